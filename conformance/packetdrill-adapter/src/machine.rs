@@ -88,7 +88,6 @@ impl Machine {
         let mut locals = Vec::new();
         let mut state_dir = None;
         let mut capture = None;
-        let mut shipped = false;
         let mut max_segment = MAX_SEGMENT;
         for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
             match flag.split_once('=') {
@@ -105,7 +104,6 @@ impl Machine {
                     Ok(bytes) => max_segment = bytes.saturating_sub(IPV4_HEADER).max(LEAST_SEGMENT),
                     Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
                 },
-                Some(("profile", whose)) => shipped = whose == "shipped",
                 _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
             }
         }
@@ -127,7 +125,7 @@ impl Machine {
             now: Instant::from_secs(1),
             endpoint: Endpoint::new(config, Box::new(SeedTree::new(1).stream("packetdrill"))),
             sockets: Sockets::default(),
-            mirror: Mirror::new(locals, state_dir, shipped),
+            mirror: Mirror::new(locals, state_dir),
             buf: TransmitBuf::new(0, 64),
             out: VecDeque::new(),
             capture,

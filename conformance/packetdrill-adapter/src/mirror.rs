@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use marline_algos::Registry;
-use marline_core::{BufferTuning, ConnectionConfig, Counters, LinuxCompat};
+use marline_core::{BufferTuning, ConnectionConfig, Counters};
 use marline_policy::{AddressId, CongestionFactory, LocalAddress, PolicySet};
 use marline_time::Duration;
 
@@ -55,7 +55,6 @@ pub(crate) enum Opening {
 pub(crate) struct Mirror {
     locals: Vec<IpAddr>,
     /// Connections act as users have them, not as Linux.
-    shipped: bool,
     state_dir: Option<PathBuf>,
     endpoints: Vec<LocalAddress>,
     seen_at: Option<SystemTime>,
@@ -65,10 +64,10 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>, shipped: bool) -> Self {
+    pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>) -> Self {
         let endpoints = Vec::new();
         let mut mirror =
-            Mirror { locals, shipped, state_dir, endpoints, seen_at: None, flushes: 0, told: None };
+            Mirror { locals, state_dir, endpoints, seen_at: None, flushes: 0, told: None };
         mirror.refresh();
         mirror
     }
@@ -117,15 +116,10 @@ impl Mirror {
         socket: &SocketOptions,
     ) -> ConnectionConfig {
         let named = socket.congestion.clone().unwrap_or_else(|| self.congestion_by_sysctl());
-        let mut config = ConnectionConfig::new(policies(&named, self.shipped));
+        let mut config = ConnectionConfig::new(policies(&named));
         config.mptcp = mptcp && sysctl("net/mptcp/enabled", 0).unwrap_or(1) != 0;
         config.dss_checksum = sysctl("net/mptcp/checksum_enabled", 0) == Some(1);
         config.local_addresses = self.endpoints.iter().copied().filter(|e| e.up).collect();
-        if !self.shipped {
-            let burst = sysctl("net/ipv4/tcp_min_tso_segs", 0).unwrap_or(2);
-            config.linux_compat =
-                LinuxCompat { push_bursts: burst.min(255) as u8, ..LinuxCompat::LINUX };
-        }
         // Scripts know of one SYN.
         config.connection_attempt_delay = None;
         config.pacing = self.state_dir.as_ref().is_some_and(|dir| dir.join("paced").exists());
@@ -217,15 +211,10 @@ pub(crate) fn congestion(name: &str) -> Option<Arc<dyn CongestionFactory>> {
     ["cubic", "reno", "bbr"].contains(&name).then(|| Registry::default().congestion(name).ok())?
 }
 
-/// The reference policies, but for the congestion control that was asked for, and, unless it is as users have it,
-/// for loss recovery, which is by the letter of RFC 8985, as Linux's. Scripts name CUBIC, and know of no copies.
-fn policies(named: &str, shipped: bool) -> PolicySet {
-    let recovery = Registry::default().recovery("rack-tlp-rfc");
-    debug_assert!(recovery.is_ok(), "{recovery:?}");
+/// The reference policies, but for the congestion control that was asked for. Scripts name CUBIC, and know of no
+/// copies.
+fn policies(named: &str) -> PolicySet {
     let mut policies = marline_algos::reference_policies();
-    if let (Ok(recovery), false) = (recovery, shipped) {
-        policies.recovery = recovery;
-    }
     if let Some(congestion) = congestion(named).filter(|_| named != "cubic") {
         policies.congestion = congestion;
     }

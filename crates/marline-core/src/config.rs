@@ -6,7 +6,7 @@ use marline_policy::{LocalAddress, PolicySet, RttConfig, SchedulerFactory};
 use marline_time::Duration;
 use marline_wire::mptcp::Extensions;
 
-use crate::{FourTuple, LinuxCompat, LoneKeepalive, ReceiveProbes, ReceiveTimer};
+use crate::{FourTuple, LoneKeepalive, ReceiveProbes, ReceiveTimer};
 
 /// Scope of the TCP checksum.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -354,8 +354,6 @@ pub struct ConnectionConfig {
     /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default: neither sent nor taken. No effect together
     /// with [`withhold_syn_ack`](Self::withhold_syn_ack).
     pub fast_open: Option<FastOpen>,
-    /// Linux-compatible choices where the RFCs leave one.
-    pub linux_compat: LinuxCompat,
 }
 
 impl ConnectionConfig {
@@ -401,7 +399,6 @@ impl ConnectionConfig {
             mapping_runs: true,
             score_forecasts: false,
             fast_open: None,
-            linux_compat: LinuxCompat::default(),
         }
     }
 }

@@ -350,7 +350,7 @@ impl Connection {
         Connection {
             id: origin.id,
             slot: origin.slot,
-            session: Session::new(role, mode, origin.key, config.linux_compat.long_dsn),
+            session: Session::new(role, mode, origin.key),
             paths: PathSet::new(&config, origin.path),
             attempts: OnDemand::new(),
             sender: Sender::new(&config, cx.chunks_for(MemoryKind::Send)),
@@ -1263,7 +1263,7 @@ impl Connection {
         }
         self.take_payload(cx, id, segment, ingress);
         if self.receiver.next() > before {
-            self.on_stream_moved(cx, id, segment, true);
+            self.on_stream_moved(cx, id, true);
         }
     }
 
@@ -1370,7 +1370,7 @@ impl Connection {
         self.watch_download(cx, id, before, segment);
         let moved = self.receiver.next() > before;
         if moved || (self.receiver.fin_reached() && !was_at_end) {
-            self.on_stream_moved(cx, id, segment, moved);
+            self.on_stream_moved(cx, id, moved);
         } else if !segment.payload.is_empty() {
             let due = self.is_owed(id);
             self.receiver.watch_mut().note(cx.now, due);
@@ -1406,13 +1406,7 @@ impl Connection {
     }
 
     /// Data came in order, or the end of the stream.
-    fn on_stream_moved(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-        data: bool,
-    ) {
+    fn on_stream_moved(&mut self, cx: &mut Context<'_>, id: SubflowId, data: bool) {
         self.closing.on_progress();
         self.put_probes_off(cx.now);
         self.watch_delivery_of_received(cx, id);
@@ -1420,10 +1414,6 @@ impl Connection {
             self.receiver.discard();
             if data {
                 self.closing.note_late_data();
-                if self.session.is_plain() && self.config.linux_compat.reset_late_data_at_once {
-                    self.refuse_late_data(cx, id, segment);
-                    return;
-                }
             }
         }
         self.tell_readable(cx);
@@ -1564,7 +1554,6 @@ impl Connection {
             self.confirm(cx);
             self.receiver.note_keyed(id, data.length);
             self.on_capable_data(cx, id, data);
-            self.session.note_capable_data(&self.config, ingress.in_order.is_some());
         } else {
             self.on_missing_dss(cx, id, segment, ingress);
         }
@@ -1646,7 +1635,7 @@ impl Connection {
             // says nothing.
             return;
         }
-        self.session.note_dsn_size(&self.config, &wire, dss.data_fin);
+        self.session.note_dsn_size(&wire);
         let Some(dsn) = self.session.unwrap_dsn(wire.dsn, self.receiver.next()) else {
             cx.out.counters.dss_not_matching += 1;
             return;
@@ -1702,15 +1691,8 @@ impl Connection {
         if !self.receiver.set_fin(dsn.plus(data_len)) {
             cx.out.counters.dss_not_matching += 1;
         }
-        if lone {
-            let everywhere = self.config.linux_compat.data_fin_acked_everywhere;
-            for on in self.paths.ids() {
-                let subflow = self.paths.get_mut(on);
-                let acks = |s: &SubflowContext| on == id || everywhere && s.is_usable();
-                if let Some(subflow) = subflow.filter(|subflow| acks(subflow)) {
-                    subflow.tcp_mut().ack_now();
-                }
-            }
+        if lone && let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().ack_now();
         }
         !lone
     }
@@ -2375,7 +2357,7 @@ impl Connection {
         if self.session.is_server() {
             // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
             // along, which wants an ACK too, an answer may be as soon.
-            let answers = self.session.is_multipath() && !self.config.linux_compat.silent_third_ack;
+            let answers = self.session.is_multipath();
             if answers && tcp.owes_ack() {
                 tcp.ack_soon(cx.now);
             } else if answers {
@@ -2398,10 +2380,6 @@ impl Connection {
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
         self.subflow_is_up(cx, id);
-        let at_once = self.config.linux_compat.announce_at_once;
-        if self.session.is_server() && self.session.is_multipath() && at_once {
-            self.path_event(cx, PathEvent::Established);
-        }
     }
 
     /// The peer showed that it speaks MPTCP: joins are possible from now on.
@@ -2411,10 +2389,7 @@ impl Connection {
             if let Some(path) = ours.map(SubflowContext::path) {
                 cx.networks.on_passed(path.local.ip(), path.remote.ip());
             }
-            let told = self.session.is_server() && self.config.linux_compat.announce_at_once;
-            if !told {
-                self.path_event(cx, PathEvent::Established);
-            }
+            self.path_event(cx, PathEvent::Established);
             self.greet(cx);
         }
     }
@@ -3672,9 +3647,6 @@ impl Connection {
         for id in self.paths.those(SubflowContext::is_initial).iter() {
             self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
         }
-        if self.config.linux_compat.plain_counts_full_segments {
-            self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().count_full_segments());
-        }
         if multipath {
             self.on_plain_ack(cx, id, None);
         }
@@ -4715,9 +4687,9 @@ impl Connection {
 
     fn next_transmit(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         self.start_awaited_rescues(cx);
-        let lone = self.config.linux_compat.lone_add_addr;
-        let signals_first = lone || self.paths.addresses().owes_mp_fail();
-        if signals_first && let Some(transmit) = self.emit_signal(cx, buf) {
+        if self.paths.addresses().owes_mp_fail()
+            && let Some(transmit) = self.emit_signal(cx, buf)
+        {
             return Some(transmit);
         }
         self.emit_owed(cx, buf)
@@ -4753,13 +4725,11 @@ impl Connection {
             let id = self.paths.turn();
             let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
             let room = if owes { self.repeat_room(id) } else { PayloadRoom::default() };
-            let ack_first =
-                self.config.linux_compat.lone_last_data_ack && self.session.is_multipath();
-            let egress = self.paths.get_mut(id).filter(|_| owes).and_then(|subflow| {
-                let tcp = subflow.tcp_mut();
-                let first = if ack_first { tcp.next_ack_before_fin() } else { None };
-                first.or_else(|| tcp.next_egress_but_ack(cx.now, room))
-            });
+            let egress = self
+                .paths
+                .get_mut(id)
+                .filter(|_| owes)
+                .and_then(|subflow| subflow.tcp_mut().next_egress_but_ack(cx.now, room));
             if let Some(egress) = egress {
                 let transmit = self.emit(cx, id, &egress, None, buf);
                 self.drain_subflow_events(cx, id);
@@ -4932,8 +4902,7 @@ impl Connection {
 
     /// The DATA_FIN went out wherever it was to go.
     fn rearm_fin(&mut self, now: Instant) {
-        let as_linux = self.config.linux_compat.data_fin_twice;
-        let silent = self.closing.rearm_fin(now, as_linux, self.paths.last_heard_at());
+        let silent = self.closing.rearm_fin(now, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
     }
 
@@ -5417,8 +5386,7 @@ impl Connection {
         if idle && options.mptcp.push(idle_mark()) {
             cx.out.counters.mp_idle_tx += 1;
         }
-        let marks = (len == room).then_some(place.number);
-        let sent = self.mark_push(id, &choice, sent, (ends_record, is_last, marks, room));
+        self.mark_push(id, ends_record, is_last);
         let window = self.receiver.advertise();
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let what = HeaderFor::Data(&sent);
@@ -5429,38 +5397,15 @@ impl Connection {
         Some(Emitted { size: overhead + len, count: 1, ecn })
     }
 
-    /// Whether a data segment asks the peer to deliver at once, and takes the FIN along. `number` is its place in
-    /// the batch if it is whole, `room` what a whole one holds.
-    fn mark_push(
-        &mut self,
-        id: SubflowId,
-        choice: &Choice,
-        sent: SentSegment,
-        (ends_record, is_last, number, room): (bool, bool, Option<usize>, usize),
-    ) -> SentSegment {
+    /// Whether a data segment asks the peer to deliver at once.
+    fn mark_push(&mut self, id: SubflowId, ends_record: bool, is_last: bool) {
         let released = !is_last || self.sender.take_release();
-        let ends_message = ends_record || is_last && released;
-        let takes_fin = is_last && self.takes_fin(choice);
-        let bursts = self.config.linux_compat.push_bursts > 0;
-        let end = sent.dsn.plus(sent.payload_len());
-        let another = self.sender.written().since(end) >= room as u64;
-        let Some(subflow) = self.paths.get_mut(id) else { return sent };
-        let tcp = subflow.tcp_mut();
-        let ends_burst = bursts && number.is_some_and(|number| tcp.ends_burst(number, another));
-        if bursts && ends_message {
-            tcp.mark_message_end_for_good();
-        } else if ends_message || ends_burst {
-            tcp.mark_message_end();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if ends_record || is_last && released {
+            subflow.tcp_mut().mark_message_end();
         } else if !released {
-            tcp.withhold_push();
+            subflow.tcp_mut().withhold_push();
         }
-        if takes_fin { tcp.add_fin().unwrap_or(sent) } else { sent }
-    }
-
-    /// Whether the stream's last data takes the FIN along.
-    fn takes_fin(&self, choice: &Choice) -> bool {
-        let last = self.session.is_plain() && self.closing.is_shut_down();
-        last && !matches!(choice.kind, Kind::Repeat) && self.config.linux_compat.fin_with_data
     }
 
     /// What a segment is made of that the choice fills, and the choice as long as that is. Who gives a subflow a
@@ -5684,9 +5629,7 @@ impl Connection {
                     options.mptcp.push(option);
                 }
                 // An option that leaves no room beside a DATA_ACK stands alone.
-                let lone = self.config.linux_compat.lone_add_addr
-                    && matches!(signal, Some(MptcpOption::AddAddr(_)));
-                if lone || signal.is_some() && options.encoded_len() + 12 > 40 {
+                if signal.is_some() && options.encoded_len() + 12 > 40 {
                     options.dss = None;
                 }
             }
@@ -5721,7 +5664,7 @@ impl Connection {
 
     fn syn_ack_options(&self, id: SubflowId, options: &mut TcpOptions) {
         let Some(subflow) = self.paths.get(id) else { return };
-        let (here, there) = (subflow.is_backup_here(), subflow.is_backup_there());
+        let here = subflow.is_backup_here();
         match subflow.membership() {
             Membership::Joined(joined) => {
                 if let Some(fast) = joined.fast_to_answer() {
@@ -5733,7 +5676,7 @@ impl Connection {
                 let (nonce, peer_nonce) = joined.nonces();
                 let Some(hmac) = self.session.keys().join_hmac(nonce, peer_nonce) else { return };
                 options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
-                    backup: here || self.config.linux_compat.echo_backup && there,
+                    backup: here,
                     address_id: self.paths.addresses().wire_id(subflow.local_id()),
                     hmac: left_64(&hmac),
                     nonce,
@@ -5911,16 +5854,6 @@ impl Connection {
         cx.out.counters.mp_fastclose_tx += u64::from(multipath);
         self.reset_all(if multipath { ClosingOption::Fastclose } else { ClosingOption::None });
         self.finish(cx, why);
-    }
-
-    /// Nobody is left to read what came: the peer learns it by a RST, as from a host that knows of no
-    /// connection.
-    fn refuse_late_data(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.shut();
-            subflow.tcp_mut().reset_like_a_stranger(segment.header.ack);
-        }
-        self.finish(cx, CloseReason::Aborted);
     }
 
     fn reset_all(&mut self, option: ClosingOption) {
@@ -6269,7 +6202,7 @@ impl Connection {
         let (header, _) = subflow.tcp_mut().fill_header(now, what, 0, &mut options);
         let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
         let dss = Dss { data_ack, mapping: None, data_fin: false };
-        let tells_dss = self.session.is_multipath() && !self.config.linux_compat.lone_last_data_ack;
+        let tells_dss = self.session.is_multipath();
         let key = self.session.keys().remote().filter(|_| fastclosed);
         let ended = Ended {
             key: subflow.key(),

@@ -20,7 +20,6 @@ mod endpoint;
 mod error;
 mod event;
 mod fec;
-mod linux_compat;
 mod liveness;
 mod memory;
 mod on_demand;
@@ -41,15 +40,11 @@ pub use endpoint::Endpoint;
 pub use endpoint::ownership::Asks;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind, StreamDirection};
-pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
 pub use memory::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind, MemoryUsage, WaitForRoom};
-pub use path_health::{
-    AddressPairHealth, AddressPairInfo, AddressPairStatistics, AddressPairVerdict,
-    PathHealthMonitor, PathHealthObserver,
-};
+pub use path_health::{AddressPairHealth, AddressPairInfo, PathHealthMonitor};
 pub use pending_peers::{PendingId, PendingLimits, PendingPeers, Source};
 pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{

@@ -40,17 +40,15 @@
 //! packet.
 
 mod average;
-mod exchange;
 mod table;
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_policy::{AddressPair, AddressPairFault, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
-pub use exchange::{AddressPairStatistics, AddressPairVerdict};
 pub(crate) use table::{Contribution, HealthTable, Trouble};
 
 /// Path health monitor, which several endpoints may share. Clones refer to the same monitor.
@@ -59,20 +57,6 @@ pub struct PathHealthMonitor {
     table: Arc<Mutex<HealthTable>>,
     /// Grows with each change of a verdict.
     generation: Arc<AtomicU64>,
-    observer: Arc<ObserverSlot>,
-}
-
-/// Who is told that there is something new in a path health monitor.
-pub type PathHealthObserver = Box<dyn Fn() + Send + Sync>;
-
-/// An observer, once there is one.
-#[derive(Default)]
-struct ObserverSlot(OnceLock<PathHealthObserver>);
-
-impl core::fmt::Debug for ObserverSlot {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("ObserverSlot").field(&self.0.get().is_some()).finish()
-    }
 }
 
 /// Verdict of the path health monitor on an address pair.
@@ -88,8 +72,6 @@ pub enum AddressPairHealth {
         fault: AddressPairFault,
         /// The time since which it has been bad.
         since: Instant,
-        /// Another process found it ([`PathHealthMonitor::adopt`]).
-        adopted: bool,
     },
 }
 
@@ -118,29 +100,11 @@ impl PathHealthMonitor {
     #[must_use]
     pub fn new(config: PathHealthConfig) -> Self {
         let table = Arc::new(Mutex::new(HealthTable::new(config)));
-        PathHealthMonitor {
-            table,
-            generation: Arc::new(AtomicU64::new(0)),
-            observer: Arc::default(),
-        }
+        PathHealthMonitor { table, generation: Arc::new(AtomicU64::new(0)) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, HealthTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes something.
-    fn change(&self, change: impl FnOnce(&mut HealthTable)) {
-        let mut table = self.lock();
-        change(&mut table);
-        self.publish(&table);
-    }
-
-    /// Calls the observer. No lock may be held.
-    pub(crate) fn notify(&self) {
-        if let Some(observer) = self.observer.0.get() {
-            observer();
-        }
     }
 
     /// Publishes that verdicts changed.

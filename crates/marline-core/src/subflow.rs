@@ -88,8 +88,6 @@ use transmission::Transmission;
 enum Rst {
     /// We end the subflow.
     Own,
-    /// We end the subflow, with this sequence number and no ACK.
-    OwnAt(SeqNum),
     /// A segment acknowledged what was never sent: its ACK is our sequence number.
     Answer(SeqNum),
 }
@@ -154,8 +152,6 @@ pub(crate) struct Subflow {
     fin_wanted: bool,
     /// Given up or reset here: reacts to nothing.
     dead: bool,
-    /// Full segments have a DSS.
-    dss_room: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
     health: SubflowHealth,
@@ -199,7 +195,7 @@ impl Subflow {
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
         let mtu = MtuSearch::new(config.base_segment, config.max_segment);
-        let mss = payload_of(mtu.current(), config.timestamps, config.dss_room);
+        let mss = payload_of(mtu.current(), config.timestamps);
         let initial_window = u64::from(config.initial_window) * u64::from(mss);
         Subflow {
             path: path.into(),
@@ -227,7 +223,6 @@ impl Subflow {
             false_acks: OnDemand::new(),
             fin_wanted: false,
             dead: false,
-            dss_room: config.dss_room,
             peer_scales: false,
             health: SubflowHealth::default(),
             withdrawable: false,
@@ -542,17 +537,11 @@ impl Subflow {
 
     /// Adopts the segment size in force.
     fn apply_mss(&mut self) {
-        let mss = payload_of(self.mtu.current(), self.timestamps.enabled, self.dss_room);
+        let mss = payload_of(self.mtu.current(), self.timestamps.enabled);
         if mss != self.tx.mss {
             self.tx.mss = mss;
             self.congestion.on_mss_change(mss);
         }
-    }
-
-    /// No segment has a DSS any more: full ones are larger by that.
-    pub(crate) fn count_full_segments(&mut self) {
-        self.dss_room = false;
-        self.apply_mss();
     }
 
     /// Ends here, with this event.
@@ -576,9 +565,8 @@ impl Subflow {
 }
 
 /// Payload of a segment of `size` bytes with a DSS option.
-fn payload_of(size: u16, timestamps: bool, dss_room: bool) -> u32 {
-    let dss = if dss_room { DSS_OPTION } else { 0 };
-    let options = dss + if timestamps { TIMESTAMP_OPTION } else { 0 };
+fn payload_of(size: u16, timestamps: bool) -> u32 {
+    let options = DSS_OPTION + if timestamps { TIMESTAMP_OPTION } else { 0 };
     u32::from(size).saturating_sub((HEADER + options) as u32).max(1)
 }
 

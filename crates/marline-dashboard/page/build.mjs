@@ -1,5 +1,5 @@
 // Makes dist/ of src/: what the program embeds. The same sources give the same bytes.
-import { copyFile, mkdir, readFile } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
 import { build } from "esbuild";
 
 const out = process.argv[2] ?? "dist";
@@ -18,4 +18,3 @@ await build({
   banner: { js: `/*! With uPlot (github.com/leeoniya/uPlot):\n${licence.trim()}\n*/` },
   logLevel: "warning",
 });
-await copyFile("src/index.html", `${out}/index.html`);

@@ -1,4 +1,4 @@
-//! Page itself: what npm made of `page/`, part of the program.
+//! Page itself: `page/src/index.html` and what npm made of the rest of `page/src`, part of the program.
 
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
@@ -11,7 +11,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// A file by the path of its address: what it is, and its bytes.
 pub(crate) fn file(path: &str) -> Option<(&'static str, &'static [u8])> {
     Some(match path {
-        "/" => ("text/html; charset=utf-8", include_bytes!("../page/dist/index.html").as_slice()),
+        "/" => ("text/html; charset=utf-8", include_bytes!("../page/src/index.html").as_slice()),
         "/page.js" => ("text/javascript; charset=utf-8", include_bytes!("../page/dist/page.js")),
         "/page.css" => ("text/css; charset=utf-8", include_bytes!("../page/dist/page.css")),
         _ => return None,

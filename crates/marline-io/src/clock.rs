@@ -14,7 +14,7 @@ const GRAIN_NANOS: u64 = 1_000_000;
 
 /// One for the process: what several drivers share, such as the path health monitor, compares their
 /// times.
-static ORIGIN: OnceLock<Origin> = OnceLock::new();
+static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
 /// When drivers are to be woken, and the time left out. Locked only when nobody has read the clock for [`PAUSE`], and
 /// when a timer is set.
 static WAKING: Mutex<Waking> =
@@ -86,18 +86,10 @@ impl Drop for Alarm {
     }
 }
 
-/// Where a clock begins.
-#[derive(Copy, Clone, Debug)]
-struct Origin {
-    at: std::time::Instant,
-    /// The same on the machine's monotonic clock, which all processes share.
-    machine_nanos: u64,
-}
-
 /// The monotonic clock of this process.
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
-    origin: Origin,
+    origin: std::time::Instant,
 }
 
 impl Clock {
@@ -106,31 +98,9 @@ impl Clock {
     pub fn start() -> Self {
         let origin = ORIGIN.get_or_init(|| {
             let now = std::time::Instant::now();
-            let machine = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-            let machine_nanos = machine.tv_sec as u64 * 1_000_000_000 + machine.tv_nsec as u64;
-            let before = |nanos| now.checked_sub(std::time::Duration::from_nanos(nanos));
-            match before(HEAD_START_NANOS) {
-                Some(at) => {
-                    Origin { at, machine_nanos: machine_nanos.saturating_sub(HEAD_START_NANOS) }
-                }
-                None => Origin { at: now, machine_nanos },
-            }
+            now.checked_sub(std::time::Duration::from_nanos(HEAD_START_NANOS)).unwrap_or(now)
         });
         Clock { origin: *origin }
-    }
-
-    /// A time on the monotonic clock of the machine, which other processes read too (nanoseconds).
-    pub(crate) fn machine_nanos(&self, at: Instant) -> u64 {
-        let left_out = LEFT_OUT.load(Ordering::Acquire);
-        self.origin.machine_nanos.saturating_add(left_out).saturating_add(at.as_nanos())
-    }
-
-    /// The time at which the machine's clock said this; what was before this process is its beginning.
-    pub(crate) fn at_machine_nanos(&self, nanos: u64) -> Instant {
-        let left_out = LEFT_OUT.load(Ordering::Acquire);
-        Instant::from_nanos(
-            nanos.saturating_sub(self.origin.machine_nanos).saturating_sub(left_out),
-        )
     }
 
     /// The current time.
@@ -138,7 +108,7 @@ impl Clock {
     pub fn now(&self) -> Instant {
         loop {
             let left_out = LEFT_OUT.load(Ordering::Acquire);
-            let system = self.origin.at.elapsed().as_nanos() as u64;
+            let system = self.origin.elapsed().as_nanos() as u64;
             let last = LOOKED_AT.load(Ordering::Acquire);
             let unseen = system.saturating_sub(last);
             if unseen > nanos(PAUSE) {

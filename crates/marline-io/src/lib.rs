@@ -7,7 +7,6 @@ mod clock;
 mod contacts;
 mod driver;
 mod echo_socket;
-mod health_exchange;
 mod links;
 mod native;
 mod net;
@@ -32,7 +31,6 @@ pub use driver::{
     StartError, Stream, udp_capabilities,
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
-pub use health_exchange::HealthExchange;
 pub use links::{CarrierRates, UdpUse};
 pub use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 pub use marline_wire::{Pref64, Prefix64};

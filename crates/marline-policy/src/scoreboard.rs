@@ -436,26 +436,10 @@ impl Scoreboard {
         self.entries.insert(index + 1, tail);
     }
 
-    /// Takes the newest segment off again, if it has been sent once and nothing is known of it.
-    pub fn take_back(&mut self) -> Option<SentSegment> {
-        let fresh = |s: &&SentSegment| s.transmissions == 1 && s.in_flight();
-        let segment = *self.entries.back().filter(fresh)?;
-        self.uncount(&segment);
-        self.entries.pop_back();
-        Some(segment)
-    }
-
     /// The process did not run for a while: nothing that is on its way can be timed.
     pub fn mark_untimed(&mut self) {
         for segment in &mut self.entries {
             segment.untimed = true;
-        }
-    }
-
-    /// The newest segment is sent with PSH.
-    pub fn mark_pushed(&mut self) {
-        if let Some(last) = self.entries.back_mut() {
-            last.push = true;
         }
     }
 

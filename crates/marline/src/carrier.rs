@@ -58,15 +58,6 @@ impl Carrier {
         }
     }
 
-    /// Name of those whose word on a network counts: one that drops UDP is not dead for TCP.
-    pub(crate) const fn health_group(&self) -> &'static str {
-        match self {
-            Carrier::Udp | Carrier::Auto => "udp",
-            Carrier::Tcp => "tcp",
-            _ => "native",
-        }
-    }
-
     /// Whether a server listens for TCP connections that carry frames.
     pub(crate) const fn has_links(&self) -> bool {
         matches!(self, Carrier::Auto | Carrier::Tcp)

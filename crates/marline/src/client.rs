@@ -13,9 +13,7 @@ use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
     MonitorEvent, PathHealthMonitor, SocketOption,
 };
-use marline_io::{
-    HealthExchange, Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, SharedEventObserver,
-};
+use marline_io::{Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, SharedEventObserver};
 use marline_time::{DelayHistogram, Duration};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -29,8 +27,7 @@ use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, Evidence, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{
-    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, share_path_health,
-    traffic_of,
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
 };
 use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
@@ -70,8 +67,6 @@ struct Inner {
     watcher: Mutex<HealthWatcher>,
     path_events: broadcast::Sender<PathEvent>,
     tasks: Mutex<Vec<AbortHandle>>,
-    /// Its part in what processes tell each other of paths.
-    _exchange: Option<HealthExchange>,
 }
 
 /// Who is asked for connections, and what the protocol above says of them.
@@ -124,12 +119,6 @@ impl Client {
         if let Some(monitor) = config.path_health.clone() {
             shard.set_path_health_monitor(monitor);
         }
-        let exchange = share_path_health(
-            config.path_health_directory.as_deref(),
-            config.path_health.as_ref(),
-            &config.carrier,
-            core::slice::from_ref(&shard),
-        )?;
         carrier::open(&config.carrier, &[&shard])?;
         if config.carrier.is_native() {
             shard
@@ -160,7 +149,6 @@ impl Client {
             watcher,
             path_events,
             tasks: Mutex::default(),
-            _exchange: exchange,
         });
         *lock(&inner.tasks) = watch_out(&inner);
         Ok(Client { inner })

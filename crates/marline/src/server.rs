@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MemoryAccount, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Generations, HealthExchange, Links, ResetSeed, SecretRng, Shard, ShardConfig,
-    ShardHandle, SharedEventObserver,
+    AcceptQueue, Generations, Links, ResetSeed, SecretRng, Shard, ShardConfig, ShardHandle,
+    SharedEventObserver,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
@@ -21,8 +21,7 @@ use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
 use crate::shards::{
-    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, share_path_health,
-    traffic_of,
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
 };
 use crate::{
     BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, TransportConfig, UnknownPath,
@@ -53,8 +52,6 @@ struct Inner {
     watch: Option<AbortHandle>,
     /// Who else shares the addresses.
     place: Place,
-    /// Its part in what processes tell each other of paths.
-    _exchange: Option<HealthExchange>,
 }
 
 impl Inner {
@@ -102,12 +99,6 @@ impl Server {
         for index in 0..config.shards {
             shards.push(start_shard(&config, index as u8, (&queue, &links), &monitor)?);
         }
-        let exchange = share_path_health(
-            config.path_health_directory.as_deref(),
-            config.path_health.as_ref(),
-            &config.carrier,
-            &shards,
-        )?;
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
@@ -123,7 +114,6 @@ impl Server {
                 addresses,
                 watch,
                 place,
-                _exchange: exchange,
             };
             return Ok(Server { inner: Arc::new(inner) });
         }
@@ -140,7 +130,6 @@ impl Server {
             addresses,
             watch: None,
             place,
-            _exchange: exchange,
         };
         Ok(Server { inner: Arc::new(inner) })
     }

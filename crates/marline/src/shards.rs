@@ -5,11 +5,9 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use marline_core::{ConnectionId, MonitorEvent, PathHealthMonitor};
-use marline_io::{Captures, HealthExchange, Shard, ShardHandle};
+use marline_core::{ConnectionId, MonitorEvent};
+use marline_io::{Captures, Shard, ShardHandle};
 use tokio::sync::broadcast;
-
-use crate::{BindError, Carrier};
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
@@ -45,25 +43,6 @@ pub(crate) fn captures(
     secrets: bool,
 ) -> io::Result<Option<Captures>> {
     dir.map(|dir| Captures::in_dir(dir, name, secrets)).transpose()
-}
-
-/// Has the monitor of these shards tell other processes what it finds, through this directory, if there is one.
-pub(crate) fn share_path_health(
-    directory: Option<&Path>,
-    monitor: Option<&PathHealthMonitor>,
-    carrier: &Carrier,
-    shards: &[Arc<ShardHandle>],
-) -> Result<Option<HealthExchange>, BindError> {
-    let Some(directory) = directory else { return Ok(None) };
-    let Some(monitor) = monitor else {
-        return Err(BindError::Config(format!(
-            "{} is to share what a path health monitor finds, and there is none",
-            directory.display()
-        )));
-    };
-    HealthExchange::join(directory, carrier.health_group(), monitor, shards).map(Some).map_err(
-        |error| BindError::io(&format!("share path health in {}", directory.display()), error),
-    )
 }
 
 pub(crate) fn set_scheduler(

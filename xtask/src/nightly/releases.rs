@@ -6,45 +6,67 @@ use std::path::{Path, PathBuf};
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// Version and commit of the last release: the only place that names it, changed when a release is made.
-const VERSION: &str = "0.2.0";
-const COMMIT: &str = "18bc277b15b1a145270a9bf2cb640b1db79d476d";
 /// As many digits as `marline --version` shows.
 const DIGITS: usize = 12;
 /// Tells the tests where the released program is, and the commit that it must name.
 const PROGRAM: &str = "MARLINE_RELEASED";
 const NAMED: &str = "MARLINE_RELEASED_COMMIT";
 
-/// Builds the released program, unless an earlier run has, and runs the tests of both programs together.
-pub(crate) fn check(root: &Path) -> TaskResult {
-    let program = build(root)?;
-    println!("the last release: {VERSION}, {}", program.display());
-    let mut tests = super::long_tests(root, "releases::");
-    run(tests.arg("--test-threads=1").env(PROGRAM, &program).env(NAMED, short()))
+/// The last release: its newest tag, and the commit.
+struct Release {
+    tag: String,
+    commit: String,
 }
 
-fn short() -> &'static str {
-    COMMIT.get(..DIGITS).unwrap_or(COMMIT)
+impl Release {
+    /// The newest tag that this commit descends from; `None` if there is none.
+    fn newest(root: &Path) -> Option<Release> {
+        let git = |arguments: &[&str]| {
+            let said = command(root, "git", arguments).output().ok()?;
+            let said = said.status.success().then_some(said.stdout)?;
+            Some(String::from_utf8_lossy(&said).trim().to_owned())
+        };
+        let tag = git(&["describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"])?;
+        let commit = git(&["rev-list", "-n", "1", &tag])?;
+        Some(Release { tag, commit })
+    }
+
+    fn short(&self) -> &str {
+        self.commit.get(..DIGITS).unwrap_or(&self.commit)
+    }
+}
+
+/// Builds the released program, unless an earlier run has, and runs the tests of both programs together. Without a
+/// tag there is nothing to compare with.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let Some(release) = Release::newest(root) else {
+        println!("no tag v*: nothing was released, and nothing was run");
+        return Ok(());
+    };
+    let program = build(root, &release)?;
+    println!("the last release: {}, {}", release.tag, program.display());
+    let mut tests = super::long_tests(root, "releases::");
+    run(tests.arg("--test-threads=1").env(PROGRAM, &program).env(NAMED, release.short()))
 }
 
 /// The released program, built for debugging like the one it is tested with. Source and objects stay for the next
 /// run, apart from those of this tree.
-fn build(root: &Path) -> Result<PathBuf, String> {
-    let place = root.join("target/releases").join(short());
+fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
+    let place = root.join("target/releases").join(release.short());
     let source = place.join("source");
     if !source.exists() {
-        unpack(root, COMMIT, &source)?;
+        unpack(root, &release.commit, &source)?;
     }
     let mut cargo = command(&source, "cargo", &["build", "--locked", "-p", "marline-cli"]);
     // A program for debugging does not look for its commit; and the release has a toolchain of its own.
-    cargo.env("MARLINE_COMMIT", short()).env_remove("RUSTUP_TOOLCHAIN");
+    cargo.env("MARLINE_COMMIT", release.short()).env_remove("RUSTUP_TOOLCHAIN");
     run(cargo.env("CARGO_TARGET_DIR", place.join("target")))?;
     let program = place.join("target/debug/marline");
     let said = output(&mut command(root, &program.display().to_string(), &["--version"]))?;
-    if said.contains(VERSION) && said.contains(short()) {
+    if said.contains(release.short()) {
         return Ok(program);
     }
-    Err(format!("{} is not {VERSION} of {}: {}", program.display(), short(), said.trim()))
+    Err(format!("{} is not of {}: {}", program.display(), release.short(), said.trim()))
 }
 
 /// The files of a commit, whole or not at all.
@@ -54,7 +76,7 @@ fn unpack(root: &Path, commit: &str, to: &Path) -> TaskResult {
     let known = command(root, "git", &known).output().is_ok_and(|git| git.status.success());
     if !known {
         return Err(format!(
-            "commit {commit} (the last release, {VERSION}) is not in this clone; a shallow one gets it by \
+            "commit {commit} (the last release) is not in this clone; a shallow one gets it by \
              `git fetch --unshallow` or `git fetch origin {commit}`"
         ));
     }
@@ -77,6 +99,30 @@ mod tests {
     fn git(dir: &Path, arguments: &[&str]) -> String {
         let name = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
         output(&mut command(dir, "git", &[&name, arguments].concat())).expect("git")
+    }
+
+    #[test]
+    fn the_newest_tag_is_the_last_release_and_without_one_there_is_none() {
+        let dir = std::env::temp_dir().join(format!("marline-tags-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder");
+        git(&dir, &["init", "-q"]);
+        for (text, tag) in [("first", "v0.1.0"), ("second", "v0.2.0"), ("third", "")] {
+            fs::write(dir.join("file"), text).expect("a file");
+            git(&dir, &["add", "file"]);
+            git(&dir, &["commit", "-q", "-m", text]);
+            match tag {
+                "" => {}
+                "v0.1.0" => {
+                    assert!(Release::newest(&dir).is_none());
+                    git(&dir, &["tag", tag]);
+                }
+                tag => drop(git(&dir, &["tag", tag])),
+            }
+        }
+        let release = Release::newest(&dir).expect("a tag");
+        assert_eq!(release.tag, "v0.2.0");
+        assert_eq!(release.commit, git(&dir, &["rev-parse", "HEAD~1"]).trim());
+        let _ = fs::remove_dir_all(&dir);
     }
 
     #[test]

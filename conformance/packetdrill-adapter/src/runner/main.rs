@@ -6,9 +6,9 @@
 //! `PKT_DIR` may list several directories as `PATH` does, and `PACKETDRILL` a program for each of
 //! them or one for all.
 //!
-//! Neither the program nor a script is part of this repository. What is: the lists of the *names*
-//! of scripts that pass (`passing.txt`, and `passing-shipped.txt` for the configuration that users
-//! run). A script on the list that fails, fails the run; one that passes and is not on it is told.
+//! Neither the program nor a script is part of this repository. What is: the list of the *names*
+//! of scripts that pass (`passing.txt`). A script on the list that fails, fails the run; one that passes and is
+//! not on it is told.
 //! Without the two variables nothing is run, and that is said loudly.
 #![forbid(unsafe_code)]
 
@@ -33,10 +33,9 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 
   NAME               only scripts whose path contains one of these
   --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
-  --profile P        linux (default): as Linux where RFCs leave a choice; shipped: as Marline does for its users
   --captures DIR     write what passed to DIR/NAME.pcapng
   --jobs N           so many at once (default 1)
-  --ratchet FILE     the list of names (default: the repository's for this profile)
+  --ratchet FILE     the list of names (default: the repository's)
   --write            put scripts that pass on the list
   --why              show all that packetdrill says of a script that fails
 ";
@@ -46,7 +45,6 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 struct Options {
     names: Vec<String>,
     ip_version: String,
-    profile: String,
     captures: Option<PathBuf>,
     jobs: usize,
     ratchet: Option<PathBuf>,
@@ -55,10 +53,9 @@ struct Options {
 }
 
 impl Options {
-    /// List of passing scripts, one for each configuration.
+    /// List of passing scripts.
     fn ratchet(&self) -> PathBuf {
-        let name = if self.profile == "linux" { "passing.txt" } else { "passing-shipped.txt" };
-        let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("passing.txt");
         self.ratchet.clone().unwrap_or_else(own)
     }
 }
@@ -91,7 +88,6 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options {
         names: Vec::new(),
         ip_version: "ipv4".to_owned(),
-        profile: "linux".to_owned(),
         captures: None,
         jobs: 1,
         ratchet: None,
@@ -103,10 +99,6 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
         match word.as_str() {
             "--ip-version" => options.ip_version = value()?,
             "--captures" => options.captures = Some(value()?.into()),
-            "--profile" | "--conduct" => match value()? {
-                profile if profile == "linux" || profile == "shipped" => options.profile = profile,
-                other => return Err(format!("`{other}` is no profile: linux or shipped")),
-            },
             "--ratchet" => options.ratchet = Some(value()?.into()),
             "--jobs" => {
                 let text = value()?;
@@ -151,7 +143,6 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         program,
         library: library()?,
         ip_version: options.ip_version.clone(),
-        profile: options.profile.clone(),
         shims: scratch.programs(),
         captures: options.captures.clone(),
         patience: Duration::from_secs(60),
@@ -177,7 +168,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         }
     });
     let results = results.into_inner().unwrap_or_default();
-    if options.names.is_empty() && options.profile == "linux" {
+    if options.names.is_empty() {
         tell_figures(&results);
     }
     Ratchet::read(&options.ratchet())?.judge(&results, options.write)

@@ -24,8 +24,6 @@ pub(crate) struct Setting {
     pub(crate) program: OsString,
     pub(crate) library: PathBuf,
     pub(crate) ip_version: String,
-    /// As whom connections act.
-    pub(crate) profile: String,
     /// Directory of the programs that stand before the system's.
     pub(crate) shims: PathBuf,
     pub(crate) captures: Option<PathBuf>,
@@ -176,7 +174,6 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     };
     let mut flags = format!("local={},local={}", IPV4.local, IPV6.local);
     flags.push_str(&format!(",state={}", state.display()));
-    flags.push_str(&format!(",profile={}", setting.profile));
     if let Some(mtu) = version.mtu {
         flags.push_str(&format!(",mtu={mtu}"));
     }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use marline_emulator::netns;
-use marline_testkit::{Seg, capable, need};
+use marline_testkit::first_packets::first_packet;
+use marline_testkit::{capable, need};
 use marline_wire::mptcp::MpCapableForm;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -264,12 +265,7 @@ impl Drop for Flood {
 }
 
 fn first_syn(n: u64) -> Vec<u8> {
-    let segment = Seg::syn().ports(n as u16, 443).mptcp(capable(MpCapableForm::Syn)).bytes(None);
-    let mut frame = vec![0x11];
-    frame.extend([0; 8]);
-    frame.extend((n << 32 | 5).to_be_bytes());
-    frame.extend(segment);
-    frame
+    first_packet(n << 32 | 5, n as u16, capable(MpCapableForm::Syn))
 }
 
 fn percentile(sorted: &[f64], share: f64) -> f64 {

@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "invite")]
     pub file: Option<PathBuf>,
     /// Replace another invite that is stored already
-    #[arg(long, alias = "force")]
+    #[arg(long)]
     pub replace: bool,
 }
 

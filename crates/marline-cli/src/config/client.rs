@@ -60,7 +60,7 @@ options! {
         pub local_forward: Vec<Word<Forward>>,
         /// Have the server listen, and forward connections to that port to a target of ours, like
         /// ssh's -R; the server must allow it (--allow-remote)
-        #[arg(short = 'R', long, alias = "remote", value_name = "[ADDR:]PORT:HOST:PORT")]
+        #[arg(short = 'R', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub remote_forward: Vec<Word<Forward>>,
         /// Port that a router leads connections to, by nftables' redirect or tproxy (docs/operate/router.md)
         #[arg(long, value_name = "PORT")]
@@ -437,8 +437,7 @@ impl ClientOptions {
             .paths(self.path.iter().map(|word| word.0.clone()))
             .capture_secrets(self.pcap_secrets)
             .monitor(true)
-            .path_health_monitor(self.shared().path_health_monitor())
-            .share_path_health(self.shared().share_path_health);
+            .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = self.shared().capture_dir()? {
             client.capture_dir(dir);
         }

@@ -60,7 +60,6 @@ pub const SHARED: Effects = &[
     ("congestion", New),
     ("recovery", New),
     ("path-health", Restart),
-    ("share-path-health", Restart),
     ("linger", New),
     ("carrier", Restart),
     ("tun", Restart),

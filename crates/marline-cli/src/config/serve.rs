@@ -220,8 +220,7 @@ impl ServeOptions {
         server
             .shards(shards(self.shards)?)
             .capture_secrets(self.pcap_secrets)
-            .path_health_monitor(self.shared().path_health_monitor())
-            .share_path_health(self.shared().share_path_health);
+            .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = shared.capture_dir()? {
             server.capture_dir(dir);
         }

@@ -292,8 +292,7 @@ impl ServerOptions {
             .shards(shards(self.shards)?)
             .busy_poll(busy_poll(self.busy_poll)?)
             .capture_secrets(self.pcap_secrets)
-            .path_health_monitor(self.shared().path_health_monitor())
-            .share_path_health(self.shared().share_path_health);
+            .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = self.shared().capture_dir()? {
             server.capture_dir(dir);
         }

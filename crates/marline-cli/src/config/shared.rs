@@ -81,13 +81,8 @@ macro_rules! options {
                 recovery: Option<String>,
                 /// Path health monitor shared by all connections: prompt or multimob, optionally
                 /// with parameters (docs/concepts/path-health.md), or off [default: prompt in mode interactive]
-                #[arg(long, value_name = "SPEC", alias = "oracle")]
-                #[serde(alias = "oracle")]
+                #[arg(long, value_name = "SPEC")]
                 path_health: Option<$crate::config::shared::PathHealthWord>,
-                /// Share what the path health monitor finds with all processes that name this directory, which
-                /// is created for its user alone
-                #[arg(long, value_name = "DIR")]
-                share_path_health: Option<std::path::PathBuf>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::config::Word<$crate::config::Span>>,
@@ -202,7 +197,6 @@ pub struct Shared {
     pub congestion: Option<String>,
     pub recovery: Option<String>,
     pub path_health: Option<PathHealthWord>,
-    pub share_path_health: Option<PathBuf>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,

@@ -34,7 +34,6 @@ pub enum Command {
     /// The local addresses or interfaces that serve as paths.
     Paths,
     /// The path health monitor's table.
-    #[serde(alias = "netpaths")]
     AddressPairs,
     /// What came by each credential, of a server, and what it refused.
     Clients,
@@ -121,7 +120,6 @@ pub enum Answer {
     /// To `paths`.
     Paths(Vec<Path>),
     /// To `address-pairs`.
-    #[serde(alias = "netpaths")]
     AddressPairs(Vec<AddressPair>),
     /// To `clients`.
     Clients(Clients),
@@ -160,7 +158,7 @@ pub struct Hello {
     /// Its process.
     pub pid: u32,
     /// It has a path health monitor.
-    #[serde(default, alias = "oracle")]
+    #[serde(default)]
     pub path_health: bool,
     /// Why this client's latest request for a connection to its server failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -326,7 +324,6 @@ pub struct AddressPair {
     /// The largest retransmission timeout of its members, backed off.
     pub rto_us: u64,
     /// `good`, `watched` or `bad`.
-    #[serde(alias = "verdict")]
     pub health: String,
     /// Why it is bad: loss, retransmissions, rto, unanswered or silent.
     #[serde(skip_serializing_if = "Option::is_none")]

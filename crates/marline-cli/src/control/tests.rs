@@ -232,15 +232,3 @@ async fn a_socket_left_behind_is_replaced_a_living_one_is_not() {
     assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
     assert!(ControlClient::connect(&path).await.is_ok());
 }
-
-#[test]
-fn the_spellings_of_before_are_read() {
-    let asked: Command = serde_json::from_str(r#"{"cmd":"netpaths"}"#).unwrap();
-    assert_eq!(asked, Command::AddressPairs);
-    let answer: Answer = serde_json::from_str(r#"{"netpaths":[{"verdict":"bad"}]}"#).unwrap();
-    let pair = AddressPair { health: "bad".into(), ..AddressPair::default() };
-    assert_eq!(answer, Answer::AddressPairs(vec![pair]));
-    let hello = r#"{"hello":{"role":"client","version":"0.2.0","pid":1,"oracle":true}}"#;
-    let hello: Answer = serde_json::from_str(hello).unwrap();
-    assert!(matches!(hello, Answer::Hello(hello) if hello.path_health));
-}

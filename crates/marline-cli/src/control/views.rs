@@ -173,12 +173,7 @@ impl From<&AddressPairInfo> for AddressPair {
         let (health, fault) = match health {
             AddressPairHealth::Good => ("good", None),
             AddressPairHealth::Watched => ("watched", None),
-            AddressPairHealth::Bad { fault, since: _, adopted: false } => {
-                ("bad", Some(fault.to_string()))
-            }
-            AddressPairHealth::Bad { fault, since: _, adopted: true } => {
-                ("bad", Some(format!("{fault}, says another process")))
-            }
+            AddressPairHealth::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
         };
         AddressPair {
             local: address_pair.local.to_string(),

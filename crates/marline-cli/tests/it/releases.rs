@@ -1,6 +1,6 @@
-//! Tests of this program together with the last release's, in namespaces: either is the client, by each carrier. The
-//! released program is built by `cargo xtask nightly releases`, which names it in the environment. Needs root, nft,
-//! curl and python3.
+//! Tests of this program together with the last release's (the newest tag), in namespaces: either is the client, by
+//! each carrier. The released program is built by `cargo xtask nightly releases`, which names it in the environment.
+//! Needs root, nft, curl and python3.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -282,25 +282,17 @@ impl Closing {
     }
 
     /// It went out and goes out again: once soon, as a tail probe does (RFC 8985 section 7), then after an RTO, doubled
-    /// each time. `as_linux`: without a tail probe, and doubled from the second repeat on. The peer was last heard at
-    /// `heard_at`. How many in a row went unanswered.
-    pub(super) fn rearm_fin(
-        &mut self,
-        now: Instant,
-        as_linux: bool,
-        heard_at: Option<Instant>,
-    ) -> u32 {
+    /// each time. The peer was last heard at `heard_at`. How many in a row went unanswered.
+    pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
         let silent = fin.asked.again(now, heard_at);
         // After the first the probe is next, which is no backoff.
-        if fin.count == 1 && !fin.probed && !as_linux {
+        if fin.count == 1 && !fin.probed {
             fin.probed = true;
         } else {
             fin.count += 1;
         }
-        let doublings = (fin.count - 1).saturating_sub(u32::from(as_linux)).min(6);
-        fin.due = Due::Timeouts(1 << doublings);
-        fin.probed |= as_linux;
+        fin.due = Due::Timeouts(1 << (fin.count - 1).min(6));
         silent
     }
 
@@ -433,7 +425,7 @@ mod tests {
         assert_eq!(closing.fin_at(timeouts(1_000, None)), None);
         closing.send_fin(ms(10));
         assert_eq!(closing.fin_at(timeouts(1_000, None)), Some(ms(10)));
-        closing.rearm_fin(ms(20), false, None);
+        closing.rearm_fin(ms(20), None);
         assert_eq!(closing.fin_at(timeouts(60_000, None)), Some(ms(60_020)));
         assert_eq!(closing.fin_at(timeouts(300, None)), Some(ms(320)), "a round trip was measured");
         assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(145)));
@@ -442,13 +434,13 @@ mod tests {
             Some(ms(320)),
             "a probe is never late"
         );
-        closing.rearm_fin(ms(145), false, None);
+        closing.rearm_fin(ms(145), None);
         assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(445)), "one probe");
-        closing.rearm_fin(ms(445), false, None);
+        closing.rearm_fin(ms(445), None);
         assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(1_045)));
         closing.resume(ms(500), SubflowId(1));
         assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(500)));
-        closing.rearm_fin(ms(500), false, None);
+        closing.rearm_fin(ms(500), None);
         assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(625)), "there, too");
     }
 }

@@ -62,7 +62,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(role: Role, mode: Mode, key: Key, long_dsn: bool) -> Self {
+    pub(super) fn new(role: Role, mode: Mode, key: Key) -> Self {
         Session {
             role,
             mode,
@@ -71,7 +71,7 @@ impl Session {
             checksum: false,
             peer_denies_id0: false,
             peer_uses_long_dsn: false,
-            sends_long_dsn: long_dsn,
+            sends_long_dsn: false,
             dsn_span_start: (Instant::ZERO, Dsn(0)),
             fallback: Fallback::default(),
             negotiation: Negotiation::default(),
@@ -331,24 +331,9 @@ impl Session {
         position.map(Dsn)
     }
 
-    /// DATA_ACKs are as long as the DSNs they answer.
-    pub(super) const fn note_dsn_size(
-        &mut self,
-        config: &ConnectionConfig,
-        wire: &WireMapping,
-        data_fin: bool,
-    ) {
-        let long = matches!(wire.dsn, WireDsn::Long(_));
-        if !config.linux_compat.data_ack_like_data {
-            self.peer_uses_long_dsn |= long;
-        } else if !(data_fin && wire.length == 1) {
-            self.peer_uses_long_dsn = long;
-        }
-    }
-
-    /// Data came with MP_CAPABLE, whose DATA_ACK is that of a long DSN for those who do as Linux.
-    pub(super) const fn note_capable_data(&mut self, config: &ConnectionConfig, in_order: bool) {
-        self.peer_uses_long_dsn |= in_order && config.linux_compat.data_ack_like_data;
+    /// DATA_ACKs are as long as the DSNs they answer: a peer that ever used 8 bytes gets 8.
+    pub(super) const fn note_dsn_size(&mut self, wire: &WireMapping) {
+        self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
     }
 
     /// Thirty-two bits of DSN are unambiguous while fewer than 2^31 bytes pass within two minutes, the

@@ -545,11 +545,6 @@ impl SubflowContext {
         self.backup_here
     }
 
-    /// The peer asked that it be a backup.
-    pub(super) const fn is_backup_there(&self) -> bool {
-        self.backup_there
-    }
-
     /// We ask that it be a backup, or not. Whether that is news.
     pub(super) const fn set_backup_here(&mut self, backup: bool) -> bool {
         core::mem::replace(&mut self.backup_here, backup) != backup

@@ -134,7 +134,6 @@ impl Endpoint {
         let bad = changed.then(|| table.bad().map(by_addresses).collect());
         let questions = self.questions(&mut table);
         drop(table);
-        monitor.notify();
         Findings { bad, questions }
     }
 

@@ -8,7 +8,6 @@ use marline_policy::{AddressPair, AddressPairFault, LossBase, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 use super::average::Average;
-use super::exchange::{AddressPairStatistics, AddressPairVerdict};
 use super::{AddressPairHealth, AddressPairInfo};
 use crate::FourTuple;
 
@@ -57,21 +56,6 @@ impl Contribution {
     }
 }
 
-impl From<&Contribution> for AddressPairStatistics {
-    fn from(part: &Contribution) -> Self {
-        let Contribution { members: _, lost, outstanding, at_risk, retransmitted, sent, rto } =
-            *part;
-        AddressPairStatistics { lost, outstanding, at_risk, retransmitted, sent, rto }
-    }
-}
-
-impl From<&AddressPairStatistics> for Contribution {
-    fn from(part: &AddressPairStatistics) -> Self {
-        let AddressPairStatistics { lost, outstanding, at_risk, retransmitted, sent, rto } = *part;
-        Contribution { members: 0, lost, outstanding, at_risk, retransmitted, sent, rto }
-    }
-}
-
 /// Something that happened to a member.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -113,30 +97,12 @@ struct Bad {
     misses: u32,
     /// When the answer is looked for, or the next question goes.
     next: Instant,
-    /// When a member of whoever found it was last heard before.
-    unheard_from: Instant,
-    /// Another process found it, and nothing here did.
-    adopted: bool,
 }
 
 impl Bad {
-    /// A verdict that was found here, and nothing has been asked since.
-    const fn new(
-        fault: AddressPairFault,
-        since: Instant,
-        next: Instant,
-        unheard_from: Instant,
-    ) -> Self {
-        Bad {
-            fault,
-            since,
-            clean_since: None,
-            asked_at: None,
-            misses: 0,
-            next,
-            unheard_from,
-            adopted: false,
-        }
+    /// Nothing has been asked since.
+    const fn new(fault: AddressPairFault, since: Instant, next: Instant) -> Self {
+        Bad { fault, since, clean_since: None, asked_at: None, misses: 0, next }
     }
 }
 
@@ -148,14 +114,10 @@ struct Entry {
     current: Contribution,
     /// The sum of the period before.
     last: Contribution,
-    /// What our own members did that other processes were not told yet.
-    untold: AddressPairStatistics,
-    /// Of a verdict that a member of ours contradicted: [`AddressPairVerdict::unheard_from`].
-    refuted: Option<Instant>,
     state: State,
     /// A valid segment came in on a member.
     heard_at: Instant,
-    /// It had members, or another process had and found it bad.
+    /// It had members.
     used_at: Instant,
     /// A question is due: whoever has a member asks.
     question: bool,
@@ -169,8 +131,6 @@ impl Entry {
             retransmissions: Average::NOTHING,
             current: Contribution::NOTHING,
             last: Contribution::NOTHING,
-            untold: AddressPairStatistics::default(),
-            refuted: None,
             state: State::Good,
             heard_at: Instant::ZERO,
             used_at: now,
@@ -182,11 +142,6 @@ impl Entry {
     fn members(&self) -> u64 {
         self.last.members.max(self.current.members)
     }
-}
-
-/// Whether the peer's answer to anybody contradicts this.
-const fn is_silence(fault: AddressPairFault) -> bool {
-    matches!(fault, AddressPairFault::Unanswered | AddressPairFault::Silent)
 }
 
 /// All that is known, and the rules.
@@ -296,23 +251,11 @@ impl HealthTable {
         let entry = self.entry(now, pair);
         entry.used_at = now;
         entry.heard_at = entry.heard_at.max(at);
-        if let State::Bad(bad) = entry.state
-            && bad.adopted
-            && is_silence(bad.fault)
-            && (bad.unheard_from < at && at < bad.since)
-        {
-            // The peer answered here while another process waited.
-            entry.refuted = Some(bad.unheard_from);
-            entry.state = State::Good;
-            self.generation += 1;
-        }
     }
 
     /// What an endpoint's members did since it last told.
     pub(crate) fn contribute(&mut self, now: Instant, pair: AddressPair, part: &Contribution) {
-        let entry = self.entry(now, pair);
-        entry.current.add(part);
-        entry.untold.add(&AddressPairStatistics::from(part));
+        self.entry(now, pair).current.add(part);
     }
 
     /// Something happened to a member.
@@ -345,7 +288,6 @@ impl HealthTable {
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         if let State::Bad(bad) = &mut entry.state {
             bad.clean_since = None;
-            bad.adopted = false;
             // Whatever came first: a lone timeout is the least of them.
             if bad.fault == AddressPairFault::Rto && fault != AddressPairFault::Rto {
                 bad.fault = fault;
@@ -353,9 +295,7 @@ impl HealthTable {
             }
             return;
         }
-        let next = now + first;
-        let unheard_from = entry.heard_at;
-        entry.state = State::Bad(Bad::new(fault, now, next, unheard_from));
+        entry.state = State::Bad(Bad::new(fault, now, now + first));
         entry.times_bad += 1;
         self.generation += 1;
     }
@@ -407,8 +347,6 @@ impl HealthTable {
                         bad.misses = 0;
                         bad.clean_since.get_or_insert(now);
                     } else {
-                        // Without members nobody asked, and the verdict is still only the others'.
-                        bad.adopted &= entry.question;
                         bad.misses = bad.misses.saturating_add(1);
                         bad.clean_since = None;
                         let pause = clean.probe * (1 << bad.misses.min(16));
@@ -470,73 +408,6 @@ impl HealthTable {
         self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.question))
     }
 
-    /// The verdicts that were found here, on address pairs that have members.
-    pub(super) fn verdicts(&self) -> Vec<AddressPairVerdict> {
-        let own = |(pair, entry): (&AddressPair, &Entry)| match entry.state {
-            State::Bad(bad) if !bad.adopted && entry.members() > 0 => Some(AddressPairVerdict {
-                address_pair: *pair,
-                fault: bad.fault,
-                since: bad.since,
-                unheard_from: bad.unheard_from,
-            }),
-            _ => None,
-        };
-        self.address_pairs.iter().filter_map(own).collect()
-    }
-
-    /// Another process holds an address pair to be bad.
-    pub(super) fn adopt(&mut self, now: Instant, verdict: &AddressPairVerdict) {
-        let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
-        let entry = self.entry(now, verdict.address_pair);
-        if entry.refuted == Some(verdict.unheard_from) {
-            return;
-        }
-        entry.used_at = now;
-        match &mut entry.state {
-            State::Bad(bad) if bad.adopted && bad.fault != verdict.fault => {
-                bad.fault = verdict.fault;
-            }
-            State::Bad(_) => return,
-            State::Good | State::Watched { .. } => {
-                let AddressPairVerdict { fault, since, unheard_from, .. } = *verdict;
-                let bad = Bad::new(fault, since, now + first, unheard_from);
-                entry.state = State::Bad(Bad { adopted: true, ..bad });
-                entry.times_bad += 1;
-            }
-        }
-        self.generation += 1;
-    }
-
-    /// No other process holds it to be bad any longer.
-    pub(super) fn withdraw(&mut self, pair: &AddressPair) {
-        let Some(entry) = self.address_pairs.get_mut(pair) else { return };
-        if matches!(entry.state, State::Bad(bad) if bad.adopted) {
-            entry.state = State::Good;
-            self.generation += 1;
-        }
-    }
-
-    /// What our own members did since this was last asked.
-    pub(super) fn take_statistics(&mut self) -> Vec<(AddressPair, AddressPairStatistics)> {
-        let all = self.address_pairs.iter_mut();
-        let taken = all.map(|(pair, entry)| (*pair, core::mem::take(&mut entry.untold)));
-        taken.filter(|(_, untold)| *untold != AddressPairStatistics::default()).collect()
-    }
-
-    /// What members in another process did: it counts as if they were ours.
-    pub(super) fn add_statistics(
-        &mut self,
-        now: Instant,
-        pair: AddressPair,
-        part: &AddressPairStatistics,
-    ) {
-        if now >= self.period_ends {
-            self.end_period(now);
-        }
-        let part = Contribution::from(part);
-        self.entry(now, pair).current.add(&part);
-    }
-
     pub(super) fn table(&self) -> Vec<AddressPairInfo> {
         let line = |(pair, entry): (&AddressPair, &Entry)| AddressPairInfo {
             address_pair: *pair,
@@ -547,9 +418,7 @@ impl HealthTable {
             health: match entry.state {
                 State::Good => AddressPairHealth::Good,
                 State::Watched { .. } => AddressPairHealth::Watched,
-                State::Bad(Bad { fault, since, adopted, .. }) => {
-                    AddressPairHealth::Bad { fault, since, adopted }
-                }
+                State::Bad(Bad { fault, since, .. }) => AddressPairHealth::Bad { fault, since },
             },
             times_bad: entry.times_bad,
         };

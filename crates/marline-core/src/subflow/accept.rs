@@ -206,7 +206,6 @@ impl Subflow {
                 // RFC 7323 section 3.2 would drop it, but the longest ADD_ADDR leaves no room for
                 // timestamps beside it. It moves no data.
                 None if span.start == span.end && segment.options.has_mptcp() => {}
-                None if self.config.linux_compat.forgive_missing_timestamps => {}
                 None => return Check::Drop,
                 Some(timestamps) if self.timestamps.is_old(now, timestamps.value) => {
                     // To TCP a pure ACK that others overtook says nothing. What Multipath TCP puts on it
@@ -257,9 +256,6 @@ impl Subflow {
             };
         }
         match ack {
-            Some(ack) if ack > self.tx.nxt && self.config.linux_compat.ignore_early_ack => {
-                Err(Check::Drop)
-            }
             Some(ack) if ack > self.tx.nxt => Err(Check::Challenge),
             Some(ack) if ack.0 + self.tx.max_window < self.tx.una.0 => Err(Check::Challenge),
             Some(ack) => Ok(ack),

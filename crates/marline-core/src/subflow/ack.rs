@@ -168,10 +168,8 @@ impl Subflow {
             self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));
         if tally.delivered > 0 || lost > 0 {
             // Without SACK: what duplicates stood for has had its turn.
-            let by_ack = self.config.linux_compat.grow_by_cumulative_acks;
-            let delivered = if by_ack { counted } else { tally.delivered };
-            let outcome = Outcome { delivered, prior_in_flight, lost, rtt, rate };
-            self.control(now, tally.cumulative > 0, outcome);
+            let delivered = tally.delivered;
+            self.control(now, Outcome { delivered, prior_in_flight, lost, rtt, rate });
         }
         self.reduce(counted, tally.cumulative > 0 && lost == 0);
         if tally.fin {
@@ -467,24 +465,23 @@ impl Subflow {
     }
 
     /// Congestion control and pacer.
-    fn control(&mut self, now: Instant, moved: bool, outcome: Outcome) {
+    fn control(&mut self, now: Instant, outcome: Outcome) {
         let mss = u64::from(self.tx.mss);
         let in_flight = self.tx.board.bytes_in_flight();
         let (window, ssthresh) = (self.congestion.window(), self.congestion.ssthresh());
         self.tx.losses.since_last += outcome.delivered;
-        let may_grow = moved || !self.config.linux_compat.grow_by_cumulative_acks;
         let sample = AckSample {
             now,
             delivered: outcome.delivered,
             total_delivered: self.tx.rate.delivered(),
             lost: outcome.lost,
-            prior_in_flight: if may_grow { outcome.prior_in_flight } else { 0 },
+            prior_in_flight: outcome.prior_in_flight,
             bytes_in_flight: in_flight,
             rtt: outcome.rtt,
             srtt: self.tx.rtt.srtt(),
             min_rtt: self.tx.rtt.min(),
             rate: outcome.rate,
-            cwnd_limited: self.tx.window_use.is_limited(window, ssthresh) && may_grow,
+            cwnd_limited: self.tx.window_use.is_limited(window, ssthresh),
             in_recovery: self.tx.phase == Phase::Recovery,
         };
         self.congestion.on_ack(&sample, self.id, &self.group);

@@ -6,9 +6,9 @@ use marline_policy::RttConfig;
 use marline_time::Duration;
 use marline_wire::SeqNum;
 
-use super::pacer::{Credit, Pacer};
+use super::pacer::Pacer;
 use super::segment::HEADER;
-use crate::{Capabilities, ConnectionConfig, Keepalive, Limits, LinuxCompat};
+use crate::{Capabilities, ConnectionConfig, Keepalive, Limits};
 
 /// Keepalives after the first are at most this far apart (Linux: 75 s).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
@@ -61,12 +61,8 @@ pub(crate) struct SubflowConfig {
     pub(crate) outstanding_segments: usize,
     /// Offer or accept timestamps.
     pub(crate) timestamps: bool,
-    /// Full segments have a DSS.
-    pub(crate) dss_room: bool,
     /// Judge the forecasts of answers.
     pub(crate) score_forecasts: bool,
-    /// Where the RFCs leave a choice.
-    pub(crate) linux_compat: LinuxCompat,
 }
 
 /// How often a SYN or SYN/ACK is sent that nobody answers.
@@ -137,9 +133,7 @@ impl SubflowConfig {
             outstanding_bytes: outstanding_limit(connection.send_buffer),
             outstanding_segments: entries_for(connection.send_buffer),
             timestamps: connection.timestamps,
-            dss_room: connection.mptcp || !connection.linux_compat.plain_counts_full_segments,
             score_forecasts: connection.score_forecasts,
-            linux_compat: connection.linux_compat,
         }
     }
 
@@ -151,9 +145,7 @@ impl SubflowConfig {
 
     /// The pacer of a subflow whose first `free` bytes are not paced.
     pub(super) fn pacer(&self, free: u64) -> Pacer {
-        let half = self.linux_compat.half_burst_credit;
-        let credit = if half { Credit::HalfBurst } else { Credit::TwoBursts };
-        Pacer::new(self.pacing, free, credit)
+        Pacer::new(self.pacing, free)
     }
 }
 

@@ -10,7 +10,6 @@ use marline_policy::{
     SentNotice, SentSegment, Ssn,
 };
 use marline_time::Instant;
-use marline_wire::SeqNum;
 
 use super::config::outstanding_limit;
 use super::reliable::Beneath;
@@ -33,7 +32,7 @@ impl Subflow {
         room: PayloadRoom,
     ) -> Option<Egress> {
         if let Some(rst) = self.owed.rst.take() {
-            if matches!(rst, Rst::Own | Rst::OwnAt(_)) {
+            if matches!(rst, Rst::Own) {
                 self.state.move_to_closed();
             }
             self.rst_to_fill = Some(rst);
@@ -69,11 +68,6 @@ impl Subflow {
 
     fn next_plain(&mut self) -> Option<Egress> {
         self.owed.plain.take().map(Egress::Plain)
-    }
-
-    /// The ACK that is owed, although a FIN is about to take it along.
-    pub(crate) fn next_ack_before_fin(&mut self) -> Option<Egress> {
-        if self.fin_wanted { self.next_ack() } else { None }
     }
 
     /// Whether [`next_egress_but_ack`](Self::next_egress_but_ack) can have anything: cheap, for it is
@@ -216,9 +210,6 @@ impl Subflow {
         let board = &self.tx.board;
         let mss = u64::from(self.tx.mss.max(1));
         let mut window = self.send_window();
-        if self.config.linux_compat.whole_segments {
-            window -= window % mss;
-        }
         let taken = board.bytes_in_flight() + board.bytes_lost();
         if self.tx.phase == Phase::Open {
             match self.recovery.limited_transmit() {
@@ -257,11 +248,8 @@ impl Subflow {
 
     /// Whether an entry of the scoreboard may be a run of segments.
     fn sends_runs(&self) -> bool {
-        let compat = &self.config.linux_compat;
         self.recovery.judges_runs()
             && self.tx.sack_enabled
-            && compat.push_bursts == 0
-            && !compat.whole_segments
             && self.max_segment() == self.settled_segment()
             && self.tx.probe == Probe::None
             && !self.awaits_frto_data()
@@ -349,59 +337,9 @@ impl Subflow {
         self.push_end = self.tx.nxt;
     }
 
-    /// As [`mark_message_end`](Self::mark_message_end), and repeats have PSH, too.
-    pub(crate) fn mark_message_end_for_good(&mut self) {
-        self.push_end = self.tx.nxt;
-        self.tx.board.mark_pushed();
-    }
-
-    /// Whether what was just pushed, at this place of those that leave at once, is the last of two or more that a
-    /// kernel would hand to its device as one (Linux: [`burst`](Self::burst)). `another`: a full segment
-    /// follows, if it may.
-    pub(crate) fn ends_burst(&self, place: usize, another: bool) -> bool {
-        let mss = u64::from(self.tx.mss.max(1));
-        let burst = self.burst();
-        let within = place as u64 % burst;
-        let room = self.send_window().saturating_sub(self.tx.board.bytes_in_flight());
-        let left = self.tx.window.saturating_sub(self.tx.nxt.since(self.tx.una)).min(room);
-        within > 0 && (within + 1 == burst || left < mss || !another)
-    }
-
-    /// Segments that leave as one: what the path carries in a millisecond, more on a short path, at least what
-    /// is configured; at most half of the congestion window and half of the peer's largest window.
-    fn burst(&self) -> u64 {
-        const LARGEST: u64 = 65_536;
-        let tx = &self.tx;
-        let (mss, cwnd) = (u64::from(tx.mss.max(1)), self.congestion.window());
-        let in_a_millisecond = tx.rtt.srtt().map_or(0, |srtt| {
-            2 * cwnd * 1_000 / u64::try_from(srtt.as_micros()).unwrap_or(u64::MAX).max(1)
-        });
-        let half_milliseconds = tx.rtt.min().map_or(0, |rtt| rtt.as_micros() >> 9);
-        let for_short_path = LARGEST >> half_milliseconds.min(63);
-        let least = u64::from(self.config.linux_compat.push_bursts);
-        let wanted = ((in_a_millisecond + for_short_path) / mss).max(least);
-        let goal = (tx.max_window / 2).min(LARGEST) / mss;
-        wanted.min(cwnd / mss / 2).min(goal).max(1)
-    }
-
     /// What was just pushed is no end, small as it may be: no PSH.
     pub(crate) fn withhold_push(&mut self) {
         self.push_end = Ssn(0);
-    }
-
-    /// The segment just pushed is the stream's last and takes the FIN along. Returns it as it is now.
-    pub(crate) fn add_fin(&mut self) -> Option<SentSegment> {
-        if !self.state.may_send() {
-            return None;
-        }
-        let segment = self.tx.board.take_back()?;
-        let with_fin = SentSegment { end: segment.end.plus(1), fin: true, ..segment };
-        self.tx.board.push(with_fin);
-        self.tx.nxt = with_fin.end;
-        self.push_end = with_fin.end;
-        self.fin_wanted = false;
-        self.state.move_on_fin_sent();
-        Some(with_fin)
     }
 
     /// Appends a new segment to the board, given by what it carries.
@@ -534,15 +472,6 @@ impl Subflow {
             self.fin_wanted = true;
         } else {
             self.close();
-        }
-    }
-
-    /// Ends the subflow by a RST such as somebody sends who knows of no connection: at the number that the
-    /// peer acknowledged.
-    pub(crate) fn reset_like_a_stranger(&mut self, ack: SeqNum) {
-        self.reset();
-        if self.owed.rst.is_some() {
-            self.owed.rst = Some(Rst::OwnAt(ack));
         }
     }
 

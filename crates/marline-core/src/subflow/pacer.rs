@@ -7,11 +7,8 @@
 //! is known of the path yet, and the first bytes are the most urgent.
 //!
 //! Credit from a pause is limited to two bursts, so that a message after a pause is sent at once.
-//! Linux credits a late burst with half of its own time and no more ([`Credit::HalfBurst`]).
 
 use marline_time::{Duration, Instant, Rate};
-
-use crate::on_demand::{OnDemand, Unused};
 
 /// Time one burst may last at the pacing rate.
 const BURST_NANOS: u64 = 1_000_000;
@@ -22,21 +19,10 @@ const SHIFT: u32 = 16;
 /// Beyond this SRTT the arithmetic saturates.
 const MAX_SRTT_NANOS: u64 = 1 << 40;
 
-/// What a pause may be made up for.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Credit {
-    /// Two bursts.
-    #[default]
-    TwoBursts,
-    /// Half of the time of the burst that comes late, as Linux's TCP and its `fq` do.
-    HalfBurst,
-}
-
 /// When the next burst may go.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     enabled: bool,
-    credit: Credit,
     /// Bytes still to be sent without pacing.
     free: u64,
     /// Nanoseconds per byte, `SHIFT` fraction bits; 0 while no rate is known.
@@ -45,25 +31,11 @@ pub(super) struct Pacer {
     /// The instant up to which what was sent is paid for.
     paid_until: u64,
     closed_until: Instant,
-    /// With half a burst's credit: the burst that goes now.
-    burst: OnDemand<Burst>,
-}
-
-/// When it began, how long after it might have, and its bytes.
-#[derive(Copy, Clone, Debug, Default)]
-struct Burst {
-    began: u64,
-    late: u64,
-    bytes: u64,
-}
-
-impl Unused for Burst {
-    const UNUSED: &'static Self = &Burst { began: 0, late: 0, bytes: 0 };
 }
 
 impl Pacer {
-    pub(super) fn new(enabled: bool, free: u64, credit: Credit) -> Self {
-        Pacer { enabled, free, credit, ..Pacer::default() }
+    pub(super) fn new(enabled: bool, free: u64) -> Self {
+        Pacer { enabled, free, ..Pacer::default() }
     }
 
     /// Paces from now on, or does not.
@@ -103,29 +75,12 @@ impl Pacer {
             return;
         }
         let now_nanos = now.as_nanos();
-        if self.credit == Credit::HalfBurst {
-            self.on_sent_in_burst(now_nanos, bytes);
-            return;
-        }
         // Credit saved up while idle or woken late: two bursts at most.
         let floor = now_nanos.saturating_sub(2 * self.burst_nanos);
         self.paid_until = self.paid_until.max(floor).saturating_add(self.nanos_for(bytes));
         if self.paid_until > now_nanos {
             self.closed_until =
                 Instant::from_nanos(self.paid_until.saturating_add(self.burst_nanos));
-        }
-    }
-
-    fn on_sent_in_burst(&mut self, now: u64, bytes: u64) {
-        if now >= self.paid_until {
-            *self.burst = Burst { began: now, late: now - self.paid_until, bytes: 0 };
-        }
-        self.burst.bytes += bytes;
-        let length = self.nanos_for(self.burst.bytes);
-        let forgiven = self.burst.late.min(length / 2);
-        self.paid_until = self.burst.began.saturating_add(length - forgiven);
-        if length >= self.burst_nanos {
-            self.closed_until = Instant::from_nanos(self.paid_until);
         }
     }
 
@@ -137,9 +92,6 @@ impl Pacer {
         }
         if self.free > 0 {
             return self.free.div_ceil(len.max(1));
-        }
-        if self.credit == Credit::HalfBurst {
-            return 1;
         }
         let now_nanos = now.as_nanos();
         let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
@@ -179,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_rate_holds_and_bursts_are_about_a_millisecond() {
-        let mut pacer = Pacer::new(true, 0, Credit::TwoBursts);
+        let mut pacer = Pacer::new(true, 0);
         // 1.25 MB per 20 ms at 120 % = 600 Mbit/s
         pacer.set_window(1_250_000, Duration::from_millis(20), 120, MSS);
         let (sent, wakes) = run(&mut pacer, Instant::from_secs(1), Instant::from_secs(2));
@@ -190,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_slow_path_gets_two_segments_at_a_time() {
-        let mut pacer = Pacer::new(true, 0, Credit::TwoBursts);
+        let mut pacer = Pacer::new(true, 0);
         pacer.set_rate(Rate::from_mbit(1), MSS);
         let (sent, wakes) = run(&mut pacer, Instant::from_secs(1), Instant::from_secs(11));
         let rate = Rate::over(sent, Duration::from_secs(10));
@@ -198,32 +150,29 @@ mod tests {
         assert!(sent / wakes < 4 * MSS, "{sent} in {wakes}");
     }
 
-    /// Linux's: a burst that could have gone long ago shortens the way to the next by half of itself.
     #[test]
-    fn a_late_burst_is_forgiven_two_bursts_or_half_of_one() {
-        for (credit, at_once, then_ms) in [(Credit::HalfBurst, 2, 7), (Credit::TwoBursts, 5, 21)] {
-            let mut pacer = Pacer::new(true, 0, credit);
-            // A segment of 1,400 bytes in 7 ms.
-            pacer.set_rate(Rate::from_bits_per_s(1_600_000), MSS);
-            let now = Instant::from_secs(1);
-            let mut sent = 0;
-            while pacer.closed_until(now).is_none() {
-                pacer.on_sent(now, MSS);
-                sent += 1;
-            }
-            assert_eq!(sent, at_once, "{credit:?}");
-            let pause = pacer.closed_until(now).unwrap().since(now);
-            assert_eq!(pause.as_micros() / 1_000, then_ms, "{credit:?}: {pause:?}");
-            let (bytes, _) = run(&mut pacer, now, now + Duration::from_secs(10));
-            let rate = Rate::over(bytes, Duration::from_secs(10));
-            assert!(rate > Rate::from_bits_per_s(1_580_000), "{credit:?}: {rate}");
-            assert!(rate < Rate::from_bits_per_s(1_620_000), "{credit:?}: {rate}");
+    fn a_late_burst_is_forgiven_two_bursts() {
+        let mut pacer = Pacer::new(true, 0);
+        // A segment of 1,400 bytes in 7 ms.
+        pacer.set_rate(Rate::from_bits_per_s(1_600_000), MSS);
+        let now = Instant::from_secs(1);
+        let mut sent = 0;
+        while pacer.closed_until(now).is_none() {
+            pacer.on_sent(now, MSS);
+            sent += 1;
         }
+        assert_eq!(sent, 5);
+        let pause = pacer.closed_until(now).unwrap().since(now);
+        assert_eq!(pause.as_micros() / 1_000, 21, "{pause:?}");
+        let (bytes, _) = run(&mut pacer, now, now + Duration::from_secs(10));
+        let rate = Rate::over(bytes, Duration::from_secs(10));
+        assert!(rate > Rate::from_bits_per_s(1_580_000), "{rate}");
+        assert!(rate < Rate::from_bits_per_s(1_620_000), "{rate}");
     }
 
     #[test]
     fn the_first_window_and_an_unknown_rate_are_free() {
-        let mut pacer = Pacer::new(true, 10 * MSS, Credit::TwoBursts);
+        let mut pacer = Pacer::new(true, 10 * MSS);
         pacer.on_sent(Instant::from_secs(1), 100 * MSS);
         assert_eq!(pacer.closed_until(Instant::from_secs(1)), None);
         pacer.set_rate(Rate::from_mbit(1), MSS);

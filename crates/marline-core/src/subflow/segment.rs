@@ -163,7 +163,7 @@ impl Subflow {
     ) -> TcpHeader {
         header.flags = TcpFlags::RST;
         match self.rst_to_fill.take() {
-            Some(Rst::Answer(seq) | Rst::OwnAt(seq)) => header.seq = seq,
+            Some(Rst::Answer(seq)) => header.seq = seq,
             // The peer's SYN was not seen, or not believed. If it has ours, this frees what it keeps.
             _ if self.rx.nxt == Ssn(0) => header.seq = self.to_wire(Ssn(1)),
             _ => {

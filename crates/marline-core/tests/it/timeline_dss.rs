@@ -1,7 +1,7 @@
 //! Tests of DSS, segment by segment: every width of DSN and DATA_ACK with and without checksum,
 //! mappings that span, repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
 
-use marline_core::{CloseReason, ConnectionConfig, LinuxCompat};
+use marline_core::{CloseReason, ConnectionConfig};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, sum, syn};
 use marline_testkit::{Seg, Sent};
 use marline_wire::mptcp::{DataAck, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
@@ -102,26 +102,23 @@ fn a_data_fin_without_a_mapping_says_nothing() {
 }
 
 #[test]
-fn our_numbers_have_four_bytes_or_eight_and_a_checksum_if_agreed_on() {
-    for (long, checksums) in [(false, false), (false, true), (true, false), (true, true)] {
-        let linux_compat = LinuxCompat { long_dsn: long, ..LinuxCompat::default() };
-        let config = ConnectionConfig { linux_compat, dss_checksum: checksums, ..multipath() };
+fn our_numbers_have_four_bytes_and_a_checksum_if_agreed_on() {
+    for checksums in [false, true] {
+        let config = ConnectionConfig { dss_checksum: checksums, ..multipath() };
         let mut line = Subflows::served(config);
         line.ack(0);
         line.write(5);
-        let (name, sum) = (if long { "dsn8" } else { "dsn" }, if checksums { " sum" } else { "" });
-        assert_eq!(line.sent(), [format!("a: 1:6 P dack 1 {name} 1+5{sum}")]);
+        let sum = if checksums { " sum" } else { "" };
+        assert_eq!(line.sent(), [format!("a: 1:6 P dack 1 dsn 1+5{sum}")]);
         line.shutdown();
-        assert_eq!(line.sent(), [format!("a: ack 1 dack 1 {name} 6+1@0{sum} dfin")]);
+        assert_eq!(line.sent(), [format!("a: ack 1 dack 1 dsn 6+1@0{sum} dfin")]);
     }
 }
 
 #[test]
 fn options_and_payload_are_no_more_than_the_peer_takes() {
-    let long = LinuxCompat { long_dsn: true, ..LinuxCompat::default() };
-    for (linux_compat, checksums) in [(LinuxCompat::default(), false), (long, false), (long, true)]
-    {
-        let config = ConnectionConfig { linux_compat, timestamps: true, ..multipath() };
+    for checksums in [false, true] {
+        let config = ConnectionConfig { timestamps: true, ..multipath() };
         let mut line = Subflows::listening(ConnectionConfig { dss_checksum: checksums, ..config });
         let capable = |form| MptcpOption::Capable(capable(form));
         line.send(0, syn().mss(48).timestamps(1, 0).mptcp(capable(MpCapableForm::Syn)));

@@ -1,19 +1,15 @@
 //! Tests of Multipath TCP, segment by segment, for faults found by third-party scripts and for
-//! choices in which Linux differs within the RFC.
+//! choices that the RFC leaves open.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, LinuxCompat};
+use marline_core::ConnectionConfig;
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::fixtures::{calling, path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpFastclose, MptcpOption, WireDsn};
-
-fn linux() -> ConnectionConfig {
-    ConnectionConfig { linux_compat: LinuxCompat::LINUX, pacing: false, ..config() }
-}
 
 fn options(sent: &[Sent]) -> Vec<MptcpOption> {
     sent.iter().flat_map(|sent| sent.seg.options.mptcp.iter().collect::<Vec<_>>()).collect()
@@ -134,27 +130,23 @@ fn resets_that_answer_a_fastclose_say_why() {
 }
 
 #[test]
-fn a_server_answers_the_third_ack_unless_it_does_as_linux() {
-    for (config, answers) in [(config(), 1), (linux(), 0)] {
-        let mut script = Script::new(endpoint_config(Some(config)), 1);
-        let mut peer = Peer::new(path(0, 2, 40_000), 7);
-        peer.connect(&mut script);
-        assert_eq!(peer.hear_all(&mut script).len(), answers);
-    }
+fn a_server_answers_the_third_ack() {
+    let mut script = Script::new(endpoint_config(Some(config())), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 7);
+    peer.connect(&mut script);
+    assert_eq!(peer.hear_all(&mut script).len(), 1);
 }
 
 #[test]
-fn numbers_are_short_unless_as_linux() {
-    for (config, long) in [(config(), false), (linux(), true)] {
-        let mut script = Script::new(endpoint_config(Some(config)), 1);
-        let mut peer = Peer::new(path(0, 2, 40_000), 7);
-        let id = serve(&mut script, &mut peer);
-        script.run(|e, now| e.write(now, id, b"data")).expect("room");
-        let sent = peer.hear_all(&mut script);
-        let dss = sent.last().expect("data").seg.dss();
-        let dsn = dss.mapping.expect("a mapping").dsn;
-        assert_eq!(matches!(dsn, WireDsn::Long(_)), long, "{dsn:?}");
-    }
+fn numbers_are_short_at_first() {
+    let mut script = Script::new(endpoint_config(Some(config())), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 7);
+    let id = serve(&mut script, &mut peer);
+    script.run(|e, now| e.write(now, id, b"data")).expect("room");
+    let sent = peer.hear_all(&mut script);
+    let dss = sent.last().expect("data").seg.dss();
+    let dsn = dss.mapping.expect("a mapping").dsn;
+    assert!(matches!(dsn, WireDsn::Short(_)), "{dsn:?}");
 }
 
 fn announcing(config: ConnectionConfig) -> ConnectionConfig {
@@ -167,24 +159,17 @@ fn announcing(config: ConnectionConfig) -> ConnectionConfig {
 }
 
 #[test]
-fn addresses_are_announced_after_the_first_dss_or_as_linux_at_once_and_alone() {
-    for (config, at_once) in [(config(), false), (linux(), true)] {
-        let mut script = Script::new(endpoint_config(Some(announcing(config))), 1);
-        let mut peer = Peer::new(path(0, 2, 40_000), 7);
-        peer.connect(&mut script);
-        let sent = peer.hear_all(&mut script);
-        let announces = |sent: &&Sent| {
-            sent.seg.options.mptcp.iter().any(|option| matches!(option, MptcpOption::AddAddr(_)))
-        };
-        let first = sent.iter().find(announces);
-        assert_eq!(first.is_some(), at_once);
-        if let Some(first) = first {
-            assert!(first.seg.options.dss.is_none(), "alone");
-        }
-        peer.send_data(&mut script, b"data");
-        let sent = peer.hear_all(&mut script);
-        assert_eq!(sent.iter().filter(announces).count(), usize::from(!at_once), "and once");
-    }
+fn addresses_are_announced_after_the_first_dss() {
+    let mut script = Script::new(endpoint_config(Some(announcing(config()))), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 7);
+    peer.connect(&mut script);
+    let announces = |sent: &&Sent| {
+        sent.seg.options.mptcp.iter().any(|option| matches!(option, MptcpOption::AddAddr(_)))
+    };
+    assert!(!peer.hear_all(&mut script).iter().any(|sent| announces(&sent)));
+    peer.send_data(&mut script, b"data");
+    let sent = peer.hear_all(&mut script);
+    assert_eq!(sent.iter().filter(announces).count(), 1, "and once");
 }
 
 #[test]
@@ -213,35 +198,29 @@ fn only_the_echo_of_an_announcement_ends_its_repetition() {
 }
 
 #[test]
-fn a_data_fin_that_nobody_answers_is_probed_for_and_backs_off_or_as_linux_goes_twice() {
-    for (config, probes, ratios) in [(config(), 1, [2, 2]), (linux(), 0, [1, 2])] {
-        let mut script = Script::new(endpoint_config(Some(config)), 1);
-        let mut peer = Peer::new(path(0, 2, 40_000), 7);
-        let id = serve(&mut script, &mut peer);
-        script.run(|e, now| e.shutdown(now, id));
-        let mut times = Vec::new();
-        while times.len() < 4 + probes {
-            let fins = script.take_sent().into_iter().filter(|sent| sent.seg.dss().data_fin);
-            times.extend(fins.map(|sent| sent.at));
-            assert!(script.advance_to_send(Duration::from_secs(60)), "{times:?}");
-        }
-        let gaps: Vec<u128> =
-            times.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
-        assert!(gaps[..probes].iter().all(|gap| *gap < gaps[probes] / 3), "{gaps:?}");
-        let ratio =
-            |n: usize| (gaps[probes + n + 1] as f64 / gaps[probes + n] as f64).round() as u32;
-        assert_eq!([ratio(0), ratio(1)], ratios, "{gaps:?}");
+fn a_data_fin_that_nobody_answers_is_probed_for_and_backs_off() {
+    let mut script = Script::new(endpoint_config(Some(config())), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 7);
+    let id = serve(&mut script, &mut peer);
+    script.run(|e, now| e.shutdown(now, id));
+    let mut times = Vec::new();
+    while times.len() < 5 {
+        let fins = script.take_sent().into_iter().filter(|sent| sent.seg.dss().data_fin);
+        times.extend(fins.map(|sent| sent.at));
+        assert!(script.advance_to_send(Duration::from_secs(60)), "{times:?}");
     }
+    let gaps: Vec<u128> = times.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
+    assert!(gaps[0] < gaps[1] / 3, "{gaps:?}");
+    let ratio = |n: usize| (gaps[n + 1] as f64 / gaps[n] as f64).round() as u32;
+    assert_eq!([ratio(1), ratio(2)], [2, 2], "{gaps:?}");
 }
 
 #[test]
-fn segments_that_lost_their_timestamps_are_dropped_or_as_linux_taken() {
-    for (config, taken) in [(config(), 0), (linux(), 5)] {
-        let mut script = Script::new(endpoint_config(Some(config)), 1);
-        let mut peer = Peer::new(path(0, 2, 40_000), 7);
-        let id = serve(&mut script, &mut peer);
-        peer.timestamps = None;
-        peer.send_data(&mut script, b"hello");
-        assert_eq!(script.read_all(id).len(), taken);
-    }
+fn segments_that_lost_their_timestamps_are_dropped() {
+    let mut script = Script::new(endpoint_config(Some(config())), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 7);
+    let id = serve(&mut script, &mut peer);
+    peer.timestamps = None;
+    peer.send_data(&mut script, b"hello");
+    assert_eq!(script.read_all(id).len(), 0);
 }

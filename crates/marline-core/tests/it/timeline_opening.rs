@@ -4,16 +4,11 @@
 use std::time::Duration;
 
 use marline_core::{
-    CloseReason, ConnectionConfig, Event, FallbackReason, Hold, Keepalive, LinuxCompat,
-    SocketOption, WriteError,
+    CloseReason, ConnectionConfig, Event, FallbackReason, Hold, Keepalive, SocketOption, WriteError,
 };
 use marline_testkit::Seg;
 use marline_testkit::timeline::{MSS, Timeline, plain};
 use marline_wire::TcpFlags;
-
-fn linux() -> ConnectionConfig {
-    ConnectionConfig { linux_compat: LinuxCompat::LINUX, ..plain() }
-}
 
 fn served() -> Timeline {
     Timeline::served(plain(), true, 100)
@@ -150,53 +145,45 @@ fn a_fin_that_is_repeated_has_no_push() {
 }
 
 #[test]
-fn the_last_data_takes_the_fin_along_as_linux() {
-    for (config, expected) in
-        [(linux(), vec!["10001:10501 F P"]), (plain(), vec!["10001:10501 P", "10501 F"])]
-    {
-        let mut line = Timeline::served(config, true, 100);
-        line.write(10_500);
-        let id = line.id();
-        line.script.run(|e, now| e.shutdown(now, id));
-        assert_eq!(line.sent().len(), 10, "a window's worth");
-        line.wait(100);
-        line.ack(10_001);
-        assert_eq!(line.sent(), expected);
-        line.ack(10_502);
-        assert_eq!(line.wait_for_send(5_000), None, "all of it is acknowledged");
-    }
+fn the_fin_follows_the_last_data_in_a_segment_of_its_own() {
+    let mut line = served();
+    line.write(10_500);
+    let id = line.id();
+    line.script.run(|e, now| e.shutdown(now, id));
+    assert_eq!(line.sent().len(), 10, "a window's worth");
+    line.wait(100);
+    line.ack(10_001);
+    assert_eq!(line.sent(), ["10001:10501 P", "10501 F"]);
+    line.ack(10_502);
+    assert_eq!(line.wait_for_send(5_000), None, "all of it is acknowledged");
 }
 
 #[test]
-fn data_that_nobody_will_read_is_refused_once_the_peer_has_all_of_ours_or_as_linux_at_once() {
-    for (config, first) in [(plain(), "ack 6"), (linux(), "R 1")] {
-        let mut line = Timeline::served(config, true, 100);
-        let id = line.id();
-        line.script.run(|e, now| e.release(now, id));
-        assert_eq!(line.sent(), ["1 F"]);
-        line.data(b"hello");
-        assert_eq!(line.sent()[0], first, "the peer has not acknowledged the FIN");
-        line.ack(2);
-        assert_eq!(line.sent(), ["R 2"]);
-    }
+fn data_that_nobody_will_read_is_refused_once_the_peer_has_all_of_ours() {
+    let mut line = served();
+    let id = line.id();
+    line.script.run(|e, now| e.release(now, id));
+    assert_eq!(line.sent(), ["1 F"]);
+    line.data(b"hello");
+    assert_eq!(line.sent()[0], "ack 6", "the peer has not acknowledged the FIN");
+    line.ack(2);
+    assert_eq!(line.sent(), ["R 2"]);
 }
 
 #[test]
 fn data_after_our_end_was_acknowledged_is_refused_at_once() {
-    for config in [plain(), linux()] {
-        let mut line = Timeline::served(config, true, 100);
-        let id = line.id();
-        line.write(3);
-        line.script.run(|e, now| e.release(now, id));
-        let sent = line.sent();
-        assert!(sent.last().is_some_and(|last| last.contains('F')), "{sent:?}");
-        line.ack(5);
-        assert_eq!(line.sent(), [""; 0], "half of it is closed");
-        line.data(b"hello");
-        assert_eq!(line.sent(), ["R 5"]);
-        line.data(b"again");
-        assert_eq!(line.sent(), ["R 5"], "and it is remembered for a while");
-    }
+    let mut line = served();
+    let id = line.id();
+    line.write(3);
+    line.script.run(|e, now| e.release(now, id));
+    let sent = line.sent();
+    assert!(sent.last().is_some_and(|last| last.contains('F')), "{sent:?}");
+    line.ack(5);
+    assert_eq!(line.sent(), [""; 0], "half of it is closed");
+    line.data(b"hello");
+    assert_eq!(line.sent(), ["R 5"]);
+    line.data(b"again");
+    assert_eq!(line.sent(), ["R 5"], "and it is remembered for a while");
 }
 
 #[test]
@@ -211,12 +198,10 @@ fn a_stream_that_ends_on_both_sides_without_late_data_is_not_reset() {
 }
 
 #[test]
-fn an_ack_of_what_was_never_sent_is_answered_or_as_linux_ignored() {
-    for (config, expected) in [(plain(), vec!["ack 1"]), (linux(), vec![])] {
-        let mut line = Timeline::served(config, true, 100);
-        line.ack(5_000);
-        assert_eq!(line.sent(), expected);
-    }
+fn an_ack_of_what_was_never_sent_is_answered() {
+    let mut line = served();
+    line.ack(5_000);
+    assert_eq!(line.sent(), ["ack 1"]);
 }
 
 #[test]

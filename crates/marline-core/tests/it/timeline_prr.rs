@@ -2,18 +2,10 @@
 //! with the one rule in place of RFC 6937's two). The window is 10 segments of 1,000 bytes, which
 //! CUBIC reduces to 7.
 
-use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_testkit::timeline::{Timeline, full, plain};
 
-/// Windows in full segments that grow by cumulative ACKs, so that numbers are round.
 fn flight(sack: bool, segments: usize) -> Timeline {
-    let linux_compat = LinuxCompat {
-        plain_counts_full_segments: true,
-        grow_by_cumulative_acks: true,
-        ..LinuxCompat::default()
-    };
-    let config = ConnectionConfig { linux_compat, ..plain() };
-    let mut line = Timeline::served(config, sack, 100);
+    let mut line = Timeline::served(plain(), sack, 100);
     line.write(segments * 1_000);
     assert_eq!(line.sent(), full(1, 10.min(segments as u32)));
     line.wait(100);

@@ -29,7 +29,7 @@ impl Addressee {
         match frame.get(1..).and_then(|rest| rest.first_chunk()).map(|id| u64::from_be_bytes(*id)) {
             None => Addressee::Newest,
             Some(0) => match Frame::parse(frame) {
-                Some((_, Frame::Handshake { segment, .. })) => {
+                Some(Frame::Handshake { segment, .. }) => {
                     join_token(segment).map_or(Addressee::Newest, Addressee::Token)
                 }
                 _ => Addressee::Newest,

@@ -8,8 +8,8 @@ use std::collections::BinaryHeap;
 use marline_core::{FourTuple, Source, Transmit};
 use marline_time::Instant;
 
-use super::flow::{Flow, trim};
-use super::frame::{self, ControlFrame, HandshakeHeader, Introduction, More, Version};
+use super::flow::{Flow, Opening, trim};
+use super::frame::{self, ControlFrame, HandshakeHeader, More};
 use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
@@ -20,12 +20,12 @@ impl UdpCarrier {
         if id != 0 && !self.flows.contains_key(&id) && batch.handshake && !self.open(now, batch) {
             return None;
         }
-        self.learn_peer(now, id, batch.peer_flow);
-        let header = if batch.handshake { self.handshake_header(now, id) } else { None };
+        self.learn_peer(id, batch.peer_flow);
+        let header = if batch.handshake { self.handshake_header(id) } else { None };
         let Some(flow) = self.flows.get_mut(&id) else {
             return self.frame_stray(batch, bytes);
         };
-        let extra = header.as_ref().map_or(0, |(header, _)| header.beyond_short());
+        let extra = header.as_ref().map_or(0, HandshakeHeader::beyond_short);
         let total = bytes.len() + extra * batch.datagrams;
         if !flow.validated && !flow.allowance.take(total) {
             self.counters.withheld += 1;
@@ -33,15 +33,15 @@ impl UdpCarrier {
         }
         flow.sent_at = now;
         let outer = flow.outer;
-        if let Some((header, old_too)) = header {
-            return Some(Framed::Handshake { outer, header, old_too });
+        if let Some(header) = header {
+            return Some(Framed::Handshake { outer, header });
         }
-        fill(bytes, batch.stride, &frame::data_header(flow.version, flow.peer_flow));
+        fill(bytes, batch.stride, &frame::data_header(flow.peer_flow));
         Some(Framed::Ready(outer))
     }
 
-    /// The core has accepted the peer's handshake: that decides how the flow's frames are written.
-    fn learn_peer(&mut self, now: Instant, id: u64, peer_flow: u64) {
+    /// The core has accepted the peer's handshake: what the peer said of itself in it holds.
+    fn learn_peer(&mut self, id: u64, peer_flow: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if peer_flow == 0 || flow.peer_flow == peer_flow {
             return;
@@ -52,38 +52,18 @@ impl UdpCarrier {
         flow.peer_flow = peer_flow;
         let Some(opening) = flow.opening.take() else { return };
         let said = opening.answer.filter(|(peer, _)| *peer == peer_flow);
-        let Some((_, introduction)) = said else { return };
-        match (&mut flow.bond, introduction) {
-            (Some(bond), Some(_)) => bond.peer = introduction,
-            _ => (flow.version, flow.bond) = (Version::One, None),
+        if let Some((_, introduction)) = said {
+            flow.bond.peer = Some(introduction);
         }
-        self.servers.heard(now, flow.outer.remote, flow.version);
     }
 
-    /// The header for a SYN or SYN/ACK of the flow, and whether it goes out in version 1 as well: a
-    /// server that does not answer version 2 may be one of old. One that has spoken it before is
-    /// believed to do so still for longer, since a loss must not cost a flow its keys.
-    fn handshake_header(&mut self, now: Instant, id: u64) -> Option<(HandshakeHeader, bool)> {
-        let port = self.token_port(id);
-        let flow = self.flows.get_mut(&id)?;
-        let Some(bond) = &flow.bond else {
-            return Some((HandshakeHeader::new(flow.peer_flow, id, None), false));
-        };
-        let local = SocketAddr::new(flow.outer.local, port);
-        let introduction = self.keys.introduction(bond, id, local);
-        let (mut old_too, mut cookie) = (false, None);
-        if let Some(opening) = &mut flow.opening {
-            let known = self.servers.version(now, flow.outer.remote) == Some(Version::Two);
-            if opening.syns == 0 {
-                opening.cookie = self.servers.cookie(now, &flow.outer);
-            }
-            old_too = opening.syns >= if known { 2 } else { 1 } && opening.cookie.is_none();
-            opening.syns = opening.syns.saturating_add(1);
-            opening.offered_one |= old_too;
-            cookie = opening.cookie;
-        }
-        let more = More { introduction, cookie };
-        Some((HandshakeHeader::new(flow.peer_flow, id, Some(&more)), old_too))
+    /// The header for a SYN or SYN/ACK of the flow.
+    fn handshake_header(&self, id: u64) -> Option<HandshakeHeader> {
+        let flow = self.flows.get(&id)?;
+        let local = SocketAddr::new(flow.outer.local, self.token_port(id));
+        let introduction = self.keys.introduction(&flow.bond, id, local);
+        let cookie = flow.opening.as_ref().and_then(|opening| opening.cookie);
+        Some(HandshakeHeader::new(flow.peer_flow, id, &More { introduction, cookie }))
     }
 
     /// A batch that belongs to no flow: a RST to somebody we do not know.
@@ -96,15 +76,9 @@ impl UdpCarrier {
                     return None;
                 }
                 let outer = entry.outer;
-                let header = frame::data_header(entry.version(), batch.peer_flow);
-                fill(bytes, batch.stride, &header);
+                fill(bytes, batch.stride, &frame::data_header(batch.peer_flow));
                 return Some(Framed::Ready(outer));
             }
-        } else if let Some(at) = self.unknown.iter().rposition(|(id, _)| *id == batch.local_flow)
-            && let Some((id, outer)) = self.unknown.remove(at)
-        {
-            fill(bytes, batch.stride, &frame::reset_header(id));
-            return Some(Framed::Ready(outer));
         }
         self.counters.unroutable += 1;
         None
@@ -120,16 +94,16 @@ impl UdpCarrier {
         let flow = match answered {
             Some(entry) if batch.peer_flow != 0 => {
                 entry.flow = Some(id);
-                let (introduction, allowance) = (entry.introduction, entry.allowance);
-                let flow = Flow { allowance, ..Flow::new(now, entry.path, entry.outer) };
-                self.bound(now, flow, introduction)
+                let bond = self.keys.bond(now, Some(entry.introduction));
+                let allowance = entry.allowance;
+                Flow { allowance, ..Flow::new(now, entry.path, entry.outer, bond) }
             }
             _ if batch.peer_flow == 0 && !self.config.accept => {
                 let Some(outer) = self.outer_from(batch.path) else {
                     self.counters.unroutable += 1;
                     return false;
                 };
-                self.opening(now, Flow::new(now, batch.path, outer))
+                self.opening(now, batch.path, outer)
             }
             _ => {
                 self.counters.unroutable += 1;
@@ -152,22 +126,12 @@ impl UdpCarrier {
         true
     }
 
-    /// A flow that answers a SYN.
-    fn bound(&mut self, now: Instant, flow: Flow, introduction: Option<Introduction>) -> Flow {
-        let Some(introduction) = introduction else { return flow };
-        let bond = Some(self.keys.bond(now, Some(introduction)));
-        Flow { version: Version::Two, bond, ..flow }
-    }
-
     /// A flow that sends a SYN.
-    fn opening(&mut self, now: Instant, flow: Flow) -> Flow {
-        let alarm_at = now + self.config.keepalive;
-        let flow = Flow { opened_here: true, kept_open: true, validated: true, alarm_at, ..flow };
-        if self.servers.version(now, flow.outer.remote) == Some(Version::One) {
-            return flow;
-        }
-        let bond = Some(self.keys.bond(now, None));
-        Flow { version: Version::Two, bond, opening: Some(Box::default()), ..flow }
+    fn opening(&mut self, now: Instant, path: FourTuple, outer: Outer) -> Flow {
+        let flow = Flow::new(now, path, outer, self.keys.bond(now, None));
+        let opening = Opening { cookie: self.cookies.get(now, &outer), ..Opening::default() };
+        let (opening, alarm_at) = (Some(Box::new(opening)), now + self.config.keepalive);
+        Flow { opened_here: true, kept_open: true, validated: true, opening, alarm_at, ..flow }
     }
 
     fn outer_from(&self, path: FourTuple) -> Option<Outer> {

@@ -8,7 +8,7 @@ use std::hash::RandomState;
 use marline_core::{FourTuple, PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::{Duration, Instant};
 
-use super::frame::{Cookie, Introduction, Version};
+use super::frame::{Cookie, Introduction};
 use super::keys::Bond;
 
 /// Bytes that may go to an unproven address for each byte received from it.
@@ -54,11 +54,9 @@ impl Allowance {
 pub(super) struct Flow {
     /// The ends as the core knows them; never change.
     pub(super) path: FourTuple,
-    /// How its frames are written.
-    pub(super) version: Version,
-    /// What version 2 ties it to. In place: a piece of heap for each flow, which stays for all of TIME-WAIT,
+    /// What ties it to its peer. In place: a piece of heap for each flow, which stays for all of TIME-WAIT,
     /// would hold the page that a connection of some 25 kB left around it.
-    pub(super) bond: Option<Bond>,
+    pub(super) bond: Bond,
     /// While our SYN waits for its answer.
     pub(super) opening: Option<Box<Opening>>,
     /// The peer's id; 0 until known.
@@ -100,16 +98,12 @@ pub(super) struct Flow {
 /// A flow whose SYN has not been answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opening {
-    /// SYNs sent.
-    pub(super) syns: u8,
-    /// One of them was written in version 1: an answer in it is believed.
-    pub(super) offered_one: bool,
     /// What the server gave us to come back with.
     pub(super) cookie: Option<Cookie>,
     /// Cookies got.
     pub(super) retries: u8,
-    /// The server's id and what it said of itself; nothing in version 1.
-    pub(super) answer: Option<(u64, Option<Introduction>)>,
+    /// The server's id and what it said of itself.
+    pub(super) answer: Option<(u64, Introduction)>,
 }
 
 /// Silence after which a flow that was busy is asked about, the first time; then twice as long.
@@ -118,12 +112,11 @@ pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
 const QUIET_STEPS: u8 = 4;
 
 impl Flow {
-    /// A flow of version 1 whose address has proven nothing, opened by the peer.
-    pub(super) fn new(now: Instant, path: FourTuple, outer: Outer) -> Self {
+    /// A flow whose address has proven nothing, opened by the peer.
+    pub(super) fn new(now: Instant, path: FourTuple, outer: Outer, bond: Bond) -> Self {
         Flow {
             path,
-            version: Version::One,
-            bond: None,
+            bond,
             opening: None,
             peer_flow: 0,
             outer,
@@ -154,12 +147,6 @@ impl Flow {
     pub(super) fn makes_room(&self, now: Instant) -> bool {
         let is_old = self.heard_at + super::PROOF_LIFETIME <= now;
         self.pending.is_some() && (!self.validated || self.has_ended || is_old)
-    }
-
-    /// Frames of this version may be for it.
-    pub(super) fn takes(&self, version: Version) -> bool {
-        let undecided = self.opening.as_ref().is_some_and(|opening| opening.offered_one);
-        self.version == version || undecided
     }
 
     /// When to look whether a flow that was busy has gone quiet because a translator forgot it:
@@ -211,13 +198,6 @@ pub(super) fn trim<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>
 /// A table by our own flow ids.
 pub(super) type FlowMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
-impl Pending {
-    /// How frames to its sender are written.
-    pub(super) const fn version(&self) -> Version {
-        if self.introduction.is_some() { Version::Two } else { Version::One }
-    }
-}
-
 /// A SYN that came in: by the peer's id and IP address.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Pending {
@@ -227,8 +207,8 @@ pub(super) struct Pending {
     pub(super) path: FourTuple,
     /// Counts of bytes.
     pub(super) allowance: Allowance,
-    /// What the client said of itself: it speaks version 2.
-    pub(super) introduction: Option<Introduction>,
+    /// What the client said of itself.
+    pub(super) introduction: Introduction,
     /// The flow TCP made of it.
     pub(super) flow: Option<u64>,
     at: Instant,
@@ -264,7 +244,7 @@ impl PendingSyns {
         now: Instant,
         sender: u64,
         (outer, path): (Outer, FourTuple),
-        introduction: Option<Introduction>,
+        introduction: Introduction,
     ) -> &mut Pending {
         let key = (sender, outer.remote.ip());
         let PendingSyns { entries, order, .. } = self;

@@ -1,16 +1,7 @@
 //! Frames of the UDP carrier (docs/spec/udp-carrier.md section 1): bytes to values and back.
 
-/// Which layout of frames a flow speaks. It stands in the high nibble of a frame's first byte.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    /// No keys: whoever sees a flow's datagrams can answer for it.
-    One = 1,
-    /// Keys for moves, proofs for resets, cookies for floods.
-    Two = 2,
-}
-
-/// What a server of ours speaks, the best first.
-pub(super) const SPOKEN: [u8; 2] = [Version::Two as u8, Version::One as u8];
+/// Version of the carrier, in the high nibble of a frame's first byte.
+const VERSION: u8 = 2;
 
 const DATA: u8 = 0;
 const HANDSHAKE: u8 = 1;
@@ -27,7 +18,7 @@ const VERSIONS_BYTE: u8 = VERSIONS;
 
 /// Bytes before the segment of a DATA frame, and the headroom the core leaves us.
 pub const SHORT_HEADER: usize = 9;
-/// Bytes before the segment of a HANDSHAKE frame of version 1, and ids of any.
+/// Bytes of a HANDSHAKE frame up to the end of its ids.
 pub(super) const HANDSHAKE_IDS: usize = 17;
 /// Bytes of a public key (X25519).
 pub(super) const KEY_LEN: usize = 32;
@@ -35,7 +26,7 @@ pub(super) const KEY_LEN: usize = 32;
 const PROOF_LEN: usize = 16;
 /// Bytes of a cookie.
 pub(super) const COOKIE_LEN: usize = 17;
-/// Where the length of the cookie stands in a HANDSHAKE frame of version 2.
+/// Where the length of the cookie stands in a HANDSHAKE frame.
 const COOKIE_AT: usize = HANDSHAKE_IDS + KEY_LEN + PROOF_LEN;
 /// Bytes before the segment of the longest HANDSHAKE frame.
 pub const LONGEST_HANDSHAKE_HEADER: usize = COOKIE_AT + 1 + COOKIE_LEN;
@@ -53,7 +44,7 @@ pub(super) type Proof = [u8; PROOF_LEN];
 /// What a server gives a stranger to come back with.
 pub(super) type Cookie = [u8; COOKIE_LEN];
 
-/// What a side tells of itself in a HANDSHAKE of version 2.
+/// What a side says of itself in a HANDSHAKE.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
     /// Its public key (X25519).
@@ -68,28 +59,24 @@ pub(super) enum Frame<'a> {
     /// A segment for a flow.
     Data { flow: u64, segment: &'a [u8] },
     /// A SYN or SYN/ACK with the sender's own id.
-    Handshake { flow: u64, sender: u64, more: Option<More>, segment: &'a [u8] },
+    Handshake { flow: u64, sender: u64, more: More, segment: &'a [u8] },
     /// Prove that you receive at this address.
     Challenge { flow: u64, nonce: Nonce },
-    /// The proof: in version 1 the nonce itself.
+    /// The answer to a challenge.
     Response { flow: u64, proof: Proof },
     /// Keeps mappings open.
     Keepalive { flow: u64 },
-    /// Version 1: nobody here has the id you sent to.
-    Reset { unknown: u64, segment: &'a [u8] },
-    /// Version 2: the same, proven by what the sender committed itself to.
-    ProvenReset { unknown: u64, token: Proof },
+    /// Nobody here has the id you sent to, proven by what the sender committed itself to.
+    Reset { unknown: u64, token: Proof },
     /// Come back with this.
     Retry { flow: u64, cookie: Cookie },
-    /// What the server speaks, as it does not speak what the handshake was written in.
-    Versions { flow: u64, list: &'a [u8] },
     /// A first SYN in a version that is not spoken here.
     Unspoken { sender: u64 },
     /// For the lane with this id.
     Lane { lane: u64 },
 }
 
-/// What a HANDSHAKE of version 2 has beyond the ids.
+/// What a HANDSHAKE has beyond the ids.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct More {
     /// Who sends it.
@@ -100,7 +87,7 @@ pub(super) struct More {
 
 /// Whether the id of a frame is one of the peer's, and not the receiver's: it is a RESET.
 pub(super) fn names_peers_id(frame: &[u8]) -> bool {
-    frame.first().is_some_and(|first| first & 0x0f == RESET && *first != VERSIONS_BYTE)
+    frame.first().is_some_and(|first| first & 0x0f == RESET)
 }
 
 fn id_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -122,50 +109,36 @@ fn proof(bytes: &[u8]) -> Option<Proof> {
 
 impl<'a> Frame<'a> {
     /// Reads a datagram; `None` if it is no frame of a version spoken here.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<(Version, Frame<'a>)> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Frame<'a>> {
         let flow = id_at(bytes, 1)?;
         let kind = bytes[0] & 0xf;
-        let version = match bytes[0] >> 4 {
-            1 => Version::One,
-            2 => Version::Two,
-            0 if bytes[0] == VERSIONS_BYTE => {
-                return Some((
-                    Version::Two,
-                    Frame::Versions { flow, list: &bytes[SHORT_HEADER..] },
-                ));
-            }
-            3.. if kind == HANDSHAKE && flow == 0 => {
-                let sender = id_at(bytes, SHORT_HEADER)?;
-                segment(bytes, HANDSHAKE_IDS)?;
-                return Some((Version::Two, Frame::Unspoken { sender }));
-            }
-            _ => return None,
-        };
-        let two = version == Version::Two;
-        let frame = match kind {
+        let newer = bytes[0] >> 4 > VERSION;
+        if newer && kind == HANDSHAKE && flow == 0 {
+            let sender = id_at(bytes, SHORT_HEADER)?;
+            segment(bytes, HANDSHAKE_IDS)?;
+            return Some(Frame::Unspoken { sender });
+        }
+        if bytes[0] >> 4 != VERSION {
+            return None;
+        }
+        Some(match kind {
             DATA => Frame::Data { flow, segment: segment(bytes, SHORT_HEADER)? },
-            HANDSHAKE => return Some((version, handshake(bytes, flow, two)?)),
+            HANDSHAKE => return handshake(bytes, flow),
             CHALLENGE => Frame::Challenge { flow, nonce: proof(bytes)? },
             RESPONSE => Frame::Response { flow, proof: proof(bytes)? },
-            KEEPALIVE if bytes.len() == keepalive_len(version) => Frame::Keepalive { flow },
-            RESET if two => Frame::ProvenReset { unknown: flow, token: proof(bytes)? },
-            RESET => Frame::Reset { unknown: flow, segment: segment(bytes, SHORT_HEADER)? },
-            LANE if two => Frame::Lane { lane: marline_datagram::Header::parse(bytes)?.lane },
-            RETRY if two && bytes.len() == SHORT_HEADER + COOKIE_LEN => {
+            KEEPALIVE if bytes.len() == PROOF_FRAME => Frame::Keepalive { flow },
+            RESET => Frame::Reset { unknown: flow, token: proof(bytes)? },
+            LANE => Frame::Lane { lane: marline_datagram::Header::parse(bytes)?.lane },
+            RETRY if bytes.len() == SHORT_HEADER + COOKIE_LEN => {
                 Frame::Retry { flow, cookie: array(bytes, SHORT_HEADER)? }
             }
             _ => return None,
-        };
-        Some((version, frame))
+        })
     }
 }
 
-fn handshake(bytes: &[u8], flow: u64, two: bool) -> Option<Frame<'_>> {
+fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
     let sender = id_at(bytes, SHORT_HEADER)?;
-    if !two {
-        let segment = segment(bytes, HANDSHAKE_IDS)?;
-        return Some(Frame::Handshake { flow, sender, more: None, segment });
-    }
     let introduction = Introduction {
         key: array(bytes, HANDSHAKE_IDS)?,
         commitment: array(bytes, HANDSHAKE_IDS + KEY_LEN)?,
@@ -177,7 +150,7 @@ fn handshake(bytes: &[u8], flow: u64, two: bool) -> Option<Frame<'_>> {
         _ => return None,
     };
     let segment = segment(bytes, COOKIE_AT + 1 + cookie_len)?;
-    let more = Some(More { introduction, cookie });
+    let more = More { introduction, cookie };
     Some(Frame::Handshake { flow, sender, more, segment })
 }
 
@@ -187,26 +160,13 @@ pub(super) fn ids_of(beginning: &[u8]) -> Option<(u64, u64)> {
     Some((id_at(beginning, 1)?, id_at(beginning, SHORT_HEADER)?))
 }
 
-/// A keepalive of version 2 is as long as what may answer it.
-const fn keepalive_len(version: Version) -> usize {
-    match version {
-        Version::One => SHORT_HEADER,
-        Version::Two => PROOF_FRAME,
-    }
-}
-
 /// The header of a DATA frame.
-pub(super) fn data_header(version: Version, flow: u64) -> [u8; SHORT_HEADER] {
-    short(version, DATA, flow)
+pub(super) fn data_header(flow: u64) -> [u8; SHORT_HEADER] {
+    short(DATA, flow)
 }
 
-/// The header of a RESET frame of version 1.
-pub(super) fn reset_header(unknown: u64) -> [u8; SHORT_HEADER] {
-    short(Version::One, RESET, unknown)
-}
-
-fn short(version: Version, kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
-    let mut header = [(version as u8) << 4 | kind; SHORT_HEADER];
+fn short(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
+    let mut header = [VERSION << 4 | kind; SHORT_HEADER];
     header[1..].copy_from_slice(&flow.to_be_bytes());
     header
 }
@@ -219,15 +179,12 @@ pub struct HandshakeHeader {
 }
 
 impl HandshakeHeader {
-    /// That of version 1, or with `more` that of version 2.
-    pub(super) fn new(flow: u64, sender: u64, more: Option<&More>) -> Self {
-        let version = if more.is_some() { Version::Two } else { Version::One };
+    /// The header of a SYN or SYN/ACK.
+    pub(super) fn new(flow: u64, sender: u64, more: &More) -> Self {
+        let More { introduction, cookie } = more;
         let mut bytes = [0; LONGEST_HANDSHAKE_HEADER];
-        bytes[..SHORT_HEADER].copy_from_slice(&short(version, HANDSHAKE, flow));
+        bytes[..SHORT_HEADER].copy_from_slice(&short(HANDSHAKE, flow));
         bytes[SHORT_HEADER..HANDSHAKE_IDS].copy_from_slice(&sender.to_be_bytes());
-        let Some(More { introduction, cookie }) = more else {
-            return HandshakeHeader { bytes, len: HANDSHAKE_IDS as u8 };
-        };
         let commitment_at = HANDSHAKE_IDS + KEY_LEN;
         bytes[HANDSHAKE_IDS..commitment_at].copy_from_slice(&introduction.key);
         bytes[commitment_at..COOKIE_AT].copy_from_slice(&introduction.commitment);
@@ -245,14 +202,6 @@ impl HandshakeHeader {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The same SYN for a server of old.
-    #[must_use]
-    pub fn in_version_one(&self) -> Self {
-        let mut old = HandshakeHeader { len: HANDSHAKE_IDS as u8, ..*self };
-        old.bytes[0] = (Version::One as u8) << 4 | HANDSHAKE;
-        old
-    }
-
     /// Bytes beyond those of the headroom.
     pub(super) fn beyond_short(&self) -> usize {
         usize::from(self.len) - SHORT_HEADER
@@ -268,43 +217,41 @@ pub struct ControlFrame {
 
 impl ControlFrame {
     /// A challenge.
-    pub(super) fn challenge(version: Version, flow: u64, nonce: &Nonce) -> Self {
-        ControlFrame::new(version, CHALLENGE, flow, nonce)
+    pub(super) fn challenge(flow: u64, nonce: &Nonce) -> Self {
+        ControlFrame::new(CHALLENGE, flow, nonce)
     }
 
     /// The answer to a challenge.
-    pub(super) fn response(version: Version, flow: u64, proof: &Proof) -> Self {
-        ControlFrame::new(version, RESPONSE, flow, proof)
+    pub(super) fn response(flow: u64, proof: &Proof) -> Self {
+        ControlFrame::new(RESPONSE, flow, proof)
     }
 
-    /// A keepalive.
-    pub(super) fn keepalive(version: Version, flow: u64) -> Self {
-        let padding = [0; PROOF_LEN];
-        let padding = &padding[..keepalive_len(version) - SHORT_HEADER];
-        ControlFrame::new(version, KEEPALIVE, flow, padding)
+    /// A keepalive, as long as what may answer it.
+    pub(super) fn keepalive(flow: u64) -> Self {
+        ControlFrame::new(KEEPALIVE, flow, &[0; PROOF_LEN])
     }
 
     /// Nobody here has the id you sent to; see the token you were told the hash of.
-    pub(super) fn proven_reset(unknown: u64, token: &Proof) -> Self {
-        ControlFrame::new(Version::Two, RESET, unknown, token)
+    pub(super) fn reset(unknown: u64, token: &Proof) -> Self {
+        ControlFrame::new(RESET, unknown, token)
     }
 
     /// Repeat your SYN with this cookie.
     pub(super) fn retry(flow: u64, cookie: &Cookie) -> Self {
-        ControlFrame::new(Version::Two, RETRY, flow, cookie)
+        ControlFrame::new(RETRY, flow, cookie)
     }
 
     /// What is spoken here.
     pub(super) fn versions(flow: u64) -> Self {
-        let mut frame = ControlFrame::new(Version::Two, VERSIONS, flow, &SPOKEN);
+        let mut frame = ControlFrame::new(VERSIONS, flow, &[VERSION]);
         frame.bytes[0] = VERSIONS_BYTE;
         frame
     }
 
-    fn new(version: Version, kind: u8, flow: u64, rest: &[u8]) -> Self {
+    fn new(kind: u8, flow: u64, rest: &[u8]) -> Self {
         let mut bytes = [0; LONGEST_CONTROL];
         let len = SHORT_HEADER + rest.len();
-        bytes[..SHORT_HEADER].copy_from_slice(&short(version, kind, flow));
+        bytes[..SHORT_HEADER].copy_from_slice(&short(kind, flow));
         bytes[SHORT_HEADER..len].copy_from_slice(rest);
         ControlFrame { bytes, len: len as u8 }
     }
@@ -331,43 +278,22 @@ mod tests {
         let with = |header: &[u8]| [header, segment].concat();
         let of = |frame: ControlFrame| frame.as_bytes().to_vec();
         let proof = [5; 16];
+        let retry = ControlFrame::retry(6, &[8; COOKIE_LEN]);
         let mut frames = vec![
-            (Version::One, Frame::Reset { unknown: 9, segment }, with(&reset_header(9))),
-            (
-                Version::Two,
-                Frame::ProvenReset { unknown: 9, token: proof },
-                of(ControlFrame::proven_reset(9, &proof)),
-            ),
-            (
-                Version::Two,
-                Frame::Retry { flow: 6, cookie: [8; COOKIE_LEN] },
-                of(ControlFrame::retry(6, &[8; COOKIE_LEN])),
-            ),
+            (Frame::Reset { unknown: 9, token: proof }, of(ControlFrame::reset(9, &proof))),
+            (Frame::Retry { flow: 6, cookie: [8; COOKIE_LEN] }, of(retry)),
+            (Frame::Data { flow: FLOW, segment }, with(&data_header(FLOW))),
+            (Frame::Challenge { flow: 6, nonce: proof }, of(ControlFrame::challenge(6, &proof))),
+            (Frame::Response { flow: 6, proof }, of(ControlFrame::response(6, &proof))),
+            (Frame::Keepalive { flow: 8 }, of(ControlFrame::keepalive(8))),
         ];
-        for more in [None, Some(introduced(None)), Some(introduced(Some([3; COOKIE_LEN])))] {
-            let version = if more.is_some() { Version::Two } else { Version::One };
-            let header = HandshakeHeader::new(3, 4, more.as_ref());
+        for more in [introduced(None), introduced(Some([3; COOKIE_LEN]))] {
+            let header = HandshakeHeader::new(3, 4, &more);
             let frame = Frame::Handshake { flow: 3, sender: 4, more, segment };
-            frames.push((version, frame, with(header.as_bytes())));
+            frames.push((frame, with(header.as_bytes())));
         }
-        for version in [Version::One, Version::Two] {
-            frames.extend([
-                (version, Frame::Data { flow: FLOW, segment }, with(&data_header(version, FLOW))),
-                (
-                    version,
-                    Frame::Challenge { flow: 6, nonce: proof },
-                    of(ControlFrame::challenge(version, 6, &proof)),
-                ),
-                (
-                    version,
-                    Frame::Response { flow: 6, proof },
-                    of(ControlFrame::response(version, 6, &proof)),
-                ),
-                (version, Frame::Keepalive { flow: 8 }, of(ControlFrame::keepalive(version, 8))),
-            ]);
-        }
-        for (version, frame, bytes) in frames {
-            assert_eq!(Frame::parse(&bytes), Some((version, frame)));
+        for (frame, bytes) in frames {
+            assert_eq!(Frame::parse(&bytes), Some(frame));
             for len in 0..bytes.len() {
                 assert_eq!(Frame::parse(&bytes[..len]), None, "{len} of {bytes:?}");
             }
@@ -379,7 +305,7 @@ mod tests {
         let mut bytes = vec![0u8; 120];
         for first in 0..=255u8 {
             bytes[0] = first;
-            let known = matches!(first, 0x10 | 0x11 | 0x15 | 0x20 | 0x21 | 0x28 | VERSIONS_BYTE);
+            let known = matches!(first, 0x20 | 0x21 | 0x28);
             let newer = first >= 0x30 && first & 0xf == HANDSHAKE;
             assert_eq!(Frame::parse(&bytes).is_some(), known || newer, "{first:#x}");
         }
@@ -388,11 +314,7 @@ mod tests {
     #[test]
     fn what_is_spoken_is_told_and_is_shorter_than_what_asked() {
         let told = ControlFrame::versions(4);
-        let list = &[2, 1][..];
-        assert_eq!(
-            Frame::parse(told.as_bytes()),
-            Some((Version::Two, Frame::Versions { flow: 4, list }))
-        );
+        assert_eq!(told.as_bytes(), [7, 0, 0, 0, 0, 0, 0, 0, 4, VERSION]);
         assert!(told.as_bytes().len() < HANDSHAKE_IDS + SHORTEST_SEGMENT);
     }
 }

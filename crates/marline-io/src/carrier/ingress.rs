@@ -8,41 +8,33 @@ use marline_core::{FourTuple, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
 use super::flow::{Allowance, FIRST_QUIET};
-use super::frame::{ControlFrame, Cookie, Frame, Introduction, More, Proof, Version};
+use super::frame::{ControlFrame, Cookie, Frame, More, Proof};
 use super::keys::{commitment_of, equal_in_constant_time};
-use super::{Datagram, MAX_RETRIES, RESETS_PER_S, Received, UNKNOWN_CAPACITY, UdpCarrier};
+use super::{Datagram, MAX_RETRIES, RESETS_PER_S, Received, UdpCarrier};
 
 impl UdpCarrier {
     /// Looks into a datagram.
     pub fn receive<'a>(&mut self, now: Instant, datagram: &Datagram<'a>) -> Received<'a> {
-        let Some((version, frame)) = Frame::parse(datagram.bytes) else {
+        let Some(frame) = Frame::parse(datagram.bytes) else {
             self.counters.malformed += 1;
             return Received::Nothing;
         };
         match frame {
             Frame::Data { flow, segment } => {
-                self.receive_segment(now, datagram, version, (flow, 0), segment)
+                self.receive_segment(now, datagram, (flow, 0), segment)
             }
             Frame::Handshake { flow: 0, sender, more, segment } => {
                 self.receive_syn(now, datagram, (sender, more), segment)
             }
             Frame::Handshake { flow, sender, more, segment } => {
                 self.note_answer(flow, sender, more);
-                self.receive_segment(now, datagram, version, (flow, sender), segment)
+                self.receive_segment(now, datagram, (flow, sender), segment)
             }
-            Frame::Challenge { flow, nonce } => {
-                self.on_challenge(datagram, version, (flow, &nonce))
-            }
-            Frame::Response { flow, proof } => {
-                self.on_response(now, datagram, version, (flow, &proof))
-            }
-            Frame::Keepalive { flow } => self.on_keepalive(now, datagram, version, flow),
-            Frame::Reset { unknown, segment } => self.receive_reset(datagram, unknown, segment),
-            Frame::ProvenReset { unknown, token } => {
-                self.on_proven_reset(datagram, unknown, &token)
-            }
+            Frame::Challenge { flow, nonce } => self.on_challenge(datagram, flow, &nonce),
+            Frame::Response { flow, proof } => self.on_response(now, datagram, flow, &proof),
+            Frame::Keepalive { flow } => self.on_keepalive(now, datagram, flow),
+            Frame::Reset { unknown, token } => self.on_reset(datagram, unknown, &token),
             Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
-            Frame::Versions { flow, list } => self.on_versions(now, datagram, flow, list),
             Frame::Lane { lane } => self.foreign(datagram, lane).unwrap_or(Received::Lane(lane)),
             Frame::Unspoken { sender } => {
                 if self.config.accept {
@@ -57,15 +49,10 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        version: Version,
         (flow, peer_flow): (u64, u64),
         segment: &'a [u8],
     ) -> Received<'a> {
         if let Some(known) = self.flows.get_mut(&flow) {
-            if !known.takes(version) {
-                self.counters.malformed += 1;
-                return Received::Nothing;
-            }
             let path = known.path;
             known.heard_at = now;
             if known.kept_open {
@@ -86,28 +73,20 @@ impl UdpCarrier {
             return elsewhere;
         }
         self.counters.unknown += 1;
-        if flow == 0 || self.is_others(flow) {
-            return Received::Nothing;
-        }
-        if version == Version::Two {
+        if flow != 0 && !self.is_others(flow) {
             self.disown(now, datagram, flow);
-            return Received::Nothing;
         }
-        if self.unknown.len() >= UNKNOWN_CAPACITY {
-            self.unknown.pop_front();
-        }
-        self.unknown.push_back((flow, datagram.outer));
-        Received::Segment(meta(datagram, path_of(datagram, segment), flow, peer_flow), segment)
+        Received::Nothing
     }
 
     /// What the server said of itself in the first answer to our SYN that names this id. Whether the answer
     /// is one is for the core to say.
-    fn note_answer(&mut self, flow: u64, sender: u64, more: Option<More>) {
+    fn note_answer(&mut self, flow: u64, sender: u64, more: More) {
         let Some(opening) = self.flows.get_mut(&flow).and_then(|flow| flow.opening.as_mut()) else {
             return;
         };
         if opening.answer.is_none_or(|(peer, _)| peer != sender) {
-            opening.answer = Some((sender, more.map(|more| more.introduction)));
+            opening.answer = Some((sender, more.introduction));
         }
     }
 
@@ -115,19 +94,16 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        version: Version,
         flow: u64,
     ) -> Received<'a> {
-        if let Some(known) = self.flows.get(&flow) {
-            if known.version == version {
-                self.check_address(now, flow, datagram);
-            }
+        if self.flows.contains_key(&flow) {
+            self.check_address(now, flow, datagram);
             return Received::Nothing;
         }
         if let Some(elsewhere) = self.foreign(datagram, flow) {
             return elsewhere;
         }
-        if version == Version::Two && flow != 0 && !self.is_others(flow) {
+        if flow != 0 && !self.is_others(flow) {
             self.counters.unknown += 1;
             self.disown(now, datagram, flow);
         }
@@ -146,7 +122,7 @@ impl UdpCarrier {
         self.counters.resets += 1;
         let local = SocketAddr::new(datagram.outer.local, datagram.local_port);
         let token = self.keys.reset_token(flow, local);
-        self.push_control(datagram.outer, ControlFrame::proven_reset(flow, &token));
+        self.push_control(datagram.outer, ControlFrame::reset(flow, &token));
     }
 
     /// A flow id that this shard did not give out, but another may have.
@@ -160,7 +136,7 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        (sender, more): (u64, Option<More>),
+        (sender, more): (u64, More),
         segment: &'a [u8],
     ) -> Received<'a> {
         if !self.config.accept || sender == 0 || !is_first_syn(segment) {
@@ -176,21 +152,16 @@ impl UdpCarrier {
             return Received::Nothing;
         }
         // A join has its token to show, and makes no connection.
-        if owner.is_none() && !self.admits(now, datagram, sender, more.as_ref()) {
+        if owner.is_none() && !self.admits(now, datagram, sender, &more) {
             return Received::Nothing;
         }
         self.counters.syns += 1;
         let path = path_of(datagram, segment);
-        let introduction = more.map(|more| more.introduction);
         // An entry that made room for others comes back: the flow that came of it still counts.
         let flow = self.flow_of(sender, datagram);
         let places = (datagram.outer, path);
         self.arm_sweep(now);
-        let entry = self.pending.saw(now, sender, places, introduction);
-        if entry.introduction.is_some() != introduction.is_some() {
-            // The version it was first seen in holds.
-            return Received::Nothing;
-        }
+        let entry = self.pending.saw(now, sender, places, more.introduction);
         entry.allowance.received(datagram.bytes.len());
         if let Some((id, path)) = flow
             && entry.flow.is_none()
@@ -211,23 +182,13 @@ impl UdpCarrier {
     }
 
     /// Whether a SYN may become a half-open connection. When there are many already, its sender must have
-    /// got a cookie at its address, which costs us no memory and it a round trip. Version 1 has none.
-    fn admits(
-        &mut self,
-        now: Instant,
-        datagram: &Datagram<'_>,
-        sender: u64,
-        more: Option<&More>,
-    ) -> bool {
+    /// got a cookie at its address, which costs us no memory and it a round trip.
+    fn admits(&mut self, now: Instant, datagram: &Datagram<'_>, sender: u64, more: &More) -> bool {
         let outer = &datagram.outer;
         let known = self.pending.knows(sender, outer.remote.ip());
         if !datagram.pressed || known {
             return true;
         }
-        let Some(more) = more else {
-            self.counters.syns_refused += 1;
-            return false;
-        };
         let ours = |cookie: &Cookie| self.keys.is_ours(now, cookie, outer);
         if more.cookie.as_ref().is_some_and(ours) {
             return true;
@@ -246,25 +207,8 @@ impl UdpCarrier {
         same.then_some((id, flow.path))
     }
 
-    fn receive_reset<'a>(
-        &mut self,
-        datagram: &Datagram<'a>,
-        unknown: u64,
-        segment: &'a [u8],
-    ) -> Received<'a> {
-        let Some(&id) = self.by_peer.get(&unknown) else { return self.owner_of_peer(datagram) };
-        match self.flows.get(&id) {
-            Some(flow)
-                if flow.version == Version::One && flow.outer.remote == datagram.outer.remote =>
-            {
-                Received::Segment(meta(datagram, flow.path, id, 0), segment)
-            }
-            _ => Received::Nothing,
-        }
-    }
-
     /// The peer says that it has forgotten the flow that it had this id for.
-    fn on_proven_reset<'a>(
+    fn on_reset<'a>(
         &mut self,
         datagram: &Datagram<'a>,
         unknown: u64,
@@ -277,7 +221,7 @@ impl UdpCarrier {
             };
         };
         let Some(flow) = self.flows.get(&id) else { return Received::Nothing };
-        let promised: Option<Introduction> = flow.bond.as_ref().and_then(|bond| bond.peer);
+        let promised = flow.bond.peer;
         let shown = commitment_of(token);
         let proven = promised.is_some_and(|p| equal_in_constant_time(&p.commitment, &shown));
         if !proven {
@@ -311,28 +255,7 @@ impl UdpCarrier {
         }
         opening.retries += 1;
         opening.cookie = Some(cookie);
-        self.servers.heard(now, datagram.outer.remote, Version::Two);
-        self.servers.gave(now, &flow.outer, cookie);
-        Received::Repeat(id)
-    }
-
-    /// The server does not speak what our SYN was written in.
-    fn on_versions<'a>(
-        &mut self,
-        now: Instant,
-        datagram: &Datagram<'a>,
-        id: u64,
-        list: &[u8],
-    ) -> Received<'a> {
-        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
-        let asked = flow.opening.is_some() && flow.outer.remote == datagram.outer.remote;
-        let only_old =
-            list.contains(&(Version::One as u8)) && !list.contains(&(Version::Two as u8));
-        if !asked || !only_old {
-            return Received::Nothing;
-        }
-        (flow.version, flow.bond, flow.opening) = (Version::One, None, None);
-        self.servers.heard(now, datagram.outer.remote, Version::One);
+        self.cookies.put(now, &flow.outer, cookie);
         Received::Repeat(id)
     }
 }

@@ -1,4 +1,4 @@
-//! Keys of carrier version 2, which authenticate moves and resets of a flow, and openings during a
+//! Keys of the carrier, which authenticate moves and resets of a flow, and openings during a
 //! SYN flood (spec sections 3, 4 and 6).
 //!
 //! An observer sees every datagram, but it cannot compute a Diffie-Hellman secret or invert a hash.
@@ -50,7 +50,7 @@ impl fmt::Debug for KeyPair {
     }
 }
 
-/// What a flow of version 2 is tied to.
+/// What a flow is tied to.
 #[derive(Clone)]
 pub(super) struct Bond {
     own: Arc<KeyPair>,

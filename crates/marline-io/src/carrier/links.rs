@@ -10,7 +10,7 @@ use core::net::{IpAddr, SocketAddr};
 use marline_time::Instant;
 
 use super::flow::{Flow, Outer};
-use super::frame::{ControlFrame, Version};
+use super::frame::ControlFrame;
 use super::{FlowEnds, UdpCarrier};
 
 /// Sockets from this index on are links.
@@ -67,12 +67,12 @@ impl UdpCarrier {
             let Some(flow) = self.flows.get_mut(&id).filter(moves) else { continue };
             flow.outer = to;
             flow.sent_at = now;
-            let (version, peer) = (flow.version, flow.peer_flow);
+            let peer = flow.peer_flow;
             if peer == 0 {
                 opening.push(id);
             } else {
                 open.push(id);
-                self.push_control(to, ControlFrame::keepalive(version, peer));
+                self.push_control(to, ControlFrame::keepalive(peer));
             }
             self.note_carried(id);
         }
@@ -105,7 +105,7 @@ impl UdpCarrier {
     /// A frame that provokes an answer over the socket it leaves by, and nothing else: it is for an id that nobody
     /// has, so that a server disowns it ([`Received::Disowned`](super::Received::Disowned)).
     pub fn probe(&mut self, outer: Outer, id: u64) {
-        self.push_control(outer, ControlFrame::keepalive(Version::Two, id));
+        self.push_control(outer, ControlFrame::keepalive(id));
     }
 
     /// The flow whose place or socket has changed, if one has.

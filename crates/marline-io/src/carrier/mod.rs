@@ -11,13 +11,13 @@
 //! [`UdpCarrier::poll_control`] for the carrier's own datagrams.
 
 mod addressee;
+mod cookies;
 mod egress;
 mod flow;
 mod frame;
 mod ingress;
 mod keys;
 mod links;
-mod servers;
 mod strangers;
 mod timers;
 mod validation;
@@ -31,13 +31,13 @@ use marline_core::{Ecn, PacketMeta, PendingLimits, PendingPeers, Shard};
 use marline_time::{Duration, Instant};
 
 pub use addressee::Addressee;
+use cookies::Cookies;
 pub use flow::Outer;
 pub(crate) use flow::{FIRST_QUIET, IdHasher};
 use flow::{Flow, FlowMap, PendingSyns};
 pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_HEADER};
 use keys::Keyring;
 pub use links::{Carried, FIRST_LINK};
-use servers::Servers;
 
 /// Largest UDP payload: an Ethernet frame's, with IPv4.
 pub const LARGEST_DATAGRAM: u16 = 1_472;
@@ -53,8 +53,6 @@ const UNPROVEN_LIFETIME: Duration = Duration::from_secs(120);
 const PROOF_LIFETIME: Duration = Duration::from_secs(600);
 /// SYNs remembered.
 const PENDING_CAPACITY: usize = 4_096;
-/// Unknown ids remembered for a RESET.
-const UNKNOWN_CAPACITY: usize = 64;
 /// RESET frames per second.
 const RESETS_PER_S: u32 = 1_000;
 /// RETRY frames that a flow believes.
@@ -154,8 +152,6 @@ pub enum Framed {
         outer: Outer,
         /// The header.
         header: HandshakeHeader,
-        /// Then also send it in version 1 ([`HandshakeHeader::in_version_one`]).
-        old_too: bool,
     },
 }
 
@@ -181,7 +177,7 @@ pub struct CarrierCounters {
     pub withheld: u64,
     /// Batches of the core that had no flow or socket.
     pub unroutable: u64,
-    /// RESET frames sent: unknown ids of version 2.
+    /// RESET frames sent for unknown ids.
     pub resets: u64,
     /// RESET frames whose token was wrong.
     pub bad_resets: u64,
@@ -225,7 +221,6 @@ pub struct UdpCarrier {
     flows: FlowMap<Flow>,
     by_peer: HashMap<u64, u64>,
     pending: PendingSyns,
-    unknown: VecDeque<(u64, Outer)>,
     control: VecDeque<(Outer, ControlFrame)>,
     sockets: Vec<Option<SocketAddr>>,
     kept_open: usize,
@@ -241,7 +236,7 @@ pub struct UdpCarrier {
     alarms: BinaryHeap<Reverse<(Instant, u64)>>,
     next_sweep: Option<Instant>,
     keys: Keyring,
-    servers: Servers,
+    cookies: Cookies,
     /// RESETs that may go out in the second that began then.
     resets: (u32, Instant),
     /// Another process receives what is new, and says of ids that nobody has them.
@@ -275,7 +270,6 @@ impl UdpCarrier {
             flows: FlowMap::default(),
             by_peer: HashMap::new(),
             pending: PendingSyns::new(PENDING_CAPACITY, UNPROVEN_LIFETIME),
-            unknown: VecDeque::new(),
             control: VecDeque::new(),
             sockets: Vec::new(),
             kept_open: 0,
@@ -286,7 +280,7 @@ impl UdpCarrier {
             alarms: BinaryHeap::new(),
             next_sweep: None,
             keys,
-            servers: Servers::default(),
+            cookies: Cookies::default(),
             resets: (RESETS_PER_S, Instant::ZERO),
             has_successor: false,
             changes: 0,
@@ -340,7 +334,7 @@ impl UdpCarrier {
             return;
         };
         known.sent_at = now;
-        let frame = ControlFrame::keepalive(known.version, known.peer_flow);
+        let frame = ControlFrame::keepalive(known.peer_flow);
         let outer = known.outer;
         self.counters.keepalives += 1;
         self.push_control(outer, frame);

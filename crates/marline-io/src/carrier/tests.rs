@@ -3,15 +3,17 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use marline_core::{Ecn, FourTuple, Shard, Transmit};
 use marline_time::{Duration, Instant};
 
-use super::frame::{Frame, HANDSHAKE_IDS, Version};
+use super::frame::{Frame, Introduction, More};
 use super::*;
 
 mod generations;
 mod lanes;
+mod observer;
 mod strangers;
-mod version_two;
 
 const CLIENT_FLOW: u64 = 0xc000_0000_0000_0001;
+/// Bytes before the segment of a HANDSHAKE without a cookie.
+const HANDSHAKE_LEN: usize = 66;
 const SERVER_FLOW: u64 = 0x0100_0000_0000_0002;
 
 fn ip(last: u8) -> IpAddr {
@@ -66,21 +68,20 @@ fn server_path() -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(1), 443), remote: SocketAddr::new(ip(9), 4242) }
 }
 
+/// Some client's keys.
+fn introduced() -> More {
+    let mut key = [0; 32];
+    key[0] = 9;
+    More { introduction: Introduction { key, commitment: [2; 16] }, cookie: None }
+}
+
 fn syn(sender: u64, len: usize) -> Vec<u8> {
-    let mut bytes = HandshakeHeader::new(0, sender, None).as_bytes().to_vec();
-    bytes.extend(segment(0x02, len));
-    bytes
+    [HandshakeHeader::new(0, sender, &introduced()).as_bytes(), &segment(0x02, len)].concat()
 }
 
 fn data(flow: u64, len: usize) -> Vec<u8> {
-    let mut bytes = frame::data_header(Version::One, flow).to_vec();
+    let mut bytes = frame::data_header(flow).to_vec();
     bytes.extend(segment(0x10, len));
-    bytes
-}
-
-fn data_two(flow: u64, len: usize) -> Vec<u8> {
-    let mut bytes = data(flow, len);
-    bytes[0] = 0x20;
     bytes
 }
 
@@ -98,7 +99,7 @@ fn half_open(now: Instant) -> UdpCarrier {
         panic!("SYN/ACK has the long header")
     };
     assert_eq!(to, outer(1, (9, 7000)));
-    assert_eq!(header, HandshakeHeader::new(CLIENT_FLOW, SERVER_FLOW, None));
+    assert_eq!(header.as_bytes().len(), HANDSHAKE_LEN);
     server
 }
 
@@ -122,15 +123,15 @@ fn established(now: Instant) -> UdpCarrier {
 fn an_unproven_address_gets_at_most_three_times_what_it_sent() {
     let now = Instant::from_secs(1);
     let mut server = half_open(now);
-    let syn_bytes = HANDSHAKE_IDS + 44;
-    let mut sent = HANDSHAKE_IDS + 60;
+    let syn_bytes = HANDSHAKE_LEN + 44;
+    let mut sent = HANDSHAKE_LEN + 60;
     let mut received = syn_bytes;
     for round in 0..50 {
         while answer(&mut server, now, 60).is_some() {
-            sent += HANDSHAKE_IDS + 60;
+            sent += HANDSHAKE_LEN + 60;
         }
         assert!(sent <= 3 * received, "{sent} of {received}");
-        assert!(sent + HANDSHAKE_IDS + 60 > 3 * received, "the allowance is used");
+        assert!(sent + HANDSHAKE_LEN + 60 > 3 * received, "the allowance is used");
         let again = syn(CLIENT_FLOW, 44);
         server.receive(now + Duration::from_secs(round), &datagram(outer(1, (9, 7000)), &again));
         received += syn_bytes;
@@ -160,67 +161,6 @@ fn a_syn_repeated_from_another_port_moves_the_answer_and_counts_anew() {
 }
 
 #[test]
-fn in_version_one_a_new_address_gets_only_challenges_until_it_answers() {
-    let now = Instant::from_secs(1);
-    let mut server = established(now);
-    let moved = outer(1, (8, 9000));
-    let bytes = data(SERVER_FLOW, 20);
-    let (mut received, mut sent) = (0, 0);
-    let mut challenge = None;
-    for ms in 0..200 {
-        let at = now + Duration::from_millis(ms);
-        let got = server.receive(at, &datagram(moved, &bytes));
-        assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
-        received += bytes.len();
-        while let Some((to, frame)) = server.poll_control() {
-            assert_eq!(to, moved);
-            sent += frame.as_bytes().len();
-            challenge = Some(frame);
-        }
-        let mut out = vec![0; 1400];
-        let batch = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
-        let framed = server.frame(at, &batch, &mut out);
-        assert!(matches!(framed, Some(Framed::Ready(to)) if to == outer(1, (9, 7000))));
-    }
-    assert!(sent <= 3 * received, "{sent} of {received}");
-    assert_eq!(server.counters().challenges, 20, "one per 10 ms");
-
-    let Some((_, Frame::Challenge { nonce, flow })) =
-        challenge.as_ref().and_then(|c| Frame::parse(c.as_bytes()))
-    else {
-        panic!("a challenge was sent");
-    };
-    assert_eq!(flow, CLIENT_FLOW);
-    let response = ControlFrame::response(Version::One, SERVER_FLOW, &nonce);
-    // From elsewhere the answer is worth nothing.
-    server.receive(now, &datagram(outer(1, (7, 9000)), response.as_bytes()));
-    assert_eq!((server.counters().bad_responses, server.counters().moves), (1, 0));
-    server.receive(now, &datagram(moved, response.as_bytes()));
-    assert_eq!(server.counters().moves, 1);
-    let mut out = vec![0; 1400];
-    let batch = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
-    let framed = server.frame(now, &batch, &mut out);
-    assert!(matches!(framed, Some(Framed::Ready(to)) if to == moved));
-    assert_eq!(
-        Frame::parse(&out).map(|(_, f)| matches!(f, Frame::Data { flow: CLIENT_FLOW, .. })),
-        Some(true)
-    );
-    // A response is good for one move: replayed after the flow moved on, it is worth nothing.
-    server.receive(now, &datagram(moved, response.as_bytes()));
-    assert_eq!((server.counters().bad_responses, server.counters().moves), (1, 1));
-    let next = outer(1, (6, 6000));
-    server.receive(now, &datagram(next, &bytes));
-    let Some((_, challenge)) = server.poll_control() else { panic!("a challenge is sent") };
-    let Some((_, Frame::Challenge { nonce, .. })) = Frame::parse(challenge.as_bytes()) else {
-        panic!("a challenge is sent");
-    };
-    let answer = ControlFrame::response(Version::One, SERVER_FLOW, &nonce);
-    server.receive(now, &datagram(next, answer.as_bytes()));
-    server.receive(now, &datagram(moved, response.as_bytes()));
-    assert_eq!((server.counters().bad_responses, server.counters().moves), (2, 2));
-}
-
-#[test]
 fn a_client_keeps_its_mapping_open() {
     let mut now = Instant::from_secs(1);
     let mut client = carrier(false, ALONE);
@@ -241,7 +181,7 @@ fn a_client_keeps_its_mapping_open() {
         now = client.next_timeout().expect("a keepalive is due some time");
         client.on_timeout(now);
         while let Some((to, frame)) = client.poll_control() {
-            assert_eq!((to, frame), (here, ControlFrame::keepalive(Version::Two, SERVER_FLOW)));
+            assert_eq!((to, frame), (here, ControlFrame::keepalive(SERVER_FLOW)));
             assert!(now.since(last) <= Duration::from_secs(20));
             last = now;
         }
@@ -253,7 +193,7 @@ fn a_client_keeps_its_mapping_open() {
     let asked = client.counters().keepalives;
     for second in 1..60 {
         let now = now + Duration::from_secs(second);
-        client.receive(now, &datagram(here, &data_two(CLIENT_FLOW, 20)));
+        client.receive(now, &datagram(here, &data(CLIENT_FLOW, 20)));
         client.on_timeout(now);
     }
     assert_eq!((client.poll_control(), client.counters().keepalives), (None, asked));
@@ -271,7 +211,7 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
     client.frame(start, &batch(path, (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
     client.frame(start, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
     let heard = start + Duration::from_secs(5);
-    client.receive(heard, &datagram(outer(2, (1, 443)), &data_two(CLIENT_FLOW, 20)));
+    client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
     let mut asked = Vec::new();
     while asked.len() < 6 {
         let now = client.next_timeout().expect("a keepalive is due some time");
@@ -284,7 +224,7 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
 
     // What TCP sends does as well: no keepalive then.
     let heard = heard + Duration::from_secs(60);
-    client.receive(heard, &datagram(outer(2, (1, 443)), &data_two(CLIENT_FLOW, 20)));
+    client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
     for tenth in 1..40 {
         let now = heard + Duration::from_millis(100 * tenth);
         client.frame(now, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
@@ -294,38 +234,10 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
 }
 
 #[test]
-fn in_version_one_an_unknown_id_is_answered_with_reset_and_believed_from_the_peer_only() {
-    let now = Instant::from_secs(1);
-    let mut restarted = carrier(true, ALONE);
-    let lost = data(SERVER_FLOW, 20);
-    let from = outer(1, (9, 7000));
-    let Received::Segment(meta, _) = restarted.receive(now, &datagram(from, &lost)) else {
-        panic!("TCP decides what to answer");
-    };
-    assert_eq!(meta.flow, SERVER_FLOW);
-    let mut out = vec![0; SHORT_HEADER + 20];
-    let rst = batch(meta.path, (SERVER_FLOW, 0), false, &out);
-    assert!(matches!(restarted.frame(now, &rst, &mut out), Some(Framed::Ready(to)) if to == from));
-    assert!(restarted.frame(now, &rst, &mut out).is_none(), "one answer each");
-
-    let mut client = carrier(false, ALONE);
-    let path =
-        FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
-    let mut bytes = vec![0; SHORT_HEADER + 40];
-    client.servers.heard(now, path.remote, Version::One);
-    client.frame(now, &batch(path, (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
-    client.frame(now, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
-    let stranger = client.receive(now, &datagram(outer(2, (66, 443)), &out));
-    assert!(matches!(stranger, Received::Nothing));
-    let peer = client.receive(now, &datagram(outer(2, (1, 443)), &out));
-    assert!(matches!(peer, Received::Segment(meta, _) if meta.flow == CLIENT_FLOW));
-}
-
-#[test]
 fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     let now = Instant::from_secs(1);
     let mut shard = carrier(true, Shard { index: 0, count: 2, generation: None });
-    let mut join = HandshakeHeader::new(0, 77, None).as_bytes().to_vec();
+    let mut join = HandshakeHeader::new(0, 77, &introduced()).as_bytes().to_vec();
     let mut tcp = segment(0x02, 32);
     tcp[12] = 8 << 4;
     tcp[20..32].copy_from_slice(&[30, 12, 0x10, 0, 1, 2, 3, 4, 0, 0, 0, 0]);

@@ -48,7 +48,7 @@ impl UdpCarrier {
             quiet |= flow.is_quiet() && flow.quiet_steps == 0 && !flow.outer.is_link();
             flow.quiet_steps += 1;
         }
-        let frame = ControlFrame::keepalive(flow.version, flow.peer_flow);
+        let frame = ControlFrame::keepalive(flow.peer_flow);
         let (outer, wanted) = (flow.outer, wanted && flow.peer_flow != 0);
         if wanted {
             flow.sent_at = now;

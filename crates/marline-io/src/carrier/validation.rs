@@ -2,7 +2,7 @@
 
 use marline_time::Instant;
 
-use super::frame::{ControlFrame, Nonce, Proof, Version};
+use super::frame::{ControlFrame, Nonce, Proof};
 use super::keys::equal_in_constant_time;
 use super::{CHALLENGE_INTERVAL, Datagram, Received, UdpCarrier};
 
@@ -31,13 +31,13 @@ impl UdpCarrier {
             return;
         }
         flow.challenged = Some((datagram.outer, now));
-        let (peer_flow, moves, version) = (flow.peer_flow, flow.moves, flow.version);
+        let (peer_flow, moves) = (flow.peer_flow, flow.moves);
         if peer_flow == 0 {
             return;
         }
         let nonce = self.keys.nonce(id, moves, &datagram.outer);
         self.counters.challenges += 1;
-        self.push_control(datagram.outer, ControlFrame::challenge(version, peer_flow, &nonce));
+        self.push_control(datagram.outer, ControlFrame::challenge(peer_flow, &nonce));
     }
 
     /// Somebody wants to know whether we receive here. Only who is where the peer is may ask: another
@@ -45,22 +45,18 @@ impl UdpCarrier {
     pub(super) fn on_challenge<'a>(
         &mut self,
         datagram: &Datagram<'a>,
-        version: Version,
-        (id, nonce): (u64, &Nonce),
+        id: u64,
+        nonce: &Nonce,
     ) -> Received<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
             return self.foreign(datagram, id).unwrap_or(Received::Nothing);
         };
         let asked_by_peer = flow.outer.remote == datagram.outer.remote;
-        if flow.peer_flow == 0 || flow.version != version || !asked_by_peer {
+        if flow.peer_flow == 0 || !asked_by_peer {
             return Received::Nothing;
         }
-        let proof = match &mut flow.bond {
-            Some(bond) => self.keys.response(bond, (flow.peer_flow, id), nonce),
-            None => Some(*nonce),
-        };
-        if let Some(proof) = proof {
-            let frame = ControlFrame::response(version, flow.peer_flow, &proof);
+        if let Some(proof) = self.keys.response(&mut flow.bond, (flow.peer_flow, id), nonce) {
+            let frame = ControlFrame::response(flow.peer_flow, &proof);
             self.push_control(datagram.outer, frame);
         }
         Received::Nothing
@@ -70,8 +66,8 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        version: Version,
-        (id, proof): (u64, &Proof),
+        id: u64,
+        proof: &Proof,
     ) -> Received<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
             return self.foreign(datagram, id).unwrap_or(Received::Nothing);
@@ -81,10 +77,9 @@ impl UdpCarrier {
             return Received::Nothing;
         }
         let nonce = self.keys.nonce(id, flow.moves, &datagram.outer);
-        let expected = match &mut flow.bond {
-            _ if flow.version != version || flow.peer_flow == 0 => None,
-            Some(bond) => self.keys.response(bond, (id, flow.peer_flow), &nonce),
-            None => Some(nonce),
+        let expected = match flow.peer_flow {
+            0 => None,
+            peer_flow => self.keys.response(&mut flow.bond, (id, peer_flow), &nonce),
         };
         if !expected.is_some_and(|expected| equal_in_constant_time(&expected, proof)) {
             self.counters.bad_responses += 1;

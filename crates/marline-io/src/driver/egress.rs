@@ -71,14 +71,11 @@ impl State {
                 let sender = Sender::Subflow(batch.path, batch.local_flow);
                 self.gather(now, &Outgoing { outer, ecn, stride, bytes, sender });
             }
-            Some(Framed::Handshake { outer, header, old_too }) => {
+            Some(Framed::Handshake { outer, header }) => {
                 self.send_gathered(now);
-                let old = old_too.then(|| header.in_version_one());
                 for datagram in out.bytes().chunks(batch.stride.max(1)) {
                     let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
-                    for header in [Some(header), old].into_iter().flatten() {
-                        self.send_handshake(now, &outer, batch, header.as_bytes(), segment);
-                    }
+                    self.send_handshake(now, &outer, batch, header.as_bytes(), segment);
                 }
             }
             None => {}

@@ -162,15 +162,6 @@ impl ShardHandle {
 }
 
 impl Shard {
-    /// Looks at the verdicts of its path health monitor, which others have changed.
-    pub(crate) fn see_path_health(&self) {
-        self.stand_in();
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        state.endpoint.handle_timeout(now);
-        self.serve(&mut state, now);
-    }
-
     /// Makes its connections members of this path health monitor from now on.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
         self.lock().endpoint.set_path_health_monitor(monitor);

@@ -39,7 +39,6 @@ pub struct ClientBuilder {
     pub(super) observers: Vec<SharedObserver>,
     pub(super) registry: Arc<Registry>,
     pub(super) path_health: Option<PathHealthMonitor>,
-    pub(super) path_health_directory: Option<PathBuf>,
     pub(super) monitor: bool,
     pub(super) limits: Limits,
     pub(super) keepalive: Duration,
@@ -62,7 +61,6 @@ impl Default for ClientBuilder {
             observers: Vec::new(),
             registry: Arc::new(Registry::default()),
             path_health: None,
-            path_health_directory: None,
             monitor: false,
             limits: Limits::default(),
             keepalive: Duration::from_secs(15),
@@ -158,15 +156,6 @@ impl ClientBuilder {
     /// every client and server of a process may share it. Default: each connection for itself.
     pub fn path_health_monitor(&mut self, monitor: Option<PathHealthMonitor>) -> &mut Self {
         self.path_health = monitor;
-        self
-    }
-
-    /// Shares what the path health monitor finds with all processes that name the same directory: one of them finds
-    /// a network dead, and the others avoid it. The directory is created if need be, for its user alone (mode 0700);
-    /// processes of other users, network namespaces or transports do not share. A monitor can be shared by one client
-    /// or server. Default: `None`.
-    pub fn share_path_health(&mut self, directory: Option<PathBuf>) -> &mut Self {
-        self.path_health_directory = directory;
         self
     }
 

@@ -67,7 +67,6 @@ pub struct ServerBuilder {
     pub(super) events: Option<SharedEventObserver>,
     pub(super) registry: Arc<Registry>,
     pub(super) path_health: Option<PathHealthMonitor>,
-    pub(super) path_health_directory: Option<PathBuf>,
     pub(super) monitor: bool,
     pub(super) limits: Limits,
     pub(super) backlog: usize,
@@ -94,7 +93,6 @@ impl Default for ServerBuilder {
             events: None,
             registry: Arc::new(Registry::default()),
             path_health: None,
-            path_health_directory: None,
             monitor: false,
             limits: Limits::default(),
             backlog: 1_024,
@@ -213,15 +211,6 @@ impl ServerBuilder {
     /// every client and server of a process may share it. Default: each connection for itself.
     pub fn path_health_monitor(&mut self, monitor: Option<PathHealthMonitor>) -> &mut Self {
         self.path_health = monitor;
-        self
-    }
-
-    /// Shares what the path health monitor finds with all processes that name the same directory: one of them finds
-    /// a network dead, and the others avoid it. The directory is created if need be, for its user alone (mode 0700);
-    /// processes of other users, network namespaces or transports do not share. A monitor can be shared by one client
-    /// or server. Default: `None`.
-    pub fn share_path_health(&mut self, directory: Option<PathBuf>) -> &mut Self {
-        self.path_health_directory = directory;
         self
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::support::*;
-use marline_testkit::first_packets::{first_packet, in_version_two};
+use marline_testkit::first_packets::first_packet;
 use marline_wire::mptcp::{MpCapableForm, MpJoin, MptcpOption};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
@@ -57,7 +57,6 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
         for n in 0..20_000u64 {
             let option = if n % 2 == 0 { capable() } else { join(n as u32) };
             let frame = first_packet(n << 32 | 5, n as u16, option);
-            let frame = if n % 4 < 2 { frame } else { in_version_two(frame) };
             stranger.send_to(&frame, address).await.unwrap();
             noise[0] = if n % 2 == 0 { 0x10 } else { 0x20 } | (n as u8 & 7);
             noise[1..9].copy_from_slice(&n.to_be_bytes());
@@ -76,7 +75,7 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
     assert!(got == data);
     let (core, carrier) = listener.counters()[0];
     assert!(core.mp_join_no_token > 1_000, "{core:?}");
-    assert!(carrier.retries > 1_000 && carrier.syns_refused > 1_000, "{carrier:?}");
+    assert!(carrier.retries > 2_000, "{carrier:?}");
     assert!(carrier.malformed > 1_000, "{carrier:?}");
     // And new ones are welcome.
     let (mut near, mut far) = pair(&client, &listener).await;
@@ -98,7 +97,6 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
             for _ in 0..16 {
                 n += 1;
                 let frame = first_packet(n << 32 | 5, n as u16, capable());
-                let frame = if n.is_multiple_of(2) { frame } else { in_version_two(frame) };
                 stranger.send_to(&frame, address).await.unwrap();
             }
             tokio::task::yield_now().await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use marline::Client;
 use marline_testkit::capable;
-use marline_testkit::first_packets::{first_packet, in_version_two};
+use marline_testkit::first_packets::first_packet;
 use marline_wire::mptcp::MpCapableForm;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
@@ -131,13 +131,12 @@ async fn link(server: SocketAddr, from: u32, word: u32) -> io::Result<Held> {
     Ok(Held::Link(stream))
 }
 
-/// A first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3) of version 1 or 2, or a malformed one.
+/// A first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3), or a malformed one.
 fn stray_packet(number: u32, kind: u32) -> Vec<u8> {
     let flow = u64::from(number) << 32 | 5;
     let frame = first_packet(flow, number as u16, capable(MpCapableForm::Syn));
     match kind {
-        0 => frame,
-        1 => in_version_two(frame),
+        0 | 1 => frame,
         _ => {
             // Noise before the segment.
             let mut frame = frame;

@@ -146,9 +146,7 @@ pub(super) fn config() -> SubflowConfig {
         outstanding_bytes: 8 << 20,
         outstanding_segments: 65_536,
         timestamps: true,
-        dss_room: true,
         score_forecasts: false,
-        linux_compat: crate::LinuxCompat::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of frames that are for a lane: whose they are, and what they say of addresses.
 
-use super::version_two::Pair;
+use super::observer::Pair;
 use super::*;
 
 /// A frame of a lane, as far as the carrier looks.
@@ -22,7 +22,7 @@ fn a_frame_is_its_lanes_or_another_shards() {
     datagram.handed_over = true;
     let got = carrier.receive(now, &datagram);
     assert!(matches!(got, Received::Lane(_)), "it is not handed on again: {got:?}");
-    // Too short for a tag, too long, or of version 1.
+    // Too short for a tag, too long, or of another version.
     let mut old = ours.clone();
     old[0] = 0x18;
     for bad in [&ours[..33], &[&ours[..], &[0; 1_472]].concat(), &old] {
@@ -51,7 +51,7 @@ fn a_place_is_known_once_it_is_proven_and_moves_by_proof_only() {
     pair.server.receive(now, &datagram(there, keepalive.as_bytes()));
     let (to, challenge) = pair.server.poll_control().expect("a challenge");
     assert_eq!((to, pair.server.place(SERVER_FLOW)), (there, Some(here)));
-    pair.client.receive(now, &datagram(super::version_two::at_client(), challenge.as_bytes()));
+    pair.client.receive(now, &datagram(super::observer::at_client(), challenge.as_bytes()));
     let (_, response) = pair.client.poll_control().expect("a response");
     pair.server.receive(now, &datagram(there, response.as_bytes()));
     assert_eq!(pair.server.place(SERVER_FLOW), Some(there));

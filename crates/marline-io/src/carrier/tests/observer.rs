@@ -1,5 +1,4 @@
-//! Tests of version 2: the limits of an observer of all datagrams, and compatibility with old
-//! peers.
+//! Tests of what an observer of all datagrams can do, and of openings under a flood.
 
 use super::*;
 
@@ -27,15 +26,14 @@ fn sent(framed: Option<Framed>, segment: &[u8]) -> Vec<u8> {
     [header.as_bytes(), segment].concat()
 }
 
-fn first_syn(client: &mut UdpCarrier, now: Instant) -> (Vec<u8>, bool) {
+fn first_syn(client: &mut UdpCarrier, now: Instant) -> Vec<u8> {
     first_syn_of(client, now, CLIENT_FLOW)
 }
 
-fn first_syn_of(client: &mut UdpCarrier, now: Instant, flow: u64) -> (Vec<u8>, bool) {
+fn first_syn_of(client: &mut UdpCarrier, now: Instant, flow: u64) -> Vec<u8> {
     let mut bytes = vec![0; SHORT_HEADER + 44];
     let framed = client.frame(now, &batch(client_path(), (flow, 0), true, &bytes), &mut bytes);
-    let old_too = matches!(framed, Some(Framed::Handshake { old_too: true, .. }));
-    (sent(framed, &segment(0x02, 44)), old_too)
+    sent(framed, &segment(0x02, 44))
 }
 
 fn syn_ack(server: &mut UdpCarrier, now: Instant) -> Vec<u8> {
@@ -69,7 +67,7 @@ impl Pair {
 
     fn between(mut client: UdpCarrier, mut server: UdpCarrier) -> Pair {
         let now = Instant::from_secs(1);
-        let (syn, _) = first_syn(&mut client, now);
+        let syn = first_syn(&mut client, now);
         let got = server.receive(now, &datagram(outer(1, HERE), &syn));
         assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == CLIENT_FLOW));
         let answer = syn_ack(&mut server, now);
@@ -111,23 +109,66 @@ fn a_client_that_moves_is_followed_and_the_core_is_told() {
 }
 
 #[test]
+fn a_new_address_gets_only_challenges_until_it_answers() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    let moved = outer(1, (8, 9000));
+    let bytes = data(SERVER_FLOW, 20);
+    let (mut received, mut sent) = (0, 0);
+    let mut challenge = None;
+    for ms in 0..200 {
+        let at = now + Duration::from_millis(ms);
+        let got = pair.server.receive(at, &datagram(moved, &bytes));
+        assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
+        received += bytes.len();
+        while let Some((to, frame)) = pair.server.poll_control() {
+            assert_eq!(to, moved);
+            sent += frame.as_bytes().len();
+            challenge = Some(frame);
+        }
+        assert_eq!(goes_to(&mut pair.server, at), outer(1, HERE));
+    }
+    assert!(sent <= 3 * received, "{sent} of {received}");
+    assert_eq!(pair.server.counters().challenges, 20, "one per 10 ms");
+
+    let challenge = challenge.expect("a challenge was sent");
+    pair.client.receive(now, &datagram(at_client(), challenge.as_bytes()));
+    let (_, response) = pair.client.poll_control().expect("a response");
+    // From elsewhere the answer is worth nothing.
+    pair.server.receive(now, &datagram(outer(1, (7, 9000)), response.as_bytes()));
+    assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 0));
+    pair.server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!(pair.server.counters().moves, 1);
+    assert_eq!(goes_to(&mut pair.server, now), moved);
+    // A response is good for one move: replayed after the flow moved on, it is worth nothing.
+    pair.server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 1));
+    let next = outer(1, (6, 6000));
+    let challenge = pair.challenged_at(next);
+    pair.client.receive(now, &datagram(at_client(), &challenge));
+    let (_, answer) = pair.client.poll_control().expect("a response");
+    pair.server.receive(now, &datagram(next, answer.as_bytes()));
+    pair.server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (2, 2));
+}
+
+#[test]
 fn an_observer_of_everything_cannot_steal_a_flow() {
     let mut pair = Pair::connected();
     let now = pair.now;
     let thief = outer(1, (66, 6666));
     // It sends with the id that it has seen, and gets the challenge.
-    let keepalive = ControlFrame::keepalive(Version::Two, SERVER_FLOW);
+    let keepalive = ControlFrame::keepalive(SERVER_FLOW);
     pair.server.receive(now, &datagram(thief, keepalive.as_bytes()));
     let (_, challenge) = pair.server.poll_control().expect("a challenge");
-    let Some((_, Frame::Challenge { nonce, .. })) = Frame::parse(challenge.as_bytes()) else {
+    let Some(Frame::Challenge { nonce, .. }) = Frame::parse(challenge.as_bytes()) else {
         panic!("a challenge");
     };
-    // The nonce itself, which was enough once, in either version; and whatever it can compute from
-    // what it has seen, with a key pair of its own.
+    // The nonce itself, and whatever it can compute from what it has seen, with a key pair of its own.
     let mut own = Keyring::new([66; 32], [66; 32]);
     let mut tries = vec![nonce];
     for seen in &pair.seen {
-        if let Some((_, Frame::Handshake { more: Some(more), .. })) = Frame::parse(seen) {
+        if let Some(Frame::Handshake { more, .. }) = Frame::parse(seen) {
             tries.push(more.introduction.commitment);
             let mut bond = own.bond(now, Some(more.introduction));
             let ids = (SERVER_FLOW, CLIENT_FLOW);
@@ -136,13 +177,11 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
     }
     assert_eq!(tries.len(), 5);
     for proof in &tries {
-        for version in [Version::One, Version::Two] {
-            let forged = ControlFrame::response(version, SERVER_FLOW, proof);
-            let got = pair.server.receive(now, &datagram(thief, forged.as_bytes()));
-            assert!(matches!(got, Received::Nothing));
-        }
+        let forged = ControlFrame::response(SERVER_FLOW, proof);
+        let got = pair.server.receive(now, &datagram(thief, forged.as_bytes()));
+        assert!(matches!(got, Received::Nothing));
     }
-    assert_eq!(pair.server.counters().bad_responses, 10);
+    assert_eq!(pair.server.counters().bad_responses, 5);
     // It asks the true peer, which answers nobody but the server.
     let got = pair.client.receive(now, &datagram(outer(2, (66, 6666)), challenge.as_bytes()));
     assert!(matches!(got, Received::Nothing));
@@ -173,7 +212,7 @@ fn a_server_that_forgot_proves_it_and_nobody_else_can() {
     let mut other =
         UdpCarrier::new(CarrierConfig { reset_seed: [99; 32], ..carrier(true, ALONE).config });
     let data = client_sends(&mut pair.client, now);
-    let keepalive = ControlFrame::keepalive(Version::Two, SERVER_FLOW);
+    let keepalive = ControlFrame::keepalive(SERVER_FLOW);
     for asked in [&data[..], keepalive.as_bytes()] {
         let mut answers = Vec::new();
         for server in [&mut other, &mut restarted] {
@@ -185,12 +224,12 @@ fn a_server_that_forgot_proves_it_and_nobody_else_can() {
             answers.push(reset);
         }
         // The observer has the id and the commitment, and anybody's token.
-        let guesses = pair.seen.iter().filter_map(|seen| match Frame::parse(seen)?.1 {
-            Frame::Handshake { more: Some(more), .. } => Some(more.introduction.commitment),
+        let guesses = pair.seen.iter().filter_map(|seen| match Frame::parse(seen)? {
+            Frame::Handshake { more, .. } => Some(more.introduction.commitment),
             _ => None,
         });
         let mut forged: Vec<_> =
-            guesses.map(|guess| ControlFrame::proven_reset(SERVER_FLOW, &guess)).collect();
+            guesses.map(|guess| ControlFrame::reset(SERVER_FLOW, &guess)).collect();
         forged.push(answers[0]);
         for reset in forged {
             let got = pair.client.receive(now, &datagram(at_client(), reset.as_bytes()));
@@ -198,11 +237,6 @@ fn a_server_that_forgot_proves_it_and_nobody_else_can() {
         }
         let got = pair.client.receive(now, &datagram(at_client(), answers[1].as_bytes()));
         assert!(matches!(got, Received::Reset(CLIENT_FLOW)));
-        // Nor does version 1 do without a token.
-        let mut old = frame::reset_header(SERVER_FLOW).to_vec();
-        old.extend(segment(0x04, 20));
-        let got = pair.client.receive(now, &datagram(at_client(), &old));
-        assert!(matches!(got, Received::Nothing));
     }
     assert_eq!(pair.client.counters().bad_resets, 6);
 }
@@ -223,7 +257,7 @@ fn icmp_is_believed_if_it_quotes_an_id_that_goes_there() {
     assert_eq!(pair.client.quoted_flow(there, &[0; 17]), None, "nothing was quoted");
     // Of a SYN the client's own id is there; the server knows its clients by outer address.
     let mut opening = carrier(false, ALONE);
-    let (syn, _) = first_syn(&mut opening, now);
+    let syn = first_syn(&mut opening, now);
     assert!(opening.quoted_flow(there, &quoted(&syn)).is_some());
     let mut out = vec![0; 200];
     let sending = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
@@ -239,7 +273,7 @@ fn resets_are_limited_per_second() {
     for ms in 0..3_000u64 {
         let now = Instant::from_secs(10) + Duration::from_millis(ms);
         for n in 1..6 {
-            let bytes = ControlFrame::keepalive(Version::Two, ms * 10 + n);
+            let bytes = ControlFrame::keepalive(ms * 10 + n);
             server.receive(now, &datagram(outer(1, HERE), bytes.as_bytes()));
             while server.poll_control().is_some() {
                 sent[(ms / 1_000) as usize] += 1;
@@ -247,54 +281,6 @@ fn resets_are_limited_per_second() {
         }
     }
     assert_eq!(sent, [RESETS_PER_S; 3]);
-}
-
-#[test]
-fn a_server_of_old_gets_what_it_understands() {
-    let now = Instant::from_secs(1);
-    let mut client = carrier(false, ALONE);
-    // It does not answer the first, and what it gets with the second it understands.
-    let (first, old_too) = first_syn(&mut client, now);
-    assert!(first[0] == 0x21 && !old_too);
-    let later = now + Duration::from_secs(1);
-    let (second, old_too) = first_syn(&mut client, later);
-    assert!(second[0] == 0x21 && old_too);
-    let answer = HandshakeHeader::new(CLIENT_FLOW, SERVER_FLOW, None);
-    let answer = [answer.as_bytes(), &segment(0x12, 60)].concat();
-    let got = client.receive(later, &datagram(at_client(), &answer));
-    assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == SERVER_FLOW));
-    assert_eq!(client_sends(&mut client, later)[0], 0x10);
-    let challenge = ControlFrame::challenge(Version::One, CLIENT_FLOW, &[9; 16]);
-    client.receive(later, &datagram(at_client(), challenge.as_bytes()));
-    let response = ControlFrame::response(Version::One, SERVER_FLOW, &[9; 16]);
-    assert_eq!(client.poll_control(), Some((at_client(), response)));
-    // The next one loses no time.
-    client.forget(CLIENT_FLOW);
-    let (next, old_too) = first_syn(&mut client, later);
-    assert!(next[0] == 0x11 && !old_too);
-}
-
-#[test]
-fn who_has_spoken_version_two_is_not_believed_in_version_one() {
-    let mut pair = Pair::connected();
-    let now = pair.now;
-    let old = data(SERVER_FLOW, 20);
-    let got = pair.server.receive(now, &datagram(outer(1, HERE), &old));
-    assert!(matches!(got, Received::Nothing));
-    // Nor does a copy of the SYN in version 1 start anything, or an answer in a version not offered.
-    let old_syn = syn(CLIENT_FLOW, 44);
-    let got = pair.server.receive(now, &datagram(outer(1, HERE), &old_syn));
-    assert!(matches!(got, Received::Nothing));
-    let mut client = carrier(false, ALONE);
-    first_syn(&mut client, now);
-    let answer = HandshakeHeader::new(CLIENT_FLOW, SERVER_FLOW, None);
-    let answer = [answer.as_bytes(), &segment(0x12, 60)].concat();
-    let got = client.receive(now, &datagram(at_client(), &answer));
-    assert!(matches!(got, Received::Nothing));
-    // A server known for version 2 is not taken for one of old after a single loss.
-    pair.client.forget(CLIENT_FLOW);
-    let repeats: Vec<bool> = (0..3).map(|_| first_syn(&mut pair.client, now).1).collect();
-    assert_eq!(repeats, [false, false, true]);
 }
 
 #[test]
@@ -307,20 +293,6 @@ fn versions_to_come_are_told_what_is_spoken_here() {
     let (_, told) = server.poll_control().expect("the list");
     assert_eq!(told, ControlFrame::versions(CLIENT_FLOW));
     assert!(told.as_bytes().len() <= newer.len());
-    // We speak one of them: nothing to do. Of a server that speaks only version 1, we do as it wants.
-    let mut client = carrier(false, ALONE);
-    first_syn(&mut client, now);
-    assert!(matches!(
-        client.receive(now, &datagram(at_client(), told.as_bytes())),
-        Received::Nothing
-    ));
-    let only_old = &told.as_bytes()[..SHORT_HEADER];
-    let only_old = [only_old, &[1]].concat();
-    assert!(matches!(
-        client.receive(now, &datagram(at_client(), &only_old)),
-        Received::Repeat(CLIENT_FLOW)
-    ));
-    assert_eq!(first_syn(&mut client, now).0[0], 0x11);
 }
 
 #[test]
@@ -328,7 +300,7 @@ fn a_pressed_server_makes_strangers_come_again_and_remembers_nothing() {
     let now = Instant::from_secs(1);
     let (mut client, mut server) = (carrier(false, ALONE), carrier(true, ALONE));
     let pressed = |bytes| Datagram { pressed: true, ..datagram(outer(1, HERE), bytes) };
-    let (syn, _) = first_syn(&mut client, now);
+    let syn = first_syn(&mut client, now);
     assert!(matches!(server.receive(now, &pressed(&syn)), Received::Nothing));
     assert_eq!(server.table_sizes(), (0, 0));
     let (_, retry) = server.poll_control().expect("a cookie");
@@ -339,11 +311,10 @@ fn a_pressed_server_makes_strangers_come_again_and_remembers_nothing() {
     assert!(matches!(got, Received::Repeat(CLIENT_FLOW)));
     let again = client.receive(now, &datagram(at_client(), retry.as_bytes()));
     assert!(matches!(again, Received::Nothing), "once");
-    let (second, old_too) = first_syn(&mut client, now);
-    assert!(!old_too, "who gives cookies speaks version 2");
+    let second = first_syn(&mut client, now);
     assert!(matches!(server.receive(now, &pressed(&second)), Received::Segment(..)));
     // The next flow from there has it at once.
-    let (next, _) = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
+    let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
     assert!(matches!(server.receive(now, &pressed(&next)), Received::Segment(..)));
     // It is worth nothing elsewhere.
     let elsewhere = Datagram { outer: outer(1, (9, 7001)), ..pressed(&second) };
@@ -400,7 +371,7 @@ fn ten_thousand_idle_flows_are_all_kept_open() {
     while let Some(now) = client.next_timeout().filter(|at| *at < end) {
         client.on_timeout(now);
         while let Some((_, frame)) = client.poll_control() {
-            let Some((_, Frame::Keepalive { flow })) = Frame::parse(frame.as_bytes()) else {
+            let Some(Frame::Keepalive { flow }) = Frame::parse(frame.as_bytes()) else {
                 panic!("a keepalive");
             };
             let before = last.insert(flow, now).unwrap_or(start);

@@ -1,0 +1,66 @@
+//! Cookies that servers gave us: the next flow need not ask for one.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use marline_time::{Duration, Instant};
+
+use super::flow::Outer;
+use super::frame::Cookie;
+use super::keys::COOKIE_SLOT_S;
+
+/// Cookies remembered; the oldest goes first.
+const CAPACITY: usize = 256;
+/// A cookie is good in its slot and the next: for so long at least.
+const COOKIE_LIFETIME: Duration = Duration::from_secs(COOKIE_SLOT_S);
+
+/// The cookies, by our socket, whose address they are for, and the server.
+#[derive(Debug, Default)]
+pub(super) struct Cookies(BTreeMap<(u16, SocketAddr), (Cookie, Instant)>);
+
+impl Cookies {
+    /// The server is pressed, and wants this from whoever opens a flow from here.
+    pub(super) fn put(&mut self, now: Instant, outer: &Outer, cookie: Cookie) {
+        let key = (outer.socket, outer.remote);
+        if self.0.len() >= CAPACITY && !self.0.contains_key(&key) {
+            let oldest = self.0.iter().min_by_key(|(_, (_, at))| *at).map(|(key, _)| *key);
+            if let Some(oldest) = oldest {
+                self.0.remove(&oldest);
+            }
+        }
+        self.0.insert(key, (cookie, now));
+    }
+
+    /// What the server gave us lately.
+    pub(super) fn get(&self, now: Instant, outer: &Outer) -> Option<Cookie> {
+        let (cookie, at) = *self.0.get(&(outer.socket, outer.remote))?;
+        (now < at + COOKIE_LIFETIME).then_some(cookie)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_kept_for_a_slot_and_for_one_socket_and_the_table_is_bounded() {
+        let mut cookies = Cookies::default();
+        let now = Instant::from_secs(1);
+        let outer = |socket, port| Outer {
+            socket,
+            local: [192, 0, 2, 9].into(),
+            remote: SocketAddr::new([192, 0, 2, 1].into(), port),
+        };
+        cookies.put(now, &outer(0, 443), [1; 17]);
+        cookies.put(now, &outer(0, 443), [2; 17]);
+        assert_eq!(cookies.get(now, &outer(0, 443)), Some([2; 17]), "the latest");
+        assert_eq!(cookies.get(now, &outer(1, 443)), None);
+        assert_eq!(cookies.get(now, &outer(0, 444)), None);
+        assert_eq!(cookies.get(now + COOKIE_LIFETIME, &outer(0, 443)), None);
+        for port in 1_000..2_000 {
+            cookies.put(now, &outer(0, port), [3; 17]);
+        }
+        assert_eq!(cookies.0.len(), CAPACITY);
+        assert_eq!(cookies.get(now, &outer(0, 1_999)), Some([3; 17]));
+    }
+}

@@ -513,7 +513,7 @@ mod tests {
 
     /// Whether a connection that has sent so many bytes by these times, in seconds, uses DSNs of 64 bits.
     fn uses_long_dsn(sent: &[(u64, u64)]) -> bool {
-        let mut session = Session::new(Role::Client, Mode::Offered, Key(1), false);
+        let mut session = Session::new(Role::Client, Mode::Offered, Key(1));
         for &(at_s, bytes) in sent {
             session.watch_dsn_speed(Instant::from_secs(at_s), Dsn(bytes));
         }

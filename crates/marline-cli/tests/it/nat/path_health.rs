@@ -2,9 +2,7 @@
 //! drops UDP, a captive portal that rejects it, no path at all, a server that is gone. Each is
 //! reported once, by name, and withdrawn when it recovers.
 
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
+use std::time::Duration;
 
 use super::support::native::start_nginx;
 use super::support::testbed::{Testbed, Until};

@@ -54,16 +54,34 @@ fn value_of(argument: &Arg) -> String {
     format!(" {}", names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// Help in one line, with its full stop, without the names of pages, and without what `list` says of an option.
+/// The first sentence of a help text, with its default, and without the names of pages.
 fn about(help: Option<&clap::builder::StyledStr>) -> String {
     let text = help.map(ToString::to_string).unwrap_or_default();
-    let mut line =
-        text.split_whitespace().collect::<Vec<_>>().join(" ").replace("; may be repeated", "");
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some(at) = line.find(" (docs/") {
         let end = line[at..].find(')').map_or(line.len(), |len| at + len + 1);
         line.replace_range(at..end, "");
     }
-    if line.ends_with('.') { line } else { line + "." }
+    let (told, default) = match line.find(" [default: ") {
+        Some(at) => line.split_at(at),
+        None => (line.as_str(), ""),
+    };
+    let sentence = first_sentence(told);
+    format!("{}{default}.", sentence.trim_end_matches('.'))
+}
+
+/// Up to the first full stop or semicolon outside of parentheses.
+fn first_sentence(text: &str) -> &str {
+    let mut depth = 0;
+    for (at, sign) in text.char_indices() {
+        match sign {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ';' | '.' if depth == 0 && text[at + 1..].starts_with(' ') => return &text[..at],
+            _ => {}
+        }
+    }
+    text
 }
 
 /// One row of the page of configuration.
@@ -113,9 +131,10 @@ fn configuration() -> String {
         arguments::<UpOptions>().iter().map(|argument| setting(argument, "restart")).collect();
     format!(
         "# Configuration keys\n\n\
-         Written by `cargo xtask reference` from the program. Each key of a TOML file is also the flag `--KEY`. Behind \
-         the value stands when a change takes effect in a running program ([reload](../operate/reload.md)): *at once*, \
-         for *what is new*, after a *restart*, or *elsewhere* (another command reads the key).\n\n\
+         Written by `cargo xtask reference` from the program; `--help` says more. Each key of a TOML file is also the \
+         flag `--KEY`. Behind the value stands when a change takes effect in a running program \
+         ([reload](../operate/reload.md)): *at once*, for *what is new*, after a *restart*, or *elsewhere* (another \
+         command reads the key).\n\n\
          ## All programs\n\n{}\n## client, run and up\n\n{}\n## The table `up`\n\n{up}\n\
          ## server\n\n{}\n## serve\n\n{}",
         settings(&client, SHARED),
@@ -211,4 +230,10 @@ fn the_page_of_the_command_line_has_every_command() {
 #[test]
 fn the_page_of_metrics_has_every_metric() {
     assert_page("metrics.md", &metrics::page());
+}
+
+#[test]
+fn a_first_sentence_ends_outside_of_parentheses() {
+    assert_eq!(first_sentence("Read (a; b) from c.toml; else d"), "Read (a; b) from c.toml");
+    assert_eq!(first_sentence("All of it"), "All of it");
 }

@@ -268,7 +268,7 @@ mod tests {
         fs::create_dir_all(&dir).expect("a directory");
         fs::write(dir.join("endpoints"), "10.0.0.2 1 signal\n10.0.0.3 2 subflow\n")
             .expect("written");
-        let mut mirror = Mirror::new(Vec::new(), Some(dir.clone()), false);
+        let mut mirror = Mirror::new(Vec::new(), Some(dir.clone()));
         assert_eq!(mirror.addresses().len(), 2);
         assert!(!mirror.refresh(), "nothing changed");
         mirror.seen_at = None;

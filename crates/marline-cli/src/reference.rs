@@ -190,7 +190,8 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
         text.extend(rows);
         return;
     }
-    let own = |argument: &&Arg| !argument.is_hide_set() && !(has_settings && is_setting(argument));
+    let shown_elsewhere = |argument: &Arg| has_settings && is_setting(&argument);
+    let own = |argument: &&Arg| !argument.is_hide_set() && !shown_elsewhere(argument);
     let rows: String = command.get_arguments().filter(own).map(option).collect();
     if !rows.is_empty() {
         let _ = write!(text, "\n{rows}");

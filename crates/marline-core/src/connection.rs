@@ -6370,7 +6370,9 @@ impl Connection {
     fn hasten_unmapped(&mut self, now: Instant, id: SubflowId) {
         let Some(oldest) = self.sender.oldest_outstanding() else { return };
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
-        if self.session.is_plain() || !oldest.carried_by.contains(id) {
+        // Where bytes were changed on the only subflow, MP_FAIL says so, and they go on as plain TCP.
+        let may_fail = self.session.uses_checksum() && self.paths.usable_count() < 2;
+        if self.session.is_plain() || may_fail || !oldest.carried_by.contains(id) {
             return;
         }
         let carriers = || oldest.carried_by.iter().filter_map(|id| self.paths.get(id));

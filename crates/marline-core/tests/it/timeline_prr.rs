@@ -1,6 +1,6 @@
 //! Tests of sending during recovery, segment by segment: Proportional Rate Reduction (RFC 9937,
-//! with the one rule in place of RFC 6937's two). The window is 10 segments of 1,000 bytes, which
-//! CUBIC reduces to 7.
+//! with the one rule in place of RFC 6937's two). The window is ten times 980 bytes, as segments leave room for a
+//! DSS, and lets out ten segments of 1,000 bytes. CUBIC reduces it to seven tenths.
 
 use marline_testkit::timeline::{Timeline, full, plain};
 
@@ -25,26 +25,27 @@ fn window(line: &Timeline) -> u64 {
     line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
 }
 
-/// Twelve are out when the first is found lost, two of them by limited transmit and two SACKed: ten are in
-/// flight, seven may be. Of every ten delivered, seven are let out (rounded up: the 1st, 2nd, 3rd, not the
-/// 4th), and from seven in flight on one for one.
+/// Fourteen are out when the first is found lost, as the window grows by what is SACKed (9,800, 10,800, 11,800). Two
+/// were SACKed before: twelve are in flight, and seven tenths of 11,800 bytes may be. Of every 12,000 bytes delivered
+/// 8,260 are let out, rounded up to segments: at the 1st, 2nd and 3rd, not at the 4th, at the 5th and 6th, not at the
+/// 7th.
 #[test]
-fn one_loss_brings_the_flight_from_ten_to_seven_step_by_step() {
+fn one_loss_brings_the_flight_from_twelve_to_eight_step_by_step() {
     let mut line = flight(true, 30);
     let acks = (2_001..=10_001).step_by(1_000).map(|end| (1, vec![(1_001, end)]));
     let sent = at_each(&mut line, acks);
-    let limited = ["10001:11001", "11001:12001"];
-    let proportional = ["1:1001", "12001:13001", "13001:14001", ""];
-    let one_for_one = ["", "14001:15001", "15001:16001"];
-    assert_eq!(sent, [&limited[..], &proportional, &one_for_one].concat());
+    let growing = ["10001:11001, 11001:12001", "12001:13001, 13001:14001"];
+    let proportional =
+        ["1:1001", "14001:15001", "15001:16001", "", "16001:17001", "17001:18001", ""];
+    assert_eq!(sent, [&growing[..], &proportional].concat());
     line.wait(100);
-    line.ack(12_001);
+    line.ack(14_001);
     assert!(
-        (7_000..8_000).contains(&window(&line)),
-        "recovery ends at the target, and it grows again"
+        (8_260..9_300).contains(&window(&line)),
+        "recovery ends at the target, and it grows again: {}",
+        window(&line)
     );
-    let out = ["16001:17001", "17001:18001", "18001:19001", "19001:20001"];
-    assert_eq!(line.sent(), out, "seven and a bit, which makes a segment");
+    assert_eq!(line.sent(), full(18_001, 5), "four are in flight, and eight and a bit may be");
 }
 
 /// Without SACK nobody names what arrived. Duplicates stand for it: twelve out, one of them lost.
@@ -53,12 +54,12 @@ fn without_sack_each_duplicate_stands_for_a_segment() {
     let mut line = flight(false, 30);
     let sent = at_each(&mut line, (0..9).map(|_| (1, vec![])));
     let limited = ["10001:11001", "11001:12001"];
-    let proportional = ["1:1001", "12001:13001", "", ""];
-    let one_for_one = ["13001:14001", "14001:15001", "15001:16001"];
+    let proportional = ["1:1001", "12001:13001", "", "13001:14001", ""];
+    let one_for_one = ["14001:15001", "15001:16001"];
     assert_eq!(sent, [&limited[..], &proportional, &one_for_one].concat());
     line.wait(100);
     line.ack(12_001);
-    assert!((7_000..8_000).contains(&window(&line)));
+    assert!((6_860..7_900).contains(&window(&line)));
     let out = ["16001:17001", "17001:18001", "18001:19001", "19001:20001"];
     assert_eq!(line.sent(), out);
 }
@@ -86,14 +87,14 @@ fn below_the_target_as_much_goes_out_as_came_in_and_one_more_while_all_goes_well
     };
     assert_eq!(acked(1_001), full(3_001, 2));
     assert_eq!(acked(2_001), full(5_001, 2));
-    assert_eq!(acked(3_001), full(10_001, 2), "all is repeated, new data goes");
-    assert_eq!(acked(4_001), full(12_001, 2), "seven are in flight");
-    assert_eq!(acked(5_001), full(14_001, 1), "one for one");
+    assert_eq!(acked(3_001), full(10_001, 3), "all is repeated, new data goes: seven are in flight");
+    assert_eq!(acked(4_001), full(13_001, 1), "one for one");
+    assert_eq!(acked(5_001), full(14_001, 1));
     assert_eq!(acked(6_001), full(15_001, 1));
     assert_eq!(
         acked(10_001),
-        full(16_001, 2),
-        "the end: what the window has grown makes a segment"
+        full(16_001, 1),
+        "the end: six are in flight, and the window lets out seven"
     );
 }
 

@@ -87,7 +87,11 @@ fn below_the_target_as_much_goes_out_as_came_in_and_one_more_while_all_goes_well
     };
     assert_eq!(acked(1_001), full(3_001, 2));
     assert_eq!(acked(2_001), full(5_001, 2));
-    assert_eq!(acked(3_001), full(10_001, 3), "all is repeated, new data goes: seven are in flight");
+    assert_eq!(
+        acked(3_001),
+        full(10_001, 3),
+        "all is repeated, new data goes: seven are in flight"
+    );
     assert_eq!(acked(4_001), full(13_001, 1), "one for one");
     assert_eq!(acked(5_001), full(14_001, 1));
     assert_eq!(acked(6_001), full(15_001, 1));

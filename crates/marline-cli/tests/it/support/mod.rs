@@ -153,7 +153,12 @@ pub(crate) fn plotted(dir: &Path, begin: &str) -> Option<Vec<String>> {
     traces.sort();
     let plot = |name: &String| {
         let output = marline_lab(dir, &["plot", name]).output().expect("the lab's program");
-        output.status.success().then(|| texts(&output).0)
+        let (drawn, said) = texts(&output);
+        if !output.status.success() {
+            eprintln!("{name}: {said}");
+            return None;
+        }
+        Some(drawn)
     };
     traces.iter().map(plot).collect()
 }

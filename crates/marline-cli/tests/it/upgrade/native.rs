@@ -172,7 +172,7 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
     let Some(mut front) = Front::start(dir.path()) else { return };
     go_on_over_three_upgrades(&mut front);
     // Traces of each process, of connections of before and after.
-    let drawn = support::plotted(&dir.path().join("run/traces"), "").expect("whole traces");
+    let drawn = support::plotted(&dir.path().join("server/run/traces"), "").expect("whole traces");
     assert!(drawn.len() >= 6, "{drawn:?}");
     assert!(drawn.iter().all(|said| said.contains(" B new data, ")), "{drawn:?}");
 }

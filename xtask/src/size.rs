@@ -146,7 +146,8 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
 /// Packages that the program is compiled from.
 fn packages(root: &Path) -> Result<usize, String> {
     let arguments = ["tree", "-p", "marline-cli", "-e", "normal", "--prefix", "none", "--locked"];
-    let tree = output(&mut command(root, "cargo", &arguments))?;
+    // With colors, which continuous integration asks for, the mark of a repeated package would not be recognized.
+    let tree = output(command(root, "cargo", &arguments).env("CARGO_TERM_COLOR", "never"))?;
     let mut names: Vec<&str> = tree
         .lines()
         .map(|line| line.trim_end_matches(" (*)").split(" (").next().unwrap_or_default().trim())

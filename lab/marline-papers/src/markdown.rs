@@ -1,18 +1,15 @@
-//! Verdicts as Markdown, between two marks of a page that is otherwise written by hand: a line for each table and
-//! requirement. The rows one by one are in the files of verdicts that the pages are made of, and in the report.
+//! Verdicts as Markdown, between two marks of a page that is otherwise written by hand: for each table the number of
+//! accepted rows, and the rows that are not. Every row is in the files of verdicts that the pages are made of, and in the
+//! report.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-
-use marline_lab::figure::number;
 
 use crate::judge::Verdict;
 use crate::verdicts::{KeptRow, KeptTable, KeptVerdicts};
 
 const BEGIN: &str = "<!-- results: made by `marline-lab report --docs`, not by hand -->";
 const END: &str = "<!-- end of results -->";
-/// So many accepted rows with one requirement are named; more are counted.
-const MOST_NAMED: usize = 2;
 
 /// The page with these verdicts between its marks.
 ///
@@ -31,17 +28,15 @@ pub fn page_with_verdicts(page: &str, verdicts: &KeptVerdicts) -> anyhow::Result
         verdicts.processor_minutes,
     );
     for table in &verdicts.tables {
-        let _ = writeln!(text, "\n**{}**\n", table.title);
+        let _ = writeln!(text, "\n**{}**{}", table.title, settled(table));
+        let mut separator = "\n";
         for asked in requirements(table) {
             let rows: Vec<&KeptRow> = table.rows.iter().filter(|row| row.asked == asked).collect();
-            let parts = parts(&rows);
-            if !parts.is_empty() {
-                let _ = writeln!(text, "- Goal {asked}: {}", parts.join(" "));
+            let open = open(&rows);
+            if !open.is_empty() {
+                let _ = writeln!(text, "{separator}- Goal {asked}: {}", open.join(" "));
+                separator = "";
             }
-        }
-        let fitted = table.rows.iter().filter(|row| row.is(Verdict::Fitted)).count();
-        if fitted > 0 {
-            let _ = writeln!(text, "- Fitted, not judged: {fitted}.");
         }
     }
     with_text(page, &text)
@@ -83,26 +78,32 @@ fn requirements(table: &KeptTable) -> Vec<&str> {
     asked.filter(|asked| seen.insert(*asked)).collect()
 }
 
-/// What became of rows with one requirement, a sentence for each verdict that was reached.
-fn parts(rows: &[&KeptRow]) -> Vec<String> {
+/// Numbers of rows that need no attention, in parentheses; nothing if there are none.
+fn settled(table: &KeptTable) -> String {
+    let count = |verdict| table.rows.iter().filter(|row| row.is(verdict)).count();
+    let counts = [("accepted", Verdict::Accepted), ("fitted", Verdict::Fitted)]
+        .map(|(word, verdict)| (word, count(verdict)))
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(word, count)| format!("{word}: {count}"));
+    let counts: Vec<String> = counts.collect();
+    if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
+}
+
+/// Rows with one requirement that miss it or leave it open, a sentence for each verdict.
+fn open(rows: &[&KeptRow]) -> Vec<String> {
     let with =
         |verdict| -> Vec<&KeptRow> { rows.iter().filter(|row| row.is(verdict)).copied().collect() };
-    let mut parts = Vec::new();
-    let accepted = with(Verdict::Accepted);
-    match accepted.len() {
-        0 => {}
-        1..=MOST_NAMED => parts.push(format!("accepted: {}.", listed(&accepted, short))),
-        count => parts.push(format!("accepted in {count} rows{}.", range(&accepted))),
-    }
+    let mut open = Vec::new();
     let missed = with(Verdict::NotAccepted);
     if !missed.is_empty() {
-        parts.push(format!("**Not accepted:** {}.", listed(&missed, short)));
+        open.push(format!("**not accepted:** {}.", listed(&missed, short)));
     }
-    let open = with(Verdict::NotToldApart);
-    if !open.is_empty() {
-        parts.push(format!("**Not told apart:** {}.", listed(&open, str::to_owned)));
+    let undecided = with(Verdict::NotToldApart);
+    if !undecided.is_empty() {
+        open.push(format!("**not told apart:** {}.", listed(&undecided, str::to_owned)));
     }
-    parts
+    open
 }
 
 /// Rows with their values; what stands before the first colon of a name is said once for rows in a row.
@@ -133,28 +134,6 @@ fn short(ours: &str) -> String {
     }
 }
 
-/// The least and the greatest of rows that are in one unit.
-fn range(rows: &[&KeptRow]) -> String {
-    let ours: Vec<String> = rows.iter().map(|row| short(&row.ours)).collect();
-    let mut numbers = Vec::new();
-    let mut units = BTreeSet::new();
-    for text in &ours {
-        let (value, unit) = text.split_once(' ').unwrap_or((text, ""));
-        let Ok(value) = value.parse::<f64>() else { return String::new() };
-        numbers.push(value);
-        units.insert(unit);
-    }
-    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
-    let greatest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match units.first() {
-        Some(unit) if units.len() == 1 && least < greatest => {
-            format!(", {} to {} {unit}", number(least), number(greatest)).trim_end().to_owned()
-        }
-        Some(_) if units.len() == 1 => format!(", {}", ours[0]),
-        _ => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +142,7 @@ mod tests {
     use crate::table::{Reproduction, Table};
 
     #[test]
-    fn a_line_for_each_requirement_replaces_what_stood_between_the_marks() {
+    fn open_rows_replace_what_stood_between_the_marks() {
         let page = format!("# Page\n\n{BEGIN}\nstale\n{END}\n\nMore.\n");
         let estimate = Estimate { value: 1.4, low: 1.0, high: 2.0, roots: 20 };
         let rows = vec![
@@ -184,16 +163,14 @@ mod tests {
         let made = page_with_verdicts(&page, &verdicts).expect("marks");
         assert!(made.starts_with("# Page\n\n<!-- results") && made.ends_with("-->\n\nMore.\n"));
         assert!(!made.contains("stale"));
-        let lines: Vec<&str> = made.lines().filter(|line| line.starts_with("- ")).collect();
+        let lines: Vec<&str> = made.lines().filter(|line| line.starts_with(['-', '*'])).collect();
         assert_eq!(
             lines,
             [
-                "- Goal within 50 % of the paper: **Not accepted:** h: a 2 ms (paper 1 ms); \
+                "**Title** (accepted: 4, fitted: 1)",
+                "- Goal within 50 % of the paper: **not accepted:** h: a 2 ms (paper 1 ms); \
                  b 1 ms (paper 4 ms).",
-                "- Goal at most 1.5 ms: accepted in 3 rows, 0.2 to 1.2 ms. \
-                 **Not told apart:** c 1.4 [1, 2] ms.",
-                "- Goal at most 0.5 ms: accepted: f 0.2 ms.",
-                "- Fitted, not judged: 1.",
+                "- Goal at most 1.5 ms: **not told apart:** c 1.4 [1, 2] ms.",
             ]
         );
         assert_eq!(page_with_verdicts(&made, &verdicts).expect("marks"), made);

@@ -1,6 +1,6 @@
 //! Verdicts as Markdown, between two marks of a page that is otherwise written by hand: for each table the number of
-//! accepted rows, and the rows that are not. Every row is in the files of verdicts that the pages are made of, and in the
-//! report.
+//! accepted rows, and the rows that are not. Every row is in the files of verdicts that the pages are made of, and in
+//! the report.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

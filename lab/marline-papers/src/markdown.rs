@@ -16,17 +16,7 @@ const END: &str = "<!-- end of results -->";
 /// # Errors
 /// It has no marks, or they are in disorder.
 pub fn page_with_verdicts(page: &str, verdicts: &KeptVerdicts) -> anyhow::Result<String> {
-    let count = |verdict| verdicts.count(verdict);
-    let mut text = format!(
-        "Master root {}, {}: {} rows accepted, {} not accepted, {} not told apart, {} fitted; {} processor-minutes.\n",
-        verdicts.master,
-        verdicts.effort,
-        count(Verdict::Accepted),
-        count(Verdict::NotAccepted),
-        count(Verdict::NotToldApart),
-        count(Verdict::Fitted),
-        verdicts.processor_minutes,
-    );
+    let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
     for table in &verdicts.tables {
         let _ = writeln!(text, "\n**{}**{}", table.title, settled(table));
         let mut separator = "\n";

@@ -8,6 +8,7 @@
 mod pump;
 pub(crate) mod socket_buffers;
 mod standstill;
+pub(crate) mod turns;
 
 use std::fmt::Display;
 use std::future::poll_fn;
@@ -15,7 +16,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use marline::MemoryAccount;
@@ -24,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use self::pump::Pump;
 use self::socket_buffers::SocketBuffers;
 use self::standstill::Standstill;
+use self::turns::{AccountTurns, Turn};
 use crate::memory_trim::Carried;
 use crate::transport::Transport;
 
@@ -40,6 +42,8 @@ pub struct Traffic {
     /// What it is a part of.
     whole: Option<Arc<Traffic>>,
     memory: MemoryAccount,
+    /// Where several accounts share a runtime.
+    turns: Option<AccountTurns>,
 }
 
 impl Traffic {
@@ -51,6 +55,7 @@ impl Traffic {
             to_local: AtomicU64::new(0),
             whole: Some(Arc::clone(whole)),
             memory: whole.memory.clone(),
+            turns: whole.turns.clone(),
         }
     }
 
@@ -58,6 +63,11 @@ impl Traffic {
     #[must_use]
     pub fn charged_to(memory: MemoryAccount) -> Traffic {
         Traffic { memory, ..Traffic::default() }
+    }
+
+    /// The same, and its relays take turns with those of other accounts.
+    pub(crate) fn taking_turns(self, turns: AccountTurns) -> Traffic {
+        Traffic { turns: Some(turns), ..self }
     }
 
     /// Who is charged for the memory that relaying takes.
@@ -145,7 +155,11 @@ where
     let (mut out, mut back) = (Pump::default(), Pump::default());
     let mut standstill = Standstill::default();
     let mut buffers = SocketBuffers::begin(local.inner.socket(), local.traffic.memory());
+    let mut turn = Turn::default();
     poll_fn(|cx| {
+        if let Some(turns) = &local.traffic.turns {
+            ready!(turn.poll(cx, turns));
+        }
         let memory = local.traffic.memory();
         // What waits in the encryption of the remote side is flushed first, so this side alone needs asking.
         let has_room = !pump::is_short(memory) || local.inner.poll_room(cx).is_ready();

@@ -9,6 +9,7 @@ use marline::{MemoryAccount, MemoryBudget};
 
 use super::allowances::QuotaUse;
 use crate::relay::Traffic;
+use crate::relay::turns::{AccountTurns, FairTurns};
 
 /// What came by one credential.
 #[derive(Debug)]
@@ -21,10 +22,10 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// One whose memory is charged to this account.
-    fn new(memory: MemoryAccount) -> Account {
+    /// One whose memory is charged to this account, and whose relays have these turns.
+    fn new(memory: MemoryAccount, turns: AccountTurns) -> Account {
         Account {
-            traffic: Arc::new(Traffic::charged_to(memory)),
+            traffic: Arc::new(Traffic::charged_to(memory).taking_turns(turns)),
             connections: AtomicU64::new(0),
             seen_at_s: AtomicU64::new(0),
         }
@@ -71,12 +72,13 @@ pub struct ClientCounts {
 pub(super) struct Accounts {
     by_name: Mutex<BTreeMap<Arc<str>, Arc<Account>>>,
     budget: MemoryBudget,
+    turns: FairTurns,
 }
 
 impl Accounts {
     /// None yet; all of them will share this budget.
     pub(super) fn new(budget: MemoryBudget) -> Accounts {
-        Accounts { by_name: Mutex::default(), budget }
+        Accounts { by_name: Mutex::default(), budget, turns: FairTurns::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<Account>>> {
@@ -85,7 +87,7 @@ impl Accounts {
 
     /// That of this credential.
     pub(super) fn of(&self, name: &Arc<str>) -> Arc<Account> {
-        let new = || Arc::new(Account::new(self.budget.account(u64::MAX)));
+        let new = || Arc::new(Account::new(self.budget.account(u64::MAX), self.turns.account()));
         Arc::clone(self.lock().entry(Arc::clone(name)).or_insert_with(new))
     }
 

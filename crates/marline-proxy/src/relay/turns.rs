@@ -1,0 +1,298 @@
+//! Fair turns for the relays of different clients.
+//!
+//! A runtime polls the tasks that are ready in the order in which they became so. A client with thousands of streams
+//! may have hundreds of tasks ready, and each message of another client would wait for all of them, on its way in and
+//! on its way out. So relays take turns by account, in rounds: in a round, each account has [`TURNS`] turns, and the
+//! relays beyond that queue for the next one. That is round-robin scheduling (Nagle, RFC 970), with the relays' polls
+//! as packets. What an account does not use in a round is not kept for it.
+//!
+//! *Rounds.* A new round begins when all relays that were given a turn in the last one have taken it. By then, the
+//! runtime has polled every task that was ready when that round began. While nobody queues, no round begins.
+//!
+//! *Cost.* None while there is one account. Else a turn without a queue is a lock that hardly anybody else holds, and
+//! one with a queue is a second poll, which returns at once.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+/// Turns of an account in a round. A relay's turn may pass on 118 KiB in each direction.
+const TURNS: u32 = 1;
+
+/// The accounts that share a runtime.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FairTurns(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Accounts so far.
+    accounts: AtomicUsize,
+    round: AtomicU64,
+    /// Locked before any account.
+    queues: Mutex<Queues>,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    /// Turns that were given in this round and not taken yet.
+    given: u32,
+    /// Accounts with relays that queue.
+    accounts: VecDeque<Arc<Mutex<Account>>>,
+}
+
+/// What an account has used.
+#[derive(Debug, Default)]
+struct Account {
+    /// The round of its last turn, ...
+    round: u64,
+    /// ... and its turns in that round.
+    used: u32,
+    /// Relays that wait for a turn, in their order. Some may have ended.
+    queue: VecDeque<Weak<Waiter>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    waker: Waker,
+    is_given: AtomicBool,
+}
+
+impl FairTurns {
+    /// A new account.
+    pub(crate) fn account(&self) -> AccountTurns {
+        self.0.accounts.fetch_add(1, Ordering::Relaxed);
+        AccountTurns { shared: Arc::clone(&self.0), account: Arc::default() }
+    }
+}
+
+/// The turns of one account's relays. Clones are the same account.
+#[derive(Clone, Debug)]
+pub(crate) struct AccountTurns {
+    shared: Arc<Shared>,
+    account: Arc<Mutex<Account>>,
+}
+
+/// A relay's next turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn(Option<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    waiter: Arc<Waiter>,
+    shared: Arc<Shared>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Turn {
+    /// Ready when it is the relay's turn. Each call that returns so takes one.
+    pub(super) fn poll(&mut self, cx: &Context<'_>, turns: &AccountTurns) -> Poll<()> {
+        match &self.0 {
+            Some(waiting) if !waiting.waiter.is_given.load(Ordering::Acquire) => Poll::Pending,
+            Some(_) => {
+                // Dropping it takes the turn.
+                self.0 = None;
+                Poll::Ready(())
+            }
+            None if turns.take() => Poll::Ready(()),
+            None => {
+                self.0 = Some(turns.queue(cx));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    /// A turn that was given is taken, or not needed any more.
+    fn drop(&mut self) {
+        if self.waiter.is_given.load(Ordering::Acquire) {
+            self.shared.on_taken();
+        }
+    }
+}
+
+impl AccountTurns {
+    /// Takes a turn of this round, if the account has one left and no relay queues for it. An account alone always has.
+    fn take(&self) -> bool {
+        if self.shared.accounts.load(Ordering::Relaxed) == 1 {
+            return true;
+        }
+        let mut account = lock(&self.account);
+        account.enter(self.shared.round.load(Ordering::Acquire));
+        let may = account.used < TURNS && account.queue.is_empty();
+        account.used += u32::from(may);
+        may
+    }
+
+    /// Enters a relay at the end of the account's queue. If nobody has a turn now, it gets one behind the tasks that
+    /// are ready: when it takes it, the round is over.
+    fn queue(&self, cx: &Context<'_>) -> Waiting {
+        let mut queues = lock(&self.shared.queues);
+        let is_given = queues.given == 0;
+        let waiter = Arc::new(Waiter { waker: cx.waker().clone(), is_given: is_given.into() });
+        if is_given {
+            queues.given = 1;
+            drop(queues);
+            waiter.waker.wake_by_ref();
+        } else {
+            let mut account = lock(&self.account);
+            if account.queue.is_empty() {
+                queues.accounts.push_back(Arc::clone(&self.account));
+            }
+            account.queue.push_back(Arc::downgrade(&waiter));
+        }
+        Waiting { waiter, shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl Account {
+    fn enter(&mut self, round: u64) {
+        if self.round != round {
+            (self.round, self.used) = (round, 0);
+        }
+    }
+
+    /// Gives turns of this round to the first that queue.
+    fn give(&mut self, round: u64, given: &mut Vec<Arc<Waiter>>) {
+        self.enter(round);
+        while self.used < TURNS
+            && let Some(waiter) = self.queue.pop_front()
+        {
+            if let Some(waiter) = waiter.upgrade() {
+                self.used += 1;
+                given.push(waiter);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// A turn that was given is over. After the last one, the next round begins.
+    fn on_taken(&self) {
+        let mut queues = lock(&self.queues);
+        queues.given = queues.given.saturating_sub(1);
+        if queues.given > 0 {
+            return;
+        }
+        let round = self.round.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut given = Vec::new();
+        queues.accounts.retain(|account| {
+            let mut account = lock(account);
+            account.give(round, &mut given);
+            !account.queue.is_empty()
+        });
+        queues.given = given.len() as u32;
+        given.iter().for_each(|waiter| waiter.is_given.store(true, Ordering::Release));
+        drop(queues);
+        given.iter().for_each(|waiter| waiter.waker.wake_by_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    /// A relay with its wake-ups.
+    struct Relay {
+        account: AccountTurns,
+        turn: Turn,
+        waker: Waker,
+        woken: Arc<Woken>,
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    impl Relay {
+        fn of(account: &AccountTurns) -> Relay {
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            Relay { account: account.clone(), turn: Turn::default(), waker, woken }
+        }
+
+        /// Whether it has a turn now.
+        fn poll(&mut self) -> bool {
+            self.woken.0.store(false, Ordering::Relaxed);
+            self.turn.poll(&Context::from_waker(&self.waker), &self.account).is_ready()
+        }
+
+        fn is_woken(&self) -> bool {
+            self.woken.0.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Polls what is ready in its order, as a runtime does, `ready` at the start. A relay with a turn is done. Returns
+    /// the relays in the order of their turns.
+    fn run(relays: &mut [Relay], mut ready: VecDeque<usize>) -> Vec<usize> {
+        let mut turns = Vec::new();
+        while let Some(at) = ready.pop_front() {
+            let had = relays.iter().map(Relay::is_woken).collect::<Vec<_>>();
+            if relays[at].poll() {
+                turns.push(at);
+            }
+            let woken = |&other: &usize| relays[other].is_woken() && (other == at || !had[other]);
+            ready.extend((0..relays.len()).filter(woken));
+        }
+        turns
+    }
+
+    #[test]
+    fn a_client_with_one_stream_does_not_wait_for_all_streams_of_another() {
+        let turns = FairTurns::default();
+        let (heavy, light) = (turns.account(), turns.account());
+        let mut relays: Vec<_> = (0..100).map(|_| Relay::of(&heavy)).collect();
+        relays.push(Relay::of(&light));
+        let order = run(&mut relays, (0..=100).collect());
+        let place = order.iter().position(|&at| at == 100).expect("it had its turn");
+        assert!(place <= 2 * TURNS as usize, "behind {place} others");
+        let others: Vec<_> = order.into_iter().filter(|&at| at < 100).collect();
+        assert_eq!(others.len(), 100, "each of the others had its turn");
+        // Only the one that ended the first round went behind those that came in it.
+        assert!(others.is_sorted_by_key(|&at| at.max(TURNS as usize + 1)), "{others:?}");
+    }
+
+    #[test]
+    fn a_relay_that_nobody_waits_for_goes_on_without_a_pause() {
+        let turns = FairTurns::default();
+        let account = turns.account();
+        let mut relay = Relay::of(&account);
+        assert!((0..100).all(|_| relay.poll()), "there is no other account");
+        let _other = turns.account();
+        for _ in 0..100 {
+            assert!(relay.poll() || relay.is_woken() && relay.poll());
+        }
+    }
+
+    #[test]
+    fn relays_that_end_while_they_wait_or_with_a_turn_stop_nobody() {
+        let turns = FairTurns::default();
+        let (account, _other) = (turns.account(), turns.account());
+        let mut relays: Vec<_> = (0..10).map(|_| Relay::of(&account)).collect();
+        let had: Vec<_> = relays.iter_mut().map(Relay::poll).collect();
+        assert!(had[0] && had[1..].iter().all(|had| !had));
+        // The second one has the turn that ends the round, and never takes it. The next ones are gone before theirs.
+        assert!(relays[1].is_woken() && !relays[2].is_woken());
+        relays.drain(2..5);
+        relays.remove(1);
+        assert!(relays[1].is_woken() && !relays[2].is_woken());
+        // One is gone with a turn.
+        relays.remove(1);
+        for at in 1..5 {
+            assert!(relays[at].is_woken() && relays[at].poll(), "{at}");
+        }
+        let queues = lock(&account.shared.queues);
+        assert_eq!((queues.given, queues.accounts.len()), (0, 0));
+    }
+}

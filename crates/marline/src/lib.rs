@@ -73,6 +73,7 @@
 pub mod advanced;
 #[cfg(feature = "axum")]
 pub mod axum;
+mod builder;
 mod carrier;
 mod client;
 pub mod datagrams;
@@ -92,8 +93,9 @@ mod stream;
 pub mod tls;
 mod transport_config;
 
+pub use builder::{Builder, OwnSettings};
 pub use carrier::{Carrier, TunPath};
-pub use client::{Client, ClientBuilder};
+pub use client::{Client, ClientBuilder, ClientSettings};
 pub use error::{Attempt, BindError, ConnectError, UnknownPath};
 pub use health::{PathEvent, Reach, ServerReach};
 pub use marline_algos as algos;
@@ -114,7 +116,7 @@ pub use marline_policy as policy;
 pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;
 pub use path_table::{PathChange, PathHealth, PathRestriction, PathStatus};
-pub use server::{Server, ServerAddress, ServerBuilder};
+pub use server::{Server, ServerAddress, ServerBuilder, ServerSettings};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
 pub use transport_config::TransportConfig;
 

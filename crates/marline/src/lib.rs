@@ -58,6 +58,7 @@
 //! | `tls` | TLS 1.3 with a pinned key inside the stream: module `tls` |
 //! | `axum` | a [`Server`] that `axum::serve` takes: module `axum` |
 //! | `hyper` | a connector for hyper-util's client: module `hyper` |
+//! | `serde` | [`PathHealth`] and [`PathChange`] as the words that `marline` prints and takes |
 //!
 //! None is on by default.
 //!

@@ -77,12 +77,15 @@ fn measure(root: &Path) -> Result<Figures, String> {
     let mut add = |part: &str, what: &str, count: usize| {
         *figures.entry(format!("{part} {what}")).or_default() += count as u64;
     };
-    for path in listed.lines() {
+    let texts: Vec<(&str, String)> = listed
+        .lines()
+        .filter(|path| path.ends_with(".rs") || path.ends_with(".md"))
+        .filter_map(|path| Some((path, fs::read_to_string(root.join(path)).ok()?)))
+        .collect();
+    let of_tests: Vec<String> =
+        texts.iter().flat_map(|(path, text)| modules_of_tests(path, text)).collect();
+    for (path, text) in &texts {
         let is_rust = path.ends_with(".rs");
-        if !is_rust && !path.ends_with(".md") {
-            continue;
-        }
-        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         if !is_rust {
             add("documents", "words", text.split_whitespace().count());
             continue;
@@ -94,8 +97,8 @@ fn measure(root: &Path) -> Result<Figures, String> {
         };
         add(part, "files", 1);
         add(part, "lines", text.lines().count());
-        if !is_of_tests(path) {
-            add(part, "lines of code", lines_of_code(&text));
+        if !is_of_tests(path) && !of_tests.iter().any(|module| path.starts_with(module)) {
+            add(part, "lines of code", lines_of_code(text));
         }
     }
     add("program", "packages", packages(root)?);
@@ -106,6 +109,22 @@ fn measure(root: &Path) -> Result<Figures, String> {
 fn is_of_tests(path: &str) -> bool {
     let folders = ["/tests/", "/benches/", "/examples/"];
     folders.iter().any(|folder| path.contains(folder)) || path.ends_with("/tests.rs")
+}
+
+/// How the paths of the modules begin that a file compiles for tests alone.
+fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let below = match name {
+        "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
+        _ => path.trim_end_matches(".rs").to_owned(),
+    };
+    let behind = text.split("#[cfg(test)]\n").skip(1);
+    let item = |text: &str| text.lines().find(|line| !line.starts_with("#[")).map(str::to_owned);
+    let module = |line: String| {
+        let (_, name) = line.strip_suffix(';')?.split_once("mod ")?;
+        Some([format!("{below}/{name}.rs"), format!("{below}/{name}/")])
+    };
+    behind.filter_map(item).filter_map(module).flatten().collect()
 }
 
 /// Lines with code, without those of a module of tests in the file.
@@ -204,5 +223,10 @@ mod tests {
     fn what_only_tests_compile_is_known_by_its_place() {
         assert!(is_of_tests("crates/a/tests/it/main.rs") && is_of_tests("crates/a/src/b/tests.rs"));
         assert!(!is_of_tests("crates/a/src/b.rs"));
+        let text = "mod a;\n#[cfg(test)]\nmod reference;\n#[cfg(test)]\nfn f() {}\n";
+        let below =
+            |folder: &str| [format!("{folder}/reference.rs"), format!("{folder}/reference/")];
+        assert_eq!(modules_of_tests("crates/a/src/lib.rs", text), below("crates/a/src"));
+        assert_eq!(modules_of_tests("crates/a/src/b.rs", text), below("crates/a/src/b"));
     }
 }

@@ -27,6 +27,7 @@ use table::Table;
 use crate::congestion::{Cubic, CubicWestwood};
 use crate::path_managers::FullMesh;
 use crate::recovery::RackTlp;
+use crate::schedulers::copies::{CopyRule, WithCopies};
 use crate::schedulers::{Auto, MinRtt};
 use crate::slow_start::SlowStartKind;
 
@@ -168,6 +169,29 @@ impl Registry {
         self.schedulers.insert_wrapper(name, move |parameters| {
             let wrap = read(parameters);
             Box::new(|inner, text| Arc::new(NamedScheduler::new(text, move || wrap(inner.build()))))
+        })
+    }
+
+    /// Adds a rule for copies as a scheduler over the one for new data that it brings, and under the same name as a
+    /// wrapper around any.
+    ///
+    /// # Errors
+    /// If another scheduler or wrapper has the name, or if it is no good name.
+    pub fn register_copies<R: CopyRule + 'static>(
+        &mut self,
+        name: &str,
+        read: fn(&mut Parameters<'_>) -> R::Config,
+    ) -> Result<(), RegisterError>
+    where
+        R::Config: 'static,
+    {
+        self.register_scheduler_with(name, move |parameters| {
+            let config = read(parameters);
+            move || Box::new(WithCopies::<R>::new(config))
+        })?;
+        self.register_scheduler_wrapper(name, move |parameters| {
+            let config = read(parameters);
+            move |inner| Box::new(WithCopies::<R>::around(inner, config))
         })
     }
 

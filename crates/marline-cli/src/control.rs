@@ -9,7 +9,7 @@ pub(crate) mod path_names;
 pub mod protocol;
 mod server;
 pub mod socket_path;
-mod views;
+pub(crate) mod views;
 
 pub use handles::{ClientHandle, Labels, ServerHandle};
 pub use numbers::ConnectionNumbers;

@@ -17,12 +17,10 @@ mod mobile_data;
 pub mod native;
 pub mod path_health_table;
 pub mod path_quotas;
-pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
 pub mod qlog;
 pub mod qr;
-pub mod radio_meter;
 pub mod radio_signal;
 #[cfg(test)]
 mod reference;

@@ -175,7 +175,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
 /// Takes in all that can be seen now.
 fn look(totals: &Totals, handle: &dyn Handle) {
     let connections = handle.connections();
-    totals.paths(&handle.paths(), &connections);
+    totals.paths(&handle.paths());
     totals.sample(&connections);
     totals.address_pairs(&handle.address_pairs().unwrap_or_default());
     if let Some(counts) = handle.datagrams() {

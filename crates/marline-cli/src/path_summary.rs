@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use marline_dashboard::{PathState, PathSummary, Radio};
+use marline_dashboard::PathSummary;
 
 use crate::control::protocol::{self, Connection, Path, Subflow};
 
@@ -23,13 +23,13 @@ pub fn summarise_those(
 ) -> PathSummary {
     let mut found = PathSummary {
         name: path.name.clone(),
-        state: PathState::of_word(&path.health),
+        state: path.health,
         reason: reason(path),
         local: path.local.clone(),
         backup: path.backup,
         metered: path.metered,
         heard_ms: path.servers.iter().filter_map(|server| server.heard_ms).min(),
-        radio: path.radio.as_ref().map(radio),
+        quota: path.quota.clone(),
         ..PathSummary::default()
     };
     for connection in connections {
@@ -46,7 +46,14 @@ pub fn summarise_those(
             }
         }
     }
+    found.retransmitted = share_repeated(found.bytes_sent, found.bytes_repeated);
     found
+}
+
+/// Share of the bytes sent that were sent again; `None`: none was sent.
+#[must_use]
+pub fn share_repeated(sent: u64, repeated: u64) -> Option<f64> {
+    (sent > 0).then(|| repeated as f64 / sent as f64)
 }
 
 /// Our addresses that are listed for one at which a server listens on all of them; the others share a row.
@@ -107,11 +114,6 @@ fn why_by_tcp(server: &protocol::Reached) -> String {
     }
 }
 
-fn radio(radio: &protocol::Radio) -> Radio {
-    let protocol::Radio { kind, state, traffic_j, idle_j, promotions } = radio.clone();
-    Radio { kind, state, traffic_j, idle_j, promotions }
-}
-
 /// Whether a subflow starts at the path's address, and leads where the path does. A client's path has an address for
 /// each family, a server's has its port behind it; subflows have `ADDRESS:PORT`, IPv6 in brackets.
 #[must_use]
@@ -132,6 +134,8 @@ pub fn ip(end: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use marline::PathHealth;
+
     use super::*;
 
     #[test]
@@ -170,12 +174,12 @@ mod tests {
         let listening = |local: &str| Path {
             name: local.to_owned(),
             local: Some(local.to_owned()),
-            health: "usable".to_owned(),
+            health: PathHealth::Usable,
             ..Path::default()
         };
         let rows = |local: &str, count| {
             let rows = summarise_listening(&listening(local), &many(count));
-            assert!(rows.iter().all(|row| row.state == PathState::Usable && row.name == local));
+            assert!(rows.iter().all(|row| row.state == PathHealth::Usable && row.name == local));
             let sent = rows.iter().map(|row| row.bytes_sent).sum::<u64>();
             (rows.len(), sent, rows[0].local.clone().unwrap_or_default())
         };
@@ -192,8 +196,8 @@ mod tests {
     #[test]
     fn a_usable_path_by_tcp_or_translation_says_so_and_another_says_its_cause() {
         let by_tcp = protocol::Reached { by_tcp: true, ..protocol::Reached::default() };
-        let path = |health: &str, cause: Option<&str>| Path {
-            health: health.to_owned(),
+        let path = |health: PathHealth, cause: Option<&str>| Path {
+            health,
             cause: cause.map(str::to_owned),
             servers: vec![by_tcp.clone()],
             ..Path::default()
@@ -203,18 +207,19 @@ mod tests {
             (summary.state.word(), summary.reason.unwrap_or_default())
         };
         let tcp = "by TCP, as UDP gets no answer".to_owned();
-        assert_eq!(said(&path("usable", None)), ("usable", tcp.clone()));
-        let mut policed = path("usable", None);
+        assert_eq!(said(&path(PathHealth::Usable, None)), ("usable", tcp.clone()));
+        let mut policed = path(PathHealth::Usable, None);
         let server = &mut policed.servers[0];
         (server.udp_bits_per_s, server.tcp_bits_per_s) = (Some(1_040_000), Some(45_200_000));
         assert_eq!(said(&policed).1, "by TCP, as UDP is slower (1.0 against 45.2 Mbit/s)");
         let overdue = ("degraded", "answers are overdue".to_owned());
-        assert_eq!(said(&path("degraded", Some("answers are overdue"))), overdue);
-        let translated = Path { nat64: Some("64:ff9b::/96".to_owned()), ..path("usable", None) };
+        assert_eq!(said(&path(PathHealth::Degraded, Some("answers are overdue"))), overdue);
+        let translated =
+            Path { nat64: Some("64:ff9b::/96".to_owned()), ..path(PathHealth::Usable, None) };
         let both = format!("{tcp}; IPv6 only, by NAT64 prefix 64:ff9b::/96");
         assert_eq!(said(&translated), ("usable", both));
         assert_eq!(
-            said(&Path { servers: Vec::new(), ..path("", None) }),
+            said(&Path { servers: Vec::new(), ..path(PathHealth::Untried, None) }),
             ("untried", String::new())
         );
     }

@@ -1,6 +1,8 @@
 //! Live per-path table: one row per subflow, in human-readable units.
 
-use crate::control::protocol::{Connection, Path, Radio, Subflow};
+use marline::PathHealth;
+
+use crate::control::protocol::{Connection, Path, Subflow};
 
 /// The columns, in order.
 const HEADER: [&str; 12] = [
@@ -45,23 +47,9 @@ pub fn unusable(paths: &[Path]) -> String {
         let cause = path.cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {}{cause}\n", path.name, path.health)
     };
-    let lines: String = paths.iter().filter(|path| path.health != "usable").map(line).collect();
+    let lines: String =
+        paths.iter().filter(|path| path.health != PathHealth::Usable).map(line).collect();
     if lines.is_empty() { lines } else { format!("\n{lines}") }
-}
-
-/// A line for each path that goes over a radio, below an empty one; nothing if none does.
-#[must_use]
-pub fn radios(paths: &[Path]) -> String {
-    let of = |path: &Path| Some(format!("{}: {}\n", path.name, radio(path.radio.as_ref()?)));
-    let lines: String = paths.iter().filter_map(of).collect();
-    if lines.is_empty() { lines } else { format!("\n{lines}") }
-}
-
-/// What a radio is doing and drew so far.
-#[must_use]
-pub fn radio(radio: &Radio) -> String {
-    let Radio { kind, state, traffic_j, idle_j, promotions } = radio;
-    format!("{kind} {state}: {traffic_j:.1} J by traffic, {idle_j:.1} J idle, woken {promotions}x")
 }
 
 /// Pads the cells so that columns line up; two blanks between them, none at the end of a line.

@@ -29,8 +29,7 @@ pub use access::{Access, Token, names_another_site};
 pub use http::{Served, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{
-    About, Carried, Connection, Happening, Manner, PathState, PathSummary, Places, Radio, Sample,
-    Totals,
+    About, Carried, Connection, Happening, Manner, PathSummary, Places, Quota, Sample, Totals,
 };
 pub use pace::Pace;
 

@@ -1,7 +1,8 @@
 //! Messages to the page, as JSON. Units are last in a name; bytes and counts have none. Counters are those of the
 //! process and only grow, so that whoever misses a message loses nothing but resolution.
 
-use serde::Serialize;
+use marline::PathHealth;
+use serde::{Deserialize, Serialize};
 
 /// The program that is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -14,57 +15,45 @@ pub struct About {
     pub pid: u32,
 }
 
-/// What a path is good for.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PathState {
-    /// A server answers over it.
-    Usable,
-    /// A server answers over it, but answers are overdue or its signal fades.
-    Degraded,
-    /// It leads to no server that serves this client.
-    Unreachable,
-    /// No server has been asked over it yet.
-    #[default]
-    Untried,
+/// How much of a quota is used this month.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quota {
+    /// Bytes that may be used.
+    pub bytes: u64,
+    /// Bytes that are.
+    pub used_bytes: u64,
+    /// Share beyond which it is spared, percent.
+    pub soft_percent: u8,
+    /// End of the month, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// `within`, `soft` (beyond that share) or `hard` (used up).
+    pub standing: String,
+    /// The same in words.
+    pub text: String,
 }
 
-impl PathState {
-    /// All of them.
-    pub const ALL: [PathState; 4] =
-        [PathState::Usable, PathState::Degraded, PathState::Unreachable, PathState::Untried];
-
-    /// The word for it.
+impl Quota {
+    /// In words, with what follows from it.
     #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            PathState::Usable => "usable",
-            PathState::Degraded => "degraded",
-            PathState::Unreachable => "unreachable",
-            PathState::Untried => "untried",
-        }
-    }
-
-    /// The state that has this word; a word that is not known says nothing.
-    #[must_use]
-    pub fn of_word(word: &str) -> PathState {
-        Self::ALL.into_iter().find(|state| state.word() == word).unwrap_or_default()
-    }
-
-    /// Whether data gets through.
-    #[must_use]
-    pub const fn works(self) -> bool {
-        matches!(self, PathState::Usable | PathState::Degraded)
+    pub fn words(&self) -> String {
+        let more = match self.standing.as_str() {
+            "soft" => ": beyond the soft limit",
+            "hard" => ": used up",
+            _ => "",
+        };
+        format!("{}{more}", self.text)
     }
 }
 
-/// One path now, with what its connections did there since they were opened.
+/// One path now, with what its connections did there since they were opened: as the dashboard and
+/// `marline status --json` have it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PathSummary {
     /// Its name: the interface's, the address, or what it was given.
     pub name: String,
     /// What it is good for.
-    pub state: PathState,
+    pub state: PathHealth,
     /// Why it is not usable, or what it is besides.
     pub reason: Option<String>,
     /// Our address.
@@ -77,6 +66,8 @@ pub struct PathSummary {
     pub heard_ms: Option<u64>,
     /// Smoothed round trip of the subflow that is fastest now, microseconds.
     pub srtt_us: Option<u64>,
+    /// Share of the bytes sent that were sent again on this path; `None`: none was sent.
+    pub retransmitted: Option<f64>,
     /// Payload bytes sent, repeats and copies included.
     pub bytes_sent: u64,
     /// Of those: sent again on this path.
@@ -87,23 +78,9 @@ pub struct PathSummary {
     pub bytes_received: u64,
     /// Of those: they were there already.
     pub bytes_duplicate: u64,
-    /// What its radio does and drew, if it is known to have one.
-    pub radio: Option<Radio>,
-}
-
-/// A radio.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Radio {
-    /// `lte`, `umts` or `wifi`.
-    pub kind: String,
-    /// `idle`, `promotion`, `transfer` or `tail`.
-    pub state: String,
-    /// Caused by traffic, joules.
-    pub traffic_j: f64,
-    /// While idle, joules.
-    pub idle_j: f64,
-    /// Times it was woken.
-    pub promotions: u64,
+    /// How much of its quota is used, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
 }
 
 /// One connection now. Where it leads is not said.

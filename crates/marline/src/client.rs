@@ -32,7 +32,7 @@ use crate::shards::{
 use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
 };
-pub use builder::ClientBuilder;
+pub use builder::{ClientBuilder, ClientSettings};
 use watching::watch_out;
 
 /// Changes of paths a slow reader may lag behind.
@@ -107,11 +107,11 @@ impl Client {
             limits: config.limits,
             queue: None,
             monitor: config.monitor.then(|| monitor.clone()),
-            carrier: carrier::kind(&config.carrier, config.keepalive),
+            carrier: carrier::kind(&config.carrier, config.own.keepalive),
             capture,
             tap: config.tap.clone(),
             links: Arc::default(),
-            observers: config.observers.clone(),
+            observers: config.own.observers.clone(),
             events: config.events.clone(),
             busy_poll: config.busy_poll,
         })
@@ -127,9 +127,9 @@ impl Client {
         }
         let interfaces =
             Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
-        let mut paths = path_table(&config.carrier, config.mark, &config.paths);
+        let mut paths = path_table(&config.carrier, config.own.mark, &config.own.paths);
         paths.follow(&shard, &interfaces);
-        if !config.paths.is_empty() {
+        if !config.own.paths.is_empty() {
             paths.check()?;
         }
         let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
@@ -188,7 +188,7 @@ impl Client {
         first: &[u8],
     ) -> Result<Stream, ConnectError> {
         let begun = tokio::time::Instant::now();
-        let patience = self.inner.config.patience;
+        let patience = self.inner.config.own.patience;
         let silent = || ConnectError::Resolve(std::io::ErrorKind::TimedOut.into());
         let lookup = tokio::time::timeout(patience, lookup_host(server)).await;
         let servers: Vec<SocketAddr> =
@@ -241,7 +241,7 @@ impl Client {
             }
             Arc::clone(&config)
         };
-        let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
+        let stagger = self.inner.config.own.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
         let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {
             monitor.is_bad(c.end.address, c.remote.ip())
@@ -406,7 +406,7 @@ impl Client {
         let interfaces =
             Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
         let config = &self.inner.config;
-        let mut table = path_table(&config.carrier, config.mark, paths);
+        let mut table = path_table(&config.carrier, config.own.mark, paths);
         table.resolve(&interfaces);
         if !paths.is_empty() {
             table.check()?;

@@ -58,6 +58,7 @@
 //! | `tls` | TLS 1.3 with a pinned key inside the stream: module `tls` |
 //! | `axum` | a [`Server`] that `axum::serve` takes: module `axum` |
 //! | `hyper` | a connector for hyper-util's client: module `hyper` |
+//! | `serde` | [`PathHealth`] and [`PathChange`] as the words that `marline` prints and takes |
 //!
 //! None is on by default.
 //!
@@ -73,6 +74,7 @@
 pub mod advanced;
 #[cfg(feature = "axum")]
 pub mod axum;
+mod builder;
 mod carrier;
 mod client;
 pub mod datagrams;
@@ -92,8 +94,9 @@ mod stream;
 pub mod tls;
 mod transport_config;
 
+pub use builder::{Builder, OwnSettings};
 pub use carrier::{Carrier, TunPath};
-pub use client::{Client, ClientBuilder};
+pub use client::{Client, ClientBuilder, ClientSettings};
 pub use error::{Attempt, BindError, ConnectError, UnknownPath};
 pub use health::{PathEvent, Reach, ServerReach};
 pub use marline_algos as algos;
@@ -114,7 +117,7 @@ pub use marline_policy as policy;
 pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;
 pub use path_table::{PathChange, PathHealth, PathRestriction, PathStatus};
-pub use server::{Server, ServerAddress, ServerBuilder};
+pub use server::{Server, ServerAddress, ServerBuilder, ServerSettings};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
 pub use transport_config::TransportConfig;
 

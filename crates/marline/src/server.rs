@@ -28,7 +28,7 @@ use crate::{
     carrier, multimob,
 };
 use announced::Announced;
-pub use builder::{ServerAddress, ServerBuilder};
+pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
 use succession::Place;
 
 /// Accepts connections. Clones share everything.
@@ -87,16 +87,16 @@ impl Server {
 
     fn open(mut config: ServerBuilder) -> Result<Server, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
-        let queue = AcceptQueue::new(config.backlog);
+        let queue = AcceptQueue::new(config.own.backlog);
         let links = Arc::<Links>::default();
         let mut shards = Vec::new();
         announced::announce(&mut config)?;
-        if config.reset_seed.is_none() {
+        if config.own.reset_seed.is_none() {
             let drawn =
                 ResetSeed::random().map_err(|error| BindError::io("draw a secret", error))?;
-            config.reset_seed = Some(drawn);
+            config.own.reset_seed = Some(drawn);
         }
-        for index in 0..config.shards {
+        for index in 0..config.own.shards {
             shards.push(start_shard(&config, index as u8, (&queue, &links), &monitor)?);
         }
         if config.carrier.is_native() {
@@ -307,8 +307,8 @@ fn open_framed(
     shards: &[Arc<ShardHandle>],
     links: &Arc<Links>,
 ) -> Result<(Vec<SocketAddr>, Place), BindError> {
-    let generations = Generations::new(config.generation, shards, links);
-    if config.shards > 1 {
+    let generations = Generations::new(config.own.generation, shards, links);
+    if config.own.shards > 1 {
         Shard::introduce(shards);
     }
     if let Some(estate) = config.take_inherited() {
@@ -329,7 +329,7 @@ fn open_native(
     shards: &[Arc<ShardHandle>],
     links: &Arc<Links>,
 ) -> Result<(Vec<SocketAddr>, Place), BindError> {
-    let generations = Generations::new(config.generation, shards, links);
+    let generations = Generations::new(config.own.generation, shards, links);
     let (mut elders, mut inherited) = (Vec::new(), None);
     if shards.len() > 1 {
         Shard::introduce(shards);
@@ -359,13 +359,13 @@ fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
 
 /// What names of capture files of a shard begin with.
 fn capture_name(config: &ServerBuilder, index: u8) -> String {
-    let mut name = match config.shards {
+    let mut name = match config.own.shards {
         1 => "server".to_owned(),
         _ => format!("server-shard{index}"),
     };
-    if config.generation > 0 {
+    if config.own.generation > 0 {
         // The process before writes its own files still.
-        name = format!("{name}-generation{}", config.generation);
+        name = format!("{name}-generation{}", config.own.generation);
     }
     name
 }
@@ -382,10 +382,10 @@ fn start_shard(
     let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard {
             index,
-            count: config.shards as u8,
-            generation: (!config.carrier.is_native()).then_some(config.generation),
+            count: config.own.shards as u8,
+            generation: (!config.carrier.is_native()).then_some(config.own.generation),
         },
-        reset_seed: config.reset_seed,
+        reset_seed: config.own.reset_seed,
         accept: Some(config.transport.as_core().clone()),
         limits: config.limits,
         queue: Some(Arc::clone(queue)),

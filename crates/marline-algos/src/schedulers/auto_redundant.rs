@@ -31,10 +31,7 @@
 //! independent and frequent there is no phase in which bytes could be saved, and this equals full
 //! redundancy.
 
-use marline_policy::{
-    Decision, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SubflowView,
-};
+use marline_policy::{Quantile, SchedulerContext, SchedulerEvent, SubflowView};
 use marline_time::{Duration, Instant};
 
 use super::classes::Class;
@@ -62,7 +59,7 @@ impl Default for AutoRedundantConfig {
 
 /// Copies that are made at once: of what goes on a path that is likely to be in trouble, or unknown.
 #[derive(Debug)]
-struct Doubts {
+pub struct Doubts {
     tail: f64,
     stale: Duration,
     /// When each path came up, or was first used.
@@ -70,6 +67,13 @@ struct Doubts {
 }
 
 impl Impatience for Doubts {
+    type Config = AutoRedundantConfig;
+
+    fn of(config: AutoRedundantConfig) -> (HedgedConfig, Self) {
+        let AutoRedundantConfig { hedged, tail, stale } = config;
+        (hedged, Doubts { tail, stale, known_since: PerSubflow::new() })
+    }
+
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let since = *self.known_since.of(on.id).get_or_insert(cx.now);
         let class = Class::of(on);
@@ -93,13 +97,7 @@ impl Impatience for Doubts {
 }
 
 /// Min-RTT; copies at once on risky paths, hedged ones on others.
-#[derive(Debug)]
-pub struct AutoRedundant(WithCopies<Hedge<Doubts>>);
-
-super::copies::delegate!(AutoRedundant, AutoRedundantConfig, |config: AutoRedundantConfig| {
-    let AutoRedundantConfig { hedged, tail, stale } = config;
-    Hedge::new(hedged, Doubts { tail, stale, known_since: PerSubflow::new() })
-});
+pub type AutoRedundant = WithCopies<Hedge<Doubts>>;
 
 #[cfg(test)]
 mod tests;

@@ -16,9 +16,7 @@
 //!
 //! *p99 of a small message:* as `redundant`. Of a burst: a loss in the middle costs a round trip.
 
-use marline_policy::{
-    Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-};
+use marline_policy::{Decision, Dsn, SchedulerContext};
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
@@ -36,12 +34,19 @@ impl Default for BurstEndConfig {
     }
 }
 
+/// Copies of the end of a burst.
 #[derive(Debug)]
-struct Tail {
+pub struct Tail {
     config: BurstEndConfig,
 }
 
 impl CopyRule for Tail {
+    type Config = BurstEndConfig;
+
+    fn of(config: BurstEndConfig) -> Self {
+        Tail { config }
+    }
+
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         if !queue_is_empty(cx) {
             return Decision::Wait;
@@ -53,10 +58,7 @@ impl CopyRule for Tail {
 }
 
 /// Min-RTT; the end of each burst on all subflows.
-#[derive(Debug)]
-pub struct BurstEnd(WithCopies<Tail>);
-
-super::copies::delegate!(BurstEnd, BurstEndConfig, |config| Tail { config });
+pub type BurstEnd = WithCopies<Tail>;
 
 #[cfg(test)]
 mod tests;

@@ -29,10 +29,7 @@
 //! *p99:* docs/research/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths
 //! that lose some of them; it cannot help if more than `rate` of them are lost at once.
 
-use marline_policy::{
-    DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
-    SchedulerEvent, SubflowView,
-};
+use marline_policy::{DataRange, Decision, Dsn, SchedulerContext, SubflowView};
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
@@ -75,8 +72,9 @@ struct Plan {
     segments: u32,
 }
 
+/// Repairs of each burst.
 #[derive(Debug)]
-struct Repairs {
+pub struct Repairs {
     config: CodedConfig,
     /// Everything before has its repairs.
     done: Dsn,
@@ -86,10 +84,6 @@ struct Repairs {
 }
 
 impl Repairs {
-    const fn new(config: CodedConfig) -> Self {
-        Repairs { config, done: Dsn(0), saved: 0, plan: None }
-    }
-
     /// Plans the repairs of what was sent since the last time, once that is a burst or fills a window.
     fn make_plan(&mut self, class: Class, cx: &SchedulerContext<'_>) {
         let sent = cx.unsent.start;
@@ -192,6 +186,12 @@ fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u
 }
 
 impl CopyRule for Repairs {
+    type Config = CodedConfig;
+
+    fn of(config: CodedConfig) -> Self {
+        Repairs { config, done: Dsn(0), saved: 0, plan: None }
+    }
+
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         for _ in 0..MAX_PARTS {
             match self.next_repair(class, cx) {
@@ -207,10 +207,7 @@ impl CopyRule for Repairs {
 }
 
 /// Min-RTT; repairs of each burst on the other paths.
-#[derive(Debug)]
-pub struct Coded(WithCopies<Repairs>);
-
-super::copies::delegate!(Coded, CodedConfig, Repairs::new);
+pub type Coded = WithCopies<Repairs>;
 
 #[cfg(test)]
 mod tests;

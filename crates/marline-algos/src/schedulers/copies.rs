@@ -29,7 +29,19 @@ use super::classes::{self, Class};
 use super::min_rtt::{MinRtt, MinRttConfig};
 
 /// Which data is sent again, where, and when.
-pub(super) trait CopyRule: Debug + Send {
+pub trait CopyRule: Debug + Send {
+    /// What of it can be chosen.
+    type Config: Copy + Debug + Default + Send + Sync;
+
+    /// The rule as it is chosen.
+    fn of(config: Self::Config) -> Self;
+
+    /// The scheduler for new data, unless another is said.
+    #[must_use]
+    fn base() -> MinRtt {
+        base()
+    }
+
     /// It watches every segment by itself: new data goes out by segments, and [`on_new`](Self::on_new) hears of each.
     fn watches_segments(&self) -> bool {
         false
@@ -48,14 +60,28 @@ pub(super) trait CopyRule: Debug + Send {
 
 /// A scheduler for new data, and a rule for copies.
 #[derive(Debug)]
-pub(super) struct WithCopies<R> {
+pub struct WithCopies<R> {
     base: Box<dyn Scheduler>,
     rule: R,
 }
 
-impl<R> WithCopies<R> {
-    pub(super) fn new(base: Box<dyn Scheduler>, rule: R) -> Self {
-        WithCopies { base, rule }
+impl<R: CopyRule> WithCopies<R> {
+    /// Copies the data sent by `base` according to `config`.
+    #[must_use]
+    pub fn around(base: Box<dyn Scheduler>, config: R::Config) -> Self {
+        WithCopies { base, rule: R::of(config) }
+    }
+
+    /// Around the scheduler that is under it unless something else is asked for.
+    #[must_use]
+    pub fn new(config: R::Config) -> Self {
+        Self::around(Box::new(R::base()), config)
+    }
+}
+
+impl<R: CopyRule> Default for WithCopies<R> {
+    fn default() -> Self {
+        Self::new(R::Config::default())
     }
 }
 
@@ -156,77 +182,3 @@ pub fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) -> Option
         .min_by_key(|(view, range)| (range.start, classes::rank(view)))
         .map(|(view, range)| Decision::Send { subflow: view.id, range })
 }
-
-/// Makes a wrapper around [`WithCopies`] the scheduler it wraps, with [`base`] under it unless another is
-/// said.
-macro_rules! delegate {
-    ($scheduler:ident, $config:ty, $rule:expr) => {
-        $crate::schedulers::copies::delegate!(
-            $scheduler,
-            $config,
-            $rule,
-            $crate::schedulers::copies::base()
-        );
-    };
-    ($scheduler:ident, $config:ty, $rule:expr, $base:expr) => {
-        impl $scheduler {
-            /// Copies the data sent by `base` according to `config`.
-            #[must_use]
-            pub fn around(base: Box<dyn Scheduler>, config: $config) -> Self {
-                $scheduler($crate::schedulers::copies::WithCopies::new(base, $rule(config)))
-            }
-
-            /// Around the `min-rtt` that is under it unless something else is asked for.
-            #[must_use]
-            pub fn new(config: $config) -> Self {
-                Self::around(Box::new($base), config)
-            }
-        }
-
-        impl Default for $scheduler {
-            fn default() -> Self {
-                Self::new(Default::default())
-            }
-        }
-
-        impl Scheduler for $scheduler {
-            fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-                self.0.next_send(cx)
-            }
-
-            fn next_reinjection(
-                &mut self,
-                item: &Reinjection,
-                cx: &SchedulerContext<'_>,
-            ) -> Decision {
-                self.0.next_reinjection(item, cx)
-            }
-
-            fn on_event(
-                &mut self,
-                event: SchedulerEvent,
-                cx: &SchedulerContext<'_>,
-                out: &mut Vec<SchedulerAction>,
-            ) {
-                self.0.on_event(event, cx, out);
-            }
-
-            fn probe_patience(&self) -> Option<marline_time::Duration> {
-                self.0.probe_patience()
-            }
-
-            fn watches_acks(&self) -> bool {
-                self.0.watches_acks()
-            }
-
-            fn watches_delivery(&self) -> bool {
-                self.0.watches_delivery()
-            }
-
-            fn watches_losses(&self) -> bool {
-                self.0.watches_losses()
-            }
-        }
-    };
-}
-pub(super) use delegate;

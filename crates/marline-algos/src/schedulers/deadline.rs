@@ -21,10 +21,7 @@
 //! of it. The peer's application has the data when its predecessors are there, too. As with `hedged`, only the last
 //! `limit` bytes written are copied, once everything was sent.
 
-use marline_policy::{
-    Decision, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SubflowView,
-};
+use marline_policy::{Quantile, SchedulerContext, SubflowView};
 use marline_time::Duration;
 
 use super::classes::Class;
@@ -52,7 +49,7 @@ impl Default for DeadlineConfig {
 
 /// Copies that are made at once: of what is in danger of being late, and could not be saved later.
 #[derive(Debug)]
-struct InDanger {
+pub struct InDanger {
     deviations: f64,
     within: Duration,
     risk: f64,
@@ -70,6 +67,13 @@ impl InDanger {
 }
 
 impl Impatience for InDanger {
+    type Config = DeadlineConfig;
+
+    fn of(config: DeadlineConfig) -> (HedgedConfig, Self) {
+        let DeadlineConfig { hedged, within, risk } = config;
+        (hedged, InDanger { deviations: hedged.deviations, within, risk })
+    }
+
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         if self.may_wait(on, cx) {
             return false;
@@ -83,13 +87,7 @@ impl Impatience for InDanger {
 }
 
 /// Min-RTT, with copies of what would be late.
-#[derive(Debug)]
-pub struct Deadline(WithCopies<Hedge<InDanger>>);
-
-super::copies::delegate!(Deadline, DeadlineConfig, |config: DeadlineConfig| {
-    let DeadlineConfig { hedged, within, risk } = config;
-    Hedge::new(hedged, InDanger { deviations: hedged.deviations, within, risk })
-});
+pub type Deadline = WithCopies<Hedge<InDanger>>;
 
 #[cfg(test)]
 mod tests;

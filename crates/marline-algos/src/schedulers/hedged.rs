@@ -32,8 +32,7 @@ use core::fmt::Debug;
 use std::collections::VecDeque;
 
 use marline_policy::{
-    DataRange, Decision, Dsn, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
-    SchedulerEvent, SubflowId, SubflowView,
+    DataRange, Decision, Dsn, Quantile, SchedulerContext, SchedulerEvent, SubflowId, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -86,7 +85,15 @@ pub(super) fn overdue_after(
 }
 
 /// Which copies do not wait.
-pub(super) trait Impatience: Debug + Send {
+pub trait Impatience: Debug + Send {
+    /// What of it and of the copies that wait can be chosen.
+    type Config: Copy + Debug + Default + Send + Sync;
+
+    /// Settings of the copies that wait, and which do not.
+    fn of(config: Self::Config) -> (HedgedConfig, Self)
+    where
+        Self: Sized;
+
     /// Whether a segment that goes on this path now is copied at once.
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool;
 
@@ -96,6 +103,12 @@ pub(super) trait Impatience: Debug + Send {
 
 /// All of them wait.
 impl Impatience for () {
+    type Config = HedgedConfig;
+
+    fn of(config: HedgedConfig) -> (HedgedConfig, Self) {
+        (config, ())
+    }
+
     fn copies_at_once(&mut self, _on: &SubflowView, _cx: &SchedulerContext<'_>) -> bool {
         false
     }
@@ -103,17 +116,13 @@ impl Impatience for () {
 
 /// The rule, with the copies that do not wait.
 #[derive(Debug)]
-pub(super) struct Hedge<I> {
+pub struct Hedge<I> {
     config: HedgedConfig,
     impatience: I,
     watched: VecDeque<Watched>,
 }
 
 impl<I> Hedge<I> {
-    pub(super) const fn new(config: HedgedConfig, impatience: I) -> Self {
-        Hedge { config, impatience, watched: VecDeque::new() }
-    }
-
     /// When the answer to a segment that leaves now should be there; `None`: nobody knows.
     fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
         Some(cx.now + overdue_after(on, self.config.deviations, cx)?)
@@ -192,6 +201,13 @@ impl<I> Hedge<I> {
 }
 
 impl<I: Impatience> CopyRule for Hedge<I> {
+    type Config = I::Config;
+
+    fn of(config: I::Config) -> Self {
+        let (config, impatience) = I::of(config);
+        Hedge { config, impatience, watched: VecDeque::new() }
+    }
+
     fn watches_segments(&self) -> bool {
         true
     }
@@ -225,10 +241,7 @@ impl<I: Impatience> CopyRule for Hedge<I> {
 }
 
 /// Min-RTT with a copy elsewhere of data that is not acknowledged in time.
-#[derive(Debug)]
-pub struct Hedged(WithCopies<Hedge<()>>);
-
-super::copies::delegate!(Hedged, HedgedConfig, |config| Hedge::new(config, ()));
+pub type Hedged = WithCopies<Hedge<()>>;
 
 #[cfg(test)]
 mod tests;

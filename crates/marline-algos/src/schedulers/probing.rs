@@ -17,10 +17,7 @@
 //! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:*
 //! that of `min-rtt`, with an RTT for each path that is never older than the traffic.
 
-use marline_policy::{
-    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SubflowView,
-};
+use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::Instant;
 
 use super::classes::{self, Class};
@@ -45,12 +42,19 @@ impl ProbingConfig {
     }
 }
 
+/// Copies on paths that were idle.
 #[derive(Debug)]
-struct IdlePaths {
+pub struct IdlePaths {
     config: ProbingConfig,
 }
 
 impl CopyRule for IdlePaths {
+    type Config = ProbingConfig;
+
+    fn of(config: ProbingConfig) -> Self {
+        IdlePaths { config }
+    }
+
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         let Some(last) = cx.mappings.newest().filter(|_| queue_is_empty(cx)) else {
             return Decision::Wait;
@@ -64,10 +68,7 @@ impl CopyRule for IdlePaths {
 }
 
 /// Min-RTT; the end of a burst also on idle subflows.
-#[derive(Debug)]
-pub struct Probing(WithCopies<IdlePaths>);
-
-super::copies::delegate!(Probing, ProbingConfig, |config| IdlePaths { config });
+pub type Probing = WithCopies<IdlePaths>;
 
 #[cfg(test)]
 mod tests;

@@ -16,17 +16,22 @@
 //! *Extra bytes:* for small messages as many as `redundant`; for bulk, the last window.
 //! *p99 of a small message:* as `redundant`, unless it queues behind bulk data.
 
-use marline_policy::{
-    Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-};
+use marline_policy::{Decision, Dsn, SchedulerContext};
 
 use super::classes::Class;
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
 
+/// Copies when there is nothing new.
 #[derive(Clone, Debug, Default)]
-struct WhenIdle;
+pub struct WhenIdle;
 
 impl CopyRule for WhenIdle {
+    type Config = ();
+
+    fn of((): ()) -> Self {
+        WhenIdle
+    }
+
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         if !queue_is_empty(cx) {
             return Decision::Wait;
@@ -36,10 +41,7 @@ impl CopyRule for WhenIdle {
 }
 
 /// Min-RTT; copies of all that is not acknowledged when there is nothing new.
-#[derive(Debug)]
-pub struct RedundantIdle(WithCopies<WhenIdle>);
-
-super::copies::delegate!(RedundantIdle, (), |()| WhenIdle);
+pub type RedundantIdle = WithCopies<WhenIdle>;
 
 #[cfg(test)]
 mod tests;

@@ -143,10 +143,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             } else {
                 String::new()
             };
-            path_table::render(&connections)
-                + &health
-                + &path_table::unusable(&paths)
-                + &path_table::radios(&paths)
+            path_table::render(&connections) + &health + &path_table::unusable(&paths)
         };
         // Home, the text with the rest of each line erased, then everything below.
         let text =

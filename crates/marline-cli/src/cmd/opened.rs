@@ -17,7 +17,6 @@ use crate::control::{ClientHandle, Labels};
 use crate::memory;
 use crate::mobile_data::MobileDataNotice;
 use crate::path_quotas::PathQuotas;
-use crate::radio_meter::RadioMeter;
 use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
@@ -46,10 +45,9 @@ impl OpenedClient {
         plan: &ClientPlan,
         reloads: Option<ReloadSender>,
     ) -> anyhow::Result<OpenedClient> {
-        let radios = RadioMeter::new();
         let quotas = PathQuotas::new(plan.path_quotas.clone(), plan.state_file.clone());
         let mut network = plan.network.clone();
-        let client = network.observer(radios.observer()).observer(quotas.observer()).bind().await?;
+        let client = network.observer(quotas.observer()).bind().await?;
         memory::set_limit(plan.runtime.memory);
         client.set_memory_account(memory::own_account());
         // What is used up already is not used for the first connection, either.
@@ -68,7 +66,6 @@ impl OpenedClient {
         let udp = Arc::new(udp);
         let handle = ClientHandle {
             client: client.clone(),
-            radios,
             udp: Arc::clone(&udp),
             quotas: quotas.clone(),
             way: Arc::clone(&way),

@@ -8,7 +8,7 @@ use anyhow::bail;
 use super::monitor::{print, reach};
 use crate::control::protocol::{Answer, Command, Path, PathChange, Reached};
 use crate::path_summary::by_nat64;
-use crate::path_table::{align, radio};
+use crate::path_table::align;
 
 /// Arguments of `marline path`.
 #[derive(Debug, clap::Args)]
@@ -100,8 +100,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn list(paths: &[Path]) -> String {
-    let mut rows =
-        vec![["#", "path", "state", "local", "remote", "radio", "cause"].map(str::to_owned)];
+    let mut rows = vec![["#", "path", "state", "local", "remote", "cause"].map(str::to_owned)];
     for (number, path) in paths.iter().enumerate() {
         let state = match (path.up, path.backup) {
             (true, false) => "up",
@@ -112,10 +111,7 @@ fn list(paths: &[Path]) -> String {
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
         let state = if path.fading { format!("{state},fading") } else { state };
         // Whether anything gets through where the interface is up.
-        let state = match path.health.as_str() {
-            health if path.up && !health.is_empty() => format!("{state},{health}"),
-            _ => state,
-        };
+        let state = if path.up { format!("{state},{}", path.health) } else { state };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         rows.push([
             number.to_string(),
@@ -123,11 +119,10 @@ fn list(paths: &[Path]) -> String {
             state,
             or_dash(&path.local),
             or_dash(&path.remote),
-            path.radio.as_ref().map_or_else(|| "-".to_owned(), radio),
             or_dash(&path.cause),
         ]);
     }
-    align(&rows, &[1, 2, 3, 4, 5, 6]) + &translated(paths) + &servers(paths)
+    align(&rows, &[1, 2, 3, 4, 5]) + &translated(paths) + &servers(paths)
 }
 
 /// A line for each path whose network has only IPv6, below an empty one.
@@ -161,8 +156,9 @@ fn known(reached: &Reached) -> String {
 
 #[cfg(test)]
 mod tests {
+    use marline::PathHealth;
+
     use super::*;
-    use crate::control::protocol::Radio;
 
     #[test]
     fn the_list_numbers_paths_and_says_what_is_wrong() {
@@ -171,13 +167,6 @@ mod tests {
                 name: "wlan0".into(),
                 up: true,
                 local: Some("192.0.2.7".into()),
-                radio: Some(Radio {
-                    kind: "wifi".into(),
-                    state: "tail".into(),
-                    traffic_j: 1.23,
-                    idle_j: 0.5,
-                    promotions: 3,
-                }),
                 ..Path::default()
             },
             Path {
@@ -191,15 +180,8 @@ mod tests {
         ];
         let text = list(&paths);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines[1],
-            "0  wlan0  up                          192.0.2.7  -       \
-             wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
-        );
-        assert_eq!(
-            lines[2],
-            format!("1  wwan0  down,backup,metered,fading  -          -       -{:50}no route", "")
-        );
+        assert_eq!(lines[1], "0  wlan0  up,untried                  192.0.2.7  -       -");
+        assert_eq!(lines[2], "1  wwan0  down,backup,metered,fading  -          -       no route");
     }
 
     #[test]
@@ -211,10 +193,10 @@ mod tests {
             ..Reached::default()
         };
         let silent = "no answer for 12 s (tried 5 times)";
-        let path = |name: &str, health: &str, server: Reached, cause: Option<String>| Path {
+        let path = |name: &str, health: PathHealth, server: Reached, cause: Option<String>| Path {
             name: name.into(),
             up: true,
-            health: health.into(),
+            health,
             servers: vec![server],
             cause,
             ..Path::default()
@@ -222,16 +204,16 @@ mod tests {
         let text = list(&[
             path(
                 "wlan0",
-                "unreachable",
+                PathHealth::Unreachable,
                 server("no-answer", silent),
                 Some(format!("9.9.9.1:7777: {silent}")),
             ),
-            path("wwan0", "usable", server("answers", "answers (heard 80 ms ago)"), None),
+            path("wwan0", PathHealth::Usable, server("answers", "answers (heard 80 ms ago)"), None),
         ]);
         let expected = "\
-#  path   state           local  remote  radio  cause
-0  wlan0  up,unreachable  -      -       -      9.9.9.1:7777: no answer for 12 s (tried 5 times)
-1  wwan0  up,usable       -      -       -      -
+#  path   state           local  remote  cause
+0  wlan0  up,unreachable  -      -       9.9.9.1:7777: no answer for 12 s (tried 5 times)
+1  wwan0  up,usable       -      -       -
 
 path   server        known of it
 wlan0  9.9.9.1:7777  no answer for 12 s (tried 5 times)

@@ -38,19 +38,29 @@ pub(super) trait Options: Reloadable {
     fn runtime(plan: &Self::Plan) -> &RuntimeOptions;
 }
 
-impl Options for ClientOptions {
-    type Plan = ClientPlan;
+/// What has its file under its flags by itself: `runtime` names the field of the plan.
+macro_rules! options {
+    ($options:ty, $plan:ty, $($runtime:ident).+) => {
+        impl Options for $options {
+            type Plan = $plan;
 
-    fn read(&self, file: Option<&Path>) -> anyhow::Result<(ClientPlan, toml::Table)> {
-        let options = self.clone().with_file(file)?;
-        let in_force = toml::Table::try_from(options.clone().effective())?;
-        Ok((options.plan()?, in_force))
-    }
+            fn read(&self, file: Option<&Path>) -> anyhow::Result<($plan, toml::Table)> {
+                let options = self.clone().with_file(file)?;
+                let in_force = toml::Table::try_from(options.clone().effective())?;
+                Ok((options.plan()?, in_force))
+            }
 
-    fn runtime(plan: &ClientPlan) -> &RuntimeOptions {
-        &plan.runtime
-    }
+            fn runtime(plan: &$plan) -> &RuntimeOptions {
+                &plan.$($runtime).+
+            }
+        }
+    };
 }
+
+options!(ClientOptions, ClientPlan, runtime);
+options!(ServeOptions, ServePlan, runtime);
+options!(MachineOptions, MachinePlan, client.runtime);
+options!(ProgramOptions, ClientPlan, runtime);
 
 impl Options for ServerOptions {
     type Plan = ServerPlan;
@@ -63,48 +73,6 @@ impl Options for ServerOptions {
     }
 
     fn runtime(plan: &ServerPlan) -> &RuntimeOptions {
-        &plan.runtime
-    }
-}
-
-impl Options for ServeOptions {
-    type Plan = ServePlan;
-
-    fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServePlan, toml::Table)> {
-        let options = self.clone().with_file(file)?;
-        let in_force = toml::Table::try_from(options.clone().effective())?;
-        Ok((options.plan()?, in_force))
-    }
-
-    fn runtime(plan: &ServePlan) -> &RuntimeOptions {
-        &plan.runtime
-    }
-}
-
-impl Options for MachineOptions {
-    type Plan = MachinePlan;
-
-    fn read(&self, file: Option<&Path>) -> anyhow::Result<(MachinePlan, toml::Table)> {
-        let options = self.clone().with_file(file)?;
-        let in_force = toml::Table::try_from(options.clone().effective())?;
-        Ok((options.plan()?, in_force))
-    }
-
-    fn runtime(plan: &MachinePlan) -> &RuntimeOptions {
-        &plan.client.runtime
-    }
-}
-
-impl Options for ProgramOptions {
-    type Plan = ClientPlan;
-
-    fn read(&self, file: Option<&Path>) -> anyhow::Result<(ClientPlan, toml::Table)> {
-        let options = self.clone().with_file(file)?;
-        let in_force = toml::Table::try_from(options.clone().effective())?;
-        Ok((options.plan()?, in_force))
-    }
-
-    fn runtime(plan: &ClientPlan) -> &RuntimeOptions {
         &plan.runtime
     }
 }

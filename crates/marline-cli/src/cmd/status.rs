@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
+use marline::PathHealth;
+use marline_dashboard::PathSummary;
 use serde::Serialize;
 
 use super::monitor::{print, reach};
@@ -13,7 +15,7 @@ use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
 use crate::memory::Memory;
-use crate::path_state::{PathState, PathStatus, of_listening, of_path};
+use crate::path_summary::{summarise, summarise_listening};
 use crate::path_table::align;
 use crate::times::{ago, span};
 
@@ -66,7 +68,7 @@ pub struct Status {
     bytes_repaired: u64,
     /// The memory budget.
     memory: Memory,
-    paths: Vec<PathStatus>,
+    paths: Vec<PathSummary>,
     /// A server's clients and refusals.
     #[serde(flatten)]
     clients: Clients,
@@ -128,10 +130,10 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     schedulers.sort();
     schedulers.dedup();
     let rows = |path: &Path| match hello.role.as_str() {
-        "client" => vec![of_path(path, connections)],
-        _ => of_listening(path, connections),
+        "client" => vec![summarise(path, connections)],
+        _ => summarise_listening(path, connections),
     };
-    let paths: Vec<PathStatus> = paths.iter().flat_map(rows).collect();
+    let paths: Vec<PathSummary> = paths.iter().flat_map(rows).collect();
     Status {
         role: hello.role,
         version: hello.version,
@@ -201,19 +203,19 @@ fn memory_shown(memory: &Memory) -> String {
 }
 
 /// A row for each, and what there is to say besides.
-fn paths_shown(paths: &[PathStatus]) -> String {
+fn paths_shown(paths: &[PathSummary]) -> String {
     let head = ["path", "state", "local", "heard", "srtt", "again", "sent", "copies", "received"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(paths.iter().map(row));
     let mut text = align(&rows, &[0, 1, 2]);
     for path in paths {
         let quota = path.quota.as_ref().map(|quota| format!("quota: {}", quota.words()));
-        let words = [path.reason.as_ref(), quota.as_ref(), path.radio.as_ref()];
+        let words = [path.reason.as_ref(), quota.as_ref()];
         for word in words.into_iter().flatten() {
             text += &format!("{}: {word}\n", path.name);
         }
     }
-    let twice = |path: &&PathStatus| path.bytes_duplicate > path.bytes_received / LEAST_TWICE;
+    let twice = |path: &&PathSummary| path.bytes_duplicate > path.bytes_received / LEAST_TWICE;
     let twice: Vec<String> = paths
         .iter()
         .filter(twice)
@@ -246,18 +248,19 @@ fn targets_shown(targets: &[OpenTarget]) -> String {
 
 /// Shares of the paths in what the open connections sent first, and why the others have none. `None`: one path, or
 /// nothing was sent.
-fn policy(paths: &[PathStatus]) -> Option<String> {
+fn policy(paths: &[PathSummary]) -> Option<String> {
     /// A share that rounds to nothing.
     const LEAST: f64 = 0.005;
-    let new =
-        |path: &PathStatus| path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied);
+    let new = |path: &PathSummary| {
+        path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied)
+    };
     let all: u64 = paths.iter().map(new).sum();
     if paths.len() < 2 || all == 0 {
         return None;
     }
     let of_all = |bytes: u64| bytes as f64 / all as f64;
     let (used, left): (Vec<_>, Vec<_>) = paths.iter().partition(|path| of_all(new(path)) >= LEAST);
-    let share = |path: &&PathStatus| format!("{} {:.0} %", path.name, of_all(new(path)) * 100.0);
+    let share = |path: &&PathSummary| format!("{} {:.0} %", path.name, of_all(new(path)) * 100.0);
     let used: Vec<String> = used.iter().map(share).collect();
     let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
     let copied = of_all(copied) * 100.0;
@@ -269,16 +272,16 @@ fn policy(paths: &[PathStatus]) -> Option<String> {
 }
 
 /// Why a path has no share.
-fn why_left_out(path: &PathStatus, paths: &[PathStatus]) -> String {
-    let soonest = paths.iter().filter(|other| other.state == PathState::Usable);
+fn why_left_out(path: &PathSummary, paths: &[PathSummary]) -> String {
+    let soonest = paths.iter().filter(|other| other.state == PathHealth::Usable);
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
     match (path.state, soonest, path.srtt_us) {
-        (PathState::Unreachable | PathState::Untried, ..) => path.state.word().to_owned(),
+        (PathHealth::Unreachable | PathHealth::Untried, ..) => path.state.word().to_owned(),
         _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
             "its quota".to_owned()
         }
         _ if path.backup => "a backup".to_owned(),
-        (PathState::Degraded, ..) => "degraded".to_owned(),
+        (PathHealth::Degraded, ..) => "degraded".to_owned(),
         (_, Some((least, other)), Some(own)) if own > least => {
             format!("slower than {}", other.name)
         }
@@ -324,7 +327,7 @@ fn clients_shown(Clients { clients, refusals }: &Clients, now: SystemTime) -> St
     text
 }
 
-fn row(path: &PathStatus) -> [String; 9] {
+fn row(path: &PathSummary) -> [String; 9] {
     let state = path.state.word();
     let state = if path.backup { format!("{state},backup") } else { state.to_owned() };
     let dash = || "-".to_owned();
@@ -376,12 +379,12 @@ mod tests {
         }
     }
 
-    fn path(name: &str, local: &str, health: &str) -> Path {
+    fn path(name: &str, local: &str, health: PathHealth) -> Path {
         Path {
             name: name.into(),
             local: Some(local.into()),
             up: true,
-            health: health.into(),
+            health,
             servers: vec![Reached { heard_ms: Some(1_240), ..Reached::default() }],
             ..Path::default()
         }
@@ -416,11 +419,11 @@ mod tests {
 
     #[test]
     fn a_look_tells_which_path_works_within_eighty_columns() {
-        let mut lte = path("wwan0", "2001:db8::7", "degraded");
+        let mut lte = path("wwan0", "2001:db8::7", PathHealth::Degraded);
         (lte.backup, lte.cause) = (true, Some("answers are overdue".into()));
-        let mut dead = path("eth0", "198.51.100.9", "unreachable");
+        let mut dead = path("eth0", "198.51.100.9", PathHealth::Unreachable);
         dead.cause = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
-        let paths = [path("wlan0", "192.0.2.7", "usable"), lte, dead];
+        let paths = [path("wlan0", "192.0.2.7", PathHealth::Usable), lte, dead];
         let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
@@ -437,20 +440,20 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 
     #[test]
     fn why_a_path_has_no_share_is_told() {
-        let path = |name: &str, srtt_us, bytes_sent| PathStatus {
+        let path = |name: &str, srtt_us, bytes_sent| PathSummary {
             bytes_sent,
             srtt_us: Some(srtt_us),
-            ..of_path(&path(name, "192.0.2.7", "usable"), &[])
+            ..summarise(&path(name, "192.0.2.7", PathHealth::Usable), &[])
         };
-        let two = |lte: PathStatus| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
+        let two = |lte: PathSummary| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
         let head = "new data by wifi 100 %; copies 0.0 % of it; none by lte: ";
         assert_eq!(two(lte()), format!("{head}slower than wifi"));
-        assert_eq!(two(PathStatus { backup: true, ..lte() }), format!("{head}a backup"));
-        let degraded = PathStatus { state: PathState::Degraded, ..lte() };
+        assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}a backup"));
+        let degraded = PathSummary { state: PathHealth::Degraded, ..lte() };
         assert_eq!(two(degraded), format!("{head}degraded"));
         let used_up = Some(Quota { standing: "hard".into(), ..Quota::default() });
-        assert_eq!(two(PathStatus { quota: used_up, ..lte() }), format!("{head}its quota"));
+        assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}its quota"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
         // Nothing to tell.
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
@@ -464,9 +467,9 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     #[test]
     fn a_path_that_was_taken_down_says_so_and_json_has_words() {
         let cause = Some("taken down by hand".to_owned());
-        let down = Path { up: false, cause, ..path("wlan0", "192.0.2.7", "unreachable") };
+        let down = Path { up: false, cause, ..path("wlan0", "192.0.2.7", PathHealth::Unreachable) };
         let status = status(hello(), &[], &[down], Clients::default());
-        assert_eq!(status.paths[0].state, PathState::Unreachable);
+        assert_eq!(status.paths[0].state, PathHealth::Unreachable);
         assert_eq!(status.paths[0].reason.as_deref(), Some("taken down by hand"));
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["paths"][0]["state"], "unreachable");
@@ -475,10 +478,10 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 
     #[test]
     fn what_came_twice_repairs_and_targets_are_told() {
-        let path = |name: &str, received, twice| PathStatus {
+        let path = |name: &str, received, twice| PathSummary {
             bytes_received: received,
             bytes_duplicate: twice,
-            ..of_path(&path(name, "192.0.2.7", "usable"), &[])
+            ..summarise(&path(name, "192.0.2.7", PathHealth::Usable), &[])
         };
         let paths = vec![path("wifi", 1_000_000, 9_000), path("lte", 20_000, 12_000)];
         let target = |connection, target: &str| OpenTarget {

@@ -151,41 +151,20 @@ impl Reloadable for ServeOptions {
 
 /// A client's settings, some of which are led elsewhere once the machine's traffic is.
 impl Reloadable for MachineOptions {
-    const OWN: Effects = &[
-        ("invite", New),
-        ("invite-file", New),
-        ("path", AtOnce),
-        ("path-quota", AtOnce),
-        ("path-manager", New),
-        ("datagram-policy", New),
-        ("deadline", New),
-        ("warm", AtOnce),
-        ("receive-timer", New),
-        ("lone-keepalive", New),
-        ("wifi-signal", AtOnce),
-        ("max-connections", Restart),
-        ("dns", Restart),
-        ("keepalive", Restart),
-        ("busy-poll", Restart),
-        ("state-file", Restart),
-        ("up", Restart),
-        ("direct", Elsewhere),
-        ("fast-open", Elsewhere),
-        ("socks5", Elsewhere),
-        ("local-forward", Elsewhere),
-        ("remote-forward", Elsewhere),
-        ("transparent", Elsewhere),
-        ("udp-forward", Elsewhere),
-        ("share", Elsewhere),
-    ];
+    const OWN: Effects = &of_led(Elsewhere, Restart);
 }
 
 /// A client's settings, as far as one program's connections go by them.
 impl Reloadable for ProgramOptions {
-    const OWN: Effects = &[
+    const OWN: Effects = &of_led(Restart, Elsewhere);
+}
+
+/// Effects of a client's settings where traffic comes by an interface of the program's own.
+const fn of_led(direct: Effect, up: Effect) -> [(&'static str, Effect); 25] {
+    [
         ("invite", New),
         ("invite-file", New),
-        ("direct", Restart),
+        ("direct", direct),
         ("path", AtOnce),
         ("path-quota", AtOnce),
         ("path-manager", New),
@@ -200,7 +179,7 @@ impl Reloadable for ProgramOptions {
         ("keepalive", Restart),
         ("busy-poll", Restart),
         ("state-file", Restart),
-        ("up", Elsewhere),
+        ("up", up),
         ("socks5", Elsewhere),
         ("local-forward", Elsewhere),
         ("remote-forward", Elsewhere),
@@ -208,7 +187,7 @@ impl Reloadable for ProgramOptions {
         ("udp-forward", Elsewhere),
         ("share", Elsewhere),
         ("fast-open", Elsewhere),
-    ];
+    ]
 }
 
 #[cfg(test)]

@@ -17,15 +17,12 @@ use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::udp::UdpCounts;
 use tokio::sync::broadcast;
 
-use super::Handle;
 use super::numbers::ConnectionNumbers;
-use super::protocol::{
-    AddressPair, Connection, OpenTarget, Path, PathChange, Quota, Radio, Trouble,
-};
+use super::protocol::{AddressPair, Connection, OpenTarget, Path, PathChange, Trouble};
+use super::{Handle, views};
 use crate::config::policies::Mode;
 use crate::memory;
 use crate::path_quotas::PathQuotas;
-use crate::radio_meter::RadioMeter;
 use crate::reload::{PendingReload, ReloadSender};
 use crate::service_counts::ServiceCounts;
 use crate::succession::{PendingUpgrade, UpgradeSender};
@@ -56,8 +53,6 @@ pub struct Labels {
 pub struct ClientHandle {
     /// What connects.
     pub client: Client,
-    /// Energy meter of its paths' radios.
-    pub radios: RadioMeter,
     /// Its applications' UDP.
     pub udp: Arc<UdpTunnel>,
     /// Quotas of its paths.
@@ -137,9 +132,8 @@ impl Handle for ClientHandle {
     fn paths(&self) -> Vec<Path> {
         let paths = self.client.paths();
         let shown = paths.iter().enumerate().map(|(number, path)| {
-            let radio = self.radios.reading(number).as_ref().map(Radio::from);
-            let quota = self.quotas.quota_use(number).as_ref().map(Quota::from);
-            Path { radio, quota, ..Path::from(path) }
+            let quota = self.quotas.quota_use(number).as_ref().map(views::quota);
+            Path { quota, ..Path::from(path) }
         });
         shown.collect()
     }
@@ -217,16 +211,6 @@ impl Handle for ClientHandle {
     }
 
     fn set_path(&self, path: &str, change: PathChange) -> Result<(), String> {
-        let change = match change {
-            PathChange::Up => marline::PathChange::Up,
-            PathChange::Down => marline::PathChange::Down,
-            PathChange::Backup => marline::PathChange::Backup,
-            PathChange::Primary => marline::PathChange::Primary,
-            PathChange::Metered => marline::PathChange::Metered,
-            PathChange::Unmetered => marline::PathChange::Unmetered,
-            PathChange::Fading => marline::PathChange::Fading,
-            PathChange::Steady => marline::PathChange::Steady,
-        };
         self.client.set_path(path, change).map_err(|error| error.to_string())
     }
 }
@@ -250,7 +234,7 @@ impl Handle for ServerHandle {
             local: Some(address.to_string()),
             up: true,
             // It listens: whether clients get here, they know.
-            health: PathHealth::Usable.word().to_owned(),
+            health: PathHealth::Usable,
             ..Path::default()
         };
         self.listener.local_addrs().iter().map(listens).collect()

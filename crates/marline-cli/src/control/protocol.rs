@@ -6,11 +6,14 @@
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 
+use marline::PathHealth;
 use serde::{Deserialize, Serialize};
 
 mod reports;
 
-pub use reports::{OpenTarget, PendingSetting, Quota, Reloaded, Trouble};
+pub use marline::PathChange;
+pub use marline_dashboard::Quota;
+pub use reports::{OpenTarget, PendingSetting, Reloaded, Trouble};
 
 /// A request: a command, and a number chosen by the requester that is returned with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,28 +74,6 @@ pub enum Command {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         patience_s: Option<u64>,
     },
-}
-
-/// Changes to a path.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PathChange {
-    /// Use it (again).
-    Up,
-    /// Close its subflows and open none.
-    Down,
-    /// Use it only while no other works.
-    Backup,
-    /// Use it as the others.
-    Primary,
-    /// Bytes on it cost money.
-    Metered,
-    /// Bytes on it cost nothing.
-    Unmetered,
-    /// Its radio's signal fades: it will soon be gone.
-    Fading,
-    /// It will stay.
-    Steady,
 }
 
 /// The answer to a request: exactly one of `ok` and `error`.
@@ -234,8 +215,8 @@ pub struct Path {
     /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat64: Option<String>,
-    /// Its health: `usable`, `degraded`, `unreachable` or `untried`.
-    pub health: String,
+    /// What it is good for.
+    pub health: PathHealth,
     /// Why it is not usable.
     pub cause: Option<String>,
     /// State of each server over it.
@@ -244,9 +225,6 @@ pub struct Path {
     /// Its quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
-    /// Energy drawn by its radio, from the packets of this process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub radio: Option<Radio>,
 }
 
 /// State of a server over a path.
@@ -284,22 +262,6 @@ pub struct Reached {
     pub tcp_failure: Option<String>,
     /// The same as text.
     pub text: String,
-}
-
-/// A radio and its energy since the process opened the path.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Radio {
-    /// `lte`, `umts` or `wifi`.
-    pub kind: String,
-    /// `idle`, `promotion`, `transfer` or `tail`.
-    pub state: String,
-    /// Caused by traffic, joules.
-    pub traffic_j: f64,
-    /// While idle, joules.
-    pub idle_j: f64,
-    /// Times it was woken.
-    pub promotions: u64,
 }
 
 /// State of an address pair in the path health monitor.

@@ -7,12 +7,11 @@ use marline::{
     AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
     PathEvent, PathStatus, Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
 };
-use marline_link::radio::RadioReading;
 use marline_proxy::quota::Standing;
 use marline_proxy::server::allowances::QuotaUse;
 
 use super::protocol::{
-    AddressPair, Client, Clients, Connection, Event, Path, Quota, Radio, Reached, Subflow, Trouble,
+    AddressPair, Client, Clients, Connection, Event, Path, Quota, Reached, Subflow, Trouble,
 };
 use crate::service_counts::ServiceCounts;
 
@@ -30,7 +29,7 @@ impl From<&ServiceCounts> for Clients {
             to_targets: counts.to_targets,
             from_targets: counts.from_targets,
             seen_unix_s: unix_s(counts.seen_at).unwrap_or_default(),
-            quota: counts.quota.as_ref().map(Quota::from),
+            quota: counts.quota.as_ref().map(quota),
             memory: counts.memory,
             memory_waits: counts.memory_waits,
         });
@@ -40,22 +39,21 @@ impl From<&ServiceCounts> for Clients {
     }
 }
 
-impl From<&QuotaUse> for Quota {
-    fn from(used: &QuotaUse) -> Self {
-        let QuotaUse { quota, used_bytes, until_unix_s, standing, words } = used;
-        let standing = match standing {
-            Standing::Within => "within",
-            Standing::Soft => "soft",
-            Standing::Hard => "hard",
-        };
-        Quota {
-            bytes: quota.bytes,
-            used_bytes: *used_bytes,
-            soft_percent: quota.soft_percent,
-            until_unix_s: *until_unix_s,
-            standing: standing.to_owned(),
-            text: words.clone(),
-        }
+/// What is used of a quota.
+pub(crate) fn quota(used: &QuotaUse) -> Quota {
+    let QuotaUse { quota, used_bytes, until_unix_s, standing, words } = used;
+    let standing = match standing {
+        Standing::Within => "within",
+        Standing::Soft => "soft",
+        Standing::Hard => "hard",
+    };
+    Quota {
+        bytes: quota.bytes,
+        used_bytes: *used_bytes,
+        soft_percent: quota.soft_percent,
+        until_unix_s: *until_unix_s,
+        standing: standing.to_owned(),
+        text: words.clone(),
     }
 }
 
@@ -203,11 +201,10 @@ impl From<&PathStatus> for Path {
             metered: status.metered,
             fading: status.fading,
             nat64: status.nat64.map(|prefix| prefix.to_string()),
-            health: status.health.word().to_owned(),
+            health: status.health,
             cause: status.cause.clone(),
             servers: status.servers.iter().map(Reached::from).collect(),
             quota: None,
-            radio: None,
         }
     }
 }
@@ -256,18 +253,6 @@ impl From<&PathEvent> for Event {
             ..Event::default()
         };
         because(named(base, name), &event.text)
-    }
-}
-
-impl From<&RadioReading> for Radio {
-    fn from(RadioReading { kind, state, energy }: &RadioReading) -> Self {
-        Radio {
-            kind: kind.to_string(),
-            state: state.name().to_owned(),
-            traffic_j: energy.traffic_j(),
-            idle_j: energy.idle_j(),
-            promotions: energy.promotions,
-        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_dashboard::{About, PathState, PathSummary, Places, Sample, Source, Totals};
+use marline::PathHealth;
+use marline_dashboard::{About, PathSummary, Places, Sample, Source, Totals};
 use marline_io::Clock;
 use tokio::sync::mpsc;
 
@@ -15,7 +16,7 @@ use super::places;
 use crate::control::Handle;
 use crate::control::protocol::{Connection, Path, Subflow};
 use crate::memory;
-use crate::path_summary::{ip, is_on, summarise_those};
+use crate::path_summary::{ip, is_on, share_repeated, summarise_those};
 
 /// Connections that are listed, the busiest first.
 const LISTED: usize = 100;
@@ -178,7 +179,7 @@ impl Looks {
         };
         let peers = ends(|subflow| ip(&subflow.remote));
         let lane = |name: String, by| {
-            let health = PathState::Usable.word().to_owned();
+            let health = PathHealth::Usable;
             let path = Path { local: None, name, up: true, health, ..Path::default() };
             Lane { path, by }
         };
@@ -250,6 +251,7 @@ impl Source for Looks {
             let all = summarise_those(&lane.path, &connections, &|subflow| lane.has(subflow));
             PathSummary {
                 srtt_us: busiest.1.or(all.srtt_us),
+                retransmitted: share_repeated(sum.sent, sum.repeated),
                 bytes_sent: sum.sent,
                 bytes_repeated: sum.repeated,
                 bytes_copied: sum.copied,

@@ -6,14 +6,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline::datagrams::LaneCounters;
-use marline::{ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind, StreamDirection};
+use marline::{
+    ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind, PathHealth, StreamDirection,
+};
 use marline_proxy::udp::UdpCounts;
 
 use super::datagrams;
 use super::exposition::{Exposition, Labels};
 use super::service::{self, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
-use crate::path_state::{PathState, of_path};
 use crate::service_counts::ServiceCounts;
 
 /// Distinct values of the label `path`.
@@ -120,9 +121,6 @@ const TIMES_BAD: &str = "marline_address_pair_bad_total";
 const SRTT: &str = "marline_path_srtt_seconds";
 /// 1 for the state that a path has, 0 for the others.
 const STATE: &str = "marline_interface_state";
-/// Grows like a counter, but in fractions.
-const ENERGY: &str = "marline_path_radio_joules";
-const PROMOTIONS: &str = "marline_path_radio_promotions_total";
 const PATH_QUOTA: &str = "marline_path_quota_bytes";
 const PATH_QUOTA_USED: &str = "marline_path_quota_used_bytes";
 const EVENTS: &str = "marline_events_total";
@@ -157,8 +155,6 @@ impl Totals {
             STATE,
             "1 for what the path is good for: usable, degraded, unreachable",
         );
-        counted.describe_gauge(ENERGY, "Energy of the path's radio since the path was opened");
-        counted.describe_counter(PROMOTIONS, "Times the path's radio was woken");
         counted.describe_gauge(PATH_QUOTA, "Bytes that may go by the path in a month");
         counted.describe_gauge(PATH_QUOTA_USED, "Bytes of the path's quota that are used");
         counted.describe_counter(EVENTS, "Events, by the names of `marline monitor`");
@@ -208,8 +204,8 @@ impl Totals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the paths: their interfaces, what they are good for, and what their radios drew.
-    pub fn paths(&self, paths: &[Path], connections: &[Connection]) {
+    /// Takes in the paths: their interfaces, what they are good for, and their quotas.
+    pub fn paths(&self, paths: &[Path]) {
         let named = |path: &Path| Some((path.local.as_ref()?.parse().ok()?, path.name.clone()));
         let mut state = self.state();
         if state.side == Side::Client {
@@ -218,23 +214,15 @@ impl Totals {
         let is_client = state.side == Side::Client;
         let counted = &mut state.counted;
         for path in paths.iter().filter(|_| is_client) {
-            let now = of_path(path, connections).state;
             let interface = || ("interface", path.name.clone());
-            for state in PathState::ALL {
+            for state in PathHealth::ALL {
                 let labels = vec![interface(), ("state", state.word().into())];
-                counted.set(STATE, labels, f64::from(u8::from(state == now)));
+                counted.set(STATE, labels, f64::from(u8::from(state == path.health)));
             }
             if let Some(quota) = &path.quota {
                 counted.set(PATH_QUOTA, vec![interface()], quota.bytes as f64);
                 counted.set(PATH_QUOTA_USED, vec![interface()], quota.used_bytes as f64);
             }
-        }
-        for (path, radio) in paths.iter().filter_map(|path| Some((path, path.radio.as_ref()?))) {
-            let interface = || ("interface", path.name.clone());
-            for (cause, joules) in [("traffic", radio.traffic_j), ("idle", radio.idle_j)] {
-                counted.set(ENERGY, vec![interface(), ("cause", cause.to_owned())], joules);
-            }
-            counted.raise(PROMOTIONS, vec![interface()], radio.promotions);
         }
     }
 

@@ -10,7 +10,7 @@ use marline_proxy::server::allowances::QuotaUse;
 use marline_proxy::server::{ClientCounts, RefusalReason};
 use marline_proxy::udp::UdpCounts;
 
-use crate::control::protocol::{AddressPair, Connection, Path, Quota, Radio, Subflow};
+use crate::control::protocol::{AddressPair, Connection, Path, Quota, Subflow};
 use crate::metrics_http::{Side, Totals};
 use crate::service_counts::ServiceCounts;
 
@@ -32,10 +32,9 @@ fn scrape(side: Side, role: &'static str) -> String {
         name: "wwan0".into(),
         local: Some("192.0.2.7".into()),
         quota: Some(Quota::default()),
-        radio: Some(Radio::default()),
         ..Path::default()
     };
-    totals.paths(&[path], &[]);
+    totals.paths(&[path]);
     let subflow = Subflow {
         local: "192.0.2.7:1000".into(),
         remote: "198.51.100.1:443".into(),

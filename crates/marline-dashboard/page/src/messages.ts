@@ -2,8 +2,6 @@
 
 export interface About { role: string; version: string; pid: number }
 
-export interface Radio { kind: string; state: string; traffic_j: number; idle_j: number; promotions: number }
-
 export interface PathSummary {
   name: string;
   state: "usable" | "degraded" | "unreachable" | "untried";
@@ -13,12 +11,12 @@ export interface PathSummary {
   metered: boolean;
   heard_ms: number | null;
   srtt_us: number | null;
+  retransmitted: number | null;
   bytes_sent: number;
   bytes_repeated: number;
   bytes_copied: number;
   bytes_received: number;
   bytes_duplicate: number;
-  radio: Radio | null;
 }
 
 export interface Connection {

@@ -53,7 +53,6 @@ export function paths(table: HTMLTableElement, history: History): void {
       ["sent, new", bytes(Math.max(path.bytes_sent - again, 0))],
       ["copies", `${bytes(path.bytes_copied)}, ${share(path.bytes_copied, path.bytes_sent)}`],
       ["repeated", `${bytes(path.bytes_repeated)}, ${share(path.bytes_repeated, path.bytes_sent)}`],
-      ["radio", radio(path)],
     ];
     return { key: path.name, cells, data: { path: path.name, state: path.state } };
   });
@@ -63,11 +62,6 @@ export function paths(table: HTMLTableElement, history: History): void {
 function state(path: PathSummary): string {
   const words = [MARKS[path.state], path.backup ? "backup" : "", path.metered ? "metered" : ""].filter(Boolean).join(", ");
   return path.reason ? `${words}: ${path.reason}` : words;
-}
-
-function radio({ radio }: PathSummary): string {
-  if (!radio) return "–";
-  return `${radio.kind} ${radio.state}: ${radio.traffic_j.toFixed(1)} J by traffic, ${radio.idle_j.toFixed(1)} J idle, woken ${radio.promotions}×`;
 }
 
 export function price(paths: PathSummary[], totals: Totals): string {

@@ -1,9 +1,13 @@
 //! Netlink socket: requests to the kernel, and change notifications.
 
-use core::mem;
 use core::net::IpAddr;
+use core::time::Duration;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::message::{self, Message};
 
@@ -12,7 +16,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes of an answer to a question about one thing; what is cut off are attributes nobody here reads.
 const ANSWER_BYTES: usize = 8 << 10;
 /// The kernel answers at once; a second without answer means it never will.
-const ANSWER_TIMEOUT_S: libc::time_t = 1;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Sequence number of our requests: each socket asks one thing at a time.
 const SEQUENCE: u32 = 1;
 
@@ -39,51 +43,25 @@ impl crate::sys::Owned for Netlink {}
 impl Netlink {
     /// A socket for requests (`groups` 0, blocking) or one that hears of changes (non-blocking).
     pub(super) fn open(groups: u32) -> io::Result<Self> {
-        let blocking = if groups == 0 { 0 } else { libc::SOCK_NONBLOCK };
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | blocking;
-        // SAFETY: takes integers and returns a new descriptor or -1.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, so nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: all-zero bytes are a valid sockaddr_nl.
-        let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
-        address.nl_family = libc::AF_NETLINK as _;
-        address.nl_groups = groups;
-        let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
-        // SAFETY: the descriptor is ours; both pointers are to live values of the length given.
-        let bound = unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVTIMEO,
-                (&raw const timeout).cast(),
-                mem::size_of_val(&timeout) as libc::socklen_t,
-            );
-            libc::bind(
-                fd.as_raw_fd(),
-                (&raw const address).cast(),
-                mem::size_of_val(&address) as libc::socklen_t,
-            )
-        };
-        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Netlink { fd }) }
+        let blocking = if groups == 0 { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
+        let flags = SocketFlags::CLOEXEC | blocking;
+        // None: NETLINK_ROUTE.
+        let fd = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        // Without it an answer that never comes is waited for.
+        let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT));
+        net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Netlink { fd })
     }
 
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        // SAFETY: the buffer is live and has the length given.
-        let sent =
-            unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        net::send(&self.fd, bytes, SendFlags::empty())?;
+        Ok(())
     }
 
     /// Reads one datagram's worth of bytes.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the buffer is live and has the length given.
-        let read =
-            unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        let (read, _) = net::recv(&self.fd, buffer, RecvFlags::empty())?;
+        Ok(read)
     }
 
     /// Has something changed, and waits for the kernel's word on it.

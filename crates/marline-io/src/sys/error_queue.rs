@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::check;
+use super::set_option;
 
 /// Bytes of the quoted payload that are looked at: of TCP what RFC 792 has quoted at least, of UDP the
 /// first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
@@ -43,12 +43,7 @@ pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     } else {
         (libc::IPPROTO_IP, libc::IP_RECVERR)
     };
-    // SAFETY: the descriptor is open; the pointer and length describe a live c_int.
-    check(unsafe {
-        let len = mem::size_of_val(&on) as libc::socklen_t;
-        libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const on).cast(), len)
-    })?;
-    Ok(())
+    set_option(fd, level, option, &on)
 }
 
 /// Takes the next error off the queue; `None` when it is empty.

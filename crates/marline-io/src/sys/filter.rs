@@ -1,10 +1,9 @@
 //! Classic BPF filters on sockets (socket(7), SO_ATTACH_FILTER).
 
-use core::mem;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use super::check;
+use super::set_option;
 
 /// One instruction.
 pub(crate) type Instruction = libc::sock_filter;
@@ -19,16 +18,5 @@ pub(crate) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Res
     let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "the filter is too long");
     let len = libc::c_ushort::try_from(program.len()).map_err(too_long)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the descriptor is open; the program lives until the call returns, which copies it and
-    // does not write to it.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            mem::size_of_val(&program) as libc::socklen_t,
-        )
-    })?;
-    Ok(())
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }

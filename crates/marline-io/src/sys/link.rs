@@ -2,12 +2,12 @@
 
 use core::net::SocketAddr;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::check;
+use super::set_option;
 use super::socket::{SocketSpec, bind_to_interface, mark};
 
 /// Bytes that the kernel takes and has not sent: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
@@ -48,12 +48,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<std::net::TcpStream> {
 /// Asks the kernel for [`LONGEST_PAUSE`]; before Linux 6.15 its pauses grow.
 fn bound_pauses(socket: &Socket) {
     let value = LONGEST_PAUSE.as_millis() as libc::c_int;
-    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
-    let set = check(unsafe {
-        let len = size_of_val(&value) as libc::socklen_t;
-        let value = (&raw const value).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, value, len)
-    });
+    let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
         tracing::trace!(%error, "pauses of TCP connections are not bounded");
     }

@@ -15,7 +15,7 @@ pub(crate) mod tun;
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -23,6 +23,21 @@ use tokio::io::unix::AsyncFd;
 /// A system call's result as `io::Result`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Sets an option of a socket to a value laid out as the kernel reads it: an integer, or a program for a filter.
+pub(crate) fn set_option<T>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the descriptor is open; pointer and length describe a live value, which the call only reads.
+    check(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, core::ptr::from_ref(value).cast(), len)
+    })?;
+    Ok(())
 }
 
 /// Watches a descriptor with tokio.

@@ -7,8 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use socket2::{Domain, Socket, Type};
 
-use super::raw::set_int;
-use super::socket;
+use super::{set_option, socket};
 
 /// Frames have a virtio header in front (linux/if_packet.h).
 const PACKET_VNET_HDR: libc::c_int = 15;
@@ -16,7 +15,8 @@ const PACKET_VNET_HDR: libc::c_int = 15;
 /// Opens one, which receives nothing, as it is of no protocol. Needs CAP_NET_RAW; using it needs nothing.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
-    set_int(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
+    let on: libc::c_int = 1;
+    set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &on)?;
     socket::raise_buffers(&socket);
     Ok(socket.into())
 }

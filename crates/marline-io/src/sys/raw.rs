@@ -9,9 +9,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::{check, error_queue, filter, socket};
+use super::{check, error_queue, filter, set_option, socket};
 
 /// Messages of one system call, in each direction.
 pub(crate) const MESSAGES: usize = 32;
@@ -21,6 +23,9 @@ pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
 const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 /// Bytes of control messages: a destination and a traffic class.
 const CONTROL_BYTES: usize = 128;
+/// Values of options.
+const ON: libc::c_int = 1;
+const OFF: libc::c_int = 0;
 
 /// Addresses to which no TCP packet is sent (RFC 9293 section 3.9.2.3): of an organization's own scope, and assigned to
 /// nothing (RFC 2365, RFC 4291 section 2.7).
@@ -62,12 +67,12 @@ pub(crate) struct RawMeta {
 pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
     let raw = open_silent(ipv6)?;
     let (level, option) = if ipv6 {
-        set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        set_option(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &ON)?;
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
     } else {
         (libc::IPPROTO_IP, libc::IP_PKTINFO)
     };
-    set_int(raw.as_fd(), level, option, 1)?;
+    set_option(raw.as_fd(), level, option, &ON)?;
     error_queue::enable(raw.as_fd(), ipv6)?;
     Ok(raw)
 }
@@ -103,12 +108,12 @@ fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     // The core finds out itself what passes: the kernel sets DF, and keeps its own idea to itself.
     if ipv6 {
         let value = libc::IPV6_PMTUDISC_PROBE;
-        set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, value)?;
+        set_option(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &value)?;
         // Packets that the kernel does not make have no flow label: one flow has one.
-        set_int(raw.as_fd(), libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;
+        set_option(raw.as_fd(), libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &OFF)?;
     } else {
         let value = libc::IP_PMTUDISC_PROBE;
-        set_int(raw.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, value)?;
+        set_option(raw.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &value)?;
     }
     Ok(raw.into())
 }
@@ -116,34 +121,15 @@ fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
 /// Binds a socket to an interface; a socket that was not bound before needs no privilege for it
 /// (Linux 5.7).
 pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    set_int(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index as libc::c_int)
-}
-
-pub(super) fn set_int(
-    fd: BorrowedFd<'_>,
-    level: i32,
-    option: i32,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
-    check(unsafe {
-        let len = mem::size_of_val(&value) as libc::socklen_t;
-        libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len)
-    })?;
-    Ok(())
+    set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &(index as libc::c_int))
 }
 
 /// Throws away what the socket holds.
 pub(crate) fn drain(fd: BorrowedFd<'_>) {
     let mut byte = [0u8; 1];
-    loop {
-        // SAFETY: the descriptor is open; the buffer is live and of the length given.
-        let got = unsafe {
-            libc::recv(fd.as_raw_fd(), byte.as_mut_ptr().cast(), byte.len(), libc::MSG_DONTWAIT)
-        };
-        if got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return;
-        }
+    // An interruption is no end.
+    while matches!(rustix::net::recv(fd, &mut byte, RecvFlags::DONTWAIT), Ok(_) | Err(Errno::INTR))
+    {
     }
 }
 
@@ -263,13 +249,7 @@ pub(crate) fn send_parts(
 /// socket is connected for it, and to nothing afterwards.
 pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<u32> {
     let asked = socket::ask_route_mtu(&SockRef::from(&fd), to.local, to.remote);
-    // SAFETY: all-zero bytes are a valid sockaddr: its family is none (AF_UNSPEC), which ends a connection.
-    let nobody = unsafe { mem::zeroed::<libc::sockaddr>() };
-    // SAFETY: the descriptor is open; pointer and length describe a live sockaddr.
-    check(unsafe {
-        let len = mem::size_of_val(&nobody) as libc::socklen_t;
-        libc::connect(fd.as_raw_fd(), &raw const nobody, len)
-    })?;
+    rustix::net::connect_unspec(fd)?;
     bind_to_nobody(fd, to.local.is_ipv6());
     asked
 }

@@ -1,16 +1,16 @@
 //! UDP sockets as the driver needs them: bound to an interface, with large buffers, spread over
 //! shards.
 
-use core::mem;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{check, error_queue};
+use super::{error_queue, set_option};
 
 /// Bytes of kernel buffer asked for in each direction. A receive buffer must hold what arrives
 /// while the application thread has the CPU: 4 MiB are 5 ms at 6 Gbit/s.
@@ -100,31 +100,17 @@ fn hint_interface(socket: &Socket, index: u32, ipv6: bool) -> io::Result<()> {
     } else {
         (libc::IPPROTO_IP, libc::IP_UNICAST_IF)
     };
-    // SAFETY: the descriptor is open; pointer and length describe a live u32.
-    check(unsafe {
-        let len = mem::size_of_val(&value) as libc::socklen_t;
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
-    })?;
-    Ok(())
+    set_option(socket.as_fd(), level, option, &value)
 }
 
 /// Asks for large buffers: beyond the system's limit where we may, up to it otherwise.
 pub(crate) fn raise_buffers(socket: &Socket) {
-    for (force, plain) in
-        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-    {
-        let value = BUFFER_BYTES as libc::c_int;
-        let set = |option| {
-            // SAFETY: the descriptor is open; pointer and length describe a live c_int.
-            check(unsafe {
-                let len = mem::size_of_val(&value) as libc::socklen_t;
-                let value = (&raw const value).cast();
-                libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len)
-            })
-        };
-        if set(force).is_err() && set(plain).is_err() {
-            tracing::debug!("socket buffers stay at the system's default");
-        }
+    let received = sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES));
+    let sent = sockopt::set_socket_send_buffer_size_force(socket, BUFFER_BYTES)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, BUFFER_BYTES));
+    if received.and(sent).is_err() {
+        tracing::debug!("socket buffers stay at the system's default");
     }
 }
 
@@ -135,8 +121,8 @@ pub(crate) fn raise_buffers(socket: &Socket) {
 /// The system's. Linux before 5.14 cannot do it: the size is fixed from then on.
 pub fn begin_with_small_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX);
-    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, half)?;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, NOT_LOCKED)
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &half)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)
 }
 
 /// Gives the receive buffer of a TCP socket, whose size was set, back to the kernel's own tuning: it begins where that
@@ -147,27 +133,13 @@ pub fn begin_with_small_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> 
 pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
     /// What a new socket has by default (`tcp_rmem`), of which the window is half.
     const WINDOW: libc::c_int = 64 * 1_024;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, WINDOW)?;
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, WINDOW)?;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, NOT_LOCKED)
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &WINDOW)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, &WINDOW)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)
 }
 
 /// The kernel tunes the buffers of a socket.
 const NOT_LOCKED: libc::c_int = 0;
-
-fn set_option(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
-    check(unsafe {
-        let len = mem::size_of_val(&value) as libc::socklen_t;
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
-    })?;
-    Ok(())
-}
 
 /// Lets the kernel choose among the `shards` sockets of a group, in the order they were bound, by
 /// the top byte of the flow id; of a first SYN, which has none, by the last byte of its sender's:
@@ -177,17 +149,7 @@ pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Resul
     let mut program = shard_program(shards);
     let program =
         libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-    // SAFETY: the descriptor is open; the program lives until the call returns, which copies it.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            mem::size_of_val(&program) as libc::socklen_t,
-        )
-    })?;
-    Ok(())
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 /// Classic BPF over the UDP payload. Loads beyond the end of a short datagram end the program with
@@ -241,19 +203,8 @@ pub(crate) fn route_mtu_by_index(
 pub(super) fn ask_route_mtu(socket: &Socket, local: IpAddr, remote: SocketAddr) -> io::Result<u32> {
     socket.bind(&SocketAddr::new(local, 0).into())?;
     socket.connect(&remote.into())?;
-    let (level, option) = if remote.is_ipv6() {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_MTU)
-    };
-    let mut mtu: libc::c_int = 0;
-    let mut len = mem::size_of_val(&mtu) as libc::socklen_t;
-    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
-    check(unsafe {
-        let value = (&raw mut mtu).cast();
-        libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut len)
-    })?;
-    Ok(u32::try_from(mtu).unwrap_or(0))
+    let mtu = if remote.is_ipv6() { sockopt::ipv6_mtu(socket) } else { sockopt::ip_mtu(socket) };
+    Ok(mtu?)
 }
 
 #[cfg(test)]

@@ -4,12 +4,15 @@
 
 use core::task::{Context, Poll, ready};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use marline_time::Duration;
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use tokio::io::unix::AsyncFd;
-
-use super::check;
 
 /// A one-shot timer.
 #[derive(Debug)]
@@ -20,11 +23,8 @@ pub(crate) struct FineTimer {
 impl FineTimer {
     /// A timer that is not set. Needs a tokio runtime with I/O.
     pub(crate) fn new() -> io::Result<Self> {
-        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
-        // SAFETY: takes two integers and returns a new descriptor or -1.
-        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        // SAFETY: the descriptor is new, so nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(FineTimer { fd: crate::sys::watch(fd, tokio::io::Interest::READABLE)? })
     }
 
@@ -32,17 +32,12 @@ impl FineTimer {
     pub(crate) fn set(&self, delay: Duration) -> io::Result<()> {
         // A time of zero would stop the timer.
         let delay = delay.max(Duration::from_nanos(1));
-        let value = libc::timespec {
-            tv_sec: libc::time_t::try_from(delay.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: delay.subsec_nanos() as _,
+        let value = Timespec {
+            tv_sec: i64::try_from(delay.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: delay.subsec_nanos().into(),
         };
-        let interval = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = libc::itimerspec { it_interval: interval, it_value: value };
-        // SAFETY: the descriptor is ours and open; the pointers are to a live itimerspec, and null
-        // for the old value, which is allowed.
-        check(unsafe {
-            libc::timerfd_settime(self.fd.as_raw_fd(), 0, &raw const spec, core::ptr::null_mut())
-        })?;
+        let spec = Itimerspec { it_interval: Timespec::default(), it_value: value };
+        timerfd_settime(self.fd.get_ref(), TimerfdTimerFlags::empty(), &spec)?;
         Ok(())
     }
 
@@ -51,15 +46,9 @@ impl FineTimer {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             let mut count = [0u8; 8];
-            // SAFETY: the descriptor is ours; the buffer has the eight bytes a timerfd writes.
-            let read =
-                unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-            if read >= 0 {
-                return Poll::Ready(Ok(()));
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::WouldBlock {
-                return Poll::Ready(Err(error));
+            match rustix::io::read(self.fd.get_ref(), &mut count) {
+                Err(Errno::WOULDBLOCK) => {}
+                read => return Poll::Ready(read.map(drop).map_err(io::Error::from)),
             }
             guard.clear_ready();
         }

@@ -3,14 +3,14 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::raw::set_int;
+use super::set_option;
 
 /// A TCP socket takes only packets that no router has forwarded and that began with the largest
 /// TTL. IPv6 sockets may get IPv4 packets as well: both are set.
 pub(crate) fn refuse_below_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     const LARGEST: libc::c_int = 255;
     if ipv6 {
-        set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, LARGEST)?;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, &LARGEST)?;
     }
-    set_int(socket, libc::IPPROTO_IP, libc::IP_MINTTL, LARGEST)
+    set_option(socket, libc::IPPROTO_IP, libc::IP_MINTTL, &LARGEST)
 }

@@ -6,7 +6,7 @@ use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 use crate::schedulers::{
     Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, Fuso, FusoConfig, Lamps, LampsConfig,
     Measure, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig, Peekaboo,
-    PeekabooConfig, Raven, RavenConfig, Xlink, XlinkConfig,
+    PeekabooConfig, Raven, RavenConfig, WhenNear, XlinkConfig,
 };
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -54,7 +54,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         move || Box::new(Raven::new(config))
     })?;
     add_papd(registry)?;
-    add_xlink(registry)
+    registry.register_copies::<WhenNear>("xlink", xlink)
 }
 
 fn augur(parameters: &mut Parameters<'_>) -> AugurConfig {
@@ -190,18 +190,6 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
         parameters.refuse("least-window", "more than zero");
     }
     config
-}
-
-/// Over `lowest-rtt`, and as a wrapper over any scheduler for new data.
-fn add_xlink(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_scheduler_with("xlink", |parameters| {
-        let config = xlink(parameters);
-        move || Box::new(Xlink::new(config))
-    })?;
-    registry.register_scheduler_wrapper("xlink", |parameters| {
-        let config = xlink(parameters);
-        move |inner| Box::new(Xlink::around(inner, config))
-    })
 }
 
 fn xlink(parameters: &mut Parameters<'_>) -> XlinkConfig {

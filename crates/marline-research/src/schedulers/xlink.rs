@@ -32,12 +32,10 @@
 //! *Extra bytes:* those of the last round trip before each pause; of bulk next to nothing. *p99 of a small
 //! message:* as `redundant-idle`, since a small message leaves no time.
 
-use marline_algos::schedulers::copies::{copying_class, oldest_copy, queue_is_empty};
-use marline_algos::schedulers::{MinRtt, MinRttConfig, classes};
-use marline_policy::{
-    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SubflowView,
-};
+use marline_algos::schedulers::classes::{self, Class};
+use marline_algos::schedulers::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+use marline_algos::schedulers::{MinRtt, MinRttConfig};
+use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::{Duration, Rate};
 
 /// The two thresholds.
@@ -55,26 +53,17 @@ impl Default for XlinkConfig {
     }
 }
 
-/// Reinjects what is outstanding when nothing is left to send and little time is left.
+/// Copies of what is outstanding when nothing is left to send and little time is left.
 #[derive(Debug)]
-pub struct Xlink {
-    base: Box<dyn Scheduler>,
+pub struct WhenNear {
     config: XlinkConfig,
 }
 
-impl Xlink {
-    /// Over `lowest-rtt`, as published.
-    #[must_use]
-    pub fn new(config: XlinkConfig) -> Self {
-        Self::around(Box::new(MinRtt::new(MinRttConfig::BARE)), config)
-    }
+/// Reinjects what is outstanding when nothing is left to send and little time is left. By itself over `lowest-rtt`, as
+/// published.
+pub type Xlink = WithCopies<WhenNear>;
 
-    /// With this scheduler for new data.
-    #[must_use]
-    pub fn around(base: Box<dyn Scheduler>, config: XlinkConfig) -> Self {
-        Xlink { base, config }
-    }
-
+impl WhenNear {
     /// Whether the receiver needs what is outstanding soon enough to send it twice.
     fn permits(&self, cx: &SchedulerContext<'_>) -> bool {
         let left = time_left(cx);
@@ -85,16 +74,10 @@ impl Xlink {
     }
 }
 
-impl Default for Xlink {
-    fn default() -> Self {
-        Xlink::new(XlinkConfig::default())
-    }
-}
-
 /// The subflows that new data may use now.
 fn in_use<'a>(cx: &SchedulerContext<'a>) -> impl Iterator<Item = &'a SubflowView> {
     let class = classes::best_class(cx.subflows);
-    cx.subflows.iter().filter(move |view| class.is_some() && classes::Class::of(view) == class)
+    cx.subflows.iter().filter(move |view| class.is_some() && Class::of(view) == class)
 }
 
 /// How long it takes until the peer has all that was written; zero if nothing is known of the rates.
@@ -122,46 +105,22 @@ fn longest_delivery(cx: &SchedulerContext<'_>) -> Option<Duration> {
     carrying.filter_map(|view| Some(view.srtt?.saturating_add(view.rttvar))).max()
 }
 
-impl Scheduler for Xlink {
-    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        let decision = self.base.next_send(cx);
-        // Also the base may have something to repeat.
-        if !matches!(decision, Decision::Wait | Decision::WaitUntil(_)) || !queue_is_empty(cx) {
-            return decision;
+impl CopyRule for WhenNear {
+    type Config = XlinkConfig;
+
+    fn of(config: XlinkConfig) -> Self {
+        WhenNear { config }
+    }
+
+    fn base() -> MinRtt {
+        MinRtt::new(MinRttConfig::BARE)
+    }
+
+    fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
+        if !queue_is_empty(cx) || !self.permits(cx) {
+            return Decision::Wait;
         }
-        let Some(class) = copying_class(cx.subflows).filter(|_| self.permits(cx)) else {
-            return decision;
-        };
-        oldest_copy(class, cx.data_una, cx).unwrap_or(decision)
-    }
-
-    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        self.base.next_reinjection(item, cx)
-    }
-
-    fn on_event(
-        &mut self,
-        event: SchedulerEvent,
-        cx: &SchedulerContext<'_>,
-        out: &mut Vec<SchedulerAction>,
-    ) {
-        self.base.on_event(event, cx, out);
-    }
-
-    fn probe_patience(&self) -> Option<Duration> {
-        self.base.probe_patience()
-    }
-
-    fn watches_acks(&self) -> bool {
-        self.base.watches_acks()
-    }
-
-    fn watches_delivery(&self) -> bool {
-        self.base.watches_delivery()
-    }
-
-    fn watches_losses(&self) -> bool {
-        self.base.watches_losses()
+        oldest_copy(class, cx.data_una, cx).unwrap_or(Decision::Wait)
     }
 }
 

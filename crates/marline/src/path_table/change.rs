@@ -2,6 +2,11 @@
 
 /// A change of a path by hand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum PathChange {
     /// Use it (again).
     Up,

@@ -13,7 +13,12 @@ use super::{Entry, PathTable};
 use crate::health::{self, Reach, ServerReach, span};
 
 /// What a path is good for now.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum PathHealth {
     /// A server answered over it, and nothing has spoken against that since.
     Usable,
@@ -21,11 +26,17 @@ pub enum PathHealth {
     Degraded,
     /// It leads to no server that serves this client.
     Unreachable,
-    /// No server has been asked over it yet, or only just.
+    /// No server has been asked over it yet, or only just. A word of a newer version is read as this: it says nothing.
+    #[default]
+    #[cfg_attr(feature = "serde", serde(other))]
     Untried,
 }
 
 impl PathHealth {
+    /// All of them.
+    pub const ALL: [PathHealth; 4] =
+        [PathHealth::Usable, PathHealth::Degraded, PathHealth::Unreachable, PathHealth::Untried];
+
     /// The word for it: `usable`, `degraded`, `unreachable` or `untried`.
     #[must_use]
     pub const fn word(self) -> &'static str {

@@ -35,13 +35,13 @@ pub(super) fn listen(
     }
     shards.iter().for_each(|shard| shard.never_connect());
     let mut listen: Vec<SocketAddr> = Vec::new();
-    for &address in &config.listen {
+    for &address in &config.own.listen {
         let address = same_port(address, listen.last().copied());
         let bound = Shard::guard(shards, address);
         listen.push(bound.map_err(|source| BindError::Bind { address, source })?);
     }
     let port = listen.first().map_or(0, SocketAddr::port);
-    for further in &config.addresses {
+    for further in &config.own.addresses {
         let mut address = further.address;
         if address.port() == 0 {
             address.set_port(port);
@@ -74,8 +74,8 @@ impl Announced {
     /// The addresses of a configuration that went through [`announce`].
     pub(super) fn of(config: &ServerBuilder) -> Vec<Announced> {
         let locals = &config.transport.as_core().local_addresses;
-        let first = locals.len() - config.addresses.len() - config.advertised.len();
-        let pairs = config.addresses.iter().zip(&locals[first..]);
+        let first = locals.len() - config.own.addresses.len() - config.own.advertised.len();
+        let pairs = config.own.addresses.iter().zip(&locals[first..]);
         let announced = |(named, local): (&ServerAddress, &LocalAddress)| Announced {
             named: named.address,
             local: *local,
@@ -130,7 +130,7 @@ pub(super) fn follow_addresses(
     shards: &[Arc<ShardHandle>],
     addresses: &Arc<Mutex<Vec<Announced>>>,
 ) -> Option<AbortHandle> {
-    if config.addresses.is_empty() || matches!(config.carrier, Carrier::Tun(_)) {
+    if config.own.addresses.is_empty() || matches!(config.carrier, Carrier::Tun(_)) {
         return None;
     }
     let watcher = match Watcher::start() {
@@ -180,13 +180,13 @@ fn lock(addresses: &Mutex<Vec<Announced>>) -> MutexGuard<'_, Vec<Announced>> {
 
 /// Writes the addresses to announce into the connections' configuration.
 pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
-    let count = config.addresses.len() + config.advertised.len();
+    let count = config.own.addresses.len() + config.own.advertised.len();
     if count > MAX_ADDRESSES {
         let what = format!("{count} addresses to announce; at most {MAX_ADDRESSES} have an id");
         return Err(BindError::Config(what));
     }
-    let port = config.listen.first().map_or(0, SocketAddr::port);
-    for (at, further) in config.addresses.iter().enumerate() {
+    let port = config.own.listen.first().map_or(0, SocketAddr::port);
+    for (at, further) in config.own.addresses.iter().enumerate() {
         let id = AddressId(at as u8 + 1);
         let mut address = further.address;
         if address.port() == port {
@@ -213,10 +213,10 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
 
 /// Has connections say where this server is itself reached, and that what they were opened to is no place to join.
 fn advertise(config: &mut ServerBuilder) {
-    let first = config.addresses.len() + 1;
+    let first = config.own.addresses.len() + 1;
     let core = config.transport.as_core_mut();
-    core.deny_join_id0 |= !config.advertised.is_empty();
-    for (at, own) in config.advertised.iter().enumerate() {
+    core.deny_join_id0 |= !config.own.advertised.is_empty();
+    for (at, own) in config.own.advertised.iter().enumerate() {
         let id = AddressId((first + at) as u8);
         // Which of this machine's addresses a balancer or translator makes of it is not known here. It is announced
         // also on connections that came that way: they may be joined then (`Connection::on_add_addr`).

@@ -2,18 +2,15 @@
 
 use core::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_algos::Registry;
-use marline_core::{Limits, PathHealthMonitor};
 use marline_io::succession::{Estate, NativePart};
-use marline_io::{RawSockets, ResetSeed, SegmentLog, SharedEventObserver};
+use marline_io::{RawSockets, ResetSeed};
 use marline_policy::Role;
-use marline_time::Duration;
 
 use super::Server;
-use crate::{BindError, Carrier, Interactive, PolicyError, TransportConfig, multimob};
+use crate::builder::{Builder, OwnSettings};
+use crate::{BindError, Carrier, multimob};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
 const MAX_SHARDS: usize = 128;
@@ -51,26 +48,17 @@ const MAX_OWN: usize = 8;
 /// # Ok(())
 /// # }
 /// ```
+pub type ServerBuilder = Builder<ServerSettings>;
+
+/// What only a [`Server`] is configured with.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is opened before `bind`"]
-pub struct ServerBuilder {
-    pub(super) carrier: Carrier,
+pub struct ServerSettings {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) addresses: Vec<ServerAddress>,
     /// Where it is itself reached, if what it listens on is behind a balancer.
     pub(super) advertised: Vec<SocketAddr>,
     pub(super) shards: usize,
-    pub(super) transport: TransportConfig,
-    pub(super) capture_dir: Option<PathBuf>,
-    pub(super) capture_secrets: bool,
-    pub(super) tap: Option<SegmentLog>,
-    pub(super) events: Option<SharedEventObserver>,
-    pub(super) registry: Arc<Registry>,
-    pub(super) path_health: Option<PathHealthMonitor>,
-    pub(super) monitor: bool,
-    pub(super) limits: Limits,
     pub(super) backlog: usize,
-    pub(super) busy_poll: Duration,
     pub(super) reset_seed: Option<ResetSeed>,
     /// Number among the processes that share the addresses.
     pub(super) generation: u8,
@@ -78,25 +66,18 @@ pub struct ServerBuilder {
     inherited: Arc<Mutex<Option<Estate>>>,
 }
 
-impl Default for ServerBuilder {
+impl OwnSettings for ServerSettings {
+    const ROLE: Role = Role::Server;
+}
+
+impl Default for ServerSettings {
     fn default() -> Self {
-        ServerBuilder {
-            carrier: Carrier::Udp,
+        ServerSettings {
             listen: Vec::new(),
             addresses: Vec::new(),
             advertised: Vec::new(),
             shards: 1,
-            transport: TransportConfig::default(),
-            capture_dir: None,
-            capture_secrets: false,
-            tap: None,
-            events: None,
-            registry: Arc::new(Registry::default()),
-            path_health: None,
-            monitor: false,
-            limits: Limits::default(),
             backlog: 1_024,
-            busy_poll: Duration::ZERO,
             reset_seed: None,
             generation: 0,
             inherited: Arc::default(),
@@ -105,24 +86,18 @@ impl Default for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// How segments travel. Default: in UDP datagrams.
-    pub fn carrier(&mut self, carrier: Carrier) -> &mut Self {
-        self.carrier = carrier;
-        self
-    }
-
     /// Adds an address to listen on (UDP or TCP, as the carrier has it); port 0 lets the system choose
     /// one. `[::]` stands for all addresses of both families, or of IPv6 alone where an IPv4 address is
     /// added with the same port.
     pub fn listen(&mut self, address: SocketAddr) -> &mut Self {
-        self.listen.push(address);
+        self.own.listen.push(address);
         self
     }
 
     /// Adds an address to announce to clients, in the order of their address ids from 1 on. Native
     /// carriers also listen on it. At most 254.
     pub fn announce(&mut self, address: ServerAddress) -> &mut Self {
-        self.addresses.push(address);
+        self.own.addresses.push(address);
         self
     }
 
@@ -132,116 +107,32 @@ impl ServerBuilder {
     /// balancer's. It is not listened on for its sake: it must lead to an address that is. At most 8, and one for each
     /// family that clients have.
     pub fn advertise(&mut self, address: SocketAddr) -> &mut Self {
-        self.advertised.push(address);
+        self.own.advertised.push(address);
         self
     }
 
     /// Where it is itself reached, as far as that was said.
     #[must_use]
     pub fn advertised(&self) -> &[SocketAddr] {
-        &self.advertised
+        &self.own.advertised
     }
 
     /// Endpoints that share the ports, each with a thread's worth of work: a power of two, at most 128.
     /// Raw sockets that were opened before must be [for as many](RawSockets::open_for). Default: 1.
     pub fn shards(&mut self, shards: usize) -> &mut Self {
-        self.shards = shards;
+        self.own.shards = shards;
         self
     }
 
     /// How many endpoints share the ports.
     #[must_use]
     pub const fn get_shards(&self) -> usize {
-        self.shards
-    }
-
-    /// How connections behave: replaces every setting of connections made before, those by name too.
-    pub fn transport(&mut self, transport: impl Into<TransportConfig>) -> &mut Self {
-        self.transport = transport.into();
-        self
-    }
-
-    /// The settings of connections, to be read or changed.
-    pub const fn transport_mut(&mut self) -> &mut TransportConfig {
-        &mut self.transport
-    }
-
-    /// The settings of connections so far.
-    #[must_use]
-    pub const fn get_transport(&self) -> &TransportConfig {
-        &self.transport
-    }
-
-    /// The policies that can be chosen by name, before and while connections run. Default: the
-    /// built-in ones.
-    pub fn registry(&mut self, registry: impl Into<Arc<Registry>>) -> &mut Self {
-        self.registry = registry.into();
-        self
-    }
-
-    /// The scheduler of new connections, by name and parameters (`redundant-idle`).
-    ///
-    /// # Errors
-    /// The registry has no such scheduler, or a parameter is wrong; the error lists what there is.
-    pub fn scheduler(&mut self, spec: &str) -> Result<&mut Self, PolicyError> {
-        let scheduler = self.registry.scheduler(spec)?;
-        self.transport.scheduler(scheduler);
-        Ok(self)
-    }
-
-    /// The path manager of new connections, by name and parameters (`full-mesh`).
-    ///
-    /// # Errors
-    /// The registry has no such path manager, or a parameter is wrong; the error lists what there is.
-    pub fn path_manager(&mut self, spec: &str) -> Result<&mut Self, PolicyError> {
-        let path_manager = self.registry.path_manager(spec)?;
-        self.transport.path_manager(path_manager);
-        Ok(self)
-    }
-
-    /// Follows every client's choice of path, with the given parameters. Without it, a server follows
-    /// those clients that ask for it.
-    pub fn interactive(&mut self, parameters: Interactive) -> &mut Self {
-        multimob::interactive(self.transport.as_core_mut(), Role::Server, parameters);
-        self.path_health = Some(parameters.path_health_monitor());
-        self
-    }
-
-    /// What all connections of the process learn of each other's paths; clones are one monitor, and
-    /// every client and server of a process may share it. Default: each connection for itself.
-    pub fn path_health_monitor(&mut self, monitor: Option<PathHealthMonitor>) -> &mut Self {
-        self.path_health = monitor;
-        self
-    }
-
-    /// The path health monitor so far.
-    #[must_use]
-    pub const fn get_path_health_monitor(&self) -> Option<&PathHealthMonitor> {
-        self.path_health.as_ref()
-    }
-
-    /// After each exchange the driver polls its sockets for this long before it sleeps, at most
-    /// [`LONGEST_BUSY_POLL`](crate::LONGEST_BUSY_POLL): an answer that comes within that time is read some
-    /// microseconds sooner, and a processor is busy meanwhile. Default: zero, not at all.
-    pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
-        self.busy_poll = length;
-        self
-    }
-
-    /// Bounds on what peers may make it hold, per shard.
-    pub fn limits(&mut self, limits: Limits) -> &mut Self {
-        self.limits = limits;
-        self
-    }
-
-    /// The bounds, to be read or changed.
-    pub const fn limits_mut(&mut self) -> &mut Limits {
-        &mut self.limits
+        self.own.shards
     }
 
     /// Connections that may wait for [`Server::accept`]; more are refused. Default: 1,024.
     pub fn backlog(&mut self, backlog: usize) -> &mut Self {
-        self.backlog = backlog;
+        self.own.backlog = backlog;
         self
     }
 
@@ -249,38 +140,7 @@ impl ServerBuilder {
     /// tell its clients, as soon as they send, that their connections are gone. Without one, they find
     /// out by their timers.
     pub fn reset_seed(&mut self, seed: ResetSeed) -> &mut Self {
-        self.reset_seed = Some(seed);
-        self
-    }
-
-    /// Emit [monitor events](Server::monitor). Default: no.
-    pub fn monitor(&mut self, monitor: bool) -> &mut Self {
-        self.monitor = monitor;
-        self
-    }
-
-    /// Writes one pcapng file per listening address into this directory, without MPTCP keys, tokens and
-    /// HMACs.
-    pub fn capture_dir(&mut self, dir: impl Into<PathBuf>) -> &mut Self {
-        self.capture_dir = Some(dir.into());
-        self
-    }
-
-    /// Leaves MPTCP keys, tokens and HMACs in captures, with which a reader can disturb connections.
-    pub fn capture_secrets(&mut self, keep: bool) -> &mut Self {
-        self.capture_secrets = keep;
-        self
-    }
-
-    /// An observer of all events and all traffic of its connections, such as a trace. It costs time with each segment.
-    pub fn event_observer(&mut self, observer: SharedEventObserver) -> &mut Self {
-        self.events = Some(observer);
-        self
-    }
-
-    /// Log of segments, for diagnosis.
-    pub fn segment_log(&mut self, log: SegmentLog) -> &mut Self {
-        self.tap = Some(log);
+        self.own.reset_seed = Some(seed);
         self
     }
 
@@ -292,18 +152,18 @@ impl ServerBuilder {
     /// [`BindError::Bind`]: a port is taken, an address is not this machine's, or a privilege is
     /// missing.
     pub fn reserve(&mut self, sockets: Arc<RawSockets>) -> Result<&mut Self, BindError> {
-        self.listen = on_both_families(&self.listen);
-        for address in &mut self.listen {
+        self.own.listen = on_both_families(&self.own.listen);
+        for address in &mut self.own.listen {
             let reserved = sockets.reserve(*address);
             *address = reserved.map_err(|source| BindError::Bind { address: *address, source })?;
         }
-        let port = self.listen.first().map_or(0, SocketAddr::port);
-        for further in &mut self.addresses {
+        let port = self.own.listen.first().map_or(0, SocketAddr::port);
+        for further in &mut self.own.addresses {
             if further.address.port() == 0 {
                 further.address.set_port(port);
             }
             let address = further.address;
-            if !self.listen.iter().any(|listen| covers(*listen, address)) {
+            if !self.own.listen.iter().any(|listen| covers(*listen, address)) {
                 let reserved = sockets.reserve(address);
                 reserved.map_err(|source| BindError::Bind { address, source })?;
             }
@@ -341,8 +201,8 @@ impl ServerBuilder {
         let is_own = |(name, _): &(String, OwnedFd)| RawSockets::takes(name);
         let (own, further) = std::mem::take(&mut estate.further).into_iter().partition(is_own);
         estate.further = own;
-        self.reset_seed = Some(estate.seed);
-        self.generation = estate.generation;
+        self.own.reset_seed = Some(estate.seed);
+        self.own.generation = estate.generation;
         *self.lock_inherited() = Some(estate);
         further
     }
@@ -353,19 +213,19 @@ impl ServerBuilder {
     }
 
     fn lock_inherited(&self) -> MutexGuard<'_, Option<Estate>> {
-        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The addresses to listen on so far.
     #[must_use]
     pub fn listen_addrs(&self) -> &[SocketAddr] {
-        &self.listen
+        &self.own.listen
     }
 
     /// The addresses to announce so far.
     #[must_use]
     pub fn announced(&self) -> &[ServerAddress] {
-        &self.addresses
+        &self.own.addresses
     }
 
     /// Opens the listening sockets. The builder can be used again. Needs a tokio runtime with I/O and
@@ -375,29 +235,29 @@ impl ServerBuilder {
     /// An address cannot be bound, or the configuration contradicts itself.
     pub async fn bind(&self) -> Result<Server, BindError> {
         let wrong = |what: &str| Err(BindError::Config(what.to_owned()));
-        if !self.shards.is_power_of_two() || self.shards > MAX_SHARDS {
-            let shards = self.shards;
+        if !self.own.shards.is_power_of_two() || self.own.shards > MAX_SHARDS {
+            let shards = self.own.shards;
             return wrong(&format!(
                 "shards must be a power of two up to {MAX_SHARDS}, not {shards}"
             ));
         }
-        if self.listen.is_empty() {
+        if self.own.listen.is_empty() {
             return wrong("no address to listen on");
         }
-        if self.advertised.len() > MAX_OWN {
-            let count = self.advertised.len();
+        if self.own.advertised.len() > MAX_OWN {
+            let count = self.own.advertised.len();
             return wrong(&format!("{count} own addresses to advertise; at most {MAX_OWN}"));
         }
         let aims = |at: &SocketAddr| {
             at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
         };
-        if let Some(aimless) = self.advertised.iter().find(|at| !aims(at)) {
+        if let Some(aimless) = self.own.advertised.iter().find(|at| !aims(at)) {
             return wrong(&format!(
                 "{aimless} cannot be advertised: it names no port of one machine"
             ));
         }
         let mut config = self.clone();
-        config.listen = on_both_families(&config.listen);
+        config.own.listen = on_both_families(&config.own.listen);
         multimob::allow_following(config.transport.as_core_mut());
         Server::open(config)
     }

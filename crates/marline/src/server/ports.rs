@@ -23,7 +23,7 @@ pub(super) fn open(
     shards: &[Arc<ShardHandle>],
 ) -> Result<(Vec<SocketAddr>, Vec<LinkListener>), BindError> {
     let (mut listen, mut listeners) = (Vec::new(), Vec::new());
-    for address in &config.listen {
+    for address in &config.own.listen {
         let address = same_port(*address, listen.last().copied());
         let opened = if address.port() == 0 && config.carrier.has_links() {
             open_chosen(shards, address)
@@ -37,8 +37,8 @@ pub(super) fn open(
         listen.push(address);
         listeners.extend(listener);
     }
-    if config.shards > 1
-        && let Err(error) = shards[0].spread_over(config.shards as u8)
+    if config.own.shards > 1
+        && let Err(error) = shards[0].spread_over(config.own.shards as u8)
     {
         tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
     }

@@ -66,7 +66,7 @@ impl Server {
         let listeners = lock(&place.listeners);
         let copy = |listener: &LinkListener| Ok((listener.local, listener.copy()?));
         let copies = listeners.open.iter().map(copy).collect::<std::io::Result<_>>().map_err(io)?;
-        let Some(seed) = self.inner.config.reset_seed else {
+        let Some(seed) = self.inner.config.own.reset_seed else {
             return Err(BindError::Config("there is no seed of resets".to_owned()));
         };
         Ok(Estate {
@@ -134,7 +134,7 @@ pub(super) fn adopt_sockets(
     let mut before = None;
     let mut listen = Vec::new();
     let first = sockets.iter().filter(|(shard, ..)| *shard == 0).map(|(_, local, _)| *local);
-    for (wanted, local) in config.listen.iter().zip(first) {
+    for (wanted, local) in config.own.listen.iter().zip(first) {
         let wanted = same_port(*wanted, before);
         if wanted.ip() != local.ip() || wanted.port() != 0 && wanted.port() != local.port() {
             return Err(changed(config));
@@ -142,7 +142,7 @@ pub(super) fn adopt_sockets(
         before = Some(local);
         listen.push(local);
     }
-    let fits = listen.len() == config.listen.len()
+    let fits = listen.len() == config.own.listen.len()
         && sockets.len() == listen.len() * shards.len()
         && sockets
             .iter()
@@ -166,12 +166,12 @@ pub(super) fn adopt_sockets(
 }
 
 pub(super) fn changed(config: &ServerBuilder) -> BindError {
-    let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+    let listen: Vec<String> = config.own.listen.iter().map(ToString::to_string).collect();
     BindError::Config(format!(
         "an upgrade takes over the addresses and the number of threads: {} with {} is not what the running process \
          has, and needs a restart",
         listen.join(" "),
-        config.shards
+        config.own.shards
     ))
 }
 

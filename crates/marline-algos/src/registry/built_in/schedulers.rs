@@ -2,9 +2,9 @@
 
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
-    Auto, AutoConfig, AutoRedundant, AutoRedundantConfig, BudgetConfig, BurstEnd, BurstEndConfig,
-    Coded, CodedConfig, Deadline, DeadlineConfig, Hedged, HedgedConfig, Probing, ProbingConfig,
-    Redundant, RedundantIdle, Without,
+    Auto, AutoConfig, AutoRedundantConfig, BudgetConfig, BurstEndConfig, CodedConfig,
+    DeadlineConfig, Doubts, Hedge, HedgedConfig, IdlePaths, InDanger, ProbingConfig, Redundant,
+    Repairs, Tail, WhenIdle, Without,
 };
 use marline_policy::Terms;
 use marline_time::Rate;
@@ -24,60 +24,13 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
 
 /// Each as a scheduler over `min-rtt`, and those that only add copies also as wrappers.
 fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_scheduler(NamedScheduler::new("redundant-idle", || {
-        Box::<RedundantIdle>::default()
-    }))?;
-    registry.register_scheduler_wrapper("redundant-idle", |_| {
-        |inner| Box::new(RedundantIdle::around(inner, ()))
-    })?;
-    registry.register_scheduler_with("burst-end", |parameters| {
-        let config = burst_end(parameters);
-        move || Box::new(BurstEnd::new(config))
-    })?;
-    registry.register_scheduler_wrapper("burst-end", |parameters| {
-        let config = burst_end(parameters);
-        move |inner| Box::new(BurstEnd::around(inner, config))
-    })?;
-    registry.register_scheduler_with("coded", |parameters| {
-        let config = coded(parameters);
-        move || Box::new(Coded::new(config))
-    })?;
-    registry.register_scheduler_wrapper("coded", |parameters| {
-        let config = coded(parameters);
-        move |inner| Box::new(Coded::around(inner, config))
-    })?;
-    registry.register_scheduler_with("probing", |parameters| {
-        let config = probing(parameters);
-        move || Box::new(Probing::new(config))
-    })?;
-    registry.register_scheduler_wrapper("probing", |parameters| {
-        let config = probing(parameters);
-        move |inner| Box::new(Probing::around(inner, config))
-    })?;
-    registry.register_scheduler_with("hedged", |parameters| {
-        let config = hedged(parameters);
-        move || Box::new(Hedged::new(config))
-    })?;
-    registry.register_scheduler_wrapper("hedged", |parameters| {
-        let config = hedged(parameters);
-        move |inner| Box::new(Hedged::around(inner, config))
-    })?;
-    registry.register_scheduler_with("auto-redundant", |parameters| {
-        let config = auto_redundant(parameters);
-        move || Box::new(AutoRedundant::new(config))
-    })?;
-    registry.register_scheduler_wrapper("auto-redundant", |parameters| {
-        let config = auto_redundant(parameters);
-        move |inner| Box::new(AutoRedundant::around(inner, config))
-    })?;
-    registry.register_scheduler_with("deadline", |parameters| {
-        let config = deadline(parameters);
-        move || Box::new(Deadline::new(config))
-    })?;
-    registry.register_scheduler_wrapper("deadline", |parameters| {
-        let config = deadline(parameters);
-        move |inner| Box::new(Deadline::around(inner, config))
-    })
+    registry.register_copies::<WhenIdle>("redundant-idle", |_| ())?;
+    registry.register_copies::<Tail>("burst-end", burst_end)?;
+    registry.register_copies::<Repairs>("coded", coded)?;
+    registry.register_copies::<IdlePaths>("probing", probing)?;
+    registry.register_copies::<Hedge<()>>("hedged", hedged)?;
+    registry.register_copies::<Hedge<Doubts>>("auto-redundant", auto_redundant)?;
+    registry.register_copies::<Hedge<InDanger>>("deadline", deadline)
 }
 
 fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {

@@ -1,4 +1,4 @@
-use marline_policy::{Forecast, SubflowId, SubflowView};
+use marline_policy::{Decision, Forecast, Scheduler as _, SubflowId, SubflowView};
 use marline_testkit::views::{Stream, ms, view};
 use marline_time::{Duration, Instant};
 

@@ -1,3 +1,4 @@
+use marline_policy::Scheduler as _;
 use marline_testkit::views::{Stream, drain, full, range, view};
 
 use super::*;

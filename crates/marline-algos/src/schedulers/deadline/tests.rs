@@ -1,4 +1,4 @@
-use marline_policy::{Forecast, SubflowId};
+use marline_policy::{Decision, Forecast, Scheduler as _, SubflowId};
 use marline_testkit::views::{Stream, ms, send, view};
 
 use super::*;

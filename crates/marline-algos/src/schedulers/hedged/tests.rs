@@ -1,4 +1,4 @@
-use marline_policy::Forecast;
+use marline_policy::{Forecast, Scheduler};
 use marline_testkit::views::{MSS, Stream, backup, full, ms, range, send, view};
 
 use super::*;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::config::ClientQuota;
 use crate::config::server::ServerOptions;
 use crate::control::protocol::Quota;
+use crate::control::views;
 use crate::path_table::align;
 use crate::times::ago;
 
@@ -63,7 +64,7 @@ pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Listed
             to_targets: tally.sent_bytes,
             from_targets: tally.received_bytes,
             month_bytes: tally.period_bytes,
-            quota: quota.map(|quota| Quota::from(&QuotaUse::of(*quota, &tally, now_unix_s))),
+            quota: quota.map(|quota| views::quota(&QuotaUse::of(*quota, &tally, now_unix_s))),
         }
     });
     Ok(Listed { clients: clients.collect() })

@@ -1,4 +1,4 @@
-//! Reports on settings that changed, on quotas, and on where a client's streams lead.
+//! Reports on settings that changed, and on where a client's streams lead.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,37 +37,6 @@ impl PendingSetting {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let (in_force, wanted) = (shown(&self.in_force), shown(&self.wanted));
         format!("{} (in force: {in_force}, in the file: {wanted})", self.setting)
-    }
-}
-
-/// How much of a quota is used this month.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Quota {
-    /// Bytes that may be used.
-    pub bytes: u64,
-    /// Bytes that are.
-    pub used_bytes: u64,
-    /// Share beyond which it is spared, percent.
-    pub soft_percent: u8,
-    /// End of the month, in seconds since 1970.
-    pub until_unix_s: u64,
-    /// `within`, `soft` (beyond that share) or `hard` (used up).
-    pub standing: String,
-    /// The same in words.
-    pub text: String,
-}
-
-impl Quota {
-    /// In words, with what follows from it.
-    #[must_use]
-    pub fn words(&self) -> String {
-        let more = match self.standing.as_str() {
-            "soft" => ": beyond the soft limit",
-            "hard" => ": used up",
-            _ => "",
-        };
-        format!("{}{more}", self.text)
     }
 }
 

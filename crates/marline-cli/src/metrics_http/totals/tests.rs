@@ -1,7 +1,6 @@
 //! Test of the totals: what outlives connections, labels, histograms.
 
 use super::*;
-use crate::control::protocol::Radio;
 
 fn subflow(local: &str, sent: u64) -> Subflow {
     Subflow {
@@ -31,7 +30,7 @@ fn totals_grow_by_differences_and_outlive_connections() {
         local: Some(address.into()),
         ..Path { name: "wlan0".into(), ..Path::default() }
     };
-    totals.paths(&[wlan("192.0.2.7"), wlan("10.0.0.2")], &[]);
+    totals.paths(&[wlan("192.0.2.7"), wlan("10.0.0.2")]);
     totals.sample(&[connection(1, 100, vec![subflow(wifi, 150)])]);
     totals.sample(&[
         connection(1, 130, vec![subflow(wifi, 200)]),
@@ -83,18 +82,11 @@ fn datagrams_are_counted_once_they_are_carried() {
 }
 
 #[test]
-fn radios_have_their_joules() {
+fn interfaces_have_their_state() {
     let totals = Totals::new(Side::Client, "client");
-    let radio = Radio { traffic_j: 12.5, idle_j: 0.25, promotions: 2, ..Radio::default() };
-    let lte = Path { name: "wwan0".into(), radio: Some(radio), ..Path::default() };
-    let health = "unreachable".to_owned();
-    totals.paths(&[Path { name: "eth0".into(), health, ..Path::default() }, lte], &[]);
+    let path = |name: &str, health| Path { name: name.into(), health, ..Path::default() };
+    totals.paths(&[path("eth0", PathHealth::Unreachable), path("wwan0", PathHealth::Untried)]);
     let text = totals.render();
-    let of = |cause| format!("marline_path_radio_joules{{interface=\"wwan0\",cause=\"{cause}\"}}");
-    assert_eq!((value(&text, &of("traffic")), value(&text, &of("idle"))), (12.5, 0.25));
-    let woken = "marline_path_radio_promotions_total{interface=\"wwan0\"}";
-    assert_eq!(value(&text, woken), 2.0);
-    assert!(!text.contains("joules{interface=\"eth0\""));
     let state = |state| format!("marline_interface_state{{interface=\"eth0\",state=\"{state}\"}}");
     assert_eq!(value(&text, &state("unreachable")), 1.0, "it is down");
     assert_eq!(value(&text, &state("usable")), 0.0);

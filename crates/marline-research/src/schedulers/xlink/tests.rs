@@ -1,4 +1,4 @@
-use marline_policy::SubflowId;
+use marline_policy::{Scheduler as _, SubflowId};
 use marline_testkit::views::{MSS, Stream, backup, drain, full, gone, ms, send, silent, view};
 
 use super::*;

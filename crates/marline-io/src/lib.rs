@@ -38,7 +38,7 @@ pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
 pub use net::{
     GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Pref64Listener, PrefixAnswer,
-    Watcher, discover_nat64, is_local_address, lookup_over, resolvers_of,
+    Watcher, discover_nat64, dns_query, is_local_address, lookup_over, resolvers_of,
 };
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};

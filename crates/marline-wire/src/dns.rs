@@ -1,5 +1,7 @@
 //! Records of DNS messages (RFC 1035, 4.1), as far as they have to be found; names are passed over.
 
+use core::net::IpAddr;
+
 /// Bytes of the header.
 pub const DNS_HEADER_LEN: usize = 12;
 /// Types of records that have addresses.
@@ -22,6 +24,18 @@ pub struct DnsRecord<'a> {
     pub data: &'a [u8],
     /// Where these begin in the message, in which names may refer to earlier ones.
     pub data_at: usize,
+}
+
+impl DnsRecord<'_> {
+    /// Its address, if it has one.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        match self.kind {
+            DNS_A => Some(IpAddr::from(<[u8; 4]>::try_from(self.data).ok()?)),
+            DNS_AAAA => Some(IpAddr::from(<[u8; 16]>::try_from(self.data).ok()?)),
+            _ => None,
+        }
+    }
 }
 
 /// Where the name that begins at `at` ends; `None`: nowhere in the message.

@@ -51,29 +51,14 @@ const LEAST_SEGMENTS: u64 = 4;
 /// What is left of the measured rate for the pace.
 const PACING_MARGIN: f64 = 0.99;
 
-/// The numbers of BBR that can be chosen.
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub struct BbrConfig {
-    /// Rounds over which the largest delivery rate counts.
-    pub rate_rounds: u32,
-    /// Time for which the smallest RTT counts.
-    pub rtt_window: Duration,
-    /// Duration of the reduced flight that reveals the RTT.
-    pub probe_rtt: Duration,
-    /// Window in multiples of rate x RTT while probing for bandwidth.
-    pub window_gain: f64,
-}
-
-impl Default for BbrConfig {
-    fn default() -> Self {
-        BbrConfig {
-            rate_rounds: 10,
-            rtt_window: Duration::from_secs(10),
-            probe_rtt: Duration::from_millis(200),
-            window_gain: 2.0,
-        }
-    }
-}
+/// Rounds over which the largest delivery rate counts.
+const RATE_ROUNDS: u64 = 10;
+/// Time for which the smallest RTT counts.
+const RTT_WINDOW: Duration = Duration::from_secs(10);
+/// Duration of the reduced flight that reveals the RTT.
+const PROBE_RTT: Duration = Duration::from_millis(200);
+/// Window in multiples of rate x RTT while probing for bandwidth.
+const WINDOW_GAIN: f64 = 2.0;
 
 /// How a loss shapes the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -89,7 +74,6 @@ enum Repair {
 /// BBR congestion control of one subflow.
 #[derive(Debug)]
 pub struct Bbr {
-    config: BbrConfig,
     mss: u64,
     initial_window: u64,
     state: State,
@@ -117,15 +101,14 @@ pub struct Bbr {
 impl Bbr {
     /// A controller that starts with `initial_window` bytes.
     #[must_use]
-    pub fn new(mss: u32, initial_window: u64, now: Instant, config: BbrConfig) -> Self {
+    pub fn new(mss: u32, initial_window: u64, now: Instant) -> Self {
         Bbr {
-            config,
             mss: u64::from(mss.max(1)),
             initial_window,
             state: State::Startup,
             rounds: Rounds::default(),
-            rate: MaxRate::new(u64::from(config.rate_rounds.max(1))),
-            rtt: LeastRtt::new(config.rtt_window, now),
+            rate: MaxRate::new(RATE_ROUNDS),
+            rtt: LeastRtt::new(RTT_WINDOW, now),
             pipe: FullPipe::default(),
             evidence: RoundEvidence::default(),
             window: initial_window.max(u64::from(mss.max(1))),
@@ -207,7 +190,7 @@ impl Bbr {
     fn watch_rtt(&mut self, ack: &AckSample, new_round: bool) {
         let expired = self.rtt.on_sample(ack.now, ack.rtt);
         let probing = matches!(self.state, State::ProbeRtt(_));
-        if expired && !self.after_idle && !probing && !self.config.probe_rtt.is_zero() {
+        if expired && !self.after_idle && !probing {
             self.save_window();
             self.state = State::ProbeRtt(ProbeRtt::default());
         }
@@ -215,7 +198,7 @@ impl Bbr {
         if let State::ProbeRtt(probe) = &mut self.state {
             self.held_back_until = ack.total_delivered + ack.bytes_in_flight;
             let small = ack.bytes_in_flight <= least;
-            let (count, over) = probe.on_ack(ack.now, self.config.probe_rtt, small, new_round);
+            let (count, over) = probe.on_ack(ack.now, PROBE_RTT, small, new_round);
             if count {
                 self.rounds.restart(ack.total_delivered);
             }
@@ -263,7 +246,7 @@ impl Bbr {
         if self.repair == Repair::Conserve {
             self.window = self.window.max(conserved);
         } else {
-            let target = self.target(self.state.window_gain(self.config.window_gain));
+            let target = self.target(self.state.window_gain(WINDOW_GAIN));
             let grown = self.window + ack.delivered;
             if self.pipe.is_full() {
                 self.window = grown.min(target);

@@ -8,7 +8,7 @@ mod reno;
 mod shared_bottleneck;
 pub mod window;
 
-pub use bbr::{Bbr, BbrConfig};
+pub use bbr::Bbr;
 pub use cubic::{Cubic, RenoEstimate};
 pub use cubic_westwood::CubicWestwood;
 pub use reno::Reno;

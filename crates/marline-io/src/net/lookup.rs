@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::io;
 
 use marline_time::Rng as _;
-use marline_wire::{DNS_AAAA, DNS_HEADER_LEN, DnsRecord, dns_answers};
+use marline_wire::{DNS_A, DNS_AAAA, DNS_HEADER_LEN, dns_answers};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
@@ -18,7 +18,6 @@ use crate::LocalEnd;
 use crate::random::SecretRng;
 use crate::sys::socket;
 
-const DNS_A: u16 = 1;
 /// Longest name (RFC 1035), and longest label of one.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
@@ -45,14 +44,13 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
     let resolvers = resolvers_of((end.interface.0.as_str(), end.interface.1));
     let reachable = |to: &&SocketAddr| to.is_ipv4() == end.bound.is_ipv4();
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
-    let name = encode_name(host)?;
+    let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
+    let mut questions =
+        [Question::new([a, b], host, DNS_A)?, Question::new([c, d], host, DNS_AAAA)?];
     if resolvers.is_empty() {
         return Ok(Vec::new());
     }
     let socket = open_socket(end)?;
-    let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
-    let mut questions =
-        [([a, b], DNS_A), ([c, d], DNS_AAAA)].map(|(id, kind)| Question::new(id, &name, kind));
     for _ in 0..TRIES {
         for question in questions.iter().filter(|question| question.addresses.is_none()) {
             for resolver in &resolvers {
@@ -76,31 +74,18 @@ struct Question {
 }
 
 impl Question {
-    fn new(id: [u8; 2], name: &[u8], kind: u16) -> Question {
-        // Recursion desired, one question, no records.
-        let mut bytes = [&id[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0], name].concat();
-        bytes.extend(kind.to_be_bytes());
-        bytes.extend([0, 1]);
-        Question { bytes, kind, addresses: None }
+    fn new(id: [u8; 2], host: &str, kind: u16) -> io::Result<Question> {
+        Ok(Question { bytes: dns_query(id, host, kind)?, kind, addresses: None })
     }
 
     /// Takes an answer, if it is one to this question. A resolver's own failure is not an answer.
     fn take(&mut self, answer: &[u8]) {
         if matches!(response_code(&self.bytes, answer), Some(0 | NXDOMAIN)) {
             let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
-            let found = records.filter_map(|record| address_of(&record, self.kind));
+            let of_kind = records.filter(|record| record.kind == self.kind);
+            let found = of_kind.filter_map(|record| record.address());
             self.addresses = Some(found.take(MOST_ADDRESSES).collect());
         }
-    }
-}
-
-fn address_of(record: &DnsRecord<'_>, kind: u16) -> Option<IpAddr> {
-    if record.kind != kind {
-        return None;
-    }
-    match kind {
-        DNS_A => Some(IpAddr::from(<[u8; 4]>::try_from(record.data).ok()?)),
-        _ => Some(IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?)),
     }
 }
 
@@ -144,8 +129,11 @@ pub(super) fn response_code(query: &[u8], answer: &[u8]) -> Option<u8> {
     (is_answer && is_to_this).then_some(answer[3] & 0x0f)
 }
 
-/// A name as labels with their lengths.
-fn encode_name(host: &str) -> io::Result<Vec<u8>> {
+/// A query for the records of this type of a host (RFC 1035, 4.1), with recursion desired.
+///
+/// # Errors
+/// The name is not valid.
+pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
     let host = host.trim_end_matches('.');
     let labels = host.split('.');
     let fits = |label: &str| (1..=LONGEST_LABEL).contains(&label.len()) && label.is_ascii();
@@ -153,13 +141,16 @@ fn encode_name(host: &str) -> io::Result<Vec<u8>> {
         let text = format!("{host:?} is not a valid host name");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    let mut name = Vec::with_capacity(host.len() + 2);
+    // One question, no records.
+    let mut query = [&id[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
     for label in labels {
-        name.push(label.len() as u8);
-        name.extend(label.as_bytes());
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
     }
-    name.push(0);
-    Ok(name)
+    query.push(0);
+    query.extend(kind.to_be_bytes());
+    query.extend([0, 1]);
+    Ok(query)
 }
 
 /// A socket whose packets leave by the end's interface.
@@ -195,7 +186,7 @@ mod tests {
     }
 
     fn question(kind: u16) -> Question {
-        Question::new([7, 9], &encode_name("Server.example.").unwrap(), kind)
+        Question::new([7, 9], "Server.example.", kind).unwrap()
     }
 
     #[test]
@@ -228,9 +219,11 @@ mod tests {
 
     #[test]
     fn names_are_encoded_or_refused() {
-        assert_eq!(encode_name("a.bc").unwrap(), b"\x01a\x02bc\x00");
+        let query = dns_query([7, 9], "a.bc", DNS_AAAA).unwrap();
+        assert_eq!(query[..4], [7, 9, 1, 0]);
+        assert_eq!(&query[DNS_HEADER_LEN..], b"\x01a\x02bc\x00\x00\x1c\x00\x01");
         for bad in ["", "a..b", "\u{e4}.example", &"x".repeat(64), &"a.".repeat(200)] {
-            assert!(encode_name(bad).is_err(), "{bad}");
+            assert!(dns_query([7, 9], bad, DNS_A).is_err(), "{bad}");
         }
     }
 

@@ -12,7 +12,7 @@ mod resolvers;
 mod setup;
 
 pub use interfaces::{GATEWAY_INTERFACE, Interface, Interfaces, Watcher};
-pub use lookup::lookup_over;
+pub use lookup::{dns_query, lookup_over};
 pub use nat64::{PrefixAnswer, discover_nat64};
 pub use netlink::is_local_address;
 pub(crate) use netlink::route_exists;

@@ -9,15 +9,14 @@ use marline_wire::{DNS_AAAA, DnsRecord, Prefix64, dns_answers};
 use tokio::time::Instant;
 
 use super::lookup::{
-    LONGEST_ANSWER, NXDOMAIN, PATIENCE, TRIES, open_socket, receive_from, response_code,
+    LONGEST_ANSWER, NXDOMAIN, PATIENCE, TRIES, dns_query, open_socket, receive_from, response_code,
 };
 use super::resolvers_of;
 use crate::LocalEnd;
 use crate::random::SecretRng;
 
-/// The question behind the header's first two bytes: recursion desired, one question, AAAA of `ipv4only.arpa`.
-const QUESTION: &[u8] =
-    b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x08ipv4only\x04arpa\x00\x00\x1c\x00\x01";
+/// The name that has IPv4 addresses alone.
+const WELL_KNOWN: &str = "ipv4only.arpa";
 /// Records of an answer that are looked at; there are two.
 const RECORDS: usize = 16;
 /// How long an answer counts, whatever it says itself.
@@ -53,7 +52,7 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     }
     let socket = open_socket(end)?;
     let [first, second, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
-    let query: Vec<u8> = [first, second].iter().chain(QUESTION).copied().collect();
+    let query = dns_query([first, second], WELL_KNOWN, DNS_AAAA)?;
     let mut negative = false;
     for _ in 0..TRIES {
         for resolver in &resolvers {
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     fn query() -> Vec<u8> {
-        [7, 9].iter().chain(QUESTION).copied().collect()
+        dns_query([7, 9], WELL_KNOWN, DNS_AAAA).unwrap()
     }
 
     /// An answer with these records: type, TTL in seconds, data.

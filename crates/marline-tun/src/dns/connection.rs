@@ -72,8 +72,11 @@ async fn write_message(to: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> bo
 
 #[cfg(test)]
 mod tests {
-    use super::super::message;
     use super::*;
+
+    fn query(host: &str, kind: u16) -> Vec<u8> {
+        marline_io::dns_query([1, 2], host, kind).unwrap()
+    }
 
     fn framed(message: &[u8]) -> Vec<u8> {
         [&(message.len() as u16).to_be_bytes()[..], message].concat()
@@ -84,7 +87,7 @@ mod tests {
         let (mut program, gateway) = tokio::io::duplex(1 << 16);
         let (ask, mut asked) = mpsc::channel(4);
         let serving = tokio::spawn(answer_queries(gateway, ask));
-        let (a, b) = (message::query("a.example", 1), message::query("b.example", 28));
+        let (a, b) = (query("a.example", 1), query("b.example", 28));
         program.write_all(&[framed(&a), framed(&b)].concat()).await.unwrap();
         program.shutdown().await.unwrap();
         let (first, second) = (asked.recv().await.unwrap(), asked.recv().await.unwrap());
@@ -104,7 +107,7 @@ mod tests {
         let (ask, mut asked) = mpsc::channel(100);
         tokio::spawn(answer_queries(gateway, ask.clone()));
         let (mut read, mut write) = tokio::io::split(program);
-        let query = framed(&message::query("a.example", 1));
+        let query = framed(&query("a.example", 1));
         write.write_all(&query.repeat(3 * AT_ONCE)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert_eq!(asked.len(), AT_ONCE);

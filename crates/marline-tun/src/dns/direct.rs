@@ -192,17 +192,19 @@ fn opened_by(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
 
 #[cfg(test)]
 mod tests {
+    use marline_wire::{DNS_A, DNS_AAAA};
+
     use super::*;
 
     /// An answer with these addresses and times.
     fn answer(addresses: &[(&str, u32)]) -> Vec<u8> {
-        let mut bytes = message::query("a.example", message::A);
+        let mut bytes = marline_io::dns_query([1, 2], "a.example", DNS_A).unwrap();
         bytes[2] |= 0x80;
         bytes[7] = addresses.len() as u8;
         for (address, ttl_s) in addresses {
             let (kind, data) = match address.parse().unwrap() {
-                IpAddr::V4(v4) => (message::A, v4.octets().to_vec()),
-                IpAddr::V6(v6) => (message::AAAA, v6.octets().to_vec()),
+                IpAddr::V4(v4) => (DNS_A, v4.octets().to_vec()),
+                IpAddr::V6(v6) => (DNS_AAAA, v6.octets().to_vec()),
             };
             bytes.extend([0xc0, 12]);
             bytes.extend([kind.to_be_bytes(), [0, 1]].concat());

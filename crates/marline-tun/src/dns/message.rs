@@ -9,9 +9,6 @@ use marline_wire::{
 
 use crate::exceptions::{Exceptions, Treatment};
 
-/// Types of records that have addresses.
-pub(crate) use marline_wire::{DNS_A as A, DNS_AAAA as AAAA};
-
 /// What a program takes by UDP that does not say more.
 const LEAST: usize = 512;
 /// What passes everywhere inside, whatever the program says it takes.
@@ -58,20 +55,6 @@ pub(crate) fn is_answer(message: &[u8]) -> bool {
 /// Whether this answer was cut short.
 pub(crate) fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
-}
-
-/// A query for records of this type of a host, whose labels are sound.
-pub(crate) fn query(host: &str, kind: u16) -> Vec<u8> {
-    // Connected sockets with ports of their own ask, each once: the number need not be a secret.
-    let mut message = vec![0x4d, kind as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in host.split('.') {
-        message.push(label.len() as u8);
-        message.extend_from_slice(label.as_bytes());
-    }
-    message.push(0);
-    message.extend_from_slice(&kind.to_be_bytes());
-    message.extend_from_slice(&[0, 1]);
-    message
 }
 
 /// Bytes of answer that a program takes by UDP.
@@ -190,14 +173,7 @@ pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
 
 /// The same, with the seconds for which each counts.
 pub(super) fn timed_addresses(answer: &[u8]) -> impl Iterator<Item = (IpAddr, u32)> {
-    let address = |record: DnsRecord<'_>| {
-        let address = match record.kind {
-            A => IpAddr::from(<[u8; 4]>::try_from(record.data).ok()?),
-            AAAA => IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?),
-            _ => return None,
-        };
-        Some((address, record.ttl_s))
-    };
+    let address = |record: DnsRecord<'_>| Some((record.address()?, record.ttl_s));
     dns_answers(answer).take(ANSWERS).map_while(|record| record).filter_map(address)
 }
 

@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use marline_io::dns_query;
+use marline_wire::{DNS_A, DNS_AAAA};
 use tokio::sync::mpsc;
 
 use super::routing::MARK;
@@ -21,7 +23,9 @@ pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
     // Nobody makes them direct: the mark is enough.
     let (routes, _) = mpsc::channel(1);
     let names = DirectNames::new(MARK, Addresses::default().gateway_v4.into(), routes);
-    let (v4, v6) = (message::query(host, message::A), message::query(host, message::AAAA));
+    // Connected sockets with ports of their own ask, each once: the number need not be a secret.
+    let query = |kind: u16| dns_query([0x4d, kind as u8], host, kind);
+    let (Ok(v4), Ok(v6)) = (query(DNS_A), query(DNS_AAAA)) else { return Vec::new() };
     let (v4, v6) = tokio::join!(names.answer(&v4), names.answer(&v6));
     [v4, v6].into_iter().flatten().flat_map(|answer| message::addresses(&answer)).collect()
 }

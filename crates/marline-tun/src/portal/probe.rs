@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use marline_io::dns_query;
+use marline_wire::{DNS_A, DNS_AAAA};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -127,8 +129,10 @@ impl Probe {
             format!("no resolver of {} is known (--dns names one)", way.interface),
         );
         for resolver in &way.resolvers {
-            for kind in [message::A, message::AAAA] {
-                match names::ask(way, *resolver, &message::query(&self.host, kind)).await {
+            for kind in [DNS_A, DNS_AAAA] {
+                // A socket with a port of its own asks, once: the number need not be a secret.
+                let query = dns_query([0x4d, kind as u8], &self.host, kind)?;
+                match names::ask(way, *resolver, &query).await {
                     Ok(answer) => found.extend(message::addresses(&answer)),
                     Err(error) => failed = error,
                 }

@@ -63,7 +63,7 @@ impl Path {
 }
 
 fn controller() -> Bbr {
-    Bbr::new(MSS, INITIAL, Instant::from_secs(1), BbrConfig::default())
+    Bbr::new(MSS, INITIAL, Instant::from_secs(1))
 }
 
 /// A controller that knows the path.

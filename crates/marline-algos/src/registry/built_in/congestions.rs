@@ -2,7 +2,7 @@
 
 use super::{RegisterError, Registry};
 use crate::NamedCongestion;
-use crate::congestion::{Bbr, BbrConfig, Cubic, CubicWestwood, Reno, RenoEstimate};
+use crate::congestion::{Bbr, Cubic, CubicWestwood, Reno, RenoEstimate};
 use crate::slow_start::SlowStartKind;
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -25,15 +25,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             Box::new(Reno::new(mss, window, slow_start))
         }))?;
     }
-    registry.register_congestion_with("bbr", |parameters| {
-        let default = BbrConfig::default();
-        let config = BbrConfig {
-            rate_rounds: parameters.count("rate-rounds", default.rate_rounds.into(), 1..=1_000)
-                as u32,
-            rtt_window: parameters.duration("rtt-window", default.rtt_window),
-            probe_rtt: parameters.duration("probe-rtt", default.probe_rtt),
-            window_gain: parameters.number("window-gain", default.window_gain, 1.0..=10.0),
-        };
-        move |mss, window, now| Box::new(Bbr::new(mss, window, now, config))
-    })
+    registry.register_congestion(NamedCongestion::new("bbr", |mss, window, now| {
+        Box::new(Bbr::new(mss, window, now))
+    }))
 }

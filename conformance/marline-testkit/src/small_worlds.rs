@@ -14,7 +14,9 @@
 
 mod application;
 mod choice;
+mod ends;
 mod explorer;
+mod packet;
 mod scene;
 mod state_text;
 mod verdict;

@@ -87,8 +87,14 @@ fn scene(name: &str) -> Scene {
 
 fn show(scene: &Scene, faults: usize, report: &Report) {
     println!(
-        "{}, {faults} faults: {} worlds, {} ends, depth {}, complete {}",
-        scene.name, report.worlds, report.ends, report.depth, report.complete
+        "{}, {faults} faults: {} worlds, {} ends, depth {}, {} states, {} steps, complete {}",
+        scene.name,
+        report.worlds,
+        report.ends,
+        report.depth,
+        report.states,
+        report.steps,
+        report.complete
     );
     for (outcome, count) in &report.outcomes {
         println!("  {count:8}  {outcome}");

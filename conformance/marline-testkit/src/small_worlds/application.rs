@@ -164,6 +164,7 @@ impl End {
 
     /// Hash of the state of endpoint and application.
     pub(super) fn state(&self) -> u64 {
+        if std::env::var("DUMP").is_ok() { println!("DUMP {:?} {:?}", self.side, self.endpoint); }
         let mut hasher = DefaultHasher::new();
         state_text::hash(&self.endpoint).hash(&mut hasher);
         (self.side as u8, self.next_step, self.connected, self.patience_ends).hash(&mut hasher);

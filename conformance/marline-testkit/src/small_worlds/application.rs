@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use marline_core::{
-    CloseReason, ConnectionConfig, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent, MonitorKind,
-    ReadError, Transmit, TransmitBuf, WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent,
+    MonitorKind, ReadError, Transmit, TransmitBuf, WriteError,
 };
 use marline_time::{Duration, Instant};
 
@@ -164,7 +164,6 @@ impl End {
 
     /// Hash of the state of endpoint and application.
     pub(super) fn state(&self) -> u64 {
-        if std::env::var("DUMP").is_ok() { println!("DUMP {:?} {:?}", self.side, self.endpoint); }
         let mut hasher = DefaultHasher::new();
         state_text::hash(&self.endpoint).hash(&mut hasher);
         (self.side as u8, self.next_step, self.connected, self.patience_ends).hash(&mut hasher);

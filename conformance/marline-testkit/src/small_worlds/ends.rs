@@ -188,7 +188,11 @@ impl<'a> Ends<'a> {
         if side == Side::B {
             return (end, Vec::new());
         }
-        end.connect(START, self.scene.client.clone(), [client_address(0).address, server_address()]);
+        end.connect(
+            START,
+            self.scene.client.clone(),
+            [client_address(0).address, server_address()],
+        );
         let (sent, _) = self.settle(&mut end, START);
         (end, sent)
     }

@@ -173,7 +173,9 @@ impl Walk<'_> {
         for choice in choices {
             let mut next = world.clone();
             self.script.push(*choice);
-            match next.apply(&mut self.ends, *choice) {
+            let applied = next.apply(&mut self.ends, *choice);
+            next.bound = next.bound.filter(|_| next.faults < self.faults);
+            match applied {
                 Ok(()) if self.seen.insert(next.fingerprint()) => self.enter(next),
                 Ok(()) | Err(Failed::Impossible) => {}
                 Err(Failed::Panicked(words)) => self.note(&panicked(&words)),
@@ -185,25 +187,16 @@ impl Walk<'_> {
         }
     }
 
+    /// All choices, without those that are the same as another one, or as this one later.
     fn choices(&self, world: &World) -> Vec<Choice> {
-        let mut choices: Vec<_> = world.next_packets().map(Choice::Deliver).collect();
+        if let Some(n) = world.bound {
+            return self.of_packets(world, &[n]);
+        }
+        let mut choices = self.of_packets(world, &world.next_packets().collect::<Vec<_>>());
         let kinds = self.scene.faults;
         let may_wait = world.deadline(&self.ends).is_some();
-        if !world.is_busy() && may_wait {
-            choices.push(Choice::Wait);
-        }
-        for n in world.next_packets() {
-            let packet = &world.in_flight[n];
-            choices.extend([Choice::Lose(n), Choice::Duplicate(n)]);
-            if !packet.held {
-                choices.push(Choice::Hold(n));
-            }
-            if kinds.strips && packet.has_mptcp {
-                choices.push(Choice::Strip(n));
-            }
-        }
-        if world.is_busy() && may_wait {
-            choices.push(Choice::TimeOut);
+        if may_wait {
+            choices.push(if world.is_busy() { Choice::TimeOut } else { Choice::Wait });
         }
         for path in 0..self.scene.paths {
             if kinds.strips && world.options[path] == OptionFate::Pass && !world.lost[path] {
@@ -214,6 +207,23 @@ impl Walk<'_> {
             }
         }
         if world.in_flight.is_empty() && !may_wait { Vec::new() } else { choices }
+    }
+
+    /// What may happen to each of these packets.
+    fn of_packets(&self, world: &World, places: &[usize]) -> Vec<Choice> {
+        let mut choices: Vec<_> = places.iter().copied().map(Choice::Deliver).collect();
+        for n in places.iter().copied() {
+            let packet = &world.in_flight[n];
+            choices.push(Choice::Duplicate(n));
+            // To lose what is held back is to lose it at once.
+            if !packet.held && world.is_missed(n) {
+                choices.extend([Choice::Hold(n), Choice::Lose(n)]);
+            }
+            if self.scene.faults.strips && packet.has_mptcp {
+                choices.push(Choice::Strip(n));
+            }
+        }
+        choices
     }
 
     /// Runs a world without further faults to its end and judges it. Where a packet is held back, it arrives now, or

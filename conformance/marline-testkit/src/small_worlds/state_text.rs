@@ -2,8 +2,9 @@
 
 use core::fmt::{self, Debug, Write};
 
-/// Fields that are left out: configuration, counts for people, and memory that is reused.
-const LEFT_OUT: [&str; 10] = [
+/// Fields that are left out: configuration, counts for people, budgets of replies that a small world cannot use up,
+/// memory that is reused, and the queue of wake-ups, of which what matters is in the slots.
+const LEFT_OUT: [&str; 13] = [
     "config",
     "accept",
     "settings",
@@ -14,6 +15,9 @@ const LEFT_OUT: [&str; 10] = [
     "desk",
     "stats",
     "account",
+    "replies",
+    "challenges",
+    "wakeups",
 ];
 
 /// A hash of the state of an endpoint.

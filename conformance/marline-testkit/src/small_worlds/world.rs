@@ -64,6 +64,9 @@ pub(super) struct World {
     pub(super) benign: bool,
     /// By end: its peer had finished before it went over to plain TCP.
     late_fallback: [bool; 2],
+    /// The packet to which something must happen next: anything else before it would be the same as before the last
+    /// choice.
+    pub(super) bound: Option<usize>,
     order: Order,
     scope: ChecksumScope,
     /// What happened, if somebody wants to read it.
@@ -84,6 +87,7 @@ impl World {
             faults: 0,
             benign: true,
             late_fallback: [false; 2],
+            bound: None,
             order: scene.order,
             scope: scene.client_endpoint.capabilities.checksum,
             log: None,
@@ -141,7 +145,8 @@ impl World {
     fn print(&self, packets: &[InFlight]) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.states, self.now, self.faults, self.benign, self.options).hash(&mut hasher);
-        (self.lost, self.late_fallback).hash(&mut hasher);
+        let bound = self.bound.map(|n| self.in_flight[n].id);
+        (self.lost, self.late_fallback, bound).hash(&mut hasher);
         for packet in packets {
             (packet.id, packet.held).hash(&mut hasher);
         }
@@ -161,12 +166,24 @@ impl World {
         (0..self.in_flight.len()).filter(may_be_next)
     }
 
+    /// Whether it makes a difference that this packet goes missing now, rather than later.
+    ///
+    /// It does not until the next packet of its path and direction arrives, or time no longer waits for it.
+    pub(super) fn is_missed(&self, n: usize) -> bool {
+        let packet = self.in_flight[n];
+        let others = self.in_flight.iter().enumerate().filter(|(at, _)| *at != n);
+        let mut prompt = others.filter(|(_, other)| !other.held).map(|(_, other)| other);
+        let is_next = |other: &InFlight| (other.to, other.path) == (packet.to, packet.path);
+        prompt.clone().next().is_none() || (self.order == Order::Sent && prompt.any(is_next))
+    }
+
     /// Does what was chosen.
     pub(super) fn apply(&mut self, ends: &mut Ends<'_>, choice: Choice) -> Result<(), Failed> {
         if let Some(log) = &mut self.log {
             log.push(format!("{choice} at {:?}", self.now));
         }
         let here = |n: usize| n < self.in_flight.len();
+        self.bound = None;
         match choice {
             Choice::Deliver(n) if here(n) => {
                 let packet = self.in_flight.remove(n);
@@ -177,12 +194,19 @@ impl World {
                 self.in_flight[n].held = true;
                 self.hand_over(ends, packet)?;
             }
-            Choice::Lose(n) if here(n) => drop(self.in_flight.remove(n)),
-            Choice::Hold(n) if here(n) => self.in_flight[n].held = true,
+            Choice::Lose(n) if here(n) => {
+                let packet = self.in_flight.remove(n);
+                self.bind_next(packet);
+            }
+            Choice::Hold(n) if here(n) => {
+                self.in_flight[n].held = true;
+                self.bind_next(self.in_flight[n]);
+            }
             Choice::Strip(n) if here(n) => {
                 let packet = &mut self.in_flight[n];
                 packet.id = ends.packets.stripped(packet.id, self.scope);
                 packet.has_mptcp = false;
+                self.bound = Some(n);
             }
             Choice::StripPath(path) if path < self.options.len() => {
                 self.options[path] = OptionFate::Removed;
@@ -200,6 +224,14 @@ impl World {
         }
         self.count(choice);
         Ok(())
+    }
+
+    /// The next packet of its path and direction arrives before it: otherwise it would not be missed.
+    fn bind_next(&mut self, missed: InFlight) {
+        let is_next =
+            |other: &InFlight| !other.held && (other.to, other.path) == (missed.to, missed.path);
+        let next = self.in_flight.iter().position(is_next);
+        self.bound = next.filter(|_| self.order == Order::Sent);
     }
 
     fn count(&mut self, choice: Choice) {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use marline_core::{Endpoint, Event, TransmitBuf};
-use marline_time::{Instant, SeedTree};
+use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
 use super::application::{End, Facts};
 use super::packet::{Packet, PacketId, Packets};
@@ -15,6 +15,20 @@ use crate::pair::arriving;
 
 /// When a world begins.
 pub(super) const START: Instant = Instant::from_secs(1);
+
+/// Random numbers that show how many were drawn: an endpoint's state has all that decides what it does next.
+#[derive(Debug)]
+struct CountedRng {
+    rng: PcgRng,
+    drawn: u64,
+}
+
+impl Rng for CountedRng {
+    fn next_u64(&mut self) -> u64 {
+        self.drawn += 1;
+        self.rng.next_u64()
+    }
+}
 
 /// A state of an end, of those in an [`Ends`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -178,12 +192,12 @@ impl<'a> Ends<'a> {
     }
 
     fn fresh(&mut self, side: Side) -> (End, Vec<PacketId>) {
-        let seeds = SeedTree::new(1);
         let (config, name, steps) = match side {
             Side::A => (&self.scene.client_endpoint, "a", &self.scene.client_steps),
             Side::B => (&self.scene.server_endpoint, "b", &self.scene.server_steps),
         };
-        let endpoint = Endpoint::new(config.clone(), Box::new(seeds.stream(name)));
+        let rng = CountedRng { rng: SeedTree::new(1).stream(name), drawn: 0 };
+        let endpoint = Endpoint::new(config.clone(), Box::new(rng));
         let mut end = End::new(side, endpoint, steps);
         if side == Side::B {
             return (end, Vec::new());

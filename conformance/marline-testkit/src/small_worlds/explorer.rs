@@ -18,7 +18,9 @@ const END: Instant = Instant::from_secs(6 * 3_600);
 /// The same in steps.
 const MAX_STEPS: usize = 5_000;
 /// Of so many ends one is compared with that of the same list of choices in a world whose ends are never merged.
-const COMPARED: u64 = 512;
+const COMPARED: u64 = 256;
+/// The rule that an endpoint does not panic.
+const PANICKED: &str = "panicked";
 
 /// A rule that worlds broke, and the shortest list of choices seen that does.
 #[derive(Clone, Debug)]
@@ -31,6 +33,24 @@ pub struct Finding {
     pub after_worlds: u64,
     /// How many worlds ended like this.
     pub count: u64,
+}
+
+impl Finding {
+    /// Leaves out of its script what happens anyway; says so if it does not happen in a world of its own.
+    fn confirm(&mut self, scene: &Scene) {
+        let rule = self.complaint.rule;
+        let is_found = |script: &[Choice]| match replay(scene, script) {
+            Ok(verdict) => verdict.complaint.is_some_and(|complaint| complaint.rule == rule),
+            Err(_) => rule == PANICKED,
+        };
+        if !is_found(&self.script) {
+            self.complaint.details.push_str(" (not in a world of its own)");
+            return;
+        }
+        while let Some((_, shorter)) = self.script.split_last().filter(|(_, s)| is_found(s)) {
+            self.script = shorter.to_vec();
+        }
+    }
 }
 
 /// What was explored.
@@ -74,6 +94,9 @@ pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bo
     [report.states, report.steps] = ends.counts();
     for (verdict, count) in verdicts {
         *report.outcomes.entry(verdict.outcome).or_default() += count;
+    }
+    for finding in &mut report.findings {
+        finding.confirm(scene);
     }
     report
 }
@@ -129,7 +152,7 @@ fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
 }
 
 fn panicked(words: &str) -> Complaint {
-    Complaint { rule: "panicked", details: words.to_owned() }
+    Complaint { rule: PANICKED, details: words.to_owned() }
 }
 
 struct Walk<'a> {
@@ -302,7 +325,7 @@ impl Walk<'_> {
 
     fn note(&mut self, complaint: &Complaint) {
         let after_worlds = self.report.worlds;
-        let script = without_implied(&self.script);
+        let script = self.script.clone();
         let same = |finding: &&mut Finding| finding.complaint.rule == complaint.rule;
         match self.report.findings.iter_mut().find(same) {
             None => {
@@ -317,10 +340,4 @@ impl Walk<'_> {
             }
         }
     }
-}
-
-/// A list of choices up to the last one that is not what happens anyway, as far as can be told without a world.
-fn without_implied(script: &[Choice]) -> Vec<Choice> {
-    let implied = script.iter().rev().take_while(|choice| **choice == Choice::Deliver(0)).count();
-    script[..script.len() - implied].to_vec()
 }

@@ -62,7 +62,7 @@ pub(super) struct World {
     pub(super) faults: usize,
     /// All faults were benign.
     pub(super) benign: bool,
-    /// By end: its peer had finished before it went over to plain TCP.
+    /// By end: one of both had finished before it went over to plain TCP.
     late_fallback: [bool; 2],
     /// The packet to which something must happen next: anything else before it would be the same as before the last
     /// choice.
@@ -272,14 +272,15 @@ impl World {
     fn give(&mut self, ends: &mut Ends<'_>, side: Side, input: Input) -> Result<bool, Failed> {
         let at = side as usize;
         let was_plain = self.facts(ends, side).fallback.is_some();
+        let finished = |state: &StateId| ends.facts(*state).closed == Some(CloseReason::Finished);
+        let is_late = self.states.iter().any(finished);
         let step = ends.step(self.states[at], self.now, input).map_err(Failed::Panicked)?;
         self.states[at] = step.to;
         for id in &step.sent {
             self.send(ends, *id);
         }
         if !was_plain && self.facts(ends, side).fallback.is_some() {
-            let peer = self.facts(ends, side.other()).closed;
-            self.late_fallback[at] = peer == Some(CloseReason::Finished);
+            self.late_fallback[at] = is_late;
         }
         self.log_events(side, &step);
         Ok(step.acted)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use marline_algos::Registry;
 use marline_testkit::small_worlds::{
-    Action, Faults, Finding, Order, Report, Scene, Step, Trigger, explore, parse_script, replay,
+    Action, Finding, Order, Report, Scene, Step, Trigger, explore, parse_script, replay,
     script_text, trace,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -69,19 +69,6 @@ fn reinjection() -> Scene {
         )
 }
 
-/// Data waits for the join, and packets are only lost, copied and late.
-fn joined() -> Scene {
-    Scene::new("joined", 2, false)
-        .doing(
-            &[(Trigger::Joined, Action::Write(300)), (Trigger::Received(200), Action::Shutdown)],
-            &ONE_ANSWER,
-        )
-        .under(Faults::DELIVERY)
-}
-
-const ONE_ANSWER: [Step; 2] =
-    [(Trigger::Received(300), Action::Write(200)), (Trigger::Received(300), Action::Shutdown)];
-
 /// The client announces its second address.
 fn announced() -> Scene {
     let mut scene = Scene { name: "announced", ..two_paths() };
@@ -99,7 +86,6 @@ fn scenes() -> Vec<Scene> {
         two_paths(),
         flow_ids(),
         reinjection(),
-        joined(),
         announced(),
     ]
 }

@@ -2,8 +2,7 @@
 
 use core::fmt::{self, Debug, Write};
 
-/// Whether a field is left out: configuration, counts for people, budgets of replies that a small world cannot use up,
-/// memory that is reused, and the queue of wake-ups, of which what matters is in the slots.
+/// Whether a field is left out: configuration, counts for people, and memory that is reused.
 fn is_left_out(field: &str) -> bool {
     matches!(
         field,
@@ -17,9 +16,6 @@ fn is_left_out(field: &str) -> bool {
             | "desk"
             | "stats"
             | "account"
-            | "replies"
-            | "challenges"
-            | "wakeups"
     )
 }
 

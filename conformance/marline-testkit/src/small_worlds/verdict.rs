@@ -39,7 +39,7 @@ const NAMES: [&str; 2] = ["client", "server"];
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Ended<'a> {
     pub(super) ends: [&'a Facts; 2],
-    /// By end: it went over to plain TCP when one of both had finished.
+    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
     pub(super) late_fallback: [bool; 2],
     /// No fault but late, lost and copied packets happened.
     pub(super) benign: bool,
@@ -153,7 +153,9 @@ fn false_success(world: &Ended<'_>) -> Option<Complaint> {
 /// The mode says which numbers the bytes of the stream have (RFC 8684 section 3.7). Where one end finished as Multipath
 /// TCP before an end fell back, there are no more bytes: both DATA_FINs are acknowledged to the one that finished. What
 /// comes later without options, as the paths let none pass, is a FIN or the answer to one, which both modes have in
-/// common, and there is nothing on which they could disagree. [`false_success`] has seen to it that both have all bytes.
+/// common. An end that has the peer's whole stream when it falls back gets no more bytes either; its own that are lost
+/// it repeats as plain TCP, which the peer hears, and those that are not lost had mappings. [`false_success`] has seen
+/// to it that both have all bytes.
 fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));

@@ -62,7 +62,7 @@ pub(super) struct World {
     pub(super) faults: usize,
     /// All faults were benign.
     pub(super) benign: bool,
-    /// By end: one of both had finished before it went over to plain TCP.
+    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
     late_fallback: [bool; 2],
     /// The packet to which something must happen next: anything else before it would be the same as before the last
     /// choice.
@@ -273,7 +273,7 @@ impl World {
         let at = side as usize;
         let was_plain = self.facts(ends, side).fallback.is_some();
         let finished = |state: &StateId| ends.facts(*state).closed == Some(CloseReason::Finished);
-        let is_late = self.states.iter().any(finished);
+        let is_late = self.facts(ends, side).at_end || self.states.iter().any(finished);
         let step = ends.step(self.states[at], self.now, input).map_err(Failed::Panicked)?;
         self.states[at] = step.to;
         for id in &step.sent {

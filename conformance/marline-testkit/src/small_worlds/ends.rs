@@ -54,6 +54,9 @@ pub(super) struct Step {
     pub(super) events: Vec<Event>,
 }
 
+/// A step, or the words of a panic.
+type Made = Result<Rc<Step>, Rc<str>>;
+
 #[derive(Debug)]
 struct State {
     side: Side,
@@ -72,7 +75,7 @@ pub(super) struct Ends<'a> {
     keeps_events: bool,
     states: Vec<State>,
     ids: HashMap<u64, StateId>,
-    steps: HashMap<(StateId, Instant, Input), Result<Rc<Step>, Rc<str>>>,
+    steps: HashMap<(StateId, Instant, Input), Made>,
     pub(super) packets: Packets,
     /// By side: the end that was moved last, and its state.
     live: [Option<(StateId, End)>; 2],
@@ -130,12 +133,7 @@ impl<'a> Ends<'a> {
     ///
     /// # Errors
     /// It panicked.
-    pub(super) fn step(
-        &mut self,
-        from: StateId,
-        now: Instant,
-        input: Input,
-    ) -> Result<Rc<Step>, Rc<str>> {
+    pub(super) fn step(&mut self, from: StateId, now: Instant, input: Input) -> Made {
         if let Some(known) = self.steps.get(&(from, now, input)) {
             return known.clone();
         }

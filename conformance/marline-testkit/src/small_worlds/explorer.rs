@@ -1,6 +1,6 @@
 //! The walk through all small worlds of a scene.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::choice::Choice;
 use super::ends::Ends;
@@ -82,7 +82,7 @@ pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bo
         faults,
         stop,
         ends: Ends::new(scene, true, false),
-        seen: HashSet::new(),
+        seen: BTreeSet::new(),
         fates: HashMap::new(),
         verdicts: Vec::new(),
         script: Vec::new(),
@@ -161,7 +161,7 @@ struct Walk<'a> {
     stop: &'a mut dyn FnMut(&Report) -> bool,
     ends: Ends<'a>,
     /// Fingerprints of all worlds that were entered.
-    seen: HashSet<u64>,
+    seen: BTreeSet<u64>,
     /// What becomes of worlds without further choices, by exact fingerprint: a place in `verdicts`.
     fates: HashMap<u64, u32>,
     /// Verdicts, and how many worlds ended so.

@@ -209,6 +209,20 @@ fn fixed_faults_stay_fixed() {
     }
 }
 
+/// To end with a clear error is allowed where options are lost. From the handshake on, plain TCP is better.
+#[test]
+fn a_path_that_removes_options_early_leads_to_plain_tcp() {
+    for scene in [one_path(), at_once(), twice()] {
+        for script in ["p0", "b0", "d0 s0", "d0 p0", "d0 d0 p0", "d0 d0 d0 p0"] {
+            let script = parse_script(script).expect("choices");
+            let verdict = replay(&scene, &script).expect("choices that are possible");
+            let (name, script) = (scene.name, script_text(&script));
+            let plain = "client finished (plain), server finished (plain)";
+            assert_eq!(verdict.outcome, plain, "{name}: {script}");
+        }
+    }
+}
+
 /// All scenes with two faults, then with three as far as half an hour of processor time goes.
 #[test]
 #[ignore = "an hour; `cargo xtask nightly small-worlds` runs it"]

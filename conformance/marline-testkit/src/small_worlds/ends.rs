@@ -1,4 +1,4 @@
-//! What the two ends of a scene can be, and what each of their inputs makes of them.
+//! States of the two ends of a scene, and what each of their inputs makes of them.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -19,6 +19,7 @@
 //!
 //! *Cost.* Stream bytes are charged by the chunk, so that a segment costs nothing but the comparison of two numbers.
 
+use core::fmt;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -105,8 +106,15 @@ impl MemoryKind {
 
 /// Free chunks, shared by all connections of a process (without a budget: of an endpoint), so that an idle connection
 /// holds none and a busy one makes none. It is locked once for each chunk.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct FreeChunks(Mutex<Vec<Chunk>>);
+
+/// How many there are: what old bytes are in them says nothing, and is long.
+impl fmt::Debug for FreeChunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FreeChunks").field(&self.count()).finish()
+    }
+}
 
 impl FreeChunks {
     fn take(&self) -> Chunk {

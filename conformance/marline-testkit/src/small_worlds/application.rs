@@ -1,10 +1,13 @@
 //! One end of a small world: an endpoint, and the application on it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use marline_core::{
-    CloseReason, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent, MonitorKind,
-    ReadError, Transmit, TransmitBuf, WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent,
+    MonitorKind, ReadError, Transmit, TransmitBuf, WriteError,
 };
 use marline_time::{Duration, Instant};
 
@@ -25,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct End {
     side: Side,
     pub(super) endpoint: Endpoint,
-    pub(super) id: Option<ConnectionId>,
+    id: Option<ConnectionId>,
     /// The connection that the application has let go of, as it is over.
     released: Option<ConnectionId>,
     steps: Vec<Step>,
@@ -34,7 +37,33 @@ pub(super) struct End {
     /// When the application gives up waiting for a join.
     patience_ends: Option<Instant>,
     /// It gave up.
-    pub(super) lacks_join: bool,
+    lacks_join: bool,
+    written: usize,
+    received: usize,
+    at_end: bool,
+    read_error: Option<ReadError>,
+    write_error: Option<WriteError>,
+    closed: Option<CloseReason>,
+    fallback: Option<FallbackReason>,
+    wrong_byte: Option<usize>,
+    /// Connections that went over to plain TCP, also those that the application does not have yet.
+    fallbacks: Vec<(ConnectionId, FallbackReason)>,
+    crowded: bool,
+    joined: usize,
+    was_reset: bool,
+    /// What the endpoint reported since it was last asked.
+    events: Vec<Event>,
+}
+
+/// What the rest of the world sees of an end.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// It opens the connection, rather than to wait for one.
+    pub(super) connects: bool,
+    /// The application has a connection that is not over.
+    pub(super) is_open: bool,
+    /// Bytes that the application will have written, if nothing breaks.
+    pub(super) all_written: usize,
     pub(super) written: usize,
     pub(super) received: usize,
     pub(super) at_end: bool,
@@ -42,18 +71,20 @@ pub(super) struct End {
     pub(super) write_error: Option<WriteError>,
     pub(super) closed: Option<CloseReason>,
     pub(super) fallback: Option<FallbackReason>,
-    /// Its peer had finished before it went over to plain TCP.
-    pub(super) late_fallback: bool,
     /// A byte that was read is not the one that was written.
     pub(super) wrong_byte: Option<usize>,
-    /// Connections that went over to plain TCP, also those that the application does not have yet.
-    fallbacks: Vec<(ConnectionId, FallbackReason)>,
+    /// The application gave up waiting for a join.
+    pub(super) lacks_join: bool,
     /// A second connection arrived although the first had data.
     pub(super) crowded: bool,
-    /// Hash of everything that this end was given so far.
-    inputs: u64,
-    /// Everything that the endpoint reported.
-    pub(super) events: Vec<Event>,
+    /// Subflows beyond the first that came up.
+    pub(super) joined: usize,
+    /// The peer reset a subflow, or did what made the endpoint reset it.
+    pub(super) was_reset: bool,
+    /// The endpoint holds a connection or an ended subflow.
+    pub(super) holds: bool,
+    /// When the next timer of the endpoint or of the application runs.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// A byte of the stream that an end writes.
@@ -81,43 +112,64 @@ impl End {
             write_error: None,
             closed: None,
             fallback: None,
-            late_fallback: false,
             wrong_byte: None,
             fallbacks: Vec::new(),
             crowded: false,
-            inputs: 0,
+            joined: 0,
+            was_reset: false,
             events: Vec::new(),
         }
     }
 
-    /// Notes what the endpoint is given.
-    pub(super) fn note_input(&mut self, now: Instant, kind: u8, bytes: &[u8]) {
-        let mut hasher = DefaultHasher::new();
-        (self.inputs, now.as_nanos(), kind).hash(&mut hasher);
-        bytes.hash(&mut hasher);
-        self.inputs = hasher.finish();
+    /// Opens the connection.
+    ///
+    /// # Panics
+    /// If the endpoint has no room.
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        config: Arc<ConnectionConfig>,
+        [local, remote]: [SocketAddr; 2],
+    ) {
+        let id = self.endpoint.connect(now, config, local, remote);
+        self.id = Some(id.expect("room for a connection"));
     }
 
-    /// Hash of everything that this end was given; equal inputs have made equal ends.
-    pub(super) const fn inputs(&self) -> u64 {
-        self.inputs
+    /// What the rest of the world sees.
+    pub(super) fn facts(&self) -> Facts {
+        let sizes = self.steps.iter().map(|(_, action)| match action {
+            Action::Write(size) => *size,
+            Action::Shutdown => 0,
+        });
+        Facts {
+            connects: self.side == Side::A,
+            is_open: self.id.is_some(),
+            all_written: sizes.sum(),
+            written: self.written,
+            received: self.received,
+            at_end: self.at_end,
+            read_error: self.read_error,
+            write_error: self.write_error,
+            closed: self.closed,
+            fallback: self.fallback,
+            wrong_byte: self.wrong_byte,
+            lacks_join: self.lacks_join,
+            crowded: self.crowded,
+            joined: self.joined,
+            was_reset: self.was_reset,
+            holds: !self.endpoint.connections().is_empty() || self.endpoint.in_time_wait(),
+            deadline: self.deadline(),
+        }
     }
 
     /// Hash of the state of endpoint and application.
     pub(super) fn state(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (state_text::hash(&self.endpoint), self.id).hash(&mut hasher);
-        (self.next_step, self.connected).hash(&mut hasher);
-        (self.patience_ends.map(Instant::as_nanos), self.lacks_join).hash(&mut hasher);
-        (self.written, self.received, self.at_end, self.wrong_byte).hash(&mut hasher);
-        let ends = (self.read_error, self.write_error, self.closed, self.fallback, self.joined());
-        format!("{ends:?}").hash(&mut hasher);
+        state_text::hash(&self.endpoint).hash(&mut hasher);
+        (self.side as u8, self.next_step, self.connected, self.patience_ends).hash(&mut hasher);
+        state_text::hash(&self.facts()).hash(&mut hasher);
+        state_text::hash(&(self.id, self.released, &self.fallbacks)).hash(&mut hasher);
         hasher.finish()
-    }
-
-    /// The connection is over, and the application has let go of it.
-    pub(super) const fn is_over(&self) -> bool {
-        self.closed.is_some()
     }
 
     /// When the next timer of the endpoint or of the application runs.
@@ -126,27 +178,9 @@ impl End {
         [self.endpoint.poll_timeout(), patience].into_iter().flatten().min()
     }
 
-    /// It opens the connection, rather than to wait for one.
-    pub(super) fn side_connects(&self) -> bool {
-        self.side == Side::A
-    }
-
-    /// Subflows beyond the first that came up.
-    pub(super) fn joined(&self) -> usize {
-        let is_up = |event: &&Event| match event {
-            Event::Monitor(event) => matches!(event.kind, MonitorKind::SubflowEstablished { .. }),
-            _ => false,
-        };
-        self.events.iter().filter(is_up).count()
-    }
-
-    /// Bytes that the application will have written, if nothing breaks.
-    pub(super) fn all_written(&self) -> usize {
-        let sizes = self.steps.iter().map(|(_, action)| match action {
-            Action::Write(size) => *size,
-            Action::Shutdown => 0,
-        });
-        sizes.sum()
+    /// What the endpoint reported since this was asked for.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        mem::take(&mut self.events)
     }
 
     /// Lets the endpoint send and the application act until neither has anything to do. Whether an event or a
@@ -190,6 +224,9 @@ impl End {
     }
 
     fn on_event(&mut self, now: Instant, event: Event) {
+        if let Event::Monitor(MonitorEvent { kind, .. }) = &event {
+            self.note_subflow(kind);
+        }
         match event {
             Event::Incoming(id) => self.take_incoming(now, id),
             Event::Connected { fallback, .. } => {
@@ -210,6 +247,17 @@ impl End {
                     self.fallback = Some(reason);
                 }
             }
+            _ => {}
+        }
+    }
+
+    fn note_subflow(&mut self, kind: &MonitorKind) {
+        match kind {
+            MonitorKind::SubflowEstablished { .. } => self.joined += 1,
+            MonitorKind::SubflowClosed {
+                reason: CloseReason::PeerReset | CloseReason::PeerMisbehaved,
+                ..
+            } => self.was_reset = true,
             _ => {}
         }
     }
@@ -262,7 +310,7 @@ impl End {
             return false;
         }
         let ends = *self.patience_ends.get_or_insert(now + PATIENCE);
-        let joined = self.joined() > 0;
+        let joined = self.joined > 0;
         self.lacks_join = !joined && now >= ends;
         if joined || self.lacks_join {
             self.patience_ends = None;

@@ -1,12 +1,12 @@
 //! The walk through all small worlds of a scene.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::choice::Choice;
+use super::ends::Ends;
 use super::scene::Scene;
 use super::verdict::{Complaint, Verdict, judge};
-use super::world::{OptionFate, World};
+use super::world::{Failed, OptionFate, World};
 use marline_time::Instant;
 
 /// Times that timers run in a world before it gets no further faults.
@@ -17,6 +17,10 @@ const HELD_WAITS: usize = 5;
 const END: Instant = Instant::from_secs(6 * 3_600);
 /// The same in steps.
 const MAX_STEPS: usize = 5_000;
+/// Of so many ends one is compared with that of the same list of choices in a world whose ends are never merged.
+const COMPARED: u64 = 256;
+/// The rule that an endpoint does not panic.
+const PANICKED: &str = "panicked";
 
 /// A rule that worlds broke, and the shortest list of choices seen that does.
 #[derive(Clone, Debug)]
@@ -31,6 +35,24 @@ pub struct Finding {
     pub count: u64,
 }
 
+impl Finding {
+    /// Leaves out of its script what happens anyway; says so if it does not happen in a world of its own.
+    fn confirm(&mut self, scene: &Scene) {
+        let rule = self.complaint.rule;
+        let is_found = |script: &[Choice]| match replay(scene, script) {
+            Ok(verdict) => verdict.complaint.is_some_and(|complaint| complaint.rule == rule),
+            Err(_) => rule == PANICKED,
+        };
+        if !is_found(&self.script) {
+            self.complaint.details.push_str(" (not in a world of its own)");
+            return;
+        }
+        while let Some((_, shorter)) = self.script.split_last().filter(|(_, s)| is_found(s)) {
+            self.script = shorter.to_vec();
+        }
+    }
+}
+
 /// What was explored.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -40,6 +62,10 @@ pub struct Report {
     pub ends: u64,
     /// Choices of the longest list.
     pub depth: usize,
+    /// Different states that the ends were seen in.
+    pub states: usize,
+    /// Times that a real endpoint was given something.
+    pub steps: usize,
     /// Nothing was left out.
     pub complete: bool,
     /// How many worlds ended how.
@@ -55,20 +81,30 @@ pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bo
         scene,
         faults,
         stop,
+        ends: Ends::new(scene, true, false),
         seen: BTreeSet::new(),
-        states: Default::default(),
+        fates: HashMap::new(),
+        verdicts: Vec::new(),
         script: Vec::new(),
         report,
     };
-    let world = World::new(scene);
+    let world = World::new(scene, &mut walk.ends);
     walk.enter(world);
-    walk.report
+    let Walk { ends, verdicts, mut report, .. } = walk;
+    [report.states, report.steps] = ends.counts();
+    for (verdict, count) in verdicts {
+        *report.outcomes.entry(verdict.outcome).or_default() += count;
+    }
+    for finding in &mut report.findings {
+        finding.confirm(scene);
+    }
+    report
 }
 
 /// The world that a list of choices leads to, run to its end without further faults.
 ///
 /// # Errors
-/// A choice that is not possible where it stands.
+/// A choice that is not possible where it stands, or an endpoint that panicked.
 pub fn replay(scene: &Scene, script: &[Choice]) -> Result<Verdict, String> {
     replayed(scene, script, false).map(|(verdict, _)| verdict)
 }
@@ -86,50 +122,50 @@ fn replayed(
     script: &[Choice],
     logs: bool,
 ) -> Result<(Verdict, Vec<String>), String> {
-    let mut world = World::new(scene);
+    let mut ends = Ends::new(scene, false, logs);
+    let mut world = World::new(scene, &mut ends);
     world.log = logs.then(Vec::new);
     for (at, choice) in script.iter().enumerate() {
-        if !world.apply(*choice) {
-            return Err(format!("choice {at}, `{choice}`, is not possible"));
-        }
+        world.apply(&mut ends, *choice).map_err(|failed| match failed {
+            Failed::Impossible => format!("choice {at}, `{choice}`, is not possible"),
+            Failed::Panicked(words) => format!("choice {at}, `{choice}`: {words}"),
+        })?;
     }
-    let endless = run_to_end(&mut world);
-    let verdict = judge(&world, is_benign(script), endless);
-    Ok((verdict, world.log.unwrap_or_default()))
-}
-
-fn is_benign(script: &[Choice]) -> bool {
-    script.iter().all(|choice| choice.is_benign())
-}
-
-/// Everything in flight arrives, then timers run, until nothing is left to happen. `true`: it never ends.
-fn run_to_end(world: &mut World) -> bool {
     for _ in 0..MAX_STEPS {
-        let Some(choice) = next_without_fault(world) else { return false };
-        if world.now > END {
-            return true;
+        let Some(choice) = next_without_fault(&world, &ends).filter(|_| world.now <= END) else {
+            break;
+        };
+        if let Err(Failed::Panicked(words)) = world.apply(&mut ends, choice) {
+            return Err(words.to_string());
         }
-        world.apply(choice);
     }
-    true
+    let endless = next_without_fault(&world, &ends).is_some();
+    Ok((judge(&world.ended(&ends, endless)), world.log.unwrap_or_default()))
 }
 
 /// What happens where nothing is chosen: packets arrive in their order, held ones last; then timers run.
-fn next_without_fault(world: &World) -> Option<Choice> {
+fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
     let prompt = world.in_flight.iter().position(|packet| !packet.held);
     let any = (!world.in_flight.is_empty()).then_some(0);
-    let timer = || world.deadline().map(|_| Choice::Wait);
+    let timer = || world.deadline(ends).map(|_| Choice::Wait);
     prompt.or(any).map(Choice::Deliver).or_else(timer)
+}
+
+fn panicked(words: &str) -> Complaint {
+    Complaint { rule: PANICKED, details: words.to_owned() }
 }
 
 struct Walk<'a> {
     scene: &'a Scene,
     faults: usize,
     stop: &'a mut dyn FnMut(&Report) -> bool,
+    ends: Ends<'a>,
     /// Fingerprints of all worlds that were entered.
     seen: BTreeSet<u64>,
-    /// What each end had become by its inputs.
-    states: [BTreeMap<u64, u64>; 2],
+    /// What becomes of worlds without further choices, by exact fingerprint: a place in `verdicts`.
+    fates: HashMap<u64, u32>,
+    /// Verdicts, and how many worlds ended so.
+    verdicts: Vec<(Verdict, u64)>,
     script: Vec<Choice>,
     report: Report,
 }
@@ -152,21 +188,20 @@ impl Walk<'_> {
         if choices.is_empty() {
             return self.finish(world);
         }
-        self.branch(world, &choices);
+        self.branch(&world, &choices);
     }
 
-    /// Enters what follows from each of these choices. All but the last start from a replay.
-    fn branch(&mut self, world: World, choices: &[Choice]) {
-        let mut world = Some(world);
-        for (at, choice) in choices.iter().enumerate() {
-            let last = at + 1 == choices.len();
-            let here = if last { world.take() } else { Some(self.replayed()) };
-            let Some(mut next) = here else { return };
+    /// Enters what follows from each of these choices.
+    fn branch(&mut self, world: &World, choices: &[Choice]) {
+        for choice in choices {
+            let mut next = world.clone();
             self.script.push(*choice);
-            match catch_unwind(AssertUnwindSafe(|| next.apply(*choice))) {
-                Ok(_) if self.is_new(&next) => self.enter(next),
-                Ok(_) => {}
-                Err(panic) => self.note_panic(&*panic),
+            let applied = next.apply(&mut self.ends, *choice);
+            next.bound = next.bound.filter(|_| next.faults < self.faults);
+            match applied {
+                Ok(()) if self.seen.insert(next.fingerprint()) => self.enter(next),
+                Ok(()) | Err(Failed::Impossible) => {}
+                Err(Failed::Panicked(words)) => self.note(&panicked(&words)),
             }
             self.script.pop();
             if !self.report.complete {
@@ -175,130 +210,134 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether no list of choices has led here. Worlds that get no further faults are told apart by what their ends
-    /// were given: most of them are new, and to know that is cheaper than their state.
-    fn is_new(&mut self, world: &World) -> bool {
-        let goes_on = world.faults < self.faults;
-        let mut states = [0; 2];
-        for ((state, known), end) in states.iter_mut().zip(&mut self.states).zip(&world.ends) {
-            *state = match goes_on {
-                true => *known.entry(end.inputs()).or_insert_with(|| end.state()),
-                false => end.inputs(),
-            };
-        }
-        self.seen.insert(world.fingerprint(states))
-    }
-
-    fn replayed(&self) -> World {
-        let mut world = World::new(self.scene);
-        for choice in &self.script {
-            world.apply(*choice);
-        }
-        world
-    }
-
+    /// All choices, without those that are the same as another one, or as this one later.
     fn choices(&self, world: &World) -> Vec<Choice> {
-        let mut choices = Vec::new();
+        if let Some(n) = world.bound {
+            return self.of_packets(world, &[n]);
+        }
+        let mut choices = self.of_packets(world, &world.next_packets().collect::<Vec<_>>());
         let kinds = self.scene.faults;
-        let may_wait = world.deadline().is_some();
-        if !world.is_busy() && may_wait {
-            choices.push(Choice::Wait);
-        }
-        for n in world.next_packets() {
-            let packet = &world.in_flight[n];
-            choices.extend([Choice::Lose(n), Choice::Duplicate(n)]);
-            if !packet.held {
-                choices.push(Choice::Hold(n));
-            }
-            if kinds.strips && packet.has_mptcp {
-                choices.push(Choice::Strip(n));
-            }
-        }
-        if world.is_busy() && may_wait {
-            choices.push(Choice::TimeOut);
+        let may_wait = world.deadline(&self.ends).is_some();
+        if may_wait {
+            choices.push(if world.is_busy() { Choice::TimeOut } else { Choice::Wait });
         }
         for path in 0..self.scene.paths {
             if kinds.strips && world.options[path] == OptionFate::Pass && !world.lost[path] {
                 choices.extend([Choice::StripPath(path), Choice::BlockOptions(path)]);
             }
-            if kinds.lost_addresses && !world.lost[path] && !world.ends[0].is_over() {
+            if kinds.lost_addresses && !world.lost[path] && !world.client_is_over(&self.ends) {
                 choices.push(Choice::LoseAddress(path));
             }
         }
-        // Last, so that the longest lists of choices are not replayed.
-        choices.extend(world.next_packets().map(Choice::Deliver));
         if world.in_flight.is_empty() && !may_wait { Vec::new() } else { choices }
+    }
+
+    /// What may happen to each of these packets.
+    fn of_packets(&self, world: &World, places: &[usize]) -> Vec<Choice> {
+        let mut choices: Vec<_> = places.iter().copied().map(Choice::Deliver).collect();
+        for n in places.iter().copied() {
+            let packet = &world.in_flight[n];
+            choices.push(Choice::Duplicate(n));
+            // To lose what is held back is to lose it at once.
+            if !packet.held && world.is_missed(n) {
+                choices.extend([Choice::Hold(n), Choice::Lose(n)]);
+            }
+            if self.scene.faults.strips && packet.has_mptcp {
+                choices.push(Choice::Strip(n));
+            }
+        }
+        choices
     }
 
     /// Runs a world without further faults to its end and judges it. Where a packet is held back, it arrives now, or
     /// after timers have run.
     fn finish(&mut self, mut world: World) {
+        if !world.in_flight.iter().any(|packet| packet.held) {
+            return self.end(world);
+        }
         let length = self.script.len();
-        while world.is_busy() {
-            let Some(choice) = next_without_fault(&world) else { break };
+        while world.is_busy() && self.script.len() < MAX_STEPS {
+            let Some(choice) = next_without_fault(&world, &self.ends) else { break };
             self.script.push(choice);
-            match catch_unwind(AssertUnwindSafe(|| world.apply(choice))) {
-                Ok(_) => {}
-                Err(panic) => {
-                    self.note_panic(&*panic);
-                    return self.script.truncate(length);
-                }
-            }
-            if self.script.len() > MAX_STEPS {
-                break;
+            if let Err(Failed::Panicked(words)) = world.apply(&mut self.ends, choice) {
+                self.note(&panicked(&words));
+                return self.script.truncate(length);
             }
         }
-        let held = world.in_flight.iter().any(|packet| packet.held);
-        let waited = self.script.iter().rev().take_while(|choice| !choice.is_fault());
-        let waited = waited.filter(|choice| **choice == Choice::Wait).count();
-        if held && waited < HELD_WAITS && world.deadline().is_some() {
-            self.branch(world, &[Choice::Deliver(0), Choice::Wait]);
+        if world.calm_waits < HELD_WAITS && world.deadline(&self.ends).is_some() {
+            self.branch(&world, &[Choice::Deliver(0), Choice::Wait]);
         } else {
             self.end(world);
         }
         self.script.truncate(length);
     }
 
-    fn end(&mut self, mut world: World) {
+    fn end(&mut self, world: World) {
         self.report.ends += 1;
-        match catch_unwind(AssertUnwindSafe(|| run_to_end(&mut world))) {
-            Ok(endless) => {
-                let verdict = judge(&world, is_benign(&self.script), endless);
-                *self.report.outcomes.entry(verdict.outcome).or_default() += 1;
-                if let Some(complaint) = verdict.complaint {
-                    self.note(complaint);
-                }
-            }
-            Err(panic) => self.note_panic(&*panic),
+        let fate = self.fate(world);
+        let (verdict, count) = &mut self.verdicts[fate];
+        *count += 1;
+        let Verdict { outcome, complaint, .. } = verdict;
+        let complaint = complaint.clone();
+        let compared = self.report.ends.is_multiple_of(COMPARED).then(|| outcome.clone());
+        if let Some(complaint) = complaint {
+            return self.note(&complaint);
+        }
+        let Some(outcome) = compared else { return };
+        let alone = replay(self.scene, &self.script).map_or_else(|e| e, |verdict| verdict.outcome);
+        if alone != outcome {
+            let details = format!("{outcome}; alone {alone}");
+            self.note(&Complaint { rule: "equal states went on in different ways", details });
         }
     }
 
-    fn note_panic(&mut self, panic: &(dyn core::any::Any + Send)) {
-        let text = panic.downcast_ref::<String>().cloned();
-        let words = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        self.note(Complaint { rule: "panicked", details: words.unwrap_or_default() });
+    /// What becomes of a world when everything in flight arrives, then timers run, until nothing is left to happen.
+    fn fate(&mut self, mut world: World) -> usize {
+        let mut passed = Vec::new();
+        let fate = loop {
+            let print = world.exact_fingerprint();
+            if let Some(fate) = self.fates.get(&print) {
+                break *fate;
+            }
+            passed.push(print);
+            let next = next_without_fault(&world, &self.ends);
+            let endless = next.is_some() && (world.now > END || passed.len() > MAX_STEPS);
+            let Some(choice) = next.filter(|_| !endless) else {
+                let verdict = judge(&world.ended(&self.ends, endless));
+                break self.verdict(verdict);
+            };
+            if let Err(Failed::Panicked(words)) = world.apply(&mut self.ends, choice) {
+                let (outcome, complaint) = ("panicked".to_owned(), Some(panicked(&words)));
+                break self.verdict(Verdict { outcome, joins: 0, complaint });
+            }
+        };
+        self.fates.extend(passed.into_iter().map(|print| (print, fate)));
+        fate as usize
     }
 
-    fn note(&mut self, complaint: Complaint) {
+    fn verdict(&mut self, verdict: Verdict) -> u32 {
+        let known = self.verdicts.iter().position(|(known, _)| *known == verdict);
+        known.unwrap_or_else(|| {
+            self.verdicts.push((verdict, 0));
+            self.verdicts.len() - 1
+        }) as u32
+    }
+
+    fn note(&mut self, complaint: &Complaint) {
         let after_worlds = self.report.worlds;
-        let script = without_implied(&self.script);
+        let script = self.script.clone();
         let same = |finding: &&mut Finding| finding.complaint.rule == complaint.rule;
         match self.report.findings.iter_mut().find(same) {
             None => {
+                let complaint = complaint.clone();
                 self.report.findings.push(Finding { complaint, script, after_worlds, count: 1 });
             }
             Some(finding) => {
                 finding.count += 1;
                 if script.len() < finding.script.len() {
-                    (finding.complaint, finding.script) = (complaint, script);
+                    (finding.complaint, finding.script) = (complaint.clone(), script);
                 }
             }
         }
     }
-}
-
-/// A list of choices up to the last one that is not what happens anyway, as far as can be told without a world.
-fn without_implied(script: &[Choice]) -> Vec<Choice> {
-    let implied = script.iter().rev().take_while(|choice| **choice == Choice::Deliver(0)).count();
-    script[..script.len() - implied].to_vec()
 }

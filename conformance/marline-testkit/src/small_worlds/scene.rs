@@ -61,6 +61,9 @@ pub enum Order {
     Any,
 }
 
+/// Most paths of a scene.
+pub(super) const MAX_PATHS: usize = 2;
+
 /// Two endpoints, the paths between them and what their applications do.
 #[derive(Clone, Debug)]
 pub struct Scene {

@@ -2,19 +2,22 @@
 
 use core::fmt::{self, Debug, Write};
 
-/// Fields that are left out: configuration, counts for people, and memory that is reused.
-const LEFT_OUT: [&str; 10] = [
-    "config",
-    "accept",
-    "settings",
-    "counters",
-    "delays",
-    "workspace",
-    "scratch",
-    "desk",
-    "stats",
-    "account",
-];
+/// Whether a field is left out: configuration, counts for people, and memory that is reused.
+fn is_left_out(field: &str) -> bool {
+    matches!(
+        field,
+        "config"
+            | "accept"
+            | "settings"
+            | "counters"
+            | "delays"
+            | "workspace"
+            | "scratch"
+            | "desk"
+            | "stats"
+            | "account"
+    )
+}
 
 /// A hash of the state of an endpoint.
 pub(super) fn hash(endpoint: &impl Debug) -> u64 {
@@ -35,12 +38,17 @@ struct Text {
 
 impl Text {
     fn take(&mut self, piece: &str) {
-        for chunk in piece.as_bytes().chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            let mixed = (self.hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            self.hash = (mixed ^ (mixed >> 29)).wrapping_add(piece.len() as u64);
+        let (words, rest) = piece.as_bytes().as_chunks::<8>();
+        for word in words {
+            self.mix(u64::from_le_bytes(*word));
         }
+        let rest = rest.iter().fold(piece.len() as u64, |word, byte| word << 8 | u64::from(*byte));
+        self.mix(rest);
+    }
+
+    const fn mix(&mut self, word: u64) {
+        let mixed = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = mixed ^ (mixed >> 29);
     }
 }
 
@@ -64,7 +72,7 @@ impl Write for Text {
         if self.last_was_name && piece == ": " {
             self.left_out = Some(0);
         }
-        self.last_was_name = LEFT_OUT.contains(&piece);
+        self.last_was_name = is_left_out(piece);
         self.take(piece);
         Ok(())
     }

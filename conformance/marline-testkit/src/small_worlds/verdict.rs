@@ -2,10 +2,9 @@
 
 use core::fmt;
 
-use marline_core::{CloseReason, Event, MonitorEvent, MonitorKind};
+use marline_core::CloseReason;
 
-use super::application::End;
-use super::world::World;
+use super::application::Facts;
 
 /// What is wrong with a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,47 +35,68 @@ pub struct Verdict {
 /// Names of the two ends.
 const NAMES: [&str; 2] = ["client", "server"];
 
-/// Judges a world in which nothing happens any more, or that was given up as it never came to rest (`endless`). With
-/// `benign`, no fault but late, lost and copied packets happened.
-pub(super) fn judge(world: &World, benign: bool, endless: bool) -> Verdict {
+/// A world in which nothing happens any more, or that was given up.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Ended<'a> {
+    pub(super) ends: [&'a Facts; 2],
+    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
+    pub(super) late_fallback: [bool; 2],
+    /// No fault but late, lost and copied packets happened.
+    pub(super) benign: bool,
+    /// It was given up as it never came to rest.
+    pub(super) endless: bool,
+}
+
+/// Judges a world.
+pub(super) fn judge(world: &Ended<'_>) -> Verdict {
+    let [client, server] = world.ends;
     let complaint = broken_bytes(world)
-        .or_else(|| endless.then(|| complain("never comes to rest", world)))
+        .or_else(|| world.endless.then(|| complain("never comes to rest", world)))
         .or_else(|| waits_forever(world))
         .or_else(|| false_success(world))
         .or_else(|| different_modes(world))
         .or_else(|| left_behind(world))
-        .or_else(|| world.ends[1].crowded.then(|| complain("a second connection", world)))
-        .or_else(|| benign.then(|| needless_error(world)).flatten())
-        .or_else(|| {
-            let lacks = benign && world.ends.iter().any(|end| end.lacks_join);
-            lacks.then(|| complain("no join came up", world))
-        })
-        .or_else(|| benign.then(|| needless_reset(world)).flatten());
-    let [client, server] = &world.ends;
-    Verdict { outcome: outcome(world), joins: client.joined().min(server.joined()), complaint }
+        .or_else(|| server.crowded.then(|| complain("a second connection", world)))
+        .or_else(|| world.benign.then(|| needless(world)).flatten());
+    Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
+}
+
+/// What no fault that only delays, loses or copies packets may lead to.
+fn needless(world: &Ended<'_>) -> Option<Complaint> {
+    let failed = |end: &Facts| end.closed != Some(CloseReason::Finished);
+    let any = |is: &dyn Fn(&Facts) -> bool| world.ends.into_iter().any(is);
+    let rule = match () {
+        // Every packet that was sent again would have arrived.
+        () if any(&failed) => "an error without need",
+        () if any(&|end| end.lacks_join) => "no join came up",
+        // Nothing happened to it that TCP does not make good.
+        () if any(&|end| end.was_reset) => "a subflow was reset without need",
+        () => return None,
+    };
+    Some(complain(rule, world))
 }
 
 /// A complaint that shows both ends.
-fn complain(rule: &'static str, world: &World) -> Complaint {
+fn complain(rule: &'static str, world: &Ended<'_>) -> Complaint {
     Complaint { rule, details: description(world) }
 }
 
 /// Both ends, each with how it ended and in which mode.
-fn outcome(world: &World) -> String {
-    let mode = |end: &End| if end.fallback.is_some() { "plain" } else { "multipath" };
-    let words = |end: &End| match end.closed {
+fn outcome(world: &Ended<'_>) -> String {
+    let mode = |end: &Facts| if end.fallback.is_some() { "plain" } else { "multipath" };
+    let words = |end: &Facts| match end.closed {
         Some(CloseReason::Finished) => format!("finished ({})", mode(end)),
         Some(reason) => reason.to_string(),
-        None if end.id.is_none() => "never began".to_owned(),
+        None if !end.is_open => "never began".to_owned(),
         None => "open".to_owned(),
     };
-    let [client, server] = &world.ends;
+    let [client, server] = world.ends;
     format!("client {}, server {}", words(client), words(server))
 }
 
-fn description(world: &World) -> String {
+fn description(world: &Ended<'_>) -> String {
     let one = |at: usize| {
-        let (end, peer) = (&world.ends[at], &world.ends[1 - at]);
+        let (end, peer) = (world.ends[at], world.ends[1 - at]);
         format!(
             "{}: {:?}, fallback {:?}, read {} of {}, end {}, errors {:?} {:?}",
             NAMES[at],
@@ -92,26 +112,26 @@ fn description(world: &World) -> String {
     format!("{}; {}", one(0), one(1))
 }
 
-fn broken_bytes(world: &World) -> Option<Complaint> {
+fn broken_bytes(world: &Ended<'_>) -> Option<Complaint> {
     let wrong = |at: usize| {
-        let (end, peer) = (&world.ends[at], &world.ends[1 - at]);
+        let (end, peer) = (world.ends[at], world.ends[1 - at]);
         end.wrong_byte.is_some() || end.received > peer.written
     };
     (wrong(0) || wrong(1)).then(|| complain("wrong bytes", world))
 }
 
 /// An end is still open although nothing will ever happen to it.
-fn waits_forever(world: &World) -> Option<Complaint> {
-    let [client, server] = &world.ends;
-    let open = |end: &End| end.id.is_some() || (end.side_connects() && !end.is_over());
+fn waits_forever(world: &Ended<'_>) -> Option<Complaint> {
+    let [client, server] = world.ends;
+    let open = |end: &Facts| end.is_open || (end.connects && end.closed.is_none());
     (open(client) || open(server)).then(|| complain("waits forever", world))
 }
 
 /// An end believes in a success that there was not.
-fn false_success(world: &World) -> Option<Complaint> {
+fn false_success(world: &Ended<'_>) -> Option<Complaint> {
     for at in [0, 1] {
-        let (end, peer) = (&world.ends[at], &world.ends[1 - at]);
-        let has_all = |reader: &End, writer: &End| reader.received == writer.all_written();
+        let (end, peer) = (world.ends[at], world.ends[1 - at]);
+        let has_all = |reader: &Facts, writer: &Facts| reader.received == writer.all_written;
         if end.at_end && !has_all(end, peer) {
             return Some(complain("a clean end before the last byte", world));
         }
@@ -131,42 +151,20 @@ fn false_success(world: &World) -> Option<Complaint> {
 /// Both ends finished, one as plain TCP and the other as Multipath TCP.
 ///
 /// The mode says which numbers the bytes of the stream have (RFC 8684 section 3.7). Where one end finished as Multipath
-/// TCP before the other fell back, there are no more bytes: both DATA_FINs are acknowledged to the one that finished,
-/// and its FIN without options is the first that the other hears of options that do not pass. Then the other answers
-/// by a FIN, which both modes have in common, and there is nothing on which they could disagree. [`false_success`] has
-/// seen to it that both have all bytes.
-fn different_modes(world: &World) -> Option<Complaint> {
-    let [client, server] = &world.ends;
+/// TCP before an end fell back, there are no more bytes: both DATA_FINs are acknowledged to the one that finished. What
+/// comes later without options, as the paths let none pass, is a FIN or the answer to one, which both modes have in
+/// common. An end that has the peer's whole stream when it falls back gets no more bytes either; its own that are lost
+/// it repeats as plain TCP, which the peer hears, and those that are not lost had mappings. [`false_success`] has seen
+/// to it that both have all bytes.
+fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
+    let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
     let differ = client.fallback.is_some() != server.fallback.is_some();
-    let late = [client, server].iter().any(|end| end.late_fallback);
+    let late = world.late_fallback.contains(&true);
     (finished && differ && !late).then(|| complain("the ends disagree on the mode", world))
 }
 
 /// An endpoint holds a connection or an ended subflow for good.
-fn left_behind(world: &World) -> Option<Complaint> {
-    let holds = |end: &End| !end.endpoint.connections().is_empty() || end.endpoint.in_time_wait();
-    world.ends.iter().any(holds).then(|| complain("something is held for good", world))
-}
-
-/// An end failed although every packet that was sent again would have arrived.
-fn needless_error(world: &World) -> Option<Complaint> {
-    let failed = |end: &End| end.closed != Some(CloseReason::Finished);
-    world.ends.iter().any(failed).then(|| complain("an error without need", world))
-}
-
-/// A subflow was reset although nothing happened to it that TCP does not make good.
-fn needless_reset(world: &World) -> Option<Complaint> {
-    let resets = |end: &End| {
-        end.events.iter().any(|event| match event {
-            Event::Monitor(MonitorEvent {
-                kind: MonitorKind::SubflowClosed { reason, .. },
-                ..
-            }) => {
-                matches!(reason, CloseReason::PeerReset | CloseReason::PeerMisbehaved)
-            }
-            _ => false,
-        })
-    };
-    world.ends.iter().any(resets).then(|| complain("a subflow was reset without need", world))
+fn left_behind(world: &Ended<'_>) -> Option<Complaint> {
+    world.ends.iter().any(|end| end.holds).then(|| complain("something is held for good", world))
 }

@@ -1,57 +1,31 @@
 //! A small world: two ends, the packets between them, and what a choice does to them.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::rc::Rc;
 
-use marline_core::{ChecksumScope, CloseReason, Endpoint, FourTuple, PacketMeta, TransmitBuf};
-use marline_time::{Instant, SeedTree};
+use marline_core::{ChecksumScope, CloseReason};
+use marline_time::Instant;
 
-use super::application::End;
+use super::application::Facts;
 use super::choice::Choice;
-use super::scene::{Order, Scene, client_address, server_address};
-use crate::pair::arriving;
+use super::ends::{Ends, Input, START, StateId, Step};
+use super::packet::PacketId;
+use super::scene::{MAX_PATHS, Order, Scene};
+use super::verdict::Ended;
 use crate::{Seg, Side};
 
 /// Timers that one wait may run before an endpoint does something.
 const MAX_IDLE_TIMERS: usize = 1_000;
 
 /// A packet in flight.
-#[derive(Clone, Debug)]
-pub(super) struct Packet {
-    pub(super) to: Side,
-    pub(super) path: usize,
-    meta: PacketMeta,
-    bytes: Vec<u8>,
+#[derive(Copy, Clone, Debug)]
+pub(super) struct InFlight {
+    id: PacketId,
+    to: Side,
+    path: usize,
     pub(super) has_mptcp: bool,
     /// Time may pass while it is in flight.
     pub(super) held: bool,
-    hash: u64,
-}
-
-impl Packet {
-    fn new(to: Side, path: usize, meta: PacketMeta, bytes: Vec<u8>) -> Packet {
-        let mut packet = Packet { to, path, meta, bytes, has_mptcp: false, held: false, hash: 0 };
-        packet.rehash();
-        packet
-    }
-
-    fn rehash(&mut self) {
-        let seg = Seg::parse(&self.bytes).expect("what an endpoint sent");
-        self.has_mptcp = seg.options.dss.is_some() || seg.options.mptcp.iter().next().is_some();
-        let mut hasher = DefaultHasher::new();
-        (self.to as u8, self.path, self.meta.flow, self.meta.peer_flow).hash(&mut hasher);
-        self.bytes.hash(&mut hasher);
-        self.hash = hasher.finish();
-    }
-
-    fn strip(&mut self, scope: ChecksumScope) {
-        let mut seg = Seg::parse(&self.bytes).expect("what an endpoint sent");
-        seg.options.dss = None;
-        seg.options.mptcp = Default::default();
-        let FourTuple { local, remote } = self.meta.path;
-        let addresses = (scope == ChecksumScope::WithAddresses).then(|| (remote.ip(), local.ip()));
-        self.bytes = seg.bytes(addresses);
-        self.rehash();
-    }
 }
 
 /// What a path does to MPTCP options.
@@ -64,57 +38,63 @@ pub(super) enum OptionFate {
     Lost,
 }
 
-/// Two ends and what is between them.
-#[derive(Debug)]
+/// Why a choice came to nothing.
+#[derive(Clone, Debug)]
+pub(super) enum Failed {
+    /// It is not possible here.
+    Impossible,
+    /// An endpoint panicked, with these words.
+    Panicked(Rc<str>),
+}
+
+/// Two ends, which are states of an [`Ends`], and what is between them.
+#[derive(Clone, Debug)]
 pub(super) struct World {
-    pub(super) ends: [End; 2],
-    pub(super) in_flight: Vec<Packet>,
+    states: [StateId; 2],
+    pub(super) in_flight: Vec<InFlight>,
     pub(super) now: Instant,
     /// What paths do to options.
-    pub(super) options: Vec<OptionFate>,
-    pub(super) lost: Vec<bool>,
+    pub(super) options: [OptionFate; MAX_PATHS],
+    pub(super) lost: [bool; MAX_PATHS],
+    /// Times that timers ran, and those since the last fault.
     pub(super) waits: usize,
+    pub(super) calm_waits: usize,
     pub(super) faults: usize,
+    /// All faults were benign.
+    pub(super) benign: bool,
+    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
+    late_fallback: [bool; 2],
+    /// The packet to which something must happen next: anything else before it would be the same as before the last
+    /// choice.
+    pub(super) bound: Option<usize>,
     order: Order,
     scope: ChecksumScope,
-    buf: TransmitBuf,
     /// What happened, if somebody wants to read it.
     pub(super) log: Option<Vec<String>>,
 }
 
 impl World {
     /// The world of a scene, with the client's first SYN in flight.
-    ///
-    /// # Panics
-    /// If the client cannot open a connection.
-    pub(super) fn new(scene: &Scene) -> World {
-        let seeds = SeedTree::new(1);
-        let endpoint = |config: &marline_core::EndpointConfig, name| {
-            Endpoint::new(config.clone(), Box::new(seeds.stream(name)))
-        };
-        let client = endpoint(&scene.client_endpoint, "a");
-        let server = endpoint(&scene.server_endpoint, "b");
+    pub(super) fn new(scene: &Scene, ends: &mut Ends<'_>) -> World {
         let mut world = World {
-            ends: [
-                End::new(Side::A, client, &scene.client_steps),
-                End::new(Side::B, server, &scene.server_steps),
-            ],
+            states: [ends.first(Side::A), ends.first(Side::B)],
             in_flight: Vec::new(),
-            now: Instant::from_secs(1),
-            options: vec![OptionFate::Pass; scene.paths],
-            lost: vec![false; scene.paths],
+            now: START,
+            options: [OptionFate::Pass; MAX_PATHS],
+            lost: [false; MAX_PATHS],
             waits: 0,
+            calm_waits: 0,
             faults: 0,
+            benign: true,
+            late_fallback: [false; 2],
+            bound: None,
             order: scene.order,
             scope: scene.client_endpoint.capabilities.checksum,
-            buf: End::transmit_buf(),
             log: None,
         };
-        let local = client_address(0).address;
-        let (now, config) = (world.now, scene.client.clone());
-        let id = world.ends[0].endpoint.connect(now, config, local, server_address());
-        world.ends[0].id = Some(id.expect("room for a connection"));
-        world.settle(Side::A);
+        for id in ends.first_sent() {
+            world.send(ends, id);
+        }
         world
     }
 
@@ -123,29 +103,53 @@ impl World {
         self.in_flight.iter().any(|packet| !packet.held)
     }
 
-    /// When the next timer of either end runs.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.ends.iter().filter_map(End::deadline).min()
+    fn facts<'a>(&self, ends: &'a Ends<'_>, side: Side) -> &'a Facts {
+        ends.facts(self.states[side as usize])
     }
 
-    /// The same number for worlds that go on alike, by the states of both ends.
-    pub(super) fn fingerprint(&self, states: [u64; 2]) -> u64 {
-        let place = |packet: &Packet| match (packet.held, self.order) {
-            (false, Order::Sent) => (false, packet.to as u8, packet.path, packet.hash),
-            (held, _) => (held, 0, 0, packet.hash),
-        };
-        let mut packets: Vec<_> = self.in_flight.iter().map(place).collect();
+    /// The client's connection is over, and the application has let go of it.
+    pub(super) fn client_is_over(&self, ends: &Ends<'_>) -> bool {
+        self.facts(ends, Side::A).closed.is_some()
+    }
+
+    /// When the next timer of either end runs.
+    pub(super) fn deadline(&self, ends: &Ends<'_>) -> Option<Instant> {
+        self.states.iter().filter_map(|state| ends.facts(*state).deadline).min()
+    }
+
+    /// This world as it is judged.
+    pub(super) fn ended<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
+        let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
+        Ended { ends: facts, late_fallback: self.late_fallback, benign: self.benign, endless }
+    }
+
+    /// The same number for worlds that can go on alike.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut packets = self.in_flight.clone();
         match self.order {
             // Packets of one path and direction keep their order.
-            Order::Sent => packets.sort_by_key(|(held, to, path, hash)| {
-                (*held, *to, *path, if *held { *hash } else { 0 })
+            Order::Sent => packets.sort_by_key(|packet| match packet.held {
+                true => (true, packet.to as u8, packet.path, Some(packet.id)),
+                false => (false, packet.to as u8, packet.path, None),
             }),
-            Order::Any => packets.sort_unstable(),
+            Order::Any => packets.sort_by_key(|packet| (packet.held, packet.id)),
         }
+        self.print(&packets)
+    }
+
+    /// The same number for worlds that go on alike if nothing is chosen.
+    pub(super) fn exact_fingerprint(&self) -> u64 {
+        self.print(&self.in_flight)
+    }
+
+    fn print(&self, packets: &[InFlight]) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (states, packets, self.now.as_nanos(), self.faults).hash(&mut hasher);
-        (&self.options, &self.lost).hash(&mut hasher);
-        self.ends.each_ref().map(|end| end.late_fallback).hash(&mut hasher);
+        (self.states, self.now, self.faults, self.benign, self.options).hash(&mut hasher);
+        let bound = self.bound.map(|n| self.in_flight[n].id);
+        (self.lost, self.late_fallback, bound).hash(&mut hasher);
+        for packet in packets {
+            (packet.id, packet.held).hash(&mut hasher);
+        }
         hasher.finish()
     }
 
@@ -153,123 +157,157 @@ impl World {
     pub(super) fn next_packets(&self) -> impl Iterator<Item = usize> {
         let may_be_next = |at: &usize| {
             let packet = &self.in_flight[*at];
-            let hides = |other: &Packet| match (packet.held, other.held, self.order) {
+            let hides = |other: &InFlight| match (packet.held, other.held, self.order) {
                 (false, false, Order::Sent) => (other.to, other.path) == (packet.to, packet.path),
-                (held, other_held, _) => held == other_held && other.hash == packet.hash,
+                (held, other_held, _) => held == other_held && other.id == packet.id,
             };
             !self.in_flight[..*at].iter().any(hides)
         };
         (0..self.in_flight.len()).filter(may_be_next)
     }
 
-    /// Does what was chosen. `false`: it is not possible here.
-    pub(super) fn apply(&mut self, choice: Choice) -> bool {
+    /// Whether it makes a difference that this packet goes missing now, rather than later.
+    ///
+    /// It does not until the next packet of its path and direction arrives, or time no longer waits for it.
+    pub(super) fn is_missed(&self, n: usize) -> bool {
+        let packet = self.in_flight[n];
+        let others = self.in_flight.iter().enumerate().filter(|(at, _)| *at != n);
+        let mut prompt = others.filter(|(_, other)| !other.held).map(|(_, other)| other);
+        let is_next = |other: &InFlight| (other.to, other.path) == (packet.to, packet.path);
+        prompt.clone().next().is_none() || (self.order == Order::Sent && prompt.any(is_next))
+    }
+
+    /// Does what was chosen.
+    pub(super) fn apply(&mut self, ends: &mut Ends<'_>, choice: Choice) -> Result<(), Failed> {
         if let Some(log) = &mut self.log {
             log.push(format!("{choice} at {:?}", self.now));
         }
         let here = |n: usize| n < self.in_flight.len();
+        self.bound = None;
         match choice {
             Choice::Deliver(n) if here(n) => {
                 let packet = self.in_flight.remove(n);
-                self.hand_over(&packet);
+                self.hand_over(ends, packet)?;
             }
             Choice::Duplicate(n) if here(n) => {
-                let packet = self.in_flight.remove(n);
-                self.in_flight.insert(n, Packet { held: true, ..packet.clone() });
-                self.hand_over(&packet);
+                let packet = self.in_flight[n];
+                self.in_flight[n].held = true;
+                self.hand_over(ends, packet)?;
             }
-            Choice::Lose(n) if here(n) => drop(self.in_flight.remove(n)),
-            Choice::Hold(n) if here(n) => self.in_flight[n].held = true,
-            Choice::Strip(n) if here(n) => self.in_flight[n].strip(self.scope),
+            Choice::Lose(n) if here(n) => {
+                let packet = self.in_flight.remove(n);
+                self.bind_next(packet);
+            }
+            Choice::Hold(n) if here(n) => {
+                self.in_flight[n].held = true;
+                self.bind_next(self.in_flight[n]);
+            }
+            Choice::Strip(n) if here(n) => {
+                let packet = &mut self.in_flight[n];
+                packet.id = ends.packets.stripped(packet.id, self.scope);
+                packet.has_mptcp = false;
+                self.bound = Some(n);
+            }
             Choice::StripPath(path) if path < self.options.len() => {
                 self.options[path] = OptionFate::Removed;
             }
             Choice::BlockOptions(path) if path < self.options.len() => {
                 self.options[path] = OptionFate::Lost;
             }
-            Choice::LoseAddress(path) if path < self.lost.len() => self.lose_address(path),
-            Choice::Wait if !self.is_busy() => self.run_timers(),
-            Choice::TimeOut if self.is_busy() => self.run_timers(),
-            _ => return false,
+            Choice::LoseAddress(path) if path < self.lost.len() => {
+                self.lost[path] = true;
+                self.give(ends, Side::A, Input::AddressLost(path))?;
+            }
+            Choice::Wait if !self.is_busy() => self.run_timers(ends)?,
+            Choice::TimeOut if self.is_busy() => self.run_timers(ends)?,
+            _ => return Err(Failed::Impossible),
         }
-        self.faults += usize::from(choice.is_fault());
-        self.waits += usize::from(choice == Choice::Wait);
-        true
+        self.count(choice);
+        Ok(())
     }
 
-    fn hand_over(&mut self, packet: &Packet) {
-        if packet.to == Side::A && self.lost[packet.path] {
-            return;
-        }
-        let end = &mut self.ends[packet.to as usize];
-        end.note_input(self.now, 0, &packet.hash.to_le_bytes());
-        end.endpoint.handle_packet(self.now, &packet.meta, &packet.bytes);
-        self.settle(packet.to);
+    /// The next packet of its path and direction arrives before it: otherwise it would not be missed.
+    fn bind_next(&mut self, missed: InFlight) {
+        let is_next =
+            |other: &InFlight| !other.held && (other.to, other.path) == (missed.to, missed.path);
+        let next = self.in_flight.iter().position(is_next);
+        self.bound = next.filter(|_| self.order == Order::Sent);
     }
 
-    fn lose_address(&mut self, path: usize) {
-        self.lost[path] = true;
-        let mut address = client_address(path);
-        address.up = false;
-        let end = &mut self.ends[0];
-        end.note_input(self.now, 1, &[path as u8]);
-        end.endpoint.set_local_address(self.now, None, address);
-        self.settle(Side::A);
+    fn count(&mut self, choice: Choice) {
+        self.benign &= choice.is_benign();
+        if choice.is_fault() {
+            (self.faults, self.calm_waits) = (self.faults + 1, 0);
+        } else if choice == Choice::Wait {
+            (self.waits, self.calm_waits) = (self.waits + 1, self.calm_waits + 1);
+        }
+    }
+
+    fn hand_over(&mut self, ends: &mut Ends<'_>, packet: InFlight) -> Result<(), Failed> {
+        if packet.to == Side::B || !self.lost[packet.path] {
+            self.give(ends, packet.to, Input::Packet(packet.id))?;
+        }
+        Ok(())
     }
 
     /// Goes from deadline to deadline until an endpoint sends something or says something.
-    fn run_timers(&mut self) {
+    fn run_timers(&mut self, ends: &mut Ends<'_>) -> Result<(), Failed> {
         for _ in 0..MAX_IDLE_TIMERS {
-            let Some(at) = self.deadline() else { return };
+            let Some(at) = self.deadline(ends) else { return Ok(()) };
             self.now = self.now.max(at);
             let mut acted = false;
             for side in [Side::A, Side::B] {
-                let end = &mut self.ends[side as usize];
-                if end.deadline().is_some_and(|at| at <= self.now) {
-                    end.note_input(self.now, 2, &[]);
-                    end.endpoint.handle_timeout(self.now);
-                    acted |= self.settle(side);
+                if self.facts(ends, side).deadline.is_some_and(|at| at <= self.now) {
+                    acted |= self.give(ends, side, Input::Timers)?;
                 }
             }
             if acted {
-                return;
+                return Ok(());
             }
         }
-        panic!("timers of an endpoint run without end at {:?}", self.now);
+        Err(Failed::Panicked("timers of an endpoint run without end".into()))
     }
 
-    fn settle(&mut self, side: Side) -> bool {
-        let World { ends, in_flight, options, lost, scope, now, buf, log, .. } = self;
-        let events = ends[side as usize].events.len();
-        let was_plain = ends[side as usize].fallback.is_some();
-        let acted = ends[side as usize].settle(*now, buf, &mut |side, transmit, segment| {
-            let client = if side == Side::A { transmit.path.local } else { transmit.path.remote };
-            let path = (0..lost.len())
-                .find(|path| client_address(*path).address.ip() == client.ip())
-                .expect("an address of the client");
-            let mut packet = Packet::new(side.other(), path, arriving(transmit), segment.to_vec());
-            if options[path] == OptionFate::Removed {
-                packet.strip(*scope);
-            }
-            if let Some(log) = log {
-                let seg = Seg::parse(&packet.bytes).expect("what an endpoint sent");
-                let place = in_flight.len();
-                log.push(format!("    {side:?} sends {place} on path {path}: {}", in_words(&seg)));
-            }
-            let blocked = options[path] == OptionFate::Lost && packet.has_mptcp;
-            if !lost[path] && !blocked {
-                in_flight.push(packet);
-            }
-        });
-        if !was_plain && ends[side as usize].fallback.is_some() {
-            let peer = ends[side.other() as usize].closed;
-            ends[side as usize].late_fallback = peer == Some(CloseReason::Finished);
+    /// Gives an end an input, and sends on what it sends. Whether it sent or reported anything.
+    fn give(&mut self, ends: &mut Ends<'_>, side: Side, input: Input) -> Result<bool, Failed> {
+        let at = side as usize;
+        let was_plain = self.facts(ends, side).fallback.is_some();
+        let finished = |state: &StateId| ends.facts(*state).closed == Some(CloseReason::Finished);
+        let is_late = self.facts(ends, side).at_end || self.states.iter().any(finished);
+        let step = ends.step(self.states[at], self.now, input).map_err(Failed::Panicked)?;
+        self.states[at] = step.to;
+        for id in &step.sent {
+            self.send(ends, *id);
         }
-        if let Some(log) = log {
-            let events = &ends[side as usize].events[events..];
-            log.extend(events.iter().map(|event| format!("    {side:?}: {event:?}")));
+        if !was_plain && self.facts(ends, side).fallback.is_some() {
+            self.late_fallback[at] = is_late;
         }
-        acted
+        self.log_events(side, &step);
+        Ok(step.acted)
+    }
+
+    fn send(&mut self, ends: &mut Ends<'_>, mut id: PacketId) {
+        let path = ends.packets.get(id).path;
+        if self.options[path] == OptionFate::Removed {
+            id = ends.packets.stripped(id, self.scope);
+        }
+        let packet = ends.packets.get(id);
+        if let Some(log) = &mut self.log {
+            let (from, place) = (packet.to.other(), self.in_flight.len());
+            let words = in_words(&packet.seg());
+            log.push(format!("    {from:?} sends {place} on path {path}: {words}"));
+        }
+        let blocked = self.options[path] == OptionFate::Lost && packet.has_mptcp;
+        if !self.lost[path] && !blocked {
+            let (to, has_mptcp) = (packet.to, packet.has_mptcp);
+            self.in_flight.push(InFlight { id, to, path, has_mptcp, held: false });
+        }
+    }
+
+    fn log_events(&mut self, side: Side, step: &Step) {
+        if let Some(log) = &mut self.log {
+            log.extend(step.events.iter().map(|event| format!("    {side:?}: {event:?}")));
+        }
     }
 }
 

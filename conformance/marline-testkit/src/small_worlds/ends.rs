@@ -1,0 +1,242 @@
+//! States of the two ends of a scene, and what each of their inputs makes of them.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use marline_core::{Endpoint, Event, TransmitBuf};
+use marline_time::{Instant, PcgRng, Rng, SeedTree};
+
+use super::application::{End, Facts};
+use super::packet::{Packet, PacketId, Packets};
+use super::scene::{Scene, client_address, server_address};
+use crate::Side;
+use crate::pair::arriving;
+
+/// When a world begins.
+pub(super) const START: Instant = Instant::from_secs(1);
+
+/// Random numbers that show how many were drawn: an endpoint's state has all that decides what it does next.
+#[derive(Debug)]
+struct CountedRng {
+    rng: PcgRng,
+    drawn: u64,
+}
+
+impl Rng for CountedRng {
+    fn next_u64(&mut self) -> u64 {
+        self.drawn += 1;
+        self.rng.next_u64()
+    }
+}
+
+/// A state of an end, of those in an [`Ends`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct StateId(u32);
+
+/// What an end is given.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Input {
+    Packet(PacketId),
+    Timers,
+    /// The client's address on this path is lost.
+    AddressLost(usize),
+}
+
+/// What an input made of an end.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) to: StateId,
+    pub(super) sent: Vec<PacketId>,
+    /// An event or a packet came of it.
+    pub(super) acted: bool,
+    /// What the endpoint reported, if somebody wants to read it.
+    pub(super) events: Vec<Event>,
+}
+
+/// A step, or the words of a panic.
+type Made = Result<Rc<Step>, Rc<str>>;
+
+#[derive(Debug)]
+struct State {
+    side: Side,
+    facts: Facts,
+    /// How it was reached first.
+    before: Option<(StateId, Instant, Input)>,
+}
+
+/// All states that ends were seen in. An end is a function of what it was given, so that the real endpoint is asked
+/// once for each state and input; where equal states are one, that is far less often than worlds are entered.
+#[derive(Debug)]
+pub(super) struct Ends<'a> {
+    scene: &'a Scene,
+    /// Equal states are one. Otherwise every input leads to a state of its own.
+    merges: bool,
+    keeps_events: bool,
+    states: Vec<State>,
+    ids: HashMap<u64, StateId>,
+    steps: HashMap<(StateId, Instant, Input), Made>,
+    pub(super) packets: Packets,
+    /// By side: the end that was moved last, and its state.
+    live: [Option<(StateId, End)>; 2],
+    buf: TransmitBuf,
+    start: Step,
+}
+
+impl<'a> Ends<'a> {
+    /// The ends of a scene, the client with its first SYN sent.
+    pub(super) fn new(scene: &'a Scene, merges: bool, keeps_events: bool) -> Self {
+        let to = StateId(Side::A as u32);
+        let mut ends = Ends {
+            scene,
+            merges,
+            keeps_events,
+            states: Vec::new(),
+            ids: HashMap::new(),
+            steps: HashMap::new(),
+            packets: Packets::default(),
+            live: [None, None],
+            buf: End::transmit_buf(),
+            start: Step { to, sent: Vec::new(), acted: true, events: Vec::new() },
+        };
+        for side in [Side::A, Side::B] {
+            let (mut end, sent) = ends.fresh(side);
+            ends.start.sent.extend(sent);
+            let facts = end.facts();
+            ends.start.events.append(&mut end.take_events());
+            ends.states.push(State { side, facts, before: None });
+            ends.live[side as usize] = Some((ends.first(side), end));
+        }
+        ends
+    }
+
+    /// The state in which an end begins.
+    pub(super) const fn first(&self, side: Side) -> StateId {
+        StateId(side as u32)
+    }
+
+    /// What was sent at the beginning.
+    pub(super) fn first_sent(&self) -> Vec<PacketId> {
+        self.start.sent.clone()
+    }
+
+    pub(super) fn facts(&self, state: StateId) -> &Facts {
+        &self.states[state.0 as usize].facts
+    }
+
+    /// Different states that were seen, and how often a real endpoint was asked.
+    pub(super) fn counts(&self) -> [usize; 2] {
+        [self.states.len(), self.steps.len()]
+    }
+
+    /// Gives an end in this state an input.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub(super) fn step(&mut self, from: StateId, now: Instant, input: Input) -> Made {
+        if let Some(known) = self.steps.get(&(from, now, input)) {
+            return known.clone();
+        }
+        let made = catch_unwind(AssertUnwindSafe(|| self.new_step(from, now, input)));
+        let step = made.map(Rc::new).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let words = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Rc::from(words.unwrap_or_default())
+        });
+        self.steps.insert((from, now, input), step.clone());
+        step
+    }
+
+    fn new_step(&mut self, from: StateId, now: Instant, input: Input) -> Step {
+        let side = self.states[from.0 as usize].side as usize;
+        let mut end = match self.live[side].take() {
+            Some((at, end)) if at == from => end,
+            _ => self.rebuilt(from),
+        };
+        let (sent, acted) = self.give(&mut end, now, input);
+        let events = end.take_events();
+        let to = self.state_of(&end, (from, now, input));
+        self.live[side] = Some((to, end));
+        Step { to, sent, acted, events: if self.keeps_events { events } else { Vec::new() } }
+    }
+
+    fn state_of(&mut self, end: &End, before: (StateId, Instant, Input)) -> StateId {
+        let next = StateId(self.states.len() as u32);
+        if self.merges {
+            let id = *self.ids.entry(end.state()).or_insert(next);
+            if id != next {
+                return id;
+            }
+        }
+        let side = self.states[before.0.0 as usize].side;
+        self.states.push(State { side, facts: end.facts(), before: Some(before) });
+        next
+    }
+
+    /// An end in this state, from its beginning.
+    fn rebuilt(&mut self, state: StateId) -> End {
+        let mut inputs = Vec::new();
+        let mut at = state;
+        while let Some((before, now, input)) = self.states[at.0 as usize].before {
+            inputs.push((now, input));
+            at = before;
+        }
+        let (mut end, _) = self.fresh(self.states[state.0 as usize].side);
+        for (now, input) in inputs.into_iter().rev() {
+            self.give(&mut end, now, input);
+        }
+        end.take_events();
+        end
+    }
+
+    fn fresh(&mut self, side: Side) -> (End, Vec<PacketId>) {
+        let (config, name, steps) = match side {
+            Side::A => (&self.scene.client_endpoint, "a", &self.scene.client_steps),
+            Side::B => (&self.scene.server_endpoint, "b", &self.scene.server_steps),
+        };
+        let rng = CountedRng { rng: SeedTree::new(1).stream(name), drawn: 0 };
+        let endpoint = Endpoint::new(config.clone(), Box::new(rng));
+        let mut end = End::new(side, endpoint, steps);
+        if side == Side::B {
+            return (end, Vec::new());
+        }
+        end.connect(
+            START,
+            self.scene.client.clone(),
+            [client_address(0).address, server_address()],
+        );
+        let (sent, _) = self.settle(&mut end, START);
+        (end, sent)
+    }
+
+    fn give(&mut self, end: &mut End, now: Instant, input: Input) -> (Vec<PacketId>, bool) {
+        match input {
+            Input::Packet(id) => {
+                let packet = self.packets.get(id);
+                end.endpoint.handle_packet(now, &packet.meta, &packet.bytes);
+            }
+            Input::Timers => end.endpoint.handle_timeout(now),
+            Input::AddressLost(path) => {
+                let mut address = client_address(path);
+                address.up = false;
+                end.endpoint.set_local_address(now, None, address);
+            }
+        }
+        self.settle(end, now)
+    }
+
+    /// What an end sends until it rests, and whether it sent or reported anything.
+    fn settle(&mut self, end: &mut End, now: Instant) -> (Vec<PacketId>, bool) {
+        let Ends { packets, buf, scene, .. } = self;
+        let mut sent = Vec::new();
+        let acted = end.settle(now, buf, &mut |side, transmit, segment| {
+            let client = if side == Side::A { transmit.path.local } else { transmit.path.remote };
+            let path = (0..scene.paths)
+                .find(|path| client_address(*path).address.ip() == client.ip())
+                .expect("an address of the client");
+            let packet = Packet::new(side.other(), path, arriving(transmit), segment.to_vec());
+            sent.push(packets.add(packet));
+        });
+        (sent, acted)
+    }
+}

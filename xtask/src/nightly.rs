@@ -172,8 +172,12 @@ fn dashboard(root: &Path) -> TaskResult {
 }
 
 fn memory(root: &Path) -> TaskResult {
+    // The question is what users see, so the program is the one that they have.
+    run(&mut command(root, "cargo", &["build", "--release", "-p", "marline-cli", "--locked"]))?;
+    let mut tests = long_tests(root, "memory::");
+    tests.env("MARLINE_TEST_PROGRAM", root.join("target/release/marline"));
     // A test of upgrades has a module of this name, too, and a step of its own.
-    run(long_tests(root, "memory::").args(["--skip", "upgrade::"]))
+    run(tests.args(["--skip", "upgrade::", "--test-threads", "1"]))
 }
 
 fn fleet(root: &Path) -> TaskResult {

@@ -101,12 +101,47 @@ impl Hosts {
         hosts
     }
 
+    /// The process whose memory is limited.
+    fn limited(&self, limited: Limited) -> &Running {
+        if limited == Limited::Server { &self.server.process } else { &self.clients[0] }
+    }
+
     fn are_alive(&mut self, watch: &Watch) {
         watch.held_its_limit();
         let processes = std::iter::once(&mut self.server.process).chain(&mut self.clients);
         for process in processes {
             assert_eq!(process.ended(), None, "a process ended; {}", watch.peak());
         }
+    }
+}
+
+/// One process has a processor of its own. The others, this one with its sources and applications among them, share
+/// the rest for as long as it lives: with more to do than there are processors, waits would be those of the kernel's
+/// scheduler.
+struct OwnProcessor;
+
+impl OwnProcessor {
+    fn of(process: &Running, others: &[&Running]) -> OwnProcessor {
+        Self::assign("0", process.id());
+        if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
+            let rest =
+                || std::iter::once(std::process::id()).chain(others.iter().map(|other| other.id()));
+            rest().for_each(|id| Self::assign("1-1023", id));
+        }
+        OwnProcessor
+    }
+
+    /// Those of these processors that there are.
+    fn assign(processors: &str, id: u32) {
+        let arguments = ["-acp", processors, &id.to_string()];
+        let set = std::process::Command::new("taskset").args(arguments).output();
+        assert!(set.is_ok_and(|set| set.status.success()), "taskset -acp {processors} {id}");
+    }
+}
+
+impl Drop for OwnProcessor {
+    fn drop(&mut self) {
+        Self::assign("0-1023", std::process::id());
     }
 }
 
@@ -118,6 +153,10 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(group) = MemoryCgroup::with_limit(LIMIT).map(Arc::new) else { return };
     let mut hosts = Hosts::start(dir.path(), limited, &group);
+    let process = hosts.limited(limited);
+    let others = std::iter::once(&hosts.server.process).chain(&hosts.clients);
+    let others: Vec<_> = others.filter(|other| other.id() != process.id()).collect();
+    let _own = OwnProcessor::of(process, &others);
     let source = Source::start(dir.path(), UNREAD_LENGTH);
     let (busy, honest, server) = (hosts.busy, hosts.honest, hosts.server.address);
     let echo = support::socks::echo_target();

@@ -42,7 +42,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-tun", &["marline-proxy"]),
     ("marline-papers", &["marline-lab"]),
     ("marline-python", &["marline-lab"]),
-    ("marline-dashboard", &["marline-io"]),
+    ("marline-dashboard", &["marline"]),
     (
         "marline-cli",
         &[

@@ -32,55 +32,75 @@ use crate::transport::Transport;
 /// What the log's lines on connections that ended are told apart by: whoever writes the log leaves them out or not.
 pub const CONNECTIONS: &str = "marline::connections";
 
-/// Bytes relayed, for metrics, and who is charged for the memory that this takes.
+/// Bytes relayed, for metrics, and the account of those who cause them.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// From the application (on the server: from the target; in front of a service: from it).
     pub from_local: AtomicU64,
     /// To it.
     pub to_local: AtomicU64,
-    /// What it is a part of.
-    whole: Option<Arc<Traffic>>,
-    memory: MemoryAccount,
-    /// Where several accounts share a runtime.
-    turns: Option<AccountTurns>,
+    of: Of,
+}
+
+/// Every stream has one of these for as long as it lasts.
+#[derive(Debug)]
+enum Of {
+    /// All connections of an account.
+    All {
+        memory: MemoryAccount,
+        /// Where several accounts share a runtime.
+        turns: Option<AccountTurns>,
+    },
+    /// One connection, which counts for all as well.
+    One(Arc<Traffic>),
+}
+
+impl Default for Of {
+    fn default() -> Of {
+        Of::All { memory: MemoryAccount::default(), turns: None }
+    }
 }
 
 impl Traffic {
     /// That of one connection, which counts for `whole` as well.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
-        Traffic {
-            from_local: AtomicU64::new(0),
-            to_local: AtomicU64::new(0),
-            whole: Some(Arc::clone(whole)),
-            memory: whole.memory.clone(),
-            turns: whole.turns.clone(),
+        Traffic { of: Of::One(Arc::clone(whole)), ..Traffic::default() }
+    }
+
+    /// That of an account whose memory is charged so.
+    #[must_use]
+    pub fn charged_to(memory: MemoryAccount) -> Traffic {
+        Traffic { of: Of::All { memory, turns: None }, ..Traffic::default() }
+    }
+
+    /// The same, where relays take turns with those of other accounts.
+    pub(crate) fn taking_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
+        Traffic { of: Of::All { memory, turns: Some(turns) }, ..Traffic::default() }
+    }
+
+    /// The account that is charged for the memory that relaying takes.
+    #[must_use]
+    pub fn memory(&self) -> &MemoryAccount {
+        match &self.of {
+            Of::All { memory, .. } => memory,
+            Of::One(whole) => whole.memory(),
         }
     }
 
-    /// That of somebody who has this account.
-    #[must_use]
-    pub fn charged_to(memory: MemoryAccount) -> Traffic {
-        Traffic { memory, ..Traffic::default() }
-    }
-
-    /// The same, and its relays take turns with those of other accounts.
-    pub(crate) fn taking_turns(self, turns: AccountTurns) -> Traffic {
-        Traffic { turns: Some(turns), ..self }
-    }
-
-    /// Who is charged for the memory that relaying takes.
-    #[must_use]
-    pub const fn memory(&self) -> &MemoryAccount {
-        &self.memory
+    fn turns(&self) -> Option<&AccountTurns> {
+        match &self.of {
+            Of::All { turns, .. } => turns.as_ref(),
+            Of::One(whole) => whole.turns(),
+        }
     }
 
     /// Counts bytes from the local side and to it.
     pub(crate) fn count(&self, from_local: u64, to_local: u64) {
-        for traffic in [Some(self), self.whole.as_deref()].into_iter().flatten() {
-            traffic.from_local.fetch_add(from_local, Ordering::Relaxed);
-            traffic.to_local.fetch_add(to_local, Ordering::Relaxed);
+        self.from_local.fetch_add(from_local, Ordering::Relaxed);
+        self.to_local.fetch_add(to_local, Ordering::Relaxed);
+        if let Of::One(whole) = &self.of {
+            whole.count(from_local, to_local);
         }
     }
 
@@ -157,7 +177,7 @@ where
     let mut buffers = SocketBuffers::begin(local.inner.socket(), local.traffic.memory());
     let mut turn = Turn::default();
     poll_fn(|cx| {
-        if let Some(turns) = &local.traffic.turns {
+        if let Some(turns) = local.traffic.turns() {
             ready!(turn.poll(cx, turns));
         }
         let memory = local.traffic.memory();

@@ -38,22 +38,30 @@ struct Queues {
     /// Turns that were given in this round and not taken yet.
     given: u32,
     /// Accounts with relays that queue.
-    accounts: VecDeque<Arc<Mutex<Account>>>,
+    accounts: VecDeque<AccountTurns>,
+}
+
+/// An account and those that it shares a runtime with.
+#[derive(Debug)]
+struct Account {
+    shared: Arc<Shared>,
+    used: Mutex<Used>,
 }
 
 /// What an account has used.
 #[derive(Debug, Default)]
-struct Account {
+struct Used {
     /// The round of its last turn, ...
     round: u64,
     /// ... and its turns in that round.
-    used: u32,
+    turns: u32,
     /// Relays that wait for a turn, in their order. Some may have ended.
     queue: VecDeque<Weak<Waiter>>,
 }
 
 #[derive(Debug)]
 struct Waiter {
+    shared: Arc<Shared>,
     waker: Waker,
     is_given: AtomicBool,
 }
@@ -62,26 +70,20 @@ impl FairTurns {
     /// A new account.
     pub(crate) fn account(&self) -> AccountTurns {
         self.0.accounts.fetch_add(1, Ordering::Relaxed);
-        AccountTurns { shared: Arc::clone(&self.0), account: Arc::default() }
+        AccountTurns(Arc::new(Account { shared: Arc::clone(&self.0), used: Mutex::default() }))
     }
 }
 
 /// The turns of one account's relays. Clones are the same account.
 #[derive(Clone, Debug)]
-pub(crate) struct AccountTurns {
-    shared: Arc<Shared>,
-    account: Arc<Mutex<Account>>,
-}
+pub(crate) struct AccountTurns(Arc<Account>);
 
 /// A relay's next turn.
 #[derive(Debug, Default)]
 pub(super) struct Turn(Option<Waiting>);
 
 #[derive(Debug)]
-struct Waiting {
-    waiter: Arc<Waiter>,
-    shared: Arc<Shared>,
-}
+struct Waiting(Arc<Waiter>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,7 +93,7 @@ impl Turn {
     /// Ready when it is the relay's turn. Each call that returns so takes one.
     pub(super) fn poll(&mut self, cx: &Context<'_>, turns: &AccountTurns) -> Poll<()> {
         match &self.0 {
-            Some(waiting) if !waiting.waiter.is_given.load(Ordering::Acquire) => Poll::Pending,
+            Some(waiting) if !waiting.0.is_given.load(Ordering::Acquire) => Poll::Pending,
             Some(_) => {
                 // Dropping it takes the turn.
                 self.0 = None;
@@ -109,8 +111,8 @@ impl Turn {
 impl Drop for Waiting {
     /// A turn that was given is taken, or not needed any more.
     fn drop(&mut self) {
-        if self.waiter.is_given.load(Ordering::Acquire) {
-            self.shared.on_taken();
+        if self.0.is_given.load(Ordering::Acquire) {
+            self.0.shared.on_taken();
         }
     }
 }
@@ -118,52 +120,58 @@ impl Drop for Waiting {
 impl AccountTurns {
     /// Takes a turn of this round, if the account has one left and no relay queues for it. An account alone always has.
     fn take(&self) -> bool {
-        if self.shared.accounts.load(Ordering::Relaxed) == 1 {
+        let Account { shared, used } = &*self.0;
+        if shared.accounts.load(Ordering::Relaxed) == 1 {
             return true;
         }
-        let mut account = lock(&self.account);
-        account.enter(self.shared.round.load(Ordering::Acquire));
-        let may = account.used < TURNS && account.queue.is_empty();
-        account.used += u32::from(may);
+        let mut used = lock(used);
+        used.enter(shared.round.load(Ordering::Acquire));
+        let may = used.turns < TURNS && used.queue.is_empty();
+        used.turns += u32::from(may);
         may
     }
 
     /// Enters a relay at the end of the account's queue. If nobody has a turn now, it gets one behind the tasks that
     /// are ready: when it takes it, the round is over.
     fn queue(&self, cx: &Context<'_>) -> Waiting {
-        let mut queues = lock(&self.shared.queues);
+        let shared = &self.0.shared;
+        let mut queues = lock(&shared.queues);
         let is_given = queues.given == 0;
-        let waiter = Arc::new(Waiter { waker: cx.waker().clone(), is_given: is_given.into() });
+        let waiter = Arc::new(Waiter {
+            shared: Arc::clone(shared),
+            waker: cx.waker().clone(),
+            is_given: is_given.into(),
+        });
         if is_given {
             queues.given = 1;
             drop(queues);
             waiter.waker.wake_by_ref();
         } else {
-            let mut account = lock(&self.account);
-            if account.queue.is_empty() {
-                queues.accounts.push_back(Arc::clone(&self.account));
+            let mut used = lock(&self.0.used);
+            if used.queue.is_empty() {
+                queues.accounts.push_back(self.clone());
             }
-            account.queue.push_back(Arc::downgrade(&waiter));
+            used.queue.push_back(Arc::downgrade(&waiter));
         }
-        Waiting { waiter, shared: Arc::clone(&self.shared) }
+        Waiting(waiter)
     }
 }
 
-impl Account {
+impl Used {
     fn enter(&mut self, round: u64) {
         if self.round != round {
-            (self.round, self.used) = (round, 0);
+            (self.round, self.turns) = (round, 0);
         }
     }
 
     /// Gives turns of this round to the first that queue.
     fn give(&mut self, round: u64, given: &mut Vec<Arc<Waiter>>) {
         self.enter(round);
-        while self.used < TURNS
+        while self.turns < TURNS
             && let Some(waiter) = self.queue.pop_front()
         {
             if let Some(waiter) = waiter.upgrade() {
-                self.used += 1;
+                self.turns += 1;
                 given.push(waiter);
             }
         }
@@ -181,9 +189,9 @@ impl Shared {
         let round = self.round.fetch_add(1, Ordering::AcqRel) + 1;
         let mut given = Vec::new();
         queues.accounts.retain(|account| {
-            let mut account = lock(account);
-            account.give(round, &mut given);
-            !account.queue.is_empty()
+            let mut used = lock(&account.0.used);
+            used.give(round, &mut given);
+            !used.queue.is_empty()
         });
         queues.given = given.len() as u32;
         given.iter().for_each(|waiter| waiter.is_given.store(true, Ordering::Release));
@@ -292,7 +300,7 @@ mod tests {
         for at in 1..5 {
             assert!(relays[at].is_woken() && relays[at].poll(), "{at}");
         }
-        let queues = lock(&account.shared.queues);
+        let queues = lock(&account.0.shared.queues);
         assert_eq!((queues.given, queues.accounts.len()), (0, 0));
     }
 }

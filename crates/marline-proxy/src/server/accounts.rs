@@ -25,7 +25,7 @@ impl Account {
     /// One whose memory is charged to this account, and whose relays have these turns.
     fn new(memory: MemoryAccount, turns: AccountTurns) -> Account {
         Account {
-            traffic: Arc::new(Traffic::charged_to(memory).taking_turns(turns)),
+            traffic: Arc::new(Traffic::taking_turns(memory, turns)),
             connections: AtomicU64::new(0),
             seen_at_s: AtomicU64::new(0),
         }

@@ -297,9 +297,7 @@ mod tests {
         assert!(relays[1].is_woken() && !relays[2].is_woken());
         // One is gone with a turn.
         relays.remove(1);
-        for at in 1..5 {
-            assert!(relays[at].is_woken() && relays[at].poll(), "{at}");
-        }
+        assert!(relays[1..5].iter_mut().all(|relay| relay.is_woken() && relay.poll()));
         let queues = lock(&account.0.shared.queues);
         assert_eq!((queues.given, queues.accounts.len()), (0, 0));
     }

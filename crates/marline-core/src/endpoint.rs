@@ -47,7 +47,7 @@ use crate::{
     PacketMeta, TrafficOf, Transmit, TransmitBuf,
 };
 
-/// Deadlines looked at anew at a time: where many connections are busy, the wake-up has work to do anyway.
+/// Outdated deadlines updated per call at most. With many busy connections the wake-up has work to do anyway.
 const POSTPONED: usize = 4;
 
 /// All connections of one shard.
@@ -60,7 +60,7 @@ const POSTPONED: usize = 4;
 #[derive(Debug)]
 pub struct Endpoint {
     config: EndpointConfig,
-    /// What connections are accepted with; in the configuration it was until the endpoint was made.
+    /// Configuration for accepted connections, moved here from the endpoint's configuration.
     accept: Option<Arc<ConnectionConfig>>,
     rng: Box<dyn Rng>,
     account: MemoryAccount,
@@ -72,13 +72,13 @@ pub struct Endpoint {
     plain_answers: NetworkMemory,
     fast_joins: FastJoinMemory,
     fast_opens: FastOpenMemory,
-    /// Keys of the cookies of Fast Open, once there are any.
+    /// Keys for Fast Open cookies, created on first use.
     cookie_keys: Option<CookieKeys>,
-    /// Connections that the application has by Fast Open, and whose third ACK has not come.
+    /// Connections delivered to the application by Fast Open before their third ACK.
     fast_pending: usize,
     faults: PathFaults,
     silent_paths: SilentPaths,
-    /// Replies to unknown flows: resets, and last ACKs of ended subflows.
+    /// Limits replies to unknown flows: resets, and last ACKs of ended subflows.
     replies: ReplyBudget,
     challenges: ReplyBudget,
     out: Outbox,
@@ -89,10 +89,10 @@ pub struct Endpoint {
     /// Connections with unauthenticated peers that wait for a path.
     waiting: OldestFirst,
     half_open: HalfOpen,
-    /// SYNs that wait for the application.
+    /// SYNs that wait for the application's decision.
     requests: Requests,
     reporter: Option<path_health::PathHealthReporter>,
-    /// When a SYN was last answered by a cookie.
+    /// When a SYN was last answered with a cookie.
     cookie_sent_at: Option<Instant>,
 }
 
@@ -133,7 +133,7 @@ impl Endpoint {
         }
     }
 
-    /// The connections, and what one of them is lent for a call.
+    /// The connections, and the shared state lent to one of them for a call.
     fn lend(&mut self, now: Instant) -> (&mut Slots, Context<'_>) {
         let cx = Context {
             now,
@@ -162,9 +162,9 @@ impl Endpoint {
         self.handle_packets(now, meta, core::iter::once(segment));
     }
 
-    /// Handles segments that came together, in their order, and of which the same is known: a batch that the
-    /// kernel coalesced. As one call of [`handle_packet`](Self::handle_packet) for each, but what is done
-    /// once per call is done once.
+    /// Handles segments that arrived together, in order, with the same metadata: a batch that the kernel coalesced.
+    /// Equivalent to one call of [`handle_packet`](Self::handle_packet) for each, but work that is needed once per
+    /// call is done once.
     pub fn handle_packets<'a>(
         &mut self,
         now: Instant,
@@ -180,8 +180,8 @@ impl Endpoint {
         }
     }
 
-    /// Handles one segment, which belongs to the flow `known` if that is given. Returns its flow if all there is left
-    /// to do about it is [`after`](Self::after).
+    /// Handles one segment, of the flow `known` if given. Returns its flow if only [`after`](Self::after) remains to
+    /// be called for it.
     fn take_packet(
         &mut self,
         now: Instant,
@@ -220,7 +220,7 @@ impl Endpoint {
         None
     }
 
-    /// A segment for a flow. Whether it was predicted: the flow is what it was.
+    /// Handles a segment of a flow. Returns true if header prediction applied, so that the flow's state is unchanged.
     fn on_segment(
         &mut self,
         now: Instant,
@@ -236,7 +236,7 @@ impl Endpoint {
         connection.on_segment(&mut cx, flow.subflow, segment, meta.ecn)
     }
 
-    /// A segment for no subflow: a SYN, a late one, or nonsense.
+    /// Handles a segment that belongs to no subflow: a SYN, a late segment, or an invalid one.
     fn on_unknown(&mut self, now: Instant, meta: &PacketMeta, segment: &TcpSegment<'_>) {
         let flags = segment.header.flags;
         if flags.contains(TcpFlags::RST) {
@@ -254,8 +254,8 @@ impl Endpoint {
             return;
         }
         self.out.counters.no_such_flow += 1;
-        // Who listens answers only what acknowledges something (RFC 9293 section 3.10.7.2); where nobody
-        // does, everything is answered.
+        // A listener answers only segments with ACK (RFC 9293 section 3.10.7.2); without a listener every segment is
+        // answered.
         let answers = flags.contains(TcpFlags::ACK) || self.accept.is_none();
         if answers && !self.awaits_cookie(now, meta, segment) {
             self.answer_with_reset(now, meta, segment);
@@ -281,9 +281,9 @@ impl Endpoint {
         self.attend_silent_paths(now);
     }
 
-    /// Tells that the process did not run for a while, which the driver's clock has left out
-    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip, rate or delay is measured from what is under way
-    /// now. To be called before anything that has arrived meanwhile is handled.
+    /// Reports that the process was suspended for a while, which the driver's clock leaves out
+    /// ([`ProcessClock`](marline_time::ProcessClock)). No round trip, rate or delay is measured from segments now in
+    /// flight. Call this before handling anything that arrived meanwhile.
     pub fn note_pause(&mut self) {
         self.slots.iter_mut().for_each(Connection::note_pause);
     }
@@ -330,9 +330,8 @@ impl Endpoint {
         [connections, time_wait, monitor, silent].into_iter().flatten().min()
     }
 
-    /// Looks anew at a few of the deadlines that [`poll_timeout`](Self::poll_timeout) has before `until`: most
-    /// have moved away since they were noted. Nothing else changes. A caller who is awake saves a wake-up for
-    /// nothing by it.
+    /// Updates a few of the deadlines that [`poll_timeout`](Self::poll_timeout) has before `until`: most have moved
+    /// later since they were set. Nothing else changes. A caller that is awake saves a needless wake-up this way.
     pub fn postpone_timeouts(&mut self, until: Instant) {
         for _ in 0..POSTPONED {
             let Some((at, slot)) = self.wakeups.pop_due(until) else { return };
@@ -350,16 +349,15 @@ impl Endpoint {
         self.flows.next_timeout().is_some()
     }
 
-    /// Tells from now on what schedulers decide, and why: [`MonitorKind::Decided`](crate::MonitorKind::Decided),
-    /// whether or not other monitor events are wanted. It costs time and memory with each decision; otherwise there
-    /// is nothing that it costs.
+    /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: what schedulers decide, and
+    /// why. Independent of other monitor events. Costs time and memory for each decision; free when disabled.
     pub const fn tell_decisions(&mut self, tell: bool) {
         self.out.tell_decisions(tell);
     }
 
-    /// Tells from now on what happens to the traffic of these connections:
-    /// [`MonitorKind::Traffic`](crate::MonitorKind::Traffic), whether or not other monitor events are wanted. It costs
-    /// time and memory with each segment; otherwise a comparison.
+    /// Selects the connections whose traffic is reported by [`MonitorKind::Traffic`](crate::MonitorKind::Traffic)
+    /// events. Independent of other monitor events. Costs time and memory for each segment; one comparison when
+    /// disabled.
     pub const fn tell_traffic(&mut self, of: TrafficOf) {
         self.out.tell_traffic(of);
     }
@@ -375,14 +373,14 @@ impl Endpoint {
         self.out.counters
     }
 
-    /// How long it took from writing to the DATA_ACK, since the start: of one write of a connection at a time, however
-    /// many follow before it is acknowledged.
+    /// Time from a write to its DATA_ACK, since the start. Each connection samples one write at a time, however many
+    /// follow before it is acknowledged.
     #[must_use]
     pub const fn delivery_delays(&self) -> DelayHistogram {
         self.out.delays
     }
 
-    /// A connection was touched: it may have something to send, a new deadline, or be gone.
+    /// Updates bookkeeping after a connection was touched: it may have something to send, a new deadline, or be gone.
     fn after(&mut self, now: Instant, slot: u32) {
         self.touched(slot);
         self.count(now, slot);
@@ -420,7 +418,7 @@ impl Endpoint {
         }
     }
 
-    /// Beyond the bound the one that has waited longest ends.
+    /// Ends the longest waits beyond the limit.
     fn end_oldest_waits(&mut self, now: Instant) {
         while self.waiting.count() > self.config.limits.lingering {
             let Some(oldest) = self.waiting.pop() else { return };
@@ -428,12 +426,12 @@ impl Endpoint {
                 continue;
             }
             self.out.counters.lingering_overflow += 1;
-            // Ends the wait, and comes by here again to be counted out.
+            // This ends the wait and calls `count` again, which subtracts the connection.
             self.with(now, oldest, |c, cx| c.give_place_up(cx));
         }
     }
 
-    /// A connection has nothing to send now: set its alarm, or take it out if it is over.
+    /// Handles a connection with nothing to send now: sets its alarm, or removes it if it has ended.
     fn settle(&mut self, slot: u32) {
         let Some(connection) = self.slots.get(slot) else { return };
         if connection.is_gone() {
@@ -464,7 +462,7 @@ impl Endpoint {
         self.slots.get(id.0 as u32).filter(|connection| connection.id() == id)
     }
 
-    /// Runs a command on a connection, and what follows from it.
+    /// Runs a command on a connection, then updates the bookkeeping.
     fn with<R>(
         &mut self,
         now: Instant,

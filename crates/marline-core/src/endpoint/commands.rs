@@ -55,8 +55,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Restricts new connections and subflows to these local ports, where the driver must reserve
-    /// them; `None` (the default): any ephemeral port.
+    /// Restricts new connections and subflows to these local ports, for drivers that must reserve ports; `None` (the
+    /// default): any ephemeral port.
     pub fn set_local_ports(&mut self, ports: Option<Vec<u16>>) {
         self.flows.set_local_ports(ports);
     }
@@ -67,8 +67,8 @@ impl Endpoint {
         self.accept = config.map(Arc::new);
     }
 
-    /// As [`accept_with`](Self::accept_with), but who refuses goes on refusing, and the local addresses stay those
-    /// that were [set](Self::set_local_address).
+    /// As [`accept_with`](Self::accept_with), but an endpoint that refuses connections continues to do so, and the
+    /// [local addresses](Self::set_local_address) are kept.
     pub fn change_accepted(&mut self, config: &ConnectionConfig) {
         if let Some(now) = &self.accept {
             let local_addresses = now.local_addresses.clone();
@@ -102,9 +102,9 @@ impl Endpoint {
         self.take_written(now, id, Written::Copied(bytes))
     }
 
-    /// As [`write`](Self::write), of bytes that last as long as the program: constants, or what was leaked. Where
-    /// they fill a chunk of the send buffer (16 KiB), it refers to them instead of holding a copy, which saves
-    /// memory and a pass over the bytes. What peers see is the same.
+    /// As [`write`](Self::write), for bytes with static lifetime: constants or leaked memory. Where they fill a chunk
+    /// of the send buffer (16 KiB), the chunk refers to them instead of holding a copy, which saves memory and a pass
+    /// over the bytes. Peers see no difference.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -126,10 +126,10 @@ impl Endpoint {
         self.with(now, id, |c, _| c.write(now, bytes)).unwrap_or(Err(WriteError::Unknown))
     }
 
-    /// Bytes that a connection of this configuration sends with its SYN by Fast Open
+    /// Number of bytes that a connection of this configuration can send with its SYN by Fast Open
     /// ([`ConnectionConfig::fast_open`]), if they are written between [`connect`](Self::connect) and the next
-    /// [`poll_transmit`](Self::poll_transmit); what is written beyond them follows when the server has answered.
-    /// `None`: none, as Fast Open is off, no cookie is known, or the way does not let it pass.
+    /// [`poll_transmit`](Self::poll_transmit). Further bytes follow after the server's answer. `None`: Fast Open is
+    /// off, no cookie is known, or the path is known to block it.
     #[must_use]
     pub fn fast_open_room(
         &self,
@@ -179,19 +179,19 @@ impl Endpoint {
         self.with(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
     }
 
-    /// Charges this account for connections that are opened or accepted from now on. Without it they are counted, and
-    /// their memory has no limit but those of their buffers.
+    /// Charges this account for connections that are opened or accepted from now on. Without an account their memory
+    /// is counted but limited only by their buffers.
     pub fn set_memory_account(&mut self, account: MemoryAccount) {
         self.account = account;
     }
 
-    /// The account that is charged for what a connection holds; `None`: there is no such connection.
+    /// The account that is charged for a connection's memory; `None`: no such connection.
     #[must_use]
     pub fn memory_account(&self, id: ConnectionId) -> Option<&MemoryAccount> {
         self.connection(id).map(Connection::account)
     }
 
-    /// Charges another account for what a connection holds, from now on: its peer is authenticated, say.
+    /// Moves a connection's memory to another account, for example once its peer is authenticated.
     pub fn charge_memory_to(&mut self, now: Instant, id: ConnectionId, account: &MemoryAccount) {
         self.with(now, id, |c, _| c.charge_to(account));
     }
@@ -224,8 +224,8 @@ impl Endpoint {
         self.with(now, id, |c, cx| c.release(cx));
     }
 
-    /// A local address appeared, changed its flags or went away: for one connection, or for all and
-    /// those that will be accepted.
+    /// Reports that a local address appeared, changed its flags or went away: for one connection, or for all and
+    /// those accepted later.
     pub fn set_local_address(
         &mut self,
         now: Instant,
@@ -250,10 +250,10 @@ impl Endpoint {
         }
     }
 
-    /// The server of a client's connection is also reached at this address, as its name says and not the server:
-    /// subflows may lead there. Nothing happens if that is known, if there is no room
+    /// Adds an address at which a client's server is also reachable according to DNS, not announced by the server
+    /// itself: subflows may be opened to it. Does nothing if the address is known, if there is no room
     /// ([`Limits::remote_addresses`](crate::Limits::remote_addresses)), or if the server forbids joins to the address
-    /// of the initial subflow, as a balancer stands there.
+    /// of the initial subflow because a load balancer has that address.
     pub fn add_remote_address(&mut self, now: Instant, id: ConnectionId, address: SocketAddr) {
         self.with(now, id, |c, cx| c.add_remote_address(cx, address));
     }
@@ -328,7 +328,7 @@ impl Endpoint {
         self.connection(id).map(Connection::subflow_places).unwrap_or_default()
     }
 
-    /// The ends of all established subflows that are doubtful or silent, each once for every such subflow.
+    /// Address pairs of all established subflows that are doubtful or silent, one entry for each such subflow.
     #[must_use]
     pub fn doubted_paths(&self) -> Vec<FourTuple> {
         let connections = self.slots.ids();
@@ -336,8 +336,8 @@ impl Endpoint {
         connections.flat_map(Connection::doubted_paths).collect()
     }
 
-    /// What the policies of a connection would be told of one of its subflows now; `None` if there is
-    /// no such connection or subflow. To look at: nothing changes.
+    /// One subflow as the connection's policies would see it now; `None` if there is no such connection or subflow.
+    /// Read-only.
     #[must_use]
     pub fn subflow_view(
         &self,
@@ -348,8 +348,8 @@ impl Endpoint {
         self.connection(id)?.subflow_view(now, subflow)
     }
 
-    /// Connections whose peer has one of these addresses, as far as is known: where it was first reached, and what it
-    /// announced.
+    /// Connections whose peer has one of these addresses, as far as known: the initial remote address, and the
+    /// announced ones.
     #[must_use]
     pub fn connections_to(&self, addresses: &[SocketAddr]) -> Vec<ConnectionId> {
         let leads_there = |id: &ConnectionId| {

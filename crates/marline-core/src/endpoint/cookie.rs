@@ -1,17 +1,15 @@
-//! SYN cookies, so that a flood of SYNs does not keep others out (RFC 4987 section 3.6).
+//! SYN cookies, so that a SYN flood does not block legitimate clients (RFC 4987 section 3.6).
 //!
-//! When more than half of the half-open connections are taken, a SYN on native TCP is answered
-//! without keeping state: the necessary information is encoded in the SYN/ACK, and comes back with
-//! the third ACK, or with the first data in its place. The sequence number holds which of eight
-//! segment sizes the client takes, when that was, and 24 bits of a keyed hash of the ends and of
-//! the client's own number; the last six bits of the timestamp hold window scale and SACK, which
-//! are left out where there are no timestamps. The MPTCP key is a keyed hash of the same, so that
-//! the client's third ACK, which repeats both keys, says the rest (RFC 8684 section 3.1). ECN is
-//! not offered to be remembered, and fallback to TCP for want of options in the SYN follows from
-//! the ACK's having none.
+//! When more than half of the half-open connections are taken, a SYN on native TCP is answered without keeping state.
+//! The necessary information is encoded in the SYN/ACK and returns with the third ACK, or with the first data if that
+//! ACK is lost. The sequence number holds one of eight segment sizes, a time slot, and 24 bits of a keyed hash of
+//! both endpoints and the client's initial sequence number. The last six bits of the timestamp hold window scale and
+//! SACK; both are left out without timestamps. The MPTCP key is a keyed hash of the same input, and the client's
+//! third ACK repeats both keys, so no more has to be stored (RFC 8684 section 3.1). ECN is not negotiated, as there
+//! is no room to store it. If the SYN had no MPTCP option, neither has the ACK, and the connection falls back to TCP.
 //!
-//! A cookie is valid for a minute. If none was issued lately, none is checked: a guess succeeds
-//! once in 16 million tries.
+//! A cookie is valid for a minute. If none was issued recently, none is checked. A guess succeeds once in 16 million
+//! tries.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -33,24 +31,24 @@ use crate::tables::stateless_reply::StatelessReply;
 use crate::transmit::TransmitBuf;
 use crate::{ConnectionConfig, FourTuple, PacketMeta, Shard};
 
-/// Segment sizes that a cookie can name, ascending: common paths, and what tunnels leave of them.
+/// Segment sizes that a cookie can encode, ascending: those of common paths and of tunnels.
 const SIZES: [u16; 8] = [88, 536, 1_220, 1_300, 1_360, 1_400, 1_440, 1_460];
-/// Time is told in slots of this length, by five bits.
+/// Length of a time slot in seconds; a cookie holds the slot in five bits.
 const SLOT_S: u64 = 16;
 const SLOTS: u8 = 32;
-/// A cookie is good in its slot and in so many that follow.
+/// A cookie is valid in its slot and in this many that follow.
 const GOOD_SLOTS: u8 = 3;
-/// Bits of the timestamp that remember options.
+/// Bits of the timestamp that encode options.
 const REMEMBERED_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 0xf;
 const SACK: u8 = 0x10;
-/// Window of the SYN/ACK at the most: it is not scaled.
+/// Maximum window of the SYN/ACK, in bytes: it is not scaled.
 const FIRST_WINDOW: u64 = 65_535;
 
-/// What of a SYN is known again when the handshake ends.
+/// The parts of a SYN that can be recovered when the handshake ends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Remembered {
-    /// Into [`SIZES`].
+    /// Index into [`SIZES`].
     size: u8,
     timestamps: Option<Timestamps>,
     window_scale: Option<u8>,
@@ -74,12 +72,12 @@ impl Remembered {
         }
     }
 
-    /// What the last bits of our timestamp say.
+    /// The options as encoded in the last bits of our timestamp.
     fn bits(&self) -> u8 {
         self.window_scale.unwrap_or(NO_SCALE) | if self.sack { SACK } else { 0 }
     }
 
-    /// The SYN as it is remembered.
+    /// The SYN, reconstructed.
     fn syn(&self, header: TcpHeader) -> TcpSegment<'static> {
         let mut options = TcpOptions {
             mss: Some(SIZES[usize::from(self.size) % SIZES.len()]),
@@ -104,8 +102,8 @@ struct Baked {
     key: Key,
 }
 
-/// Of the keys that follow from the same the first is taken whose token is this shard's, so that joins come here: with
-/// one shard the very first.
+/// Creates a cookie. Of the keys derived from the same input, takes the first whose token belongs to this shard, so
+/// that joins arrive here: with one shard, the very first.
 fn bake(
     shard: Shard,
     initial: &InitialNumbers,
@@ -142,7 +140,7 @@ fn slot_of(now: Instant) -> u8 {
 }
 
 impl Endpoint {
-    /// Answers a SYN and forgets it.
+    /// Answers a SYN with a cookie, without keeping state.
     pub(super) fn answer_with_cookie(
         &mut self,
         now: Instant,
@@ -158,7 +156,7 @@ impl Endpoint {
             segment.header.seq,
             (said.size, slot_of(now)),
         );
-        // One in four thousand million of those that are there has its token.
+        // The chance of a token collision is one in four thousand million for each connection.
         if self.out.replies() >= MAX_REPLIES || self.flows.token(baked.key.derive().0).is_some() {
             return;
         }
@@ -193,8 +191,9 @@ impl Endpoint {
         self.cookie_sent_at = Some(now);
     }
 
-    /// Whether a segment of nobody ends a handshake that was answered by a cookie: then the connection is
-    /// there, and has the segment.
+    /// If a segment without a flow ends a handshake that was answered with a cookie, opens the connection, gives it
+    /// the segment and returns true. Returns false if the limit on connections is reached or the key's token is in
+    /// use.
     pub(super) fn takes_cookie(
         &mut self,
         now: Instant,
@@ -221,7 +220,7 @@ impl Endpoint {
         if self.slots.note_half_open(slot) == Some(true) {
             self.half_open.add(slot, id, path.remote.ip());
         }
-        // Its SYN/ACK went out long ago.
+        // The SYN/ACK was sent earlier, with the cookie: discard this one.
         let mut sent = TransmitBuf::new(0, 1);
         let (slots, mut cx) = self.lend(now);
         slots.get_mut(slot).and_then(|connection| connection.poll_transmit(&mut cx, &mut sent));
@@ -235,9 +234,9 @@ impl Endpoint {
         true
     }
 
-    /// Whether a segment of nobody asks for a sign of life one octet before the client's first, and its SYN was
-    /// answered by a cookie. What ends that handshake is under way or was lost (`connection/option_blackhole.rs`):
-    /// a RST would reach the client before.
+    /// Returns true if a segment without a flow is a keepalive probe, one octet before the client's first, for a SYN
+    /// that was answered with a cookie. The ACK that ends that handshake is in flight or was lost
+    /// (`connection/option_blackhole.rs`); a RST would reach the client first.
     pub(super) fn awaits_cookie(
         &self,
         now: Instant,
@@ -250,8 +249,8 @@ impl Endpoint {
             && self.baked(now, meta, (segment.header.seq, segment.header.ack)).is_some()
     }
 
-    /// Whether a segment of nobody belongs to a handshake that was answered by a cookie: it ends it, or asks for a sign
-    /// of life.
+    /// Returns true if a segment without a flow belongs to a handshake that was answered with a cookie: its last ACK,
+    /// or a keepalive probe.
     pub(super) fn shows_cookie(
         &self,
         now: Instant,
@@ -269,7 +268,7 @@ impl Endpoint {
         fresh && flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN)
     }
 
-    /// The cookie that this ACK repeats, and the segment size it names, if we wrote it for a SYN of this number.
+    /// The cookie that this ACK repeats, and its segment size, if we wrote it for a SYN with this sequence number.
     fn baked(
         &self,
         now: Instant,
@@ -285,7 +284,7 @@ impl Endpoint {
         (baked.isn == isn).then_some((baked, size))
     }
 
-    /// What the segment's numbers say, if we wrote them.
+    /// Decodes the segment's sequence numbers, if they hold a cookie of ours.
     fn read_cookie(
         &self,
         now: Instant,

@@ -1,7 +1,7 @@
-//! Fast Open at a listener (RFC 7413 section 4.1): which SYN may bring data.
+//! Fast Open at a listener (RFC 7413 section 4.1): which SYN may carry data.
 //!
-//! A cookie proves that the client once received what was sent to its address, so that a forged SYN does not make the
-//! server answer with data; it says nothing of who the client is, and does not keep a SYN from being played again.
+//! A cookie proves that the client once received a segment at its address, so that a forged SYN does not make the
+//! server answer with data. It does not authenticate the client, and it does not prevent a SYN from being replayed.
 
 use marline_wire::{FastOpenOption, TcpSegment};
 
@@ -11,20 +11,20 @@ use crate::tables::cookie_keys::{CookieKeys, Standing};
 use crate::{ConnectionConfig, PacketMeta};
 
 impl Endpoint {
-    /// Sets the key of the cookies of Fast Open that are made from now on, and the one before, whose cookies stay
-    /// good. Until this is called the key is drawn at random, which suits a server alone; servers behind one address
-    /// must have the same. The bytes are those of Linux's `net.ipv4.tcp_fastopen_key`, each of its four words with the
-    /// lowest byte first, and of `TCP_FASTOPEN_KEY`.
+    /// Sets the key for new Fast Open cookies, and the previous key, whose cookies stay valid. Until this is called
+    /// the key is drawn at random, which suits a single server; servers behind one address must share the key. The
+    /// bytes are those of Linux's `net.ipv4.tcp_fastopen_key`, each of its four words with the lowest byte first, and
+    /// of `TCP_FASTOPEN_KEY`.
     pub const fn set_fast_open_keys(&mut self, primary: [u8; 16], backup: Option<[u8; 16]>) {
         self.cookie_keys = Some(CookieKeys::new(primary, backup));
     }
 
-    /// Forgets all cookies that servers gave, and which ways swallow Fast Open.
+    /// Forgets all cookies received from servers, and which paths block Fast Open.
     pub fn forget_fast_open(&mut self) {
         self.fast_opens.clear();
     }
 
-    /// What Fast Open makes of a SYN that opens a connection.
+    /// Applies Fast Open to a SYN that opens a connection.
     pub(super) fn judge_fast_open(
         &mut self,
         meta: &PacketMeta,

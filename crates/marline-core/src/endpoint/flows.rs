@@ -1,5 +1,5 @@
-//! Reports of a carrier that identifies flows by ids: authenticated resets, address changes, SYNs to
-//! repeat, and streams in place of datagrams.
+//! Reports from a carrier that identifies flows by ids: authenticated resets, address changes, SYNs to repeat, and
+//! changes between datagrams and a reliable stream.
 
 use marline_policy::SubflowId;
 use marline_time::Instant;
@@ -25,33 +25,32 @@ impl Endpoint {
         self.with_flow(now, local_flow, |c, _, id| c.on_path_moved(now, id, new_host));
     }
 
-    /// From now on a reliable stream carries this flow (`reliable`), or datagrams do. On a stream nothing is lost
-    /// that timers would have to repeat, and the stream's congestion control is the path's. What was measured of
-    /// the path is discarded when that changes.
+    /// Sets whether a reliable stream (`reliable`) or datagrams carry this flow from now on. On a stream nothing is
+    /// lost, so timers need not retransmit, and the stream's congestion control governs the path. A change discards
+    /// the path's measurements.
     pub fn set_flow_reliable(&mut self, now: Instant, local_flow: u64, reliable: bool) {
         self.with_flow(now, local_flow, |c, _, id| c.on_reliable(now, id, reliable));
     }
 
-    /// The stream that carries this flow takes nothing now (`full`), or does again. Acknowledgments and handshakes
-    /// are made all the same; data waits, or goes elsewhere. Ignored where datagrams carry it.
+    /// Sets whether the stream that carries this flow is blocked (`full`). Acknowledgments and handshakes are sent
+    /// regardless; data waits or uses another path. Ignored if datagrams carry the flow.
     pub fn set_flow_full(&mut self, now: Instant, local_flow: u64, full: bool) {
         self.with_flow(now, local_flow, |c, _, id| c.on_carrier_full(id, full));
     }
 
-    /// A SYN of ours is to be repeated at once: the server has given the carrier a cookie for it.
+    /// Repeats our SYN at once: the server has given the carrier a cookie for it.
     pub fn repeat_syn(&mut self, now: Instant, local_flow: u64) {
         self.with_flow(now, local_flow, |c, _, id| c.repeat_syn(id));
     }
 
-    /// A datagram of this flow caused an error message that quotes the flow's id, which is unknown
-    /// to anyone who does not see the flow.
+    /// Reports an error message that quotes the flow's id. The id is known only to hosts that see the flow.
     pub fn flow_error(&mut self, now: Instant, local_flow: u64, error: NetworkError) {
         self.with_flow(now, local_flow, |c, cx, id| c.on_error(cx, id, error));
     }
 
-    /// The system refused a segment of this subflow: no route, no interface, or too large for it.
-    /// Other subflows on the same path learn it from their own segments, so that an interface with
-    /// a thousand subflows does not cause quadratic work when it goes down.
+    /// Reports that the system refused a segment of this subflow: no route, no interface, or segment too large. Other
+    /// subflows on the same path notice from their own segments, so that an interface with a thousand subflows does
+    /// not cause quadratic work when it goes down.
     pub fn send_failed(
         &mut self,
         now: Instant,

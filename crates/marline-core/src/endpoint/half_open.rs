@@ -22,7 +22,7 @@ impl Default for HalfOpen {
 }
 
 impl HalfOpen {
-    /// How many there are.
+    /// Number of half-open connections.
     pub(super) const fn count(&self) -> usize {
         self.peers.len()
     }
@@ -34,14 +34,14 @@ impl HalfOpen {
         self.by_slot.insert(slot, (source, pending));
     }
 
-    /// The connection in a slot is not half-open any more.
+    /// Removes the connection in a slot: it is no longer half-open.
     pub(super) fn remove(&mut self, slot: u32) {
         if let Some((source, pending)) = self.by_slot.remove(&slot) {
             self.peers.remove(source, pending);
         }
     }
 
-    /// Takes out the connection that has to end for a newcomer. `None`: there are none.
+    /// Removes and returns the connection to evict for a newcomer; `None` if there is none.
     pub(super) fn make_room(&mut self, newcomer: IpAddr) -> Option<ConnectionId> {
         self.peers.make_room(Source::of(newcomer))
     }

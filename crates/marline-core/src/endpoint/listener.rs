@@ -21,16 +21,16 @@ use crate::{
     ChecksumScope, ConnectionConfig, ConnectionId, Ecn, FourTuple, PacketMeta, Shard, Transmit,
 };
 
-/// Answers that may wait at once.
+/// Maximum number of queued replies.
 pub(super) const MAX_REPLIES: usize = 256;
 
 impl Endpoint {
-    /// A SYN that no subflow knows.
+    /// Handles a SYN that belongs to no subflow.
     pub(super) fn on_syn(&mut self, now: Instant, meta: &PacketMeta, segment: &TcpSegment<'_>) {
         self.on_syn_after(now, meta, segment, None);
     }
 
-    /// The same, perhaps after a connection between the same ends.
+    /// Like `on_syn`; the new connection may follow an earlier one between the same endpoints.
     fn on_syn_after(
         &mut self,
         now: Instant,
@@ -69,7 +69,7 @@ impl Endpoint {
             self.out.counters.connections_refused += 1;
             return;
         }
-        // Where flows have ids the carrier has asked for its own cookie.
+        // With flow ids the carrier has already required its own cookie.
         if self.is_pressed() && !self.config.capabilities.flow_ids {
             self.answer_with_cookie(now, meta, segment, &config);
             return;
@@ -119,13 +119,13 @@ impl Endpoint {
         self.after(now, slot);
     }
 
-    /// So many connections are half open that strangers must prove their addresses before they get another.
+    /// Returns true if so many connections are half-open that new clients must prove their addresses first.
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
         self.half_open.count() >= self.config.limits.syn_queue.div_ceil(2)
     }
 
-    /// Half-open connections are bounded: the oldest of the source that has most of them gives way to the newest.
+    /// Evicts the oldest half-open connection of the source with the most of them if the limit is reached.
     fn make_room_for_syn(&mut self, now: Instant, newcomer: IpAddr) {
         while self.half_open.count() >= self.config.limits.syn_queue {
             let Some(evicted) = self.half_open.make_room(newcomer) else { return };
@@ -137,7 +137,7 @@ impl Endpoint {
         }
     }
 
-    /// A key whose token nobody has and that belongs to this shard.
+    /// Draws a key whose token is unused and belongs to this shard.
     pub(super) fn draw_key(&mut self) -> Key {
         loop {
             let key = Key(self.rng.next_u64());
@@ -149,7 +149,7 @@ impl Endpoint {
         }
     }
 
-    /// A late segment of a subflow that is in TIME-WAIT or was reset.
+    /// Handles a late segment of a subflow that is in TIME-WAIT or was reset.
     pub(super) fn on_late_segment(
         &mut self,
         now: Instant,
@@ -174,7 +174,7 @@ impl Endpoint {
         }
         let mut reply = ended.answer_to(&segment.header);
         if reply.key.peer_flow == 0 {
-            // A SYN that nobody had answered: only the late answer says by which id.
+            // For a SYN that was never answered, only this late reply tells us the peer's flow id.
             reply.key.peer_flow = meta.peer_flow;
         }
         self.push_reply(now, reply);
@@ -189,7 +189,7 @@ impl Endpoint {
         self.answer_with_reset_because(now, meta, segment, None);
     }
 
-    /// RST to a stranger (RFC 9293 section 3.10.7.1).
+    /// Answers a segment without a connection with RST (RFC 9293 section 3.10.7.1).
     fn answer_with_reset_because(
         &mut self,
         now: Instant,

@@ -4,30 +4,30 @@ use std::collections::VecDeque;
 
 use crate::ConnectionId;
 
-/// Entries that are not worth sweeping.
+/// Number of entries below which sweeping is not worthwhile.
 const LEAST: usize = 16;
 
-/// Connections of that kind, oldest first; entries that are of it no more are skipped.
+/// Connections of one kind, oldest first; entries that no longer belong are skipped.
 #[derive(Debug, Default)]
 pub(super) struct OldestFirst {
     queue: VecDeque<ConnectionId>,
-    /// How many of them still are.
+    /// Number of entries that still belong.
     count: usize,
 }
 
 impl OldestFirst {
-    /// How many there are.
+    /// Number of connections that belong.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// One more.
+    /// Adds a connection.
     pub(super) fn push(&mut self, id: ConnectionId) {
         self.queue.push_back(id);
         self.count += 1;
     }
 
-    /// One less. Its entry stays: entries are swept out when those that count no more are the majority.
+    /// Subtracts a connection. Its entry stays until stale entries are the majority and are swept out.
     pub(super) fn remove(&mut self, still_is: impl Fn(ConnectionId) -> bool) {
         self.count -= 1;
         if self.queue.len() > 2 * self.count + LEAST {
@@ -35,7 +35,7 @@ impl OldestFirst {
         }
     }
 
-    /// Takes the oldest entry, which may be of that kind no more.
+    /// Takes the oldest entry, which may be stale.
     pub(super) fn pop(&mut self) -> Option<ConnectionId> {
         self.queue.pop_front()
     }

@@ -1,5 +1,5 @@
-//! Ownership of segments where several endpoints share addresses and flows have no ids: what an endpoint has, and what
-//! a segment asks for by itself.
+//! Ownership of segments where several endpoints share addresses and flows have no ids: which segments belong to an
+//! endpoint, and what a segment requests regardless of existing flows.
 
 use marline_policy::Token;
 use marline_time::Instant;
@@ -11,19 +11,19 @@ use crate::connection::{fast_join_token, mp_join};
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::{FourTuple, PacketMeta};
 
-/// What a segment asks for by itself, whatever is known of its ends.
+/// What a segment requests, regardless of existing flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// To join the connection that has this token.
+    /// Join the connection with this token.
     ToJoin(u32),
     /// To open a connection.
     ToOpen,
-    /// Nothing: it concerns what is there already, or it is none.
+    /// Nothing: the segment concerns an existing flow, or is invalid.
     Nothing,
 }
 
 impl Asks {
-    /// What these bytes ask for.
+    /// Classifies the bytes of a segment.
     #[must_use]
     pub fn of(segment: &[u8]) -> Asks {
         TcpSegment::parse(segment).map_or(Asks::Nothing, |segment| Asks::of_parsed(&segment))
@@ -43,15 +43,15 @@ impl Asks {
 }
 
 impl Endpoint {
-    /// Whether a connection has this token, so that joins to it belong here.
+    /// Returns true if a connection has this token, so that joins to it belong here.
     #[must_use]
     pub fn knows_token(&self, token: u32) -> bool {
         self.flows.token(Token(token)).is_some()
     }
 
-    /// Whether a segment concerns something that is here: a subflow or what is left of one, a connection that it would
-    /// join, or a handshake that a cookie has answered. Endpoints that share their addresses tell by it whose it
-    /// is, where flows have no ids.
+    /// Returns true if a segment belongs to this endpoint: to a subflow or its remains (TIME-WAIT), to a connection
+    /// that it would join, or to a handshake that was answered with a cookie. Endpoints that share addresses use this
+    /// to find a segment's owner where flows have no ids.
     #[must_use]
     pub fn claims(&self, now: Instant, meta: &PacketMeta, segment: &[u8]) -> bool {
         let flow = self.flows.find(&meta.path, meta.flow, meta.peer_flow);
@@ -72,8 +72,9 @@ impl Endpoint {
         }
     }
 
-    /// Forgets what is left of a subflow between these ends: another endpoint has them from now on, by a SYN that this
-    /// one does not [claim](Self::claims). Otherwise it would go on to claim what is the other's.
+    /// Forgets the remains of a subflow between these addresses and ports. Another endpoint owns them from now on,
+    /// through a SYN that this one does not [claim](Self::claims). Otherwise this endpoint would continue to claim
+    /// segments of the other.
     pub fn make_way(&mut self, path: &FourTuple) {
         let flow = self.flows.find(path, 0, 0);
         if let Some(flow) = flow.filter(|flow| flow.slot & TIME_WAIT_BIT != 0) {

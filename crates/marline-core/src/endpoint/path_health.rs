@@ -1,10 +1,10 @@
-//! An endpoint's visits to the path health monitor: it tells what its connections saw, asks what is due, and
-//! passes changed verdicts on to them.
+//! An endpoint's exchange with the path health monitor: it reports what its connections saw, asks which probes are
+//! due, and passes changed verdicts on to the connections.
 //!
-//! A visit looks at every subflow, so it happens once per period while anything is sent, when something
-//! timed out (not more often than every [`TROUBLE_GAP`]: a network that dies takes a thousand timers with
-//! it), and when a question or its answer is due: never per packet. Between visits an endpoint only
-//! compares the generation of the verdicts, one atomic load.
+//! A visit looks at every subflow. It therefore happens once per period while anything is sent, after a timeout (not
+//! more often than every [`TROUBLE_GAP`], as a path that fails triggers a thousand timers), and when a probe or its
+//! answer is due, but never per packet. Between visits an endpoint only compares the generation of the verdicts, one
+//! atomic load.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -18,20 +18,20 @@ use crate::connection::Connection;
 use crate::path_health::{Contribution, HealthTable, PathHealthMonitor};
 use crate::tables::Context;
 
-/// Least time between a visit and the next one for trouble's sake.
+/// Least time between two visits that timeouts cause.
 const TROUBLE_GAP: Duration = Duration::from_millis(10);
 
-/// What an endpoint knows of the path health monitor that it reports to.
+/// State of the reports to a path health monitor.
 #[derive(Debug)]
 pub(super) struct PathHealthReporter {
     monitor: PathHealthMonitor,
-    /// The generation of verdicts that connections know.
+    /// The generation of verdicts that connections have seen.
     seen: u64,
-    /// When statistics are told next; `None` while nothing happens.
+    /// When statistics are reported next; `None` while idle.
     period_ends: Option<Instant>,
-    /// When a question or an answer is due.
+    /// When a probe or an answer is due.
     watch_at: Option<Instant>,
-    /// When troubles that came soon after a visit are told.
+    /// When timeouts that came soon after a visit are reported.
     troubles_at: Option<Instant>,
     last_visit_at: Option<Instant>,
 }
@@ -41,7 +41,7 @@ impl PathHealthReporter {
         self.period_ends.into_iter().chain(self.watch_at).chain(self.troubles_at).min()
     }
 
-    /// Whether a timeout may be told now; if not, it will be soon.
+    /// Returns true if a timeout may be reported now; otherwise schedules the report.
     fn tells_trouble(&mut self, now: Instant) -> bool {
         let earliest = self.last_visit_at.map_or(now, |at| at + TROUBLE_GAP);
         if earliest > now {
@@ -51,15 +51,14 @@ impl PathHealthReporter {
     }
 }
 
-/// What a visit brought.
+/// Results of a visit.
 struct Findings {
     bad: Option<BTreeMap<(IpAddr, IpAddr), AddressPairFault>>,
     questions: Vec<(ConnectionId, AddressPair)>,
 }
 
 impl Endpoint {
-    /// Connections take part in this path health monitor from now on. Endpoints that share one must share a
-    /// clock.
+    /// Connects the endpoint to this path health monitor. Endpoints that share one must share a clock.
     pub fn set_path_health_monitor(&mut self, monitor: PathHealthMonitor) {
         self.reporter = Some(PathHealthReporter {
             monitor,
@@ -78,7 +77,7 @@ impl Endpoint {
         self.reporter.as_ref().map(|reporter| &reporter.monitor)
     }
 
-    /// Visits the path health monitor if there is a reason to.
+    /// Visits the path health monitor if a visit is due.
     pub(super) fn check_path_health(&mut self, now: Instant) {
         let Some(reporter) = &mut self.reporter else { return };
         let changed = reporter.monitor.generation() != reporter.seen;
@@ -87,7 +86,7 @@ impl Endpoint {
         if changed || due || troubled {
             self.sync_path_health(now);
         } else if reporter.period_ends.is_none() {
-            // Somebody woke: statistics have a meaning again.
+            // A connection became active: statistics are meaningful again.
             reporter.period_ends = Some(now + reporter.monitor.lock().period());
         }
     }
@@ -107,7 +106,7 @@ impl Endpoint {
         }
     }
 
-    /// All that needs the lock.
+    /// Does all work that needs the lock.
     fn consult(&mut self, now: Instant, reporter: &mut PathHealthReporter) -> Findings {
         let monitor = reporter.monitor.clone();
         let mut table = monitor.lock();
@@ -137,7 +136,8 @@ impl Endpoint {
         Findings { bad, questions }
     }
 
-    /// Tells when members were heard, and at a period's end what they did. Whether they did anything.
+    /// Reports when members last received, and at the end of a period their statistics. Returns true if any was
+    /// active.
     fn tell(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
         let mut parts: BTreeMap<AddressPair, (Instant, Contribution)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {
@@ -160,7 +160,7 @@ impl Endpoint {
         active
     }
 
-    /// Who asks on address pairs on which a question is due: the first member of each.
+    /// Chooses the connections that probe the address pairs on which a probe is due: the first member of each.
     fn questions(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut questions = Vec::new();
         if !table.is_watching() {

@@ -1,14 +1,12 @@
-//! Requests for connections, and the application's word on them.
+//! Requests for connections that the application must accept or refuse.
 //!
-//! A listener that stands for somebody else (a TUN gateway in front of a proxy) does not know whether the other
-//! end can be reached when a SYN comes. It withholds the SYN/ACK
-//! ([`ConnectionConfig::withhold_syn_ack`](crate::ConnectionConfig)), asks the application by
-//! [`Event::Requested`], and answers when that is told: with a SYN/ACK
-//! ([`admit`](Endpoint::admit)), with RST ([`refuse`](Endpoint::refuse)), or not at all
-//! ([`forget_request`](Endpoint::forget_request)), when the refusal is an ICMP message that the carrier's owner
-//! writes. A request is the SYN and nothing more: connection, subflow and timers begin with the SYN/ACK, so that
-//! the wait is in no estimate of a round trip. The client repeats its SYN meanwhile; the latest is the one
-//! that is answered.
+//! A gateway (such as a TUN gateway in front of a proxy) does not know whether the destination can be reached when a
+//! SYN arrives. It withholds the SYN/ACK ([`ConnectionConfig::withhold_syn_ack`](crate::ConnectionConfig)), asks the
+//! application by [`Event::Requested`], and sends the application's answer: SYN/ACK ([`admit`](Endpoint::admit)), RST
+//! ([`refuse`](Endpoint::refuse)), or nothing ([`forget_request`](Endpoint::forget_request)) when the carrier's owner
+//! refuses by an ICMP message. A request is only the SYN. Connection, subflow and timers start with the SYN/ACK, so
+//! that round-trip estimates do not include the wait. The client repeats its SYN meanwhile; the latest one is
+//! answered.
 
 use marline_time::Instant;
 use marline_wire::SeqNum;
@@ -19,8 +17,7 @@ use crate::tables::requests::Request;
 use crate::{ConnectionId, Event, FourTuple, PacketMeta};
 
 impl Endpoint {
-    /// A SYN that the application is to be asked about. Beyond the bounds it is not heard: the client
-    /// repeats it.
+    /// Queues a SYN for the application's decision. A SYN beyond the limits is dropped; the client repeats it.
     pub(super) fn withhold(&mut self, meta: &PacketMeta, syn: &Accepted<'_>) {
         let request = Request::new(meta, syn.segment, syn.after);
         let Some(request) = self.requests.renew(request) else { return };
@@ -37,9 +34,9 @@ impl Endpoint {
         self.out.event(Event::Requested(meta.path));
     }
 
-    /// Answers a request with a SYN/ACK. [`Event::Incoming`] follows when the client has answered in turn,
+    /// Answers a request with a SYN/ACK. [`Event::Incoming`] follows when the client completes the handshake,
     /// [`Event::Closed`] if it does not. `None`: there is no such request any more, or no room for another
-    /// connection; the client gets RST then.
+    /// connection; in the latter case the client gets a RST.
     pub fn admit(&mut self, now: Instant, path: &FourTuple) -> Option<ConnectionId> {
         let request = self.requests.take(path)?;
         let room = self.slots.count() < self.config.limits.connections;
@@ -55,7 +52,7 @@ impl Endpoint {
         Some(self.open_passively(now, *path, config, &syn))
     }
 
-    /// Refuses a request with RST. `false`: there is none.
+    /// Refuses a request with RST. Returns false if there is no such request.
     pub fn refuse(&mut self, now: Instant, path: &FourTuple) -> bool {
         let Some(request) = self.requests.take(path) else { return false };
         self.refuse_request(now, request);
@@ -68,15 +65,15 @@ impl Endpoint {
         self.answer_with_reset(now, &meta, &request.into_segment());
     }
 
-    /// Takes a request back without a word. Returns the SYN's sequence number, which an ICMP message has to
-    /// quote to be believed. `None`: there is no such request.
+    /// Drops a request without an answer. Returns the SYN's sequence number, which an ICMP message must quote to be
+    /// accepted. `None`: there is no such request.
     pub fn forget_request(&mut self, path: &FourTuple) -> Option<SeqNum> {
         let request = self.requests.take(path)?;
         self.out.counters.connections_refused += 1;
         Some(request.into_segment().header.seq)
     }
 
-    /// Requests that wait for the application's word.
+    /// Number of requests that wait for the application's decision.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.count()

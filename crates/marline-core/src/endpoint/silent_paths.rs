@@ -1,5 +1,5 @@
-//! Probes of silent paths: which connection sends the next one, and who is woken by an answer. The table is in
-//! `tables/silent_paths.rs`.
+//! Probes of silent paths: which connection sends the next one, and which connections an answer wakes. The table is
+//! in `tables/silent_paths.rs`.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -11,13 +11,13 @@ use crate::ConnectionId;
 use crate::tables::silent_paths::{Due, PathAddresses, Prober};
 
 impl Endpoint {
-    /// Reports that something sent from our address to the peer's was answered, outside of the endpoint's connections:
-    /// those that wait for that path retry.
+    /// Reports an answer, outside the endpoint's connections, to a packet from our address to the peer's: connections
+    /// that wait for that path retry.
     pub fn on_path_answer(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
         self.silent_paths.on_answer(now, (local, remote));
     }
 
-    /// Pairs of our address and the peer's that had been silent and answered since the last call.
+    /// Pairs of our address and the peer's that were silent and have answered since the last call.
     pub fn take_answered_paths(&mut self) -> BTreeSet<(IpAddr, IpAddr)> {
         self.silent_paths.take_answered()
     }
@@ -28,7 +28,7 @@ impl Endpoint {
         self.silent_paths.is_probed((local, remote))
     }
 
-    /// Reports that a connection is in use although its stream may be idle, as its datagrams are.
+    /// Reports that a connection is in use although its stream may be idle, for example by its datagrams.
     pub fn note_in_use(&mut self, now: Instant, id: ConnectionId) {
         let (slots, cx) = self.lend(now);
         if let Some(connection) = slots.get_mut(id.0 as u32).filter(|c| c.id() == id) {
@@ -37,7 +37,7 @@ impl Endpoint {
         }
     }
 
-    /// Wakes connections whose path answers, and probes silent paths.
+    /// Wakes connections whose path answered, and probes silent paths.
     pub(super) fn attend_silent_paths(&mut self, now: Instant) {
         while let Some(due) = self.silent_paths.take_due(now) {
             match due {
@@ -49,7 +49,7 @@ impl Endpoint {
         }
     }
 
-    /// One connection probes a silent path: the next one that is in use, or once in a while any.
+    /// Makes one connection probe a silent path: the next one in use, or occasionally any.
     fn probe_silent_path(&mut self, now: Instant, path: PathAddresses) {
         let mut chosen: Option<Prober> = None;
         for id in self.silent_paths.members(path) {

@@ -5,20 +5,20 @@ use marline_time::Instant;
 use crate::ConnectionId;
 use crate::connection::Connection;
 
-/// A place for a connection.
+/// One slot.
 #[derive(Debug)]
 struct Slot {
     connection: Option<Box<Connection>>,
     generation: u32,
-    /// When the endpoint's timer for the connection fires next.
+    /// When the endpoint's alarm for the connection fires next.
     armed: Instant,
     /// In the endpoint's list of connections with something to send.
     queued: bool,
-    /// Counted among the strangers that wait for a path.
+    /// Counted among connections of unauthenticated peers that wait for a path.
     waiting: bool,
-    /// Counted among the half-open.
+    /// Counted as half-open.
     half_open: bool,
-    /// Counted among those that Fast Open opened before their third ACK.
+    /// Counted among connections that Fast Open delivered before their third ACK.
     fast_pending: bool,
 }
 
@@ -37,7 +37,7 @@ impl Slot {
     }
 }
 
-/// Slots, and which of them are free.
+/// Slots and the list of free ones.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
@@ -46,12 +46,12 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Connections there are.
+    /// Number of connections.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// Takes a slot for a connection that is about to be made.
+    /// Reserves a slot for a new connection.
     pub(super) fn reserve(&mut self) -> (ConnectionId, u32) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::empty(0));
@@ -67,7 +67,7 @@ impl Slots {
         self.count += 1;
     }
 
-    /// Frees a slot. Ids of the connection that was there mean nobody from now on.
+    /// Frees a slot. Ids of the connection that was there become invalid.
     pub(super) fn vacate(&mut self, slot: u32) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         *entry = Slot::empty(entry.generation.wrapping_add(1));
@@ -91,26 +91,26 @@ impl Slots {
         self.slots.iter().filter_map(|slot| slot.connection.as_ref()).map(|c| c.id()).collect()
     }
 
-    /// The connection goes to the list of those with something to send. `false`: it is there, or gone.
+    /// Marks the connection as ready to send. Returns false if it already was, or is gone.
     pub(super) fn enqueue(&mut self, slot: u32) -> bool {
         let there = self.slots.get_mut(slot as usize).filter(|slot| slot.connection.is_some());
         there.is_some_and(|slot| !core::mem::replace(&mut slot.queued, true))
     }
 
-    /// It was taken from that list.
+    /// Marks the connection as taken from the ready list.
     pub(super) fn dequeue(&mut self, slot: u32) {
         if let Some(slot) = self.slots.get_mut(slot as usize) {
             slot.queued = false;
         }
     }
 
-    /// The alarm of a slot that is set.
+    /// The alarm set for a slot.
     pub(super) fn armed(&self, slot: u32) -> Option<Instant> {
         let slot = self.slots.get(slot as usize)?;
         slot.connection.as_ref().map(|_| slot.armed)
     }
 
-    /// Sets an alarm if it comes earlier than the one that is set.
+    /// Sets an alarm unless an earlier one is set.
     pub(super) fn arm(&mut self, slot: u32, at: Instant) -> bool {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return false };
         let earlier = at < slot.armed;
@@ -120,8 +120,8 @@ impl Slots {
         earlier
     }
 
-    /// The alarm for `at` rang. An alarm that an earlier one replaced must not set another: they would only
-    /// get more.
+    /// Handles the alarm for `at`. An alarm that was replaced by an earlier one must not set another, or alarms would
+    /// multiply.
     pub(super) fn ring(&mut self, slot: u32, at: Instant) -> bool {
         let is_set = self.armed(slot) == Some(at);
         if is_set {
@@ -130,7 +130,7 @@ impl Slots {
         is_set
     }
 
-    /// Looks whether the connection is a stranger that waits for a path, and whether that changed.
+    /// Updates whether the connection belongs to an unauthenticated peer and waits for a path; returns any change.
     pub(super) fn note_waiting(&mut self, slot: u32) -> Option<(ConnectionId, Option<bool>)> {
         let entry = self.slots.get_mut(slot as usize)?;
         let connection = entry.connection.as_deref()?;
@@ -145,7 +145,7 @@ impl Slots {
         entry.filter(there).is_some_and(|slot| slot.waiting)
     }
 
-    /// Looks whether the connection holds a place among the half-open, and whether that changed.
+    /// Updates whether the connection counts as half-open; returns any change.
     pub(super) fn note_half_open(&mut self, slot: u32) -> Option<bool> {
         let entry = self.slots.get_mut(slot as usize)?;
         let holds = entry.connection.as_deref().is_some_and(Connection::holds_syn_place);
@@ -153,8 +153,7 @@ impl Slots {
         (holds != before).then_some(holds)
     }
 
-    /// Looks whether Fast Open opened the connection before its third ACK, which has not come, and whether that
-    /// changed.
+    /// Updates whether Fast Open delivered the connection and its third ACK has not arrived; returns any change.
     pub(super) fn note_fast_pending(&mut self, slot: u32) -> Option<bool> {
         let entry = self.slots.get_mut(slot as usize)?;
         let pending = entry.connection.as_deref().is_some_and(Connection::is_fast_pending);

@@ -1,16 +1,15 @@
 //! Wakeup times of connections, in a heap with lazy deletion.
 //!
-//! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it
-//! set and, when that rings for nothing, sets the next one. An alarm that an earlier one replaced,
-//! or whose connection is gone, is swept out when such alarms are the majority, so that the heap
-//! stays as small as the number of connections.
+//! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it set; when that
+//! fires too early, it sets the next one. Alarms that were replaced by earlier ones, or whose connection is gone, are
+//! swept out when they are the majority, so that the heap stays proportional to the number of connections.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use marline_time::Instant;
 
-/// Old alarms that are not worth sweeping.
+/// Number of alarms below which sweeping is not worthwhile.
 const LEAST: usize = 64;
 
 /// Alarms, earliest first; equal times in the order they were set.
@@ -31,7 +30,7 @@ impl Wakeups {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Takes one alarm whose time has come: when it was to ring, and for which slot.
+    /// Takes one due alarm: its time and slot.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, u32)> {
         if self.next()? > now {
             return None;
@@ -39,7 +38,7 @@ impl Wakeups {
         self.heap.pop().map(|Reverse((at, _, slot))| (at, slot))
     }
 
-    /// Whether most alarms must be old ones, if `connections` are alive.
+    /// Returns true if most alarms must be stale, given this many live connections.
     pub(super) fn is_overgrown(&self, connections: usize) -> bool {
         self.heap.len() > 2 * connections + LEAST
     }

@@ -15,9 +15,9 @@ pub struct RateSample {
     pub delivered: u64,
     /// The interval: the longer of the send and the ACK phase.
     pub interval: Duration,
-    /// The sender had nothing to send for part of it: a lower bound only.
+    /// The sender had nothing to send for part of the interval, so the rate is only a lower bound.
     pub app_limited: bool,
-    /// Total bytes delivered when the sampled segment was sent; rounds are counted by it.
+    /// Total bytes delivered when the sampled segment was sent. Controllers count round trips with it.
     pub prior_delivered: u64,
 }
 
@@ -30,72 +30,72 @@ pub struct AckSample {
     pub delivered: u64,
     /// Total bytes delivered on this subflow, this ACK included.
     pub total_delivered: u64,
-    /// Bytes newly marked lost while this ACK was handled.
+    /// Bytes newly marked lost while processing this ACK.
     pub lost: u64,
     /// Bytes in flight before the ACK.
     pub prior_in_flight: u64,
-    /// Bytes in flight after it.
+    /// Bytes in flight after the ACK.
     pub bytes_in_flight: u64,
     /// RTT sample of this ACK.
     pub rtt: Option<Duration>,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
-    /// Smallest RTT of the last minutes.
+    /// Smallest RTT within the last few minutes ([`RttConfig::min_rtt_window`](crate::RttConfig)).
     pub min_rtt: Option<Duration>,
     /// Delivery-rate sample.
     pub rate: Option<RateSample>,
     /// The congestion window, not the application, limits the subflow.
     pub cwnd_limited: bool,
-    /// The subflow repairs losses; the core's PRR holds the window, so windows must not grow.
+    /// The subflow is in recovery. PRR in the core controls sending, so windows must not grow.
     pub in_recovery: bool,
 }
 
-/// Reduction applied to a subflow that held up others (NSDI'12 penalisation).
+/// Reduction applied to a subflow that blocks others (NSDI'12 penalization).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalty {
-    /// Half the window; half of ssthresh, too, unless in slow start, which goes on (the later
-    /// out-of-tree Linux).
+    /// Halves the window. Also halves ssthresh, except in slow start, which continues (later out-of-tree
+    /// Linux).
     Window,
-    /// Half the window, and that is ssthresh as well: slow start ends (the paper, and Linux of 2012).
+    /// Halves the window and sets ssthresh to the result, which ends slow start (the paper, and Linux of 2012).
     WindowAndThreshold,
 }
 
-/// Congestion signals, and their retraction.
+/// Congestion signals and their retraction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CongestionSignal {
-    /// Loss was detected: once per recovery episode.
+    /// A loss was detected; sent once per recovery episode.
     Loss {
-        /// Bytes in flight when it was.
+        /// Bytes in flight at detection.
         bytes_in_flight: u64,
     },
     /// The retransmission timer fired.
     Rto {
-        /// Bytes in flight when it did.
+        /// Bytes in flight at the timeout.
         bytes_in_flight: u64,
-        /// First timeout of the episode; repeated ones keep ssthresh.
+        /// First timeout of the episode. Later ones must keep ssthresh.
         first: bool,
     },
-    /// The network marked segments (ECN): at most once per round trip.
+    /// ECN marks arrived; sent at most once per round trip.
     Ecn {
-        /// Bytes in flight at that time.
+        /// Bytes in flight when the marks arrived.
         bytes_in_flight: u64,
     },
-    /// The last reduction was spurious (DSACK, timestamps, F-RTO): undo it.
+    /// The last reduction was spurious (DSACK, timestamps, F-RTO) and must be undone.
     Spurious,
     /// Recovery ended.
     RecoveryDone,
-    /// A scheduler penalises the subflow.
+    /// A scheduler penalizes the subflow.
     Penalty(Penalty),
-    /// Sending starts again after a pause longer than the RTO.
+    /// Sending resumes after a pause longer than the RTO.
     Idle,
 }
 
-/// Decides the congestion window of one subflow. It may read its siblings' views to couple.
+/// Decides the congestion window of one subflow. Coupled controllers also read the views of the other subflows.
 pub trait CongestionController: Debug + Send {
     /// New data or a retransmission was sent.
     fn on_sent(&mut self, _bytes: u64, _now: Instant) {}
 
-    /// An ACK came. `group` is empty unless [`wants_group`](Self::wants_group).
+    /// An ACK arrived. `group` is empty unless [`wants_group`](Self::wants_group) returns true.
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]);
 
     /// Handles a congestion signal or its retraction.
@@ -110,31 +110,33 @@ pub trait CongestionController: Debug + Send {
     /// Congestion window in bytes, at least one MSS.
     fn window(&self) -> u64;
 
-    /// Slow-start threshold in bytes; `u64::MAX` while unknown. PRR aims at it during recovery.
+    /// Slow-start threshold in bytes; `u64::MAX` while unknown. PRR uses it as its target during recovery.
     fn ssthresh(&self) -> u64;
 
-    /// A pacing rate of its own. `None`: the core paces by window and SRTT (200 % in slow start,
-    /// 120 % after).
+    /// The controller's own pacing rate. With `None`, the core paces by window and SRTT (200 % in slow start,
+    /// 120 % afterwards).
     fn pacing_rate(&self) -> Option<Rate> {
         None
     }
 
-    /// The MSS changed; windows counted in segments follow.
+    /// The MSS changed. Windows counted in segments must be converted.
     fn on_mss_change(&mut self, mss: u32);
 
-    /// Whether `group` is to be filled (coupled controllers only; it costs time per ACK).
+    /// Whether the core must fill `group`. Only coupled controllers need it, because it costs time on every
+    /// ACK.
     fn wants_group(&self) -> bool {
         false
     }
 
-    /// Whether the window holds during recovery too, without PRR (BBR).
+    /// Whether the window applies during recovery too, without PRR (BBR).
     fn holds_window_in_recovery(&self) -> bool {
         false
     }
 
-    /// Bytes that may be in flight in a recovery whatever PRR says. PRR lets go what ACKs deliver: at the end of a
-    /// burst, or of a flow of small messages, nearly nothing is delivered any more, and what is lost or new would wait
-    /// for several round trips. No more than the window; 0: PRR alone decides (RFC 9937).
+    /// Bytes that may be in flight during recovery even if PRR allows less. PRR releases as much as ACKs
+    /// deliver. At the end of a burst, or in a flow of small messages, ACKs deliver almost nothing, so lost and
+    /// new data would wait several round trips. At most the window; 0 leaves the decision to PRR alone (RFC
+    /// 9937).
     fn recovery_floor(&self) -> u64 {
         0
     }

@@ -1,8 +1,8 @@
-//! Datagram policy interface: which path a datagram goes on, and which path, if any, has a copy of it.
+//! Datagram policy interface: the path of each datagram, and the path of its copy, if any.
 //!
-//! Datagrams are no part of a stream: they are delivered when they arrive, in whatever order, and those that are lost
-//! are lost. So there is nothing to map or to reinject, and the question is asked once for each of them, when the
-//! application hands it over, and perhaps once more when its acknowledgement is overdue.
+//! Datagrams do not belong to a byte stream. They are delivered on arrival, in any order, and lost ones are not
+//! retransmitted. So nothing is mapped or reinjected. The policy is consulted once per datagram, when the
+//! application hands it over, and possibly again when its acknowledgement is overdue.
 
 use core::fmt::{self, Debug};
 
@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::{Forecast, Health};
 
-/// A path of a session as datagrams use it; both ends call it by the same number.
+/// A path of a session as used by datagrams. Both ends use the same number for it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u8);
 
@@ -20,132 +20,132 @@ impl fmt::Display for PathId {
     }
 }
 
-/// Kind of a flow of datagrams, judged by what it sent within the last second.
+/// Kind of a datagram flow, classified by its traffic within the last second.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowClass {
-    /// Little: voice, the inputs of a game, name lookups, the first packets of anything.
+    /// Low rate: voice, game input, DNS queries, the first packets of any flow.
     #[default]
     Sparse,
-    /// More, but at a pace of its own: a video call.
+    /// Higher rate, limited by the application: a video call.
     Steady,
-    /// As much as it can get: QUIC that downloads. Its own congestion control hears of queues and losses.
+    /// As fast as the network allows: a QUIC download. Its own congestion control sees queues and losses.
     Bulk,
 }
 
 impl FlowClass {
-    /// All there are.
+    /// All classes.
     pub const ALL: [FlowClass; 3] = [FlowClass::Sparse, FlowClass::Steady, FlowClass::Bulk];
 }
 
-/// A read-only snapshot of a path, taken just before a policy is asked.
+/// A read-only snapshot of a path, taken just before a policy is consulted.
 #[derive(Copy, Clone, Debug)]
 pub struct DatagramPathView {
-    /// Its number.
+    /// Path number.
     pub id: PathId,
-    /// Either side has marked it as a backup: it carries datagrams only if no regular path can.
+    /// Either side marked the path as a backup: it carries datagrams only if no regular path can.
     pub backup: bool,
-    /// Bytes on it cost money: no copies, unless a regular path is in trouble.
+    /// Bytes on the path cost money: no copies, unless a regular path is in trouble.
     pub metered: bool,
-    /// It has a radio that is to sleep while other paths do: treated as if it were metered.
+    /// The path's radio should sleep while other paths carry the traffic. Treated like a metered path.
     pub radio: bool,
-    /// Whether what is sent on it is expected to arrive.
+    /// Whether datagrams sent on the path are expected to arrive.
     pub health: Health,
-    /// The machine says that it will soon be gone (the level of a radio falls).
+    /// The system reports that the path will soon be gone (its radio signal fades).
     pub fading: bool,
-    /// Bytes of the largest datagram that fits into one frame on it.
+    /// Size in bytes of the largest datagram that fits into one frame on the path.
     pub largest: usize,
     /// Congestion window in bytes.
     pub cwnd: u64,
     /// Bytes sent and believed to be in the network.
     pub bytes_in_flight: u64,
-    /// Bytes that wait for it in the lane.
+    /// Bytes queued in the lane for the path.
     pub bytes_queued: u64,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
     /// RTT variation.
     pub rttvar: Duration,
-    /// Smallest RTT of the last minutes.
+    /// Smallest RTT within the last few minutes.
     pub min_rtt: Option<Duration>,
-    /// Rate at which it delivered what was sent on it while it was kept busy; `None`: it never was.
+    /// Rate at which the path delivered data while it was kept busy. `None` if it never was.
     pub delivery_rate: Option<Rate>,
-    /// When what is sent now will be answered.
+    /// Forecast of when a frame sent now is answered.
     pub forecast: Forecast,
-    /// How long the answer to the oldest frame on its way has been overdue: by the forecast p99, as of when it was
-    /// sent. Zero: it is not.
+    /// How long the answer to the oldest frame in flight has been overdue, by the p99 forecast when that frame
+    /// was sent. Zero if it is not overdue.
     pub overdue: Duration,
-    /// The same of the oldest frame that was sent after every one that has been answered: what is overdue from before
-    /// is lost, and the path goes on.
+    /// The same for the oldest frame sent after the newest answered frame. Overdue frames sent before that one
+    /// are lost, but the path works.
     pub stalled: Duration,
-    /// When a frame was last lost, or an answer came later than the forecast p99.
+    /// When a frame was last lost, or an answer was last later than its forecast p99.
     pub last_trouble_at: Option<Instant>,
-    /// Share of the last few hundred frames that were lost while those sent just before and after them arrived, 0 to
-    /// 1: what a radio loses and not a queue.
+    /// Share of the last few hundred frames that were lost although the frames sent just before and after them
+    /// arrived, 0 to 1. Radios lose single frames like this; full queues do not.
     pub lone_losses: f32,
-    /// Share of the last few hundred frames that were lost for whatever cause, 0 to 1.
+    /// Share of the last few hundred frames that were lost for any reason, 0 to 1.
     pub losses: f32,
-    /// Whether enough frames were sent that [`losses`](Self::losses) means something.
+    /// Whether enough frames were sent for [`losses`](Self::losses) to be meaningful.
     pub losses_known: bool,
-    /// When it last carried anything.
+    /// When a frame was last sent on the path.
     pub last_sent_at: Option<Instant>,
 }
 
 impl DatagramPathView {
-    /// Whether it answers, and nothing speaks against it.
+    /// Whether the path answers and no fault is known.
     #[must_use]
     pub const fn is_fine(&self) -> bool {
         self.health.is_fine()
     }
 }
 
-/// A read-only snapshot of the flow of a datagram, and the datagram.
+/// A read-only snapshot of a datagram and of its flow.
 #[derive(Copy, Clone, Debug)]
 pub struct FlowView {
-    /// Its number in the lane.
+    /// Flow number within the lane.
     pub id: u64,
-    /// Its kind.
+    /// Traffic class of the flow.
     pub class: FlowClass,
-    /// Bytes that it sent within the last second.
+    /// Rate over the last second.
     pub rate: Rate,
-    /// Smoothed bytes of its datagrams.
+    /// Smoothed datagram size in bytes.
     pub mean_bytes: u32,
-    /// Smoothed number of datagrams that it hands over at once, within a millisecond of each other.
+    /// Smoothed number of datagrams handed over in one burst, within a millisecond of each other.
     pub burst: f32,
-    /// Bytes of this one.
+    /// Size of this datagram in bytes.
     pub bytes: u32,
-    /// Until when this one is worth sending.
+    /// Time until which this datagram is worth sending.
     pub deadline: Instant,
-    /// Path of the one before it, and since when the flow goes there.
+    /// Path of the flow's previous datagram, and when the flow moved to that path.
     pub last: Option<(PathId, Instant)>,
 }
 
-/// The paths, the time, and what there is to know of the session.
+/// Input of a datagram decision: the paths, the time, and session properties.
 #[derive(Copy, Clone, Debug)]
 pub struct DatagramContext<'a> {
     /// The current time.
     pub now: Instant,
-    /// Paths that may carry a datagram of this size, in the order of their numbers; never empty.
+    /// Paths that may carry a datagram of this size, in order of path number; never empty.
     pub paths: &'a [DatagramPathView],
-    /// Whether the peer can make use of repairs.
+    /// Whether the peer understands repairs.
     pub repairs: bool,
 }
 
 impl DatagramContext<'_> {
-    /// The path of this number, if it may be used.
+    /// The path with this number, if it may be used.
     #[must_use]
     pub fn path(&self, id: PathId) -> Option<&DatagramPathView> {
         self.paths.iter().find(|path| path.id == id)
     }
 }
 
-/// A decision.
+/// The path of a datagram, and of its copy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The path it goes on.
+    /// The path that carries the datagram.
     pub path: PathId,
-    /// The path that has a copy; not the same one.
+    /// The path that carries a copy; must differ from `path`.
     pub copy: Option<PathId>,
-    /// Whether the repairs of its group sum it up, for which [`DatagramPolicy::repairs`] is asked; not if it has a
-    /// copy.
+    /// Whether the datagram joins a group that repairs cover ([`DatagramPolicy::repairs`] decides about them).
+    /// Ignored if the datagram has a copy.
     pub grouped: bool,
 }
 
@@ -157,34 +157,34 @@ impl Route {
     }
 }
 
-/// Frames that left one after the other on one path, and whose datagrams may be repaired together.
+/// Frames that left in sequence on one path and whose datagrams can share repairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// How many, at least one.
+    /// Number of frames, at least one.
     pub frames: u8,
-    /// The path they are on.
+    /// The path that carried them.
     pub on: PathId,
 }
 
-/// Repairs of a group, each of which brings back one lost frame of it, whichever it is.
+/// Repairs of a group. Each repair recovers any one lost frame of the group.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Repairs {
-    /// The path they go on.
+    /// The path that carries the repairs.
     pub path: PathId,
-    /// How many; at least one, at most as many as there are frames.
+    /// Number of repairs, from one to the number of frames.
     pub count: u8,
 }
 
-/// Decides which way datagrams go. One per lane, asked for every datagram.
+/// Chooses the paths of datagrams. There is one policy per lane, consulted for every datagram.
 ///
-/// The lane checks what it says: a path that is not among those shown is replaced by the first of them, a copy on
-/// such a path, or on the same one, is not sent.
+/// The lane validates decisions: a path that is not in the context is replaced by the first one, and a copy on
+/// such a path, or on the datagram's own path, is not sent.
 pub trait DatagramPolicy: Debug + Send {
-    /// The way of a datagram that the application has just handed over.
+    /// Chooses the path of a datagram that the application has just handed over.
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route;
 
-    /// The acknowledgement of a datagram that went on `on` is overdue, and it may still be of use: the path for a
-    /// copy of it. `None`: it is left alone.
+    /// The acknowledgement of a datagram sent on `on` is overdue, and the datagram may still be useful. Returns
+    /// the path for a copy, or `None` for no copy.
     fn rescue(
         &mut self,
         context: &DatagramContext<'_>,
@@ -195,8 +195,8 @@ pub trait DatagramPolicy: Debug + Send {
         None
     }
 
-    /// A group of frames has left that were to be repaired together; `flow` is of the largest datagram among them. Of
-    /// a group of one frame the repair is its copy. `None`: there is none.
+    /// A group of frames that share repairs has left; `flow` describes the largest datagram among them. The
+    /// repair of a group of one frame is a copy of it. Returns `None` for no repairs.
     fn repairs(
         &mut self,
         context: &DatagramContext<'_>,
@@ -207,19 +207,18 @@ pub trait DatagramPolicy: Debug + Send {
         None
     }
 
-    /// So many bytes left, for the first time or as a copy or a repair.
+    /// `bytes` were sent, either for the first time or as a copy or repair.
     fn on_sent(&mut self, now: Instant, bytes: u64, copy: bool) {
         let _ = (now, bytes, copy);
     }
 
-    /// How often a path that carries nothing is to be asked for its round trip while others are in use; `None`:
-    /// never.
+    /// How often an unused path is probed for its round-trip time while others are in use. `None`: never.
     fn explores_every(&self) -> Option<Duration> {
         None
     }
 
-    /// How often a path that carries little is to be asked for its rate, by a train of padded frames, while a flow of
-    /// bulk is on another; `None`: never.
+    /// How often the rate of a path with little traffic is probed with a train of padded frames while a bulk
+    /// flow uses another path. `None`: never.
     fn explores_rate_every(&self) -> Option<Duration> {
         None
     }
@@ -227,8 +226,8 @@ pub trait DatagramPolicy: Debug + Send {
 
 /// Makes one datagram policy per lane.
 pub trait DatagramPolicyFactory: Debug + Send + Sync {
-    /// The name it is chosen by.
+    /// The name that configuration selects it by.
     fn name(&self) -> &str;
-    /// A new one.
+    /// A new policy.
     fn build(&self) -> Box<dyn DatagramPolicy>;
 }

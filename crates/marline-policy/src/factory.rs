@@ -1,4 +1,4 @@
-//! Policy factories: one trait per kind, chosen by name, built per connection or subflow.
+//! Policy factories: one trait per kind, selected by name, instantiated per connection or subflow.
 
 use core::fmt::Debug;
 use std::sync::Arc;
@@ -9,33 +9,33 @@ use crate::{CongestionController, LossRecovery, PathManager, Scheduler};
 
 /// Makes one scheduler per connection.
 pub trait SchedulerFactory: Debug + Send + Sync {
-    /// The name it is chosen by.
+    /// The name that configuration selects it by.
     fn name(&self) -> &str;
-    /// A new one.
+    /// A new scheduler.
     fn build(&self) -> Box<dyn Scheduler>;
 }
 
 /// Makes one path manager per connection.
 pub trait PathManagerFactory: Debug + Send + Sync {
-    /// The name it is chosen by.
+    /// The name that configuration selects it by.
     fn name(&self) -> &str;
-    /// A new one.
+    /// A new path manager.
     fn build(&self) -> Box<dyn PathManager>;
 }
 
 /// Makes one congestion controller per subflow.
 pub trait CongestionFactory: Debug + Send + Sync {
-    /// The name it is chosen by.
+    /// The name that configuration selects it by.
     fn name(&self) -> &str;
-    /// A new one, with `initial_window` bytes to start with.
+    /// A new controller that starts with a window of `initial_window` bytes.
     fn build(&self, mss: u32, initial_window: u64, now: Instant) -> Box<dyn CongestionController>;
 }
 
 /// Makes one loss recovery per subflow.
 pub trait RecoveryFactory: Debug + Send + Sync {
-    /// The name it is chosen by.
+    /// The name that configuration selects it by.
     fn name(&self) -> &str;
-    /// A new one.
+    /// A new loss recovery.
     fn build(&self) -> Box<dyn LossRecovery>;
 }
 

@@ -1,122 +1,121 @@
-//! Forecast of a path's near future: when what is sent on it now will be answered, as a distribution.
+//! Forecast of a path's near future: the distribution of the time until a segment sent now is answered.
 //!
-//! *Problem.* Every rule that weighs one path against another asks when a segment would arrive.
-//! A smoothed RTT answers for the middle, and for a time that may be long gone; SRTT + 4 RTTVAR
-//! answers for "late", and is exceeded by nothing on a steady path and by one answer in ten on a
-//! train. Neither knows of the bytes that the sender itself has put into the queue since.
+//! *Problem.* Every rule that compares two paths needs the arrival time of a segment. The smoothed RTT
+//! estimates the middle of the distribution, and may be out of date. SRTT + 4 RTTVAR estimates "late", but no
+//! answer exceeds it on a steady path, and one in ten does on a train. Neither includes the bytes that the
+//! sender itself has queued since.
 //!
-//! *How.* [`Forecaster`] takes each answer (an RTT sample with the bytes that were ahead of the
-//! segment) and each loss, once, in the core:
-//! - what the sender's own bytes ahead of the segment took is subtracted, so that what remains is the path
-//!   without them: its *centre*, smoothed, and its *spread*, the smoothed distance from the centre. The
-//!   rate for that is the one at which the path lets trains of segments through (packet dispersion);
-//!   a delivery rate over a round trip tells of a sender of bursts how little it had to send;
-//! - the quantiles are multiples of the spread that learn by their own errors: an answer later than
-//!   the p99 that was forecast for it *when it was sent* raises that one by 99 parts, an earlier one lowers it by
-//!   one part, so that one in a hundred is later whatever the distribution (the update of online quantile
-//!   regression and of adaptive conformal inference). When it is answered is too late to ask: the answers
-//!   before it have told by then what a sender did not know;
-//! - what is unusual passes: beside the centre stands its mean over ten seconds of answers, and over a pause the
-//!   forecast returns to that. A path that was bad when it was last used is not bad for ever;
-//! - what is not sampled is not known: beside the spread stands the *drift*, how far the centre was
-//!   found to have moved over pauses, and it grows with the root of the age of the last sample. What was learnt
-//!   of the quantiles fades over pauses, and an answer after a pause that is earlier than expected makes
-//!   the slow time before it void;
-//! - losses, unanswered probes and answers that are half of a round trip late are *trouble*: not a matter of
-//!   quantiles, but of how often it begins. Episodes a second are counted with a memory of ten
-//!   seconds, and [`Forecast::risk`] is the chance that one begins while a message is under way.
+//! *How.* In the core, [`Forecaster`] processes each answer (an RTT sample with the bytes that were ahead of
+//! the segment) and each loss once:
+//! - It subtracts the time that the sender's own bytes ahead of the segment took. The rest describes the path
+//!   alone: its smoothed *center*, and its *spread*, the smoothed distance from the center. The rate for this
+//!   subtraction is the rate at which the path delivers trains of segments (packet dispersion). The delivery
+//!   rate over a round trip of a bursty sender shows only how little it had to send.
+//! - The quantiles are multiples of the spread and learn from their own errors. An answer later than the p99
+//!   forecast *when the segment was sent* raises the p99 multiple by 99 parts, an earlier one lowers it by one
+//!   part. So one in a hundred is later for any distribution (the update of online quantile regression and of
+//!   adaptive conformal inference). The forecast at the time of the answer would be the wrong reference,
+//!   because it includes answers that the sender had not yet seen.
+//! - Unusual values decay. The forecast also keeps the mean of the center over ten seconds of answers, and
+//!   returns to this mean during a pause. A path that was bad when last used is not considered bad forever.
+//! - Uncertainty grows without samples. The *drift* is the observed movement of the center over pauses, and its
+//!   contribution grows with the square root of the age of the last sample. The learned quantiles fade over
+//!   pauses, and an answer after a pause that is earlier than expected discards the slow period before it.
+//! - Losses, unanswered probes and answers late by half a round trip are *trouble*, which is modeled by its
+//!   frequency and not by quantiles. Episodes per second are counted with a memory of ten seconds, and
+//!   [`Forecast::risk`] is the probability that one begins while a message is in flight.
 //!
-//! [`Forecast`] is what policies see: quantiles of the answer time of a segment that leaves now
-//! with nothing ahead of it, and with the bytes ahead of it that the policy names.
+//! [`Forecast`] is the policies' view: quantiles of the answer time of a segment that leaves now, either with
+//! nothing ahead of it or behind a number of bytes that the policy names.
 //!
-//! *Sources.* Adaptive conformal inference: Gibbs and Candès, NeurIPS 2021. The separation of own
-//! queueing from the path's is that of delay-based congestion control; trains: packet dispersion (Keshav's packet
-//! pairs, SIGCOMM 1991).
+//! *Sources.* Adaptive conformal inference: Gibbs and Candès, NeurIPS 2021. Delay-based congestion control
+//! separates the sender's own queueing from the path's delay in the same way. Trains: packet dispersion
+//! (Keshav's packet pairs, SIGCOMM 1991).
 //!
-//! *Limits.* Others' queues are part of the path. Quantiles of paths with few samples are those of
-//! the start ([`START`]). The quantiles are of answers that come; whether one comes at all is the risk's.
+//! *Limits.* Queues of other senders count as part of the path. Paths with few samples use the initial
+//! quantiles ([`START`]). The quantiles describe only answers that arrive; the risk covers those that do not.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Quantiles that are forecast.
+/// Forecast quantiles.
 const SHARES: [f32; 3] = [0.5, 0.9, 0.99];
-/// Multiples of the spread that they begin with.
+/// Initial multiples of the spread.
 const START: [f32; 3] = [0.0, 2.0, 5.0];
-/// Steps by which they learn, in spreads.
+/// Learning steps, in spreads.
 const STEPS: [f32; 3] = [0.025, 0.06, 0.3];
-/// Largest multiples: beyond it is the retransmission timer's.
+/// Largest multiple. The retransmission timer covers anything later.
 const MOST: f32 = 60.0;
-/// What the sender's own bytes take is uncertain by this share of it, in spreads.
+/// Relative uncertainty of the delay from the sender's own bytes, per spread.
 const OWN_SPREAD_SHARE: f32 = 0.25;
 const MOST_UNSURENESS: f32 = 4.0;
-/// Weight of the newest answer in the centre and in the spread.
+/// Weight of the newest answer in the center and in the spread.
 const CENTRE_GAIN: f32 = 0.25;
 const SPREAD_GAIN: f32 = 0.125;
-/// A train that is answered: so long, of so many bytes; the weight of the newest.
+/// Maximum duration and minimum size of an answered train, and the weight of the newest one.
 const TRAIN_LASTS_NS: u64 = 50_000_000;
 const TRAIN_BYTES: u32 = 11_000;
 const TRAIN_GAIN: f32 = 0.25;
-/// A late answer moves centre and spread as if it were at most so many spreads late. An early one counts in full: the
-/// path can do it.
+/// A late answer moves the center and the spread by at most this many spreads. An early answer counts in full,
+/// because it proves that the path can be that fast.
 const MOST_ERROR: f32 = 4.0;
-/// The spread is a share of the centre between these, and at least this long (µs): clocks and batches.
+/// Bounds of the spread as a share of the center, and its minimum in µs (clock granularity and batching).
 const MOST_SPREAD_SHARE: f32 = 0.25;
 const LEAST_SPREAD_SHARE: f32 = 0.01;
 const LEAST_SPREAD_US: f32 = 200.0;
-/// Pauses from this length on tell of the drift; the weight of the newest.
+/// Minimum length of a pause that updates the drift, and the weight of the newest one.
 const PAUSE: Duration = Duration::from_millis(200);
 const DRIFT_GAIN: f32 = 0.25;
-/// A pause of so many seconds takes half of what was learnt of the quantiles.
+/// A pause of this many seconds halves what the quantiles have learned.
 const QUANTILE_MEMORY_S: f32 = 10.0;
-/// Seconds of answers over which the usual centre is averaged; a pause counts as this many at most.
+/// Seconds of answers over which the usual center is averaged, and the maximum seconds that a pause counts for.
 const USUAL_MEMORY_S: f32 = 10.0;
 const USUAL_STEP_S: f32 = 0.5;
-/// Seconds of a pause in which most of what was unusual passes.
+/// Time constant in seconds with which unusual values decay during a pause.
 const UNUSUAL_LASTS_S: f32 = 1.0;
 /// Seconds over which the rate of trouble is smoothed.
 const TROUBLE_MEMORY_S: f32 = 10.0;
 
-/// Learns a subflow's answer times.
+/// Learns the answer times of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub struct Forecaster {
     centre_us: f32,
-    /// Mean of the centre over time, and of how many seconds.
+    /// Mean of the center over time, and the number of seconds it covers.
     usual_us: f32,
     usual_of_s: f32,
     spread_us: f32,
     /// Multiples of the spread, by quantile.
     multiples: [f32; 3],
-    /// Squared distance that the centre moves in a second, µs².
+    /// Squared movement of the center per second, µs².
     drift: f32,
-    /// Episodes of trouble a second, as of when it was last changed: answers far beyond p90, or losses, not
-    /// counted twice within a round trip.
+    /// Episodes of trouble per second at the last change. Trouble is an answer far beyond p90, or a loss.
+    /// Trouble within one round trip counts once.
     troubles: f32,
-    /// When trouble was seen last, ms; 0: never.
+    /// Time of the last trouble in ms; 0 if there was none.
     troubled_at_ms: u32,
-    /// The last answer; `None`: there was none.
+    /// Time of the last answer; `None` before the first.
     sampled_at: Option<core::num::NonZeroU64>,
     train: Train,
-    /// Until when what was sent keeps the path busy, ns.
+    /// Time until which the sender's own bytes keep the path busy, ns.
     busy_until: u64,
 }
 
-/// Segments that are answered one after the other, and the rate at which the path lets such trains through.
+/// Segments that are answered in sequence, and the rate at which the path delivers such trains.
 ///
-/// The delivery rate of congestion control is that of a round trip: a sender of bursts, who is silent for the rest
-/// of it, learns by it how much it sent and not how fast the path is.
+/// The delivery rate of congestion control covers a round trip. A bursty sender is silent for the rest of the
+/// round trip, so that rate shows how much it sent and not how fast the path is.
 #[derive(Copy, Clone, Debug, Default)]
 struct Train {
-    /// When its first segment was answered and sent; ns.
+    /// When its first segment was answered, and when that segment was sent; ns.
     answered_at: u64,
     sent_at: u64,
-    /// Answered since.
+    /// Bytes answered since.
     bytes: u32,
-    /// Smoothed rate of trains, bytes a second; 0: none was seen.
+    /// Smoothed rate of trains in bytes per second; 0 before the first.
     bytes_per_s: f32,
 }
 
 impl Train {
-    /// `bytes` were answered, the newest of which was sent at `sent_at`.
+    /// `bytes` were answered. The newest of them was sent at `sent_at`.
     fn on_answered(&mut self, now: Instant, sent_at: Instant, bytes: u64) {
         let (now, sent_at) = (now.as_nanos(), sent_at.as_nanos());
         let answered_ns = now.saturating_sub(self.answered_at);
@@ -130,7 +129,7 @@ impl Train {
             return;
         }
         let rate = self.bytes as f32 * 1e9 / answered_ns.max(sent_ns).max(1) as f32;
-        // Answers that come as slowly as segments were sent tell what was sent, at least.
+        // Answers at the rate of sending show a lower bound of the path's rate.
         let held_up = answered_ns > sent_ns + sent_ns / 4;
         if held_up && self.bytes_per_s > 0.0 {
             self.bytes_per_s += (rate - self.bytes_per_s) * TRAIN_GAIN;
@@ -160,12 +159,12 @@ impl Default for Forecaster {
 }
 
 impl Forecaster {
-    /// `bytes` were answered, the newest of which was sent at `sent_at`.
+    /// `bytes` were answered. The newest of them was sent at `sent_at`.
     pub fn on_delivered(&mut self, now: Instant, sent_at: Instant, bytes: u64) {
         self.train.on_answered(now, sent_at, bytes);
     }
 
-    /// So many bytes were sent. Returns what is to be expected of their answer.
+    /// `bytes` were sent. Returns the forecast of their answer.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) -> Expected {
         let queued = self.queued(now);
         if self.train.bytes_per_s > 0.0 {
@@ -177,17 +176,18 @@ impl Forecaster {
         Expected { queued_us, answers_us }
     }
 
-    /// Quantiles of the answer to what leaves now with nothing ahead of it.
+    /// Quantiles of the answer time of a segment that leaves now with nothing ahead of it.
     fn answers_us(&self, now: Instant) -> Option<[u32; 3]> {
         let age = now.since(Instant::from_nanos(self.sampled_at?.get()));
         let (centre, spread) = (self.centre(age), self.spread(age));
         Some(self.multiples.map(|multiple| (centre + multiple * spread).max(1.0) as u32))
     }
 
-    /// What the sender's own bytes take for which this was expected, the first so many of what was sent then.
+    /// Delay caused by the sender's own bytes: those ahead when `expected` was computed, and the first `bytes`
+    /// sent then.
     #[must_use]
     pub fn own_delay(&self, expected: &Expected, bytes: u64) -> Duration {
-        // Asked with each ACK: without the 128 bits of a rate's arithmetic.
+        // Called on each ACK, so it avoids the 128-bit arithmetic of `Rate`.
         let passing_us = match self.train.bytes_per_s {
             rate if rate > 0.0 => (bytes as f32 * 1e6 / rate) as u32,
             _ => 0,
@@ -195,19 +195,19 @@ impl Forecaster {
         Duration::from_micros(u64::from(expected.queued_us) + u64::from(passing_us))
     }
 
-    /// How long what was sent keeps the path busy.
+    /// How long the sender's own bytes keep the path busy.
     fn queued(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.busy_until.saturating_sub(now.as_nanos()))
     }
 
-    /// The rate at which the path lets trains of segments through, if one was seen.
+    /// The rate at which the path delivers trains of segments, if one was seen.
     fn rate(&self) -> Option<Rate> {
         let rate = self.train.bytes_per_s;
         (rate > 0.0).then(|| Rate::from_bytes_per_s(rate as u64))
     }
 
-    /// A segment was answered after `rtt`, of which the sender's own bytes took `own_delay`; `expected` is what was
-    /// when it was sent.
+    /// A segment was answered after `rtt`, of which `own_delay` was due to the sender's own bytes. `expected`
+    /// is the forecast when it was sent.
     pub fn on_answer(
         &mut self,
         now: Instant,
@@ -225,11 +225,12 @@ impl Forecaster {
         let spread = self.spread(age);
         self.centre_us = self.centre(age);
         let error = answer_us - self.centre_us;
-        // The quantiles are wanted as of sending, a round trip before what the path does now is known.
+        // The quantiles are calibrated for the time of sending, a round trip before the path's current behavior
+        // is known.
         if self.learn(answer_us, spread, own_delay, expected) && error > self.centre_us / 2.0 {
             self.on_trouble(now);
         }
-        // One answer after an outage does not make the path slow; several do.
+        // One answer after an outage does not prove that the path is slow; several do.
         let error = error.min(MOST_ERROR * spread);
         self.forget(age);
         let mut gain = CENTRE_GAIN;
@@ -239,20 +240,20 @@ impl Forecaster {
             self.drift += (moved - self.drift) * DRIFT_GAIN;
             gain = 1.0 - (1.0 - CENTRE_GAIN) / (1.0 + 4.0 * age_s);
             if error < -spread {
-                // It was slow and is not: what was learnt of the slow time is void.
+                // The path was slow and has recovered, so the center of the slow period is discarded.
                 gain = 1.0;
             }
         }
         self.centre_us += error * gain;
         self.note_usual(age);
         self.spread_us += (error.abs() - self.spread_us) * SPREAD_GAIN;
-        // Beyond that it is the multiples' to say how late answers are: a spread that remembers an outage would
-        // hide the path that is good again.
+        // Larger values are left to the multiples. A spread that still includes an outage would hide that the
+        // path has recovered.
         self.spread_us = self.spread_us.min(self.centre_us * MOST_SPREAD_SHARE);
         self.drift = self.drift.min(self.centre_us * self.centre_us * MOST_SPREAD_SHARE);
     }
 
-    /// What was learnt of the quantiles before a pause holds less the longer it was.
+    /// Fades the learned quantiles, more after a longer pause.
     fn forget(&mut self, age: Duration) {
         if age < PAUSE {
             return;
@@ -270,7 +271,8 @@ impl Forecaster {
         }
     }
 
-    /// An answer was much later than most, or none came: an episode, unless it belongs to the last one.
+    /// Counts an episode of trouble, unless it belongs to the previous one: an answer was far too late, or did
+    /// not arrive.
     fn on_trouble(&mut self, now: Instant) {
         let now_ms = millis(now);
         let since = now_ms.wrapping_sub(self.troubled_at_ms);
@@ -281,12 +283,12 @@ impl Forecaster {
         self.troubled_at_ms = now_ms.max(1);
     }
 
-    /// Episodes of trouble a second, by now.
+    /// Episodes of trouble per second, decayed to `now`.
     fn troubles(&self, now: Instant) -> f32 {
         self.troubles / forgetting(millis(now).wrapping_sub(self.troubled_at_ms))
     }
 
-    /// An answer came: whether it is later than the p90 that was forecast for it by a spread or more.
+    /// Updates the quantiles. Returns whether the answer is later than its forecast p90 by more than a spread.
     fn learn(
         &mut self,
         answer_us: f32,
@@ -316,7 +318,7 @@ impl Forecaster {
         answer_us > p90_us + spread
     }
 
-    /// The centre stood where it is for the time since the answer before.
+    /// Updates the mean of the center, weighted by the time since the previous answer.
     fn note_usual(&mut self, age: Duration) {
         let for_s = age.as_secs_f32().min(USUAL_STEP_S);
         self.usual_of_s = (self.usual_of_s + for_s).min(USUAL_MEMORY_S);
@@ -325,7 +327,7 @@ impl Forecaster {
         }
     }
 
-    /// The centre when the last answer is of this age: what was unusual passes.
+    /// The center when the last answer has this age, as unusual values decay.
     fn centre(&self, age: Duration) -> f32 {
         if age < PAUSE {
             return self.centre_us;
@@ -334,7 +336,7 @@ impl Forecaster {
         self.usual_us + unusual_us * fading(age.as_secs_f32() / UNUSUAL_LASTS_S)
     }
 
-    /// The spread of an answer when the last one is of this age.
+    /// The spread when the last answer has this age.
     fn spread(&self, age: Duration) -> f32 {
         let least = (self.centre_us * LEAST_SPREAD_SHARE).max(LEAST_SPREAD_US);
         let spread = self.spread_us.max(least);
@@ -345,7 +347,7 @@ impl Forecaster {
         spread.min(self.centre_us / 2.0).max(least)
     }
 
-    /// What is to be expected now.
+    /// The forecast for a segment sent now.
     #[must_use]
     pub fn forecast(&self, now: Instant) -> Forecast {
         let Some(answers_us) = self.answers_us(now) else { return Forecast::default() };
@@ -362,17 +364,17 @@ impl Forecaster {
     }
 }
 
-/// By which share of itself the sender's own delay is longer at this multiple of the spread.
+/// Relative increase of the sender's own delay at this multiple of the spread.
 fn unsureness(multiple: f32) -> f32 {
     (OWN_SPREAD_SHARE * multiple).clamp(0.0, MOST_UNSURENESS)
 }
 
-/// Falls from 1 towards 0 like exp(-x), by arithmetic that is the same on every machine.
+/// Falls from 1 towards 0 like exp(-x), with arithmetic that gives the same result on every machine.
 fn fading(x: f32) -> f32 {
     1.0 / (1.0 + x + x * x / 2.0 + x * x * x / 6.0)
 }
 
-/// By how much fewer episodes a second are remembered so many ms after the last.
+/// Divisor that decays the rate of trouble `since_ms` after the last episode.
 fn forgetting(since_ms: u32) -> f32 {
     let faded = since_ms as f32 / 1e3 / TROUBLE_MEMORY_S;
     1.0 + faded + faded * faded / 2.0
@@ -383,7 +385,7 @@ fn stamp(now: Instant) -> core::num::NonZeroU64 {
 }
 
 fn millis(at: Instant) -> u32 {
-    // Wraps after 49 days, which makes an old trouble a new one, once.
+    // Wraps after 49 days, which makes an old episode look new once.
     (at.as_nanos() / 1_000_000) as u32
 }
 
@@ -391,45 +393,45 @@ fn micros(time: Duration) -> f32 {
     time.as_nanos() as f32 / 1e3
 }
 
-/// What was to be expected of the answer to a segment when it was sent.
+/// Forecast of the answer to a segment when it was sent.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Expected {
-    /// How long the sender's own bytes ahead of it were to keep the path busy.
+    /// How long the sender's own bytes ahead of it were expected to keep the path busy.
     queued_us: u32,
-    /// Quantiles of the answer without them; 0: nothing was known.
+    /// Quantiles of the answer time without them; 0 if nothing was known.
     answers_us: [u32; 3],
 }
 
 /// A quantile of a forecast.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Quantile {
-    /// As often earlier as later.
+    /// Half of the answers are later.
     P50,
-    /// One in ten is later.
+    /// One in ten answers is later.
     P90,
-    /// One in a hundred is later.
+    /// One in a hundred answers is later.
     P99,
 }
 
 /// Answer times of a segment that leaves a subflow now.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Forecast {
-    /// With nothing ahead of it, by quantile; zero: unknown.
+    /// Quantiles with nothing ahead of it; zero if unknown.
     pub(crate) answers_us: [u32; 3],
-    /// Spreads that each of them is away from the centre.
+    /// Distance of each quantile from the center, in spreads.
     pub(crate) multiples: [f32; 3],
     pub(crate) troubles: f32,
-    /// How long ago trouble was seen last; of no meaning while there is none.
+    /// Time since the last trouble; meaningless if there was none.
     pub(crate) untroubled_ms: u32,
-    /// How long what was sent before keeps the path busy.
+    /// How long the bytes sent before keep the path busy.
     pub(crate) queued_us: u32,
-    /// How long ago that was over.
+    /// Time since the path became idle.
     pub(crate) idle_us: u32,
     pub(crate) rate: Option<Rate>,
 }
 
 impl Forecast {
-    /// A forecast of these answer times on a path that is not busy, for tests of policies.
+    /// A forecast with these quantiles on an idle path, for tests of policies.
     #[must_use]
     pub fn of(answers: [Duration; 3], troubles: f32, rate: Option<Rate>) -> Forecast {
         let answers_us = answers.map(|time| micros(time) as u32);
@@ -444,14 +446,14 @@ impl Forecast {
         }
     }
 
-    /// The same so long after the last trouble.
+    /// The same forecast, `time` after the last trouble.
     #[must_use]
     pub fn untroubled_for(self, time: Duration) -> Forecast {
         let untroubled_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         Forecast { troubles: self.troubles / forgetting(untroubled_ms), untroubled_ms, ..self }
     }
 
-    /// The same on a path that what was sent before keeps busy for so long.
+    /// The same forecast for a path that stays busy for `time` with bytes sent before.
     #[must_use]
     pub fn busy_for(self, time: Duration) -> Forecast {
         Forecast { queued_us: micros(time) as u32, ..self }
@@ -471,23 +473,25 @@ impl Forecast {
         self.is_known().then(|| Duration::from_micros(micros.into()))
     }
 
-    /// The same for the last of so many bytes that leave now, behind what was sent before.
+    /// Time until the answer to the last of `bytes` that leave now, behind the bytes sent before.
     #[must_use]
     pub fn answer_after(&self, bytes: u64, quantile: Quantile) -> Option<Duration> {
         self.answer_behind(self.queued() + self.passing(bytes), quantile)
     }
 
-    /// The same behind bytes of the sender's own that are to take so long, which is the less certain the longer it is.
+    /// Time until the answer behind `own_delay` of the sender's own bytes. The uncertainty grows with that
+    /// delay.
     #[must_use]
     pub fn answer_behind(&self, own_delay: Duration, quantile: Quantile) -> Option<Duration> {
         let unsure = own_delay.mul_f32(unsureness(self.multiples[quantile as usize]));
         Some(self.answer(quantile)? + own_delay + unsure)
     }
 
-    /// How likely it is that the answer to what leaves with nothing ahead of it takes longer than this, or never comes;
-    /// 0 to 1, half where nothing is known.
+    /// Probability that the answer to a segment with nothing ahead of it takes longer than `than`, or never
+    /// arrives; 0 to 1, and 0.5 if nothing is known.
     ///
-    /// Straight between the quantiles that are forecast; beyond them as steep as before.
+    /// Linear between the forecast quantiles; the first segment also extends below p50. Decays exponentially
+    /// beyond p99.
     #[must_use]
     pub fn chance_later(&self, than: Duration) -> f32 {
         if !self.is_known() {
@@ -507,41 +511,41 @@ impl Forecast {
         late + never * (1.0 - late)
     }
 
-    /// Time that the path takes for these bytes; zero if its rate is not known.
+    /// Time that the path needs for these bytes; zero if its rate is not known.
     #[must_use]
     pub fn passing(&self, bytes: u64) -> Duration {
         self.rate.filter(|rate| *rate != Rate::ZERO).map_or(Duration::ZERO, |r| r.time_for(bytes))
     }
 
-    /// How long what was sent keeps the path busy from now on.
+    /// How long the bytes already sent keep the path busy from now on.
     #[must_use]
     pub fn queued(&self) -> Duration {
         Duration::from_micros(self.queued_us.into())
     }
 
-    /// How long ago the path was through with what was sent; zero while it is not, as long as can be where its rate is
-    /// not known.
+    /// Time since the path delivered the last of the bytes sent. Zero while it is busy, the maximum if its rate
+    /// is not known.
     #[must_use]
     pub fn idle_for(&self) -> Duration {
         Duration::from_micros(self.idle_us.into())
     }
 
-    /// Bytes that the path takes in this time; as many as can be if its rate is not known.
+    /// Bytes that the path carries in this time; `u64::MAX` if its rate is not known.
     #[must_use]
     pub fn bytes_in(&self, time: Duration) -> u64 {
         self.rate.filter(|rate| *rate != Rate::ZERO).map_or(u64::MAX, |rate| rate.bytes_in(time))
     }
 
-    /// How likely it is that trouble begins within this time: a loss, or answers that are late by half of a round
-    /// trip or more; 0 to 1.
+    /// Probability that trouble begins within this time: a loss, or answers late by half a round trip or more;
+    /// 0 to 1.
     #[must_use]
     pub fn risk(&self, time: Duration) -> f32 {
         (self.troubles * time.as_secs_f32()).min(1.0)
     }
 
-    /// The same for who asks whether a bad time goes on: the longer no trouble was seen, measured by how often it came
-    /// before, the more likely it is that the time is over. [`risk`](Self::risk) tells of ten seconds, this of the last
-    /// few times that episodes were apart.
+    /// Like [`risk`](Self::risk), but estimates whether a bad period continues. The longer the path has been
+    /// free of trouble, relative to the usual distance between episodes, the more likely the period is over.
+    /// [`risk`](Self::risk) averages over ten seconds; this covers the last few episodes.
     #[must_use]
     pub fn risk_while_it_lasts(&self, time: Duration) -> f32 {
         let before = self.troubles * forgetting(self.untroubled_ms);

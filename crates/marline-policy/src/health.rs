@@ -1,14 +1,14 @@
 //! Health of a subflow as policies see it: whether data sent on it is expected to arrive.
 //!
-//! *Fine*: nothing speaks against it. *Doubtful*: the peer answers on it, but the path health monitor judges its
-//! address pair bad, from what all connections of the process observe there (MultiMob, De Coninck and Bonaventure),
-//! or its radio's signal fades, as who reads it says ([`PathCost::fading`](crate::PathCost::fading)).
-//! *Silent*: something timed out on it, or was due and did not come, and nothing has been answered on it since
-//! (potentially failed, as the schedulers of Linux have called it since 2013).
+//! *Fine*: no fault is known. *Doubtful*: the peer answers, but the path health monitor considers the address
+//! pair bad, based on observations of all connections of the process (MultiMob, De Coninck and Bonaventure), or
+//! the signal of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Silent*: something timed out
+//! on it, or was due and did not arrive, and nothing has been answered on it since (Linux schedulers have
+//! called this potentially failed since 2013).
 //!
-//! The core derives it from facts, one subflow at a time. Silence ends when something that was sent is acknowledged; if
-//! nothing is outstanding, any segment ends it. Doubt ends with the monitor's verdict. Who is silent may be on a bad
-//! address pair as well: silence is the graver of the two.
+//! The core derives the health of each subflow from these facts. Silence ends when something that was sent is
+//! acknowledged; if nothing is outstanding, any segment ends it. Doubt ends with the monitor's verdict. A
+//! silent subflow may also be on a bad address pair; silence then takes precedence.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -19,47 +19,49 @@ use crate::AddressPairFault;
 /// Whether data sent on a subflow is expected to arrive.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing speaks against it.
+    /// No fault is known.
     #[default]
     Fine,
-    /// The peer answers on it, but its address pair (both addresses and the interface) is bad, or its signal fades.
-    /// It should carry new data only if nothing else can.
+    /// The peer answers, but the address pair (both addresses and the interface) is bad, or the signal fades.
+    /// The subflow should carry new data only if no other can.
     Doubtful {
-        /// When the path health monitor's verdict reached the subflow; if its signal fades, the time of the view.
+        /// When the path health monitor's verdict reached the subflow. For a fading signal, the time of the
+        /// view.
         since: Instant,
-        /// What the verdict rests on.
+        /// The reason for the verdict.
         cause: AddressPairFault,
     },
-    /// Something timed out on it or was due and did not come, and nothing valid has been received on it since.
+    /// Something timed out on the subflow, or was due and did not arrive, and nothing valid has been received
+    /// on it since.
     Silent {
-        /// When the first of the facts was noticed.
+        /// When the first of these facts was noticed.
         since: Instant,
-        /// The first of the facts, or the verdict on its address pair while there is one.
+        /// The first of these facts, or the verdict on the address pair while there is one.
         cause: SilenceCause,
     },
 }
 
 impl Health {
-    /// Whether nothing speaks against it. Otherwise data should preferably go elsewhere.
+    /// Whether no fault is known. Otherwise other subflows should be preferred for data.
     #[must_use]
     pub const fn is_fine(self) -> bool {
         matches!(self, Health::Fine)
     }
 
-    /// Whether it is answering although its address pair is bad.
+    /// Whether the peer answers although the address pair is bad or fading.
     #[must_use]
     pub const fn is_doubtful(self) -> bool {
         matches!(self, Health::Doubtful { .. })
     }
 
-    /// Whether something is overdue on it and nothing has been received since.
+    /// Whether something is overdue and nothing has been received since.
     #[must_use]
     pub const fn is_silent(self) -> bool {
         matches!(self, Health::Silent { .. })
     }
 
-    /// Whether its address pair is bad now, be it answering or silent. The path health monitor probes such
-    /// subflows by itself.
+    /// Whether the address pair is bad now, whether the peer answers or not. The path health monitor probes
+    /// such subflows itself.
     #[must_use]
     pub const fn has_bad_address_pair(self) -> bool {
         match self {
@@ -80,33 +82,32 @@ impl Display for Health {
     }
 }
 
-/// Fact from which it was concluded that a subflow is silent.
+/// The fact that made a subflow silent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SilenceCause {
-    /// Loss recovery's probe timer: an acknowledgement is late by the time that loss recovery allows, two round
-    /// trips with RACK-TLP (RFC 8985). It does not count if the scheduler leaves such probes to the retransmission
-    /// timer (`Scheduler::probe_patience`).
+    /// Loss recovery's probe timer: an acknowledgement is later than loss recovery allows, two round trips with
+    /// RACK-TLP (RFC 8985). It does not count if the scheduler leaves such probes to the retransmission timer
+    /// (`Scheduler::probe_patience`).
     ProbeTimeout,
     /// The retransmission timer (RFC 6298).
     RetransmissionTimeout,
-    /// The receive timer: the peer has more to send, and nothing arrived in order before it
-    /// expired.
+    /// The receive timer: the peer has more to send, and nothing arrived in order before the timer expired.
     ReceiveTimer,
-    /// The receive timer's probes stayed unanswered.
+    /// The probes of the receive timer were not answered.
     UnansweredProbes,
-    /// Keepalives stayed unanswered.
+    /// Keepalives were not answered.
     UnansweredKeepalives,
-    /// The network reported that the peer cannot be reached on this path (ICMP), or sending failed.
+    /// The network reported that the peer is unreachable on this path (ICMP), or sending failed.
     Unreachable,
-    /// The peer opened another subflow in a hurry (Fast JOIN): the others fail it.
+    /// The peer urgently opened another subflow (Fast JOIN), because the others failed for it.
     FastJoin,
-    /// The scheduler asked for it (`SchedulerAction::Suspect`).
+    /// The scheduler requested it (`SchedulerAction::Suspect`).
     Scheduler,
-    /// The path health monitor judges the address pair bad.
+    /// The path health monitor considers the address pair bad.
     BadAddressPair,
-    /// The path health monitor judged the address pair bad and has lifted the verdict since, but nothing has been
-    /// received on this subflow.
+    /// The path health monitor has lifted its verdict on the address pair, but nothing has been received on
+    /// this subflow since.
     LiftedVerdict,
 }
 

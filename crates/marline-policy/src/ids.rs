@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// A subflow within its connection: a slot number below [`SubflowSet::CAPACITY`]. A slot is used
-/// again only after the subflow that held it is gone from every mapping.
+/// A subflow within its connection: a slot number below [`SubflowSet::CAPACITY`]. A slot is reused only after
+/// no mapping refers to its previous subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubflowId(pub u8);
 
@@ -13,12 +13,12 @@ impl fmt::Display for SubflowId {
     }
 }
 
-/// An address id of RFC 8684 section 3.2; 0 is the address of the initial subflow.
+/// An address ID (RFC 8684 section 3.2); 0 is the address of the initial subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressId(pub u8);
 
-/// A connection's token: the upper 32 bits of SHA-256 over a key. It is confidential and must not
-/// appear in logs: there is no `Display`, and `Debug` hides it.
+/// A connection's token: the upper 32 bits of SHA-256 over a key. It is confidential and must not appear in
+/// logs: there is no `Display`, and `Debug` hides it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u32);
 
@@ -33,9 +33,9 @@ impl fmt::Debug for Token {
 pub struct SubflowSet(pub(crate) u32);
 
 impl SubflowSet {
-    /// Slots a connection has.
+    /// Number of slots per connection.
     pub const CAPACITY: u8 = 32;
-    /// No subflow.
+    /// The empty set.
     pub const EMPTY: SubflowSet = SubflowSet(0);
 
     /// The set with one member.
@@ -60,7 +60,7 @@ impl SubflowSet {
         self.0 &= !Self::of(id).0;
     }
 
-    /// Whether it is empty.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0

@@ -1,43 +1,45 @@
-//! Cost of a path beside time: bytes that are charged for, a radio that sleeps, and that it will soon be gone.
+//! Costs of a path other than time: metered bytes, waking a radio, and its imminent loss.
 //!
-//! *Problem.* By arrival times alone the best use of a second path is to copy everything onto it. Where its bytes cost
-//! money, or its first packet switches on a radio that then draws power for ten seconds, that is the wrong bargain;
-//! and no measurement tells, so it has to be said.
+//! *Problem.* By arrival times alone, the best use of a second path is to copy everything onto it. This is
+//! wrong where its bytes cost money, or where its first packet wakes a radio that then draws power for ten
+//! seconds. No measurement reveals these costs, so they must be configured.
 //!
-//! The same is so of a radio whose signal fades: packets still pass, and soon none will.
+//! A fading radio signal is similar: packets still pass, but soon none will.
 //!
-//! Whoever configures an address says what its paths cost ([`PathCost`]). A view of a subflow has what follows from it
-//! now: that it is metered, which share of a wake-up a packet costs ([`PathCost::wake_share`]), and that a subflow on a
-//! path that fades is [doubtful](crate::Health::Doubtful).
+//! The configuration of an address states the costs of its paths ([`PathCost`]). The view of a subflow contains
+//! the consequences at the moment: whether it is metered and which share of a wake-up a packet costs
+//! ([`PathCost::wake_share`]). A subflow on a fading path is [doubtful](crate::Health::Doubtful).
 
 use marline_time::{Duration, Instant};
 
-/// What using a path costs.
+/// Costs of using a path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathCost {
-    /// Bytes on it cost money.
+    /// Bytes on the path cost money.
     pub metered: bool,
-    /// It will soon be gone: its radio's signal fades.
+    /// The path will soon be gone, because its radio signal fades.
     pub fading: bool,
-    /// Milliseconds from its last packet until its radio sleeps; 0: it has no radio whose sleep matters.
+    /// Milliseconds from the last packet until the radio sleeps; 0 if the path has no radio whose sleep
+    /// matters.
     pub tail_ms: u16,
 }
 
 impl PathCost {
-    /// Nothing but time.
+    /// No cost but time.
     pub const NONE: Self = PathCost { metered: false, fading: false, tail_ms: 0 };
 
-    /// Whether it costs nothing but time.
+    /// Whether the path costs nothing but time.
     #[must_use]
     pub const fn is_none(self) -> bool {
         !self.metered && !self.fading && self.tail_ms == 0
     }
 
-    /// Which share of a wake-up a packet costs now, 0 to 1, where one was last sent or received at `used_at`.
+    /// Share of a wake-up that a packet costs now, 0 to 1, if the last packet was sent or received at
+    /// `used_at`.
     ///
-    /// A radio stays awake for its tail after each packet. A packet that finds it asleep costs a whole tail, one that
-    /// finds it awake prolongs that by the time since the packet before. So who goes on using it pays for each
-    /// moment once.
+    /// A radio stays awake for its tail time after each packet. A packet that finds it asleep costs a whole
+    /// tail. A packet that finds it awake extends that by the time since the previous packet, so continuous use
+    /// pays for each moment once.
     #[must_use]
     pub fn wake_share(self, now: Instant, used_at: Instant) -> f32 {
         if self.tail_ms == 0 {

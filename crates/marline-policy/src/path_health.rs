@@ -1,4 +1,4 @@
-//! Parameters of the path health monitor, and the address pairs it judges.
+//! Parameters of the path health monitor, and the address pairs it evaluates.
 
 mod spec;
 
@@ -9,16 +9,15 @@ use marline_time::Duration;
 
 pub use spec::BadPathHealthSpec;
 
-/// Address pair and interface: what connections over the same network to the same host have in
-/// common.
+/// Address pair and interface, shared by all connections over the same network to the same host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressPair {
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// The peer's address.
+    /// Remote address.
     pub remote: IpAddr,
-    /// The interface's number in the system; 0 if it is not known. The same address on another
-    /// interface is another network.
+    /// Interface index of the operating system; 0 if unknown. The same address on another interface is another
+    /// network.
     pub interface: u32,
 }
 
@@ -30,13 +29,14 @@ pub enum AddressPairFault {
     Loss,
     /// The smoothed share of retransmissions.
     Retransmissions,
-    /// A member's retransmission timeout.
+    /// A retransmission timeout of a subflow on this address pair.
     Rto,
-    /// A member's timer fired, and questions were not answered.
+    /// A timer of a subflow fired, and probes were not answered.
     Unanswered,
-    /// A member's receive timer, or its keepalives, ran out.
+    /// A receive timer or the keepalives of a subflow expired.
     Silent,
-    /// Not observed, but said by who knows its radio: the signal fades ([`PathCost::fading`](crate::PathCost::fading)).
+    /// Not observed but reported by the radio monitor: the signal fades
+    /// ([`PathCost::fading`](crate::PathCost::fading)).
     Fading,
 }
 
@@ -56,64 +56,62 @@ impl Display for AddressPairFault {
 /// Conditions under which the path health monitor considers an address pair bad, and good again.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PathHealthConfig {
-    /// How often statistics are taken; above zero.
+    /// Interval between statistics updates; above zero.
     pub period: Duration,
-    /// Weight of the newest period in the averages, 0 (exclusive) to 1.
+    /// Weight of the newest interval in the averages, 0 (exclusive) to 1.
     pub weight: f64,
-    /// Bad from this smoothed share of lost segments on, if the last period made it larger; 0 to 1.
+    /// Smoothed share of lost segments from which the pair is bad, if the last interval increased it; 0 to 1.
     pub loss: f64,
     /// Denominator of that share.
     pub loss_base: LossBase,
-    /// The same for the share of retransmissions in all segments sent.
+    /// The same threshold for the share of retransmissions in all segments sent.
     pub retransmissions: f64,
-    /// Minimum number of segments behind both averages, over all remembered periods: one lost
-    /// segment of three proves nothing.
+    /// Minimum number of segments behind both averages, over all remembered intervals. One lost segment of
+    /// three proves nothing.
     pub least: u64,
-    /// Bad when a subflow's retransmission timeout, backed off, is this long.
+    /// The pair is bad if a subflow's backed-off retransmission timeout is at least this long.
     pub rto: Duration,
-    /// Probe an address pair when something timed out there; `None`: wait for the statistics.
+    /// Probe an address pair after a timeout on it. `None` relies on the statistics alone.
     pub watch: Option<Watch>,
-    /// What lifts the verdict; `None`: nothing does.
+    /// Conditions that lift a verdict. With `None`, verdicts are permanent.
     pub clean: Option<Clean>,
-    /// Maximum number of address pairs; the least recently used one is evicted.
+    /// Maximum number of address pairs. The least recently used one is evicted.
     pub address_pairs: usize,
 }
 
 /// Denominator of the loss share.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum LossBase {
-    /// Those that could get lost: outstanding when the period began, or sent since.
+    /// Segments that could have been lost: outstanding when the interval began, or sent during it.
     #[default]
     AtRisk,
-    /// Those outstanding when it ended, besides what was lost and is repaired. Next to nothing for a flow
-    /// of short messages, so that one loss weighs much.
+    /// Segments outstanding when the interval ended, plus those that were lost and are being repaired. A flow
+    /// of short messages has very few, so one loss weighs heavily.
     Outstanding,
 }
 
-/// Probing of an address pair on which something timed out. The pair becomes bad if nothing is
-/// received there.
+/// Probing of an address pair after a timeout. The pair becomes bad if nothing is received on it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// Minimum wait for an answer; on longer paths, SRTT plus four times its variation.
+    /// Minimum wait for an answer. Longer paths use SRTT plus four times RTTVAR.
     pub wait: Duration,
-    /// Unanswered waits after which the address pair is bad, at least 1.
+    /// Number of unanswered waits that make the address pair bad, at least 1.
     pub count: u32,
 }
 
 /// How a bad address pair becomes good again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Clean {
-    /// The clean period, during which every probe must be answered and nothing may time out.
+    /// The period during which every probe must be answered and nothing may time out.
     pub period: Duration,
     /// Time between two probes, and the time allowed for an answer.
     pub probe: Duration,
-    /// Maximum time between two probes while none is answered (doubled each time).
+    /// Maximum time between two unanswered probes (the interval doubles each time).
     pub longest_probe: Duration,
 }
 
 impl PathHealthConfig {
-    /// Values of MultiMob's kernel module: statistics each second, no probing, and verdicts that
-    /// are never lifted.
+    /// Values of MultiMob's kernel module: statistics each second, no probing, and permanent verdicts.
     #[must_use]
     pub const fn multimob() -> Self {
         PathHealthConfig {
@@ -130,21 +128,20 @@ impl PathHealthConfig {
         }
     }
 
-    /// The same thresholds over shorter periods. In addition, a timeout makes the address pair bad
-    /// in some 150 ms unless something is received on it, and two seconds of answered probes make
-    /// it good again.
+    /// The same thresholds over shorter intervals. In addition, a timeout makes the address pair bad within
+    /// some 150 ms unless something is received on it, and two seconds of answered probes make it good again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = Watch { wait: Duration::from_millis(50), count: 3 };
         let clean = Clean {
             period: Duration::from_secs(2),
-            // Linux answers one empty segment in half a second.
+            // Linux answers at most one empty segment per half second.
             probe: Duration::from_millis(600),
             longest_probe: Duration::from_millis(1_200),
         };
         PathHealthConfig {
             period: Duration::from_millis(250),
-            // Half of it is forgotten after one second, as there.
+            // Half of an average decays within one second, as in `multimob`.
             weight: 0.16,
             least: 10,
             loss_base: LossBase::AtRisk,

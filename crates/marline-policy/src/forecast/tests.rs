@@ -2,7 +2,7 @@ use super::*;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A generator of numbers from 0 to 1 that any machine repeats.
+/// A reproducible generator of numbers from 0 to 1.
 fn numbers() -> impl FnMut() -> f64 {
     let mut state = 88_172_645_463_325_252_u64;
     move || {
@@ -13,7 +13,7 @@ fn numbers() -> impl FnMut() -> f64 {
     }
 }
 
-/// Share of answers below each forecast quantile, the first 200 apart.
+/// Share of answers below each forecast quantile, without the first 200.
 fn calibration(mut answer_ms: impl FnMut(usize, f64) -> Option<f64>) -> [f64; 3] {
     let (mut forecaster, mut below) = (Forecaster::default(), [0_u32; 3]);
     let mut unit = numbers();
@@ -51,7 +51,7 @@ fn assert_calibrated(shares: [f64; 3]) {
 
 #[test]
 fn quantiles_hold_whatever_the_distribution_is() {
-    // Even, with a heavy tail, in two states, and with losses, which are no answers.
+    // Uniform, heavy-tailed, alternating between two states, and with losses (no answer).
     assert_calibrated(calibration(|_, unit| Some(40.0 + 20.0 * unit)));
     assert_calibrated(calibration(|_, unit| Some(20.0 + 2.0 / (1.0 - unit).sqrt())));
     assert_calibrated(calibration(|round, unit| {
@@ -95,7 +95,7 @@ fn trouble_is_counted_by_episodes_and_fades() {
     forecaster.on_answer(now, MS(40), Duration::ZERO, &Expected::default());
     let risk = |forecaster: &Forecaster, now| forecaster.forecast(now).risk(MS(100));
     assert_eq!(risk(&forecaster, now), 0.0);
-    // Losses within a round trip are one episode: one in ten seconds, a hundredth in a tenth of one.
+    // Losses within a round trip are one episode. One episode in ten seconds is a risk of 0.01 per 0.1 s.
     for _ in 0..5 {
         now += MS(5);
         forecaster.on_lost(now);
@@ -110,7 +110,7 @@ fn trouble_is_counted_by_episodes_and_fades() {
 #[test]
 fn a_train_tells_the_rate_of_the_path_and_not_that_of_the_sender() {
     let mut forecaster = Forecaster::default();
-    // 30 segments each second, sent at once, that a link of 8 Mbit/s spreads over 30 ms.
+    // 30 segments each second, sent at once, which a link of 8 Mbit/s spreads over 30 ms.
     for burst in 1..5 {
         let sent_at = Instant::from_secs(burst);
         for segment in 0..30 {
@@ -169,7 +169,7 @@ fn own_bytes_are_no_part_of_the_path() {
 #[test]
 fn a_bad_time_is_over_when_trouble_stays_away_for_longer_than_it_did() {
     let forecast = |troubles| Forecast::of([MS(100); 3], troubles, None);
-    // Twice a second, and every ten seconds: just now it is the same as the risk.
+    // Twice a second, and once in ten seconds. Right after trouble, both risks are equal.
     for (troubles, risk) in [(2.0, 0.2), (0.1, 0.01)] {
         let now = forecast(troubles);
         assert!((now.risk_while_it_lasts(MS(100)) - risk).abs() < 1e-5);
@@ -178,7 +178,7 @@ fn a_bad_time_is_over_when_trouble_stays_away_for_longer_than_it_did() {
         let later = forecast(troubles).untroubled_for(MS(ms));
         (later.risk_while_it_lasts(MS(100)), later.risk(MS(100)))
     };
-    // Five seconds are ten times what was usual, or half of it.
+    // Five seconds are ten times the usual distance between episodes, or half of it.
     let ((often, often_risk), (seldom, seldom_risk)) = (after(2.0, 5_000), after(0.1, 5_000));
     assert!(often < 0.001 && often_risk > 0.1, "{often} {often_risk}");
     assert!(seldom > 0.0055 && seldom_risk > 0.005, "{seldom} {seldom_risk}");

@@ -1,5 +1,4 @@
-//! Textual form of the path health monitor's parameters: `prompt`, `multimob`,
-//! `prompt,clean=5s,loss=40%`.
+//! Text form of the path health monitor's parameters: `prompt`, `multimob`, `prompt,clean=5s,loss=40%`.
 
 use core::fmt::{self, Display, Formatter};
 use core::str::FromStr;
@@ -8,7 +7,7 @@ use marline_time::Duration;
 
 use super::{LossBase, PathHealthConfig};
 
-/// A text that is not a valid specification of the path health monitor.
+/// Error for an invalid specification of the path health monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPathHealthSpec {
     text: String,

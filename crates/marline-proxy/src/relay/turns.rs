@@ -2,9 +2,9 @@
 //!
 //! A runtime polls the tasks that are ready in the order in which they became so. A client with thousands of streams
 //! may have hundreds of tasks ready, and each message of another client would wait for all of them, on its way in and
-//! on its way out. So relays take turns by account, in rounds: in a round, each account has [`TURNS`] turns, and the
-//! relays beyond that queue for the next one. That is round-robin scheduling (Nagle, RFC 970), with the relays' polls
-//! as packets. What an account does not use in a round is not kept for it.
+//! on its way out. So relays take turns by account, in rounds: in a round, each account has one turn, and its other
+//! relays queue for the next round. That is round-robin scheduling (Nagle, RFC 970), with the relays' polls as packets.
+//! A relay's turn may pass on 118 KiB in each direction. A turn that an account does not use is not kept for it.
 //!
 //! *Rounds.* A new round begins when all relays that were given a turn in the last one have taken it. By then, the
 //! runtime has polled every task that was ready when that round began. While nobody queues, no round begins.
@@ -14,11 +14,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-
-/// Turns of an account in a round. A relay's turn may pass on 118 KiB in each direction.
-const TURNS: u32 = 1;
 
 /// The accounts that share a runtime.
 #[derive(Clone, Debug, Default)]
@@ -51,19 +48,20 @@ struct Account {
 /// What an account has used.
 #[derive(Debug, Default)]
 struct Used {
-    /// The round of its last turn, ...
-    round: u64,
-    /// ... and its turns in that round.
-    turns: u32,
+    /// The round of its last turn.
+    round: Option<u64>,
     /// Relays that wait for a turn, in their order. Some may have ended.
-    queue: VecDeque<Weak<Waiter>>,
+    queue: VecDeque<Arc<Waiter>>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     shared: Arc<Shared>,
     waker: Waker,
+    /// It has a turn. Set while the queues are locked.
     is_given: AtomicBool,
+    /// Its relay ended without one. Set while the queues are locked, so that no turn is given to it meanwhile.
+    is_over: AtomicBool,
 }
 
 impl FairTurns {
@@ -109,11 +107,9 @@ impl Turn {
 }
 
 impl Drop for Waiting {
-    /// A turn that was given is taken, or not needed any more.
+    /// A turn that was given is taken, or the relay ended.
     fn drop(&mut self) {
-        if self.0.is_given.load(Ordering::Acquire) {
-            self.0.shared.on_taken();
-        }
+        self.0.shared.on_over(&self.0);
     }
 }
 
@@ -124,11 +120,12 @@ impl AccountTurns {
         if shared.accounts.load(Ordering::Relaxed) == 1 {
             return true;
         }
-        let mut used = lock(used);
-        used.enter(shared.round.load(Ordering::Acquire));
-        let may = used.turns < TURNS && used.queue.is_empty();
-        used.turns += u32::from(may);
-        may
+        let (mut used, round) = (lock(used), Some(shared.round.load(Ordering::Acquire)));
+        if used.round == round || !used.queue.is_empty() {
+            return false;
+        }
+        used.round = round;
+        true
     }
 
     /// Enters a relay at the end of the account's queue. If nobody has a turn now, it gets one behind the tasks that
@@ -141,6 +138,7 @@ impl AccountTurns {
             shared: Arc::clone(shared),
             waker: cx.waker().clone(),
             is_given: is_given.into(),
+            is_over: false.into(),
         });
         if is_given {
             queues.given = 1;
@@ -151,37 +149,34 @@ impl AccountTurns {
             if used.queue.is_empty() {
                 queues.accounts.push_back(self.clone());
             }
-            used.queue.push_back(Arc::downgrade(&waiter));
+            used.queue.push_back(Arc::clone(&waiter));
         }
         Waiting(waiter)
     }
 }
 
 impl Used {
-    fn enter(&mut self, round: u64) {
-        if self.round != round {
-            (self.round, self.turns) = (round, 0);
-        }
-    }
-
-    /// Gives turns of this round to the first that queue.
-    fn give(&mut self, round: u64, given: &mut Vec<Arc<Waiter>>) {
-        self.enter(round);
-        while self.turns < TURNS
-            && let Some(waiter) = self.queue.pop_front()
-        {
-            if let Some(waiter) = waiter.upgrade() {
-                self.turns += 1;
-                given.push(waiter);
+    /// Gives the turn of this round to the first that queues. To be called while the queues are locked.
+    fn give(&mut self, round: u64) -> Option<Arc<Waiter>> {
+        while let Some(waiter) = self.queue.pop_front() {
+            if !waiter.is_over.load(Ordering::Acquire) {
+                self.round = Some(round);
+                waiter.is_given.store(true, Ordering::Release);
+                return Some(waiter);
             }
         }
+        None
     }
 }
 
 impl Shared {
-    /// A turn that was given is over. After the last one, the next round begins.
-    fn on_taken(&self) {
+    /// A relay no longer waits. After the last turn that was given, the next round begins.
+    fn on_over(&self, waiter: &Waiter) {
         let mut queues = lock(&self.queues);
+        if !waiter.is_given.load(Ordering::Acquire) {
+            waiter.is_over.store(true, Ordering::Release);
+            return;
+        }
         queues.given = queues.given.saturating_sub(1);
         if queues.given > 0 {
             return;
@@ -190,11 +185,10 @@ impl Shared {
         let mut given = Vec::new();
         queues.accounts.retain(|account| {
             let mut used = lock(&account.0.used);
-            used.give(round, &mut given);
+            given.extend(used.give(round));
             !used.queue.is_empty()
         });
         queues.given = given.len() as u32;
-        given.iter().for_each(|waiter| waiter.is_given.store(true, Ordering::Release));
         drop(queues);
         given.iter().for_each(|waiter| waiter.waker.wake_by_ref());
     }
@@ -264,11 +258,11 @@ mod tests {
         relays.push(Relay::of(&light));
         let order = run(&mut relays, (0..=100).collect());
         let place = order.iter().position(|&at| at == 100).expect("it had its turn");
-        assert!(place <= 2 * TURNS as usize, "behind {place} others");
+        assert!(place <= 2, "behind {place} others");
         let others: Vec<_> = order.into_iter().filter(|&at| at < 100).collect();
         assert_eq!(others.len(), 100, "each of the others had its turn");
         // Only the one that ended the first round went behind those that came in it.
-        assert!(others.is_sorted_by_key(|&at| at.max(TURNS as usize + 1)), "{others:?}");
+        assert!(others.is_sorted_by_key(|&at| at.max(2)), "{others:?}");
     }
 
     #[test]
@@ -300,5 +294,18 @@ mod tests {
         assert!(relays[1..5].iter_mut().all(|relay| relay.is_woken() && relay.poll()));
         let queues = lock(&account.0.shared.queues);
         assert_eq!((queues.given, queues.accounts.len()), (0, 0));
+    }
+
+    /// Another thread may give turns while a relay ends.
+    #[test]
+    fn a_relay_that_is_given_a_turn_while_it_ends_stops_nobody() {
+        let turns = FairTurns::default();
+        let (account, _other) = (turns.account(), turns.account());
+        let mut relays: Vec<_> = (0..4).map(|_| Relay::of(&account)).collect();
+        assert_eq!(relays.iter_mut().filter_map(|relay| relay.poll().then_some(())).count(), 1);
+        let ending = relays[2].turn.0.as_ref().map(|waiting| Arc::clone(&waiting.0));
+        relays.remove(2);
+        assert!(relays[1].poll() && relays[2].is_woken() && relays[2].poll());
+        drop(ending);
     }
 }

@@ -65,18 +65,22 @@ impl Traffic {
     /// That of one connection, which counts for `whole` as well.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
-        Traffic { of: Of::One(Arc::clone(whole)), ..Traffic::default() }
+        Traffic::of(Of::One(Arc::clone(whole)))
     }
 
     /// That of an account whose memory is charged so.
     #[must_use]
     pub fn charged_to(memory: MemoryAccount) -> Traffic {
-        Traffic { of: Of::All { memory, turns: None }, ..Traffic::default() }
+        Traffic::of(Of::All { memory, turns: None })
     }
 
     /// The same, where relays take turns with those of other accounts.
     pub(crate) fn taking_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
-        Traffic { of: Of::All { memory, turns: Some(turns) }, ..Traffic::default() }
+        Traffic::of(Of::All { memory, turns: Some(turns) })
+    }
+
+    const fn of(of: Of) -> Traffic {
+        Traffic { from_local: AtomicU64::new(0), to_local: AtomicU64::new(0), of }
     }
 
     /// The account that is charged for the memory that relaying takes.

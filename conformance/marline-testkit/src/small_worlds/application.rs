@@ -51,11 +51,11 @@ pub(super) struct End {
     crowded: bool,
     joined: usize,
     was_reset: bool,
-    /// What the endpoint reported since it was last asked.
+    /// Events since the last [`take_events`](Self::take_events).
     events: Vec<Event>,
 }
 
-/// What the rest of the world sees of an end.
+/// Observable state of an end.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// It opens the connection, rather than to wait for one.
@@ -135,7 +135,7 @@ impl End {
         self.id = Some(id.expect("room for a connection"));
     }
 
-    /// What the rest of the world sees.
+    /// Its observable state.
     pub(super) fn facts(&self) -> Facts {
         let sizes = self.steps.iter().map(|(_, action)| match action {
             Action::Write(size) => *size,
@@ -178,7 +178,7 @@ impl End {
         [self.endpoint.poll_timeout(), patience].into_iter().flatten().min()
     }
 
-    /// What the endpoint reported since this was asked for.
+    /// Takes the events since the last call.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         mem::take(&mut self.events)
     }

@@ -1,4 +1,4 @@
-//! States of the two ends of a scene, and what each of their inputs makes of them.
+//! States of the two ends of a scene, and the steps that their inputs cause.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +34,7 @@ impl Rng for CountedRng {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StateId(u32);
 
-/// What an end is given.
+/// Input of an end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Input {
     Packet(PacketId),
@@ -43,14 +43,14 @@ pub(super) enum Input {
     AddressLost(usize),
 }
 
-/// What an input made of an end.
+/// Effect of an input on an end.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) to: StateId,
     pub(super) sent: Vec<PacketId>,
-    /// An event or a packet came of it.
+    /// The end sent a packet or reported an event.
     pub(super) acted: bool,
-    /// What the endpoint reported, if somebody wants to read it.
+    /// Events of the endpoint, if they are logged.
     pub(super) events: Vec<Event>,
 }
 
@@ -80,13 +80,13 @@ pub(super) struct Ends<'a> {
     /// By side: the end that was moved last, and its state.
     live: [Option<(StateId, End)>; 2],
     buf: TransmitBuf,
-    start: Step,
+    /// Packets sent at the beginning.
+    first_sent: Vec<PacketId>,
 }
 
 impl<'a> Ends<'a> {
     /// The ends of a scene, the client with its first SYN sent.
     pub(super) fn new(scene: &'a Scene, merges: bool, keeps_events: bool) -> Self {
-        let to = StateId(Side::A as u32);
         let mut ends = Ends {
             scene,
             merges,
@@ -97,13 +97,13 @@ impl<'a> Ends<'a> {
             packets: Packets::default(),
             live: [None, None],
             buf: End::transmit_buf(),
-            start: Step { to, sent: Vec::new(), acted: true, events: Vec::new() },
+            first_sent: Vec::new(),
         };
         for side in [Side::A, Side::B] {
             let (mut end, sent) = ends.fresh(side);
-            ends.start.sent.extend(sent);
+            ends.first_sent.extend(sent);
             let facts = end.facts();
-            ends.start.events.append(&mut end.take_events());
+            end.take_events();
             ends.states.push(State { side, facts, before: None });
             ends.live[side as usize] = Some((ends.first(side), end));
         }
@@ -115,9 +115,9 @@ impl<'a> Ends<'a> {
         StateId(side as u32)
     }
 
-    /// What was sent at the beginning.
+    /// Packets sent at the beginning.
     pub(super) fn first_sent(&self) -> Vec<PacketId> {
-        self.start.sent.clone()
+        self.first_sent.clone()
     }
 
     pub(super) fn facts(&self, state: StateId) -> &Facts {
@@ -225,7 +225,7 @@ impl<'a> Ends<'a> {
         self.settle(end, now)
     }
 
-    /// What an end sends until it rests, and whether it sent or reported anything.
+    /// Runs an end until it has nothing more to do. Returns its packets, and whether it sent or reported anything.
     fn settle(&mut self, end: &mut End, now: Instant) -> (Vec<PacketId>, bool) {
         let Ends { packets, buf, scene, .. } = self;
         let mut sent = Vec::new();

@@ -162,7 +162,7 @@ struct Walk<'a> {
     ends: Ends<'a>,
     /// Fingerprints of all worlds that were entered.
     seen: BTreeSet<u64>,
-    /// What becomes of worlds without further choices, by exact fingerprint: a place in `verdicts`.
+    /// Verdicts on worlds that run to their end without further choices, by exact fingerprint: an index into `verdicts`.
     fates: HashMap<u64, u32>,
     /// Verdicts, and how many worlds ended so.
     verdicts: Vec<(Verdict, u64)>,
@@ -232,7 +232,7 @@ impl Walk<'_> {
         if world.in_flight.is_empty() && !may_wait { Vec::new() } else { choices }
     }
 
-    /// What may happen to each of these packets.
+    /// Choices for each of these packets.
     fn of_packets(&self, world: &World, places: &[usize]) -> Vec<Choice> {
         let mut choices: Vec<_> = places.iter().copied().map(Choice::Deliver).collect();
         for n in places.iter().copied() {
@@ -291,7 +291,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What becomes of a world when everything in flight arrives, then timers run, until nothing is left to happen.
+    /// Runs a world to its end: all packets in flight arrive, then timers run. Returns an index into `verdicts`.
     fn fate(&mut self, mut world: World) -> usize {
         let mut passed = Vec::new();
         let fate = loop {

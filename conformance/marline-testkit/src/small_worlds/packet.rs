@@ -11,7 +11,7 @@ use crate::{Seg, Side};
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PacketId(u32);
 
-/// What an endpoint sent.
+/// Packet sent by an endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) to: Side,

@@ -197,11 +197,11 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     // Tasks that always have something to do, such as those of a bulk transfer, would keep a message that arrives
     // waiting for sixty of their polls. Beside a client with thousands of busy streams, 16 instead of 4 triple the
     // median time of a message in the server.
-    builder.event_interval(TURNS_PER_LOOK).enable_all().build()
+    builder.event_interval(POLLS_PER_LOOK).enable_all().build()
 }
 
-/// Turns of tasks after which a thread looks at its sockets again although there is work.
-const TURNS_PER_LOOK: u32 = 4;
+/// Polls of tasks after which a thread looks at its sockets again although there is work.
+const POLLS_PER_LOOK: u32 = 4;
 
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 

@@ -119,10 +119,15 @@ pub(crate) fn under_way(file: &Path, some: u64, whole: u64) -> u64 {
 /// Another build of the program, such as an optimized one, where this variable of the environment names it.
 const PROGRAM: &str = "MARLINE_TEST_PROGRAM";
 
+/// The program under test.
+pub(crate) fn program() -> PathBuf {
+    let other = std::env::var_os(PROGRAM).map(PathBuf::from);
+    other.unwrap_or_else(|| env!("CARGO_BIN_EXE_marline").into())
+}
+
 /// The program with these arguments, in `dir`.
 pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
-    let program = std::env::var_os(PROGRAM);
-    let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_marline").into()));
+    let mut command = Command::new(program());
     command.args(args).current_dir(dir).env("XDG_RUNTIME_DIR", dir).env_remove("RUNTIME_DIRECTORY");
     command
 }

@@ -39,7 +39,7 @@ impl Testbed {
             return None;
         }
         std::fs::create_dir_all(dir.join("bin")).expect("a folder");
-        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
+        std::fs::copy(super::program(), dir.join("bin/marline")).expect("the program");
         Some(Testbed::make(dir, script))
     }
 

@@ -109,11 +109,12 @@ impl TwoUplinks {
 
     /// A shell command with the program under test in its path.
     pub(crate) fn command(&self, text: &str) -> Command {
-        let program = Path::new(env!("CARGO_BIN_EXE_marline")).parent().expect("a directory");
+        let program = super::program();
+        let folder = program.parent().expect("a directory");
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("bash");
         command.args(["-euc", text]).current_dir(&self.dir).stdin(Stdio::null());
-        command.env("PATH", format!("{}:{path}:/usr/sbin", program.display()));
+        command.env("PATH", format!("{}:{path}:/usr/sbin", folder.display()));
         command.env("HOME", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
         // What a shell leaves behind ends with it.
         command.process_group(0);

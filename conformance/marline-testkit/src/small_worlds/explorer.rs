@@ -162,7 +162,8 @@ struct Walk<'a> {
     ends: Ends<'a>,
     /// Fingerprints of all worlds that were entered.
     seen: BTreeSet<u64>,
-    /// Verdicts on worlds that run to their end without further choices, by exact fingerprint: an index into `verdicts`.
+    /// Verdicts on worlds that run to their end without further choices, by exact fingerprint. Indices into
+    /// `verdicts`.
     fates: HashMap<u64, u32>,
     /// Verdicts, and how many worlds ended so.
     verdicts: Vec<(Verdict, u64)>,

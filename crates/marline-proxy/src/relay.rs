@@ -180,7 +180,8 @@ where
     let mut standstill = Standstill::default();
     let mut buffers = SocketBuffers::begin(local.inner.socket(), local.traffic.memory());
     let mut turn = Turn::default();
-    poll_fn(|cx| {
+    // With references to all of them, the task of a stream would be larger.
+    poll_fn(move |cx| {
         if let Some(turns) = local.traffic.turns() {
             ready!(turn.poll(cx, turns));
         }

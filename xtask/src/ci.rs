@@ -4,11 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{command, run, run_and_say_what_failed, run_watched, tested};
-use crate::test_counts::{Skipped, TestCounts};
+use crate::run::{command, run, run_and_say_what_failed, tested};
 use crate::{
     TaskResult, alone, bench, dashboard, deps, manifest, packages, python, readme, rooms, size,
-    spec, tidy,
+    spec, test, tidy,
 };
 
 const FUZZ_SECONDS: u64 = 5;
@@ -34,7 +33,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("clippy", &clippy),
         ("doc", &doc),
         ("alone", &alone::check),
-        ("test", &|root| test(root, &[])),
+        ("test", &|root| test::run_all(root, &[])),
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
@@ -72,35 +71,6 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     }
     println!("=== summary\n{}", summary.join("\n"));
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
-}
-
-/// Every test of the repository.
-///
-/// Two at a time for each processor, unless `RUST_TEST_THREADS` says otherwise: most live tests wait for timers
-/// and links for most of their time.
-pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
-    let mut workspace = command(root, "cargo", &["test", "--workspace", "--no-fail-fast"]);
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        workspace.env("RUST_TEST_THREADS", (2 * processors).to_string());
-    }
-    // Beside what is built: the programs of tests run in different directories.
-    let skipped = root.join("target/skipped-tests");
-    let _ = std::fs::remove_file(&skipped);
-    workspace.args(arguments).env("MARLINE_SKIPPED", &skipped);
-    let mut counts = TestCounts::default();
-    let result = run_watched(&mut workspace, |line| counts.read(line));
-    let skipped = Skipped::read(&std::fs::read_to_string(&skipped).unwrap_or_default());
-    let tools = std::fs::read_to_string(root.join(".ci/install-tools")).unwrap_or_default();
-    let summary = counts.summary(&skipped, &tools, result.is_ok());
-    match result {
-        Ok(()) => {
-            println!("{summary}");
-            Ok(())
-        }
-        // What is printed of an error is the last of all.
-        Err(error) => Err(format!("{error}\n{summary}")),
-    }
 }
 
 /// Runs every fuzz target of `fuzz/` for a while.

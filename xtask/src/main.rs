@@ -28,6 +28,7 @@ mod run;
 mod size;
 mod source;
 mod spec;
+mod test;
 mod test_counts;
 mod tidy;
 
@@ -106,7 +107,7 @@ fn main() -> ExitCode {
         "reference" => reference::write(&root),
         "rooms" => rooms::check(&root),
         "spec" => spec::print(&root, rest),
-        "test" => ci::test(&root, rest),
+        "test" => test::run_all(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "python" => python::check(&root),
         "ci" => ci::all(&root, rest),

@@ -86,25 +86,42 @@ pub(crate) fn run_watched(
     let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
-    let (mut kept, mut behind) = (Vec::new(), 0);
+    let mut failed_lines = FailedLines::default();
     for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         let line = line.map_err(|error| failed(&error, command))?;
         println!("{line}");
         watch(&line);
-        if line.contains("panicked at") {
-            behind = BEHIND_PANIC + 1;
-        }
-        if kept.len() < MOST_KEPT && (behind > 0 || line.contains("FAILED")) {
-            kept.push(line);
-        }
-        behind = behind.saturating_sub(1);
+        failed_lines.read(&line);
     }
     let status = child.wait().map_err(|error| failed(&error, command))?;
     if status.success() {
         return Ok(());
     }
-    kept.insert(0, failed(&status, command));
-    Err(kept.join("\n    "))
+    Err(format!("{}\n    {}", failed(&status, command), failed_lines.text()))
+}
+
+/// The lines of a log of tests that say what failed and why.
+#[derive(Default)]
+pub(crate) struct FailedLines {
+    kept: Vec<String>,
+    /// Lines to keep behind a panic.
+    behind: usize,
+}
+
+impl FailedLines {
+    pub(crate) fn read(&mut self, line: &str) {
+        if line.contains("panicked at") {
+            self.behind = BEHIND_PANIC + 1;
+        }
+        if self.kept.len() < MOST_KEPT && (self.behind > 0 || line.contains("FAILED")) {
+            self.kept.push(line.to_owned());
+        }
+        self.behind = self.behind.saturating_sub(1);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.kept.join("\n    ")
+    }
 }
 
 /// The command line as one would type it, for messages.

@@ -322,7 +322,7 @@ impl Registry {
     /// The loss recovery that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn recovery(&self, spec: &str) -> Result<Arc<dyn RecoveryFactory>, PolicyError> {
         self.recoveries.get(spec)
     }
@@ -330,7 +330,7 @@ impl Registry {
     /// The datagram policy that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn datagram_policy(
         &self,
         spec: &str,
@@ -338,7 +338,7 @@ impl Registry {
         self.datagrams.get(spec)
     }
 
-    /// All names of a kind, sorted.
+    /// All policy names of a kind, sorted.
     #[must_use]
     pub fn names(&self, kind: PolicyKind) -> Vec<&str> {
         match kind {
@@ -352,7 +352,7 @@ impl Registry {
         }
     }
 
-    /// The parameters of a policy, in the order it reads them; `None` if the name is not known.
+    /// The parameters of a policy, in the order it reads them; `None` if the name is unknown.
     #[must_use]
     pub fn parameters(&self, kind: PolicyKind, name: &str) -> Option<Vec<ParameterInfo>> {
         match kind {
@@ -366,10 +366,10 @@ impl Registry {
         }
     }
 
-    /// The four choices of a connection, by spec.
+    /// The policies of a connection by spec.
     ///
     /// # Errors
-    /// The first one that cannot be chosen.
+    /// For the first spec that is not valid.
     pub fn policy_set(
         &self,
         scheduler: &str,
@@ -407,10 +407,10 @@ pub fn default_policies() -> PolicySet {
     }
 }
 
-/// What plain stacks for Multipath TCP ship: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
+/// The policies of typical Multipath TCP stacks: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
 ///
-/// These send each byte once and go by nothing but round trips and windows, so that a script of segments can
-/// say what comes next. Tests of the protocol stand on them, and comparisons have them beside the default.
+/// They send each byte once and depend only on round trips and windows, so a script of segments can predict what
+/// follows. Protocol tests use them, and comparisons run them beside the default.
 #[must_use]
 pub fn reference_policies() -> PolicySet {
     PolicySet {

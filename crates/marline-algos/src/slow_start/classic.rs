@@ -14,7 +14,7 @@ use marline_policy::AckSample;
 
 use super::{Growth, SlowStart};
 
-/// Doubles the window each round trip until something is lost.
+/// Doubles the window each round trip until a loss.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Classic;
 

@@ -1,4 +1,4 @@
-//! Checker of captures of one host: `wiretap FILE...` (pcap or pcapng).
+//! Checks captures taken at one host: `wiretap FILE...` (pcap or pcapng).
 
 use std::process::ExitCode;
 

@@ -26,14 +26,14 @@ impl Expect {
         Expect::default()
     }
 
-    /// Demands that `check` holds; `what` says it to the reader of a failure.
+    /// Requires that `check` holds. `what` describes it in a failure message.
     #[must_use]
     pub fn that(mut self, what: &str, check: impl Fn(&Seg) -> bool + 'static) -> Self {
         self.checks.push((what.to_owned(), Box::new(check)));
         self
     }
 
-    /// Demands exactly these flags. PSH does not count: it says nothing a receiver relies on.
+    /// Requires exactly these flags, except for PSH, on which no receiver relies.
     #[must_use]
     pub fn flags(self, flags: TcpFlags) -> Self {
         let what = format!("flags {:#05x}", flags.0);
@@ -42,45 +42,45 @@ impl Expect {
         })
     }
 
-    /// Demands this sequence number.
+    /// Requires this sequence number.
     #[must_use]
     pub fn at(self, seq: SeqNum) -> Self {
         self.that(&format!("sequence number {}", seq.0), move |s| s.header.seq == seq)
     }
 
-    /// Demands this acknowledgment number.
+    /// Requires this acknowledgment number.
     #[must_use]
     pub fn acking(self, ack: SeqNum) -> Self {
         let what = format!("acknowledgment number {}", ack.0);
         self.that(&what, move |s| s.header.flags.contains(TcpFlags::ACK) && s.header.ack == ack)
     }
 
-    /// Demands this payload.
+    /// Requires this payload.
     #[must_use]
     pub fn payload(self, bytes: &[u8]) -> Self {
         let bytes = bytes.to_vec();
         self.that(&format!("{} bytes of payload", bytes.len()), move |s| s.payload == bytes)
     }
 
-    /// Demands a pure ACK: no payload and no flag but ACK.
+    /// Requires a pure ACK: no payload and no flag except ACK.
     #[must_use]
     pub fn pure_ack(self) -> Self {
         self.flags(TcpFlags::ACK).payload(b"")
     }
 
-    /// Demands an MPTCP option for which `check` holds.
+    /// Requires an MPTCP option for which `check` holds.
     #[must_use]
     pub fn mptcp(self, what: &str, check: impl Fn(&MptcpOption) -> bool + 'static) -> Self {
         self.that(what, move |s| s.options.mptcp.iter().any(|o| check(&o)))
     }
 
-    /// Demands that there is no MPTCP option at all.
+    /// Requires that there is no MPTCP option.
     #[must_use]
     pub fn plain_tcp(self) -> Self {
         self.that("no MPTCP option", |s| !s.options.has_mptcp())
     }
 
-    /// Demands this DATA_ACK, in either length.
+    /// Requires this DATA_ACK, in either length.
     #[must_use]
     pub fn data_ack(self, ack: u64) -> Self {
         let what = format!("DATA_ACK {ack}");
@@ -89,7 +89,7 @@ impl Expect {
         })
     }
 
-    /// Demands a mapping that starts at this data sequence number.
+    /// Requires a mapping that starts at this data sequence number.
     #[must_use]
     pub fn mapping_at(self, dsn: u64) -> Self {
         let what = format!("a mapping at {dsn}");
@@ -98,7 +98,7 @@ impl Expect {
         })
     }
 
-    /// The first demand that `segment` does not meet.
+    /// The first requirement that `segment` does not meet.
     #[must_use]
     pub fn missing(&self, segment: &Seg) -> Option<&str> {
         self.checks.iter().find(|(_, check)| !check(segment)).map(|(what, _)| what.as_str())

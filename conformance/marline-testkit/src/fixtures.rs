@@ -9,7 +9,7 @@ use marline_core::{
 
 use crate::{Peer, Script, capabilities, config, endpoint_config};
 
-/// Ends of a subflow: the endpoint's port 80 and a peer's port.
+/// Ends of a subflow: port 80 of the endpoint and a port of a peer.
 #[must_use]
 pub fn path(net: u8, host: u8, port: u16) -> FourTuple {
     FourTuple {
@@ -18,7 +18,7 @@ pub fn path(net: u8, host: u8, port: u16) -> FourTuple {
     }
 }
 
-/// A carrier like UDP: checksums without addresses, subflows told apart by ids.
+/// Capabilities of a carrier like UDP: checksums without addresses, subflows identified by flow ids.
 #[must_use]
 pub const fn flow_capabilities() -> Capabilities {
     Capabilities { checksum: ChecksumScope::WithoutAddresses, flow_ids: true, ..capabilities() }
@@ -33,7 +33,7 @@ pub fn listening() -> EndpointConfig {
 /// A listening endpoint and a peer that connected to it and sent `hello`, which was read.
 ///
 /// # Panics
-/// If the endpoint does not play along.
+/// If the endpoint behaves unexpectedly.
 #[must_use]
 pub fn served(endpoint: EndpointConfig, seed: u64) -> (Script, Peer, ConnectionId) {
     let with_ids = endpoint.capabilities.flow_ids;
@@ -46,10 +46,10 @@ pub fn served(endpoint: EndpointConfig, seed: u64) -> (Script, Peer, ConnectionI
     (script, peer, id)
 }
 
-/// Connects `peer` and sends `hello` from it; everything sent in answer is heard.
+/// Connects `peer` and sends `hello` from it. The peer processes all answers.
 ///
 /// # Panics
-/// If the endpoint does not play along.
+/// If the endpoint behaves unexpectedly.
 pub fn serve(script: &mut Script, peer: &mut Peer) -> ConnectionId {
     peer.connect(script);
     peer.send_data(script, b"hello");
@@ -64,11 +64,11 @@ pub fn serve(script: &mut Script, peer: &mut Peer) -> ConnectionId {
     id
 }
 
-/// An endpoint that opened a connection from 10.0.0.1, and the scripted server, 10.9.0.1, that accepted it;
-/// the server has shown no DSS yet.
+/// An endpoint that opened a connection from 10.0.0.1, and the scripted server, 10.9.0.1, that accepted it. The server
+/// has not sent a DSS yet.
 ///
 /// # Panics
-/// If the endpoint does not play along.
+/// If the endpoint behaves unexpectedly.
 #[must_use]
 pub fn calling(endpoint: EndpointConfig, open: ConnectionConfig) -> (Script, Peer, ConnectionId) {
     let mut script = Script::new(endpoint, 1);

@@ -1,13 +1,12 @@
-//! Byte-driven run of two endpoints over a network that may lose, repeat, delay, change and forge
+//! Runs two endpoints, controlled by input bytes, over a network that may lose, repeat, delay, change and forge
 //! segments, with applications that write, read and close at random.
 //!
-//! Whatever the bytes say, no endpoint may panic, send without end or wake up without end, and what
-//! it holds in memory stays bounded. As long as the network only loses, repeats, delays or breaks
-//! checksums, the bytes that come out are also those that went in. A network that knows the numbers
-//! and repairs checksums can change the data itself; that is what TLS is for.
+//! Whatever the bytes are, no endpoint may panic, send endlessly or wake up endlessly, and its memory must stay
+//! bounded. If the network only loses, repeats, delays or breaks checksums, the bytes read must equal those written. A
+//! network that knows the numbers and repairs checksums can change the data itself; TLS protects against that.
 //!
-//! The first bytes choose the configuration, then each operation takes an opcode and what it needs.
-//! The end of the bytes is the end of the hostilities: the two then get a quiet network for a while.
+//! The first bytes choose the configuration. Then each operation takes an opcode and its parameters. At the end of the
+//! bytes, the network becomes reliable for a while.
 
 mod applications;
 mod network;
@@ -24,29 +23,29 @@ use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 use self::trick::Trick;
 use crate::{Flight, Pair, Side, config, endpoint_config, fixtures};
 
-/// Operations of one run.
+/// Maximum number of operations in one run.
 const MAX_OPERATIONS: usize = 400;
-/// Arrivals and timers of one run: beyond, somebody spins.
+/// Maximum number of arrivals and timers in one run. More means an endless loop.
 const MAX_STEPS: usize = 400_000;
-/// Payload bytes that one side may have on the way or unread, buffers and slack of both sides.
+/// Maximum number of payload bytes in flight or unread on one side, including both sides' buffers.
 const MAX_BUFFERED: u64 = 32 << 20;
 
 /// Outcome of a run, for tests of this module.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Connections that came about, of both sides.
+    /// Connections established on both sides.
     pub connected: u32,
-    /// Segments the endpoints sent.
+    /// Segments that the endpoints sent.
     pub segments: u64,
-    /// Segments delivered that the endpoints had not sent like this, with right checksums.
+    /// Delivered segments with valid checksums that the endpoints had not sent in this form.
     pub forged: u32,
-    /// Payload bytes read and found right, of both sides.
+    /// Payload bytes read and verified on both sides.
     pub bytes_right: u64,
-    /// All bytes written were read.
+    /// Whether all bytes written were read.
     pub complete: bool,
 }
 
-/// Takes numbers off the front of the script; zeros when it is at its end.
+/// Reads numbers from the script; zeros after its end.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -61,7 +60,7 @@ impl Script<'_> {
     }
 }
 
-/// One application: its connection, and how far it has written and read.
+/// One application: its connection, and its positions in writing and reading.
 #[derive(Debug, Default)]
 struct App {
     id: Option<ConnectionId>,
@@ -74,7 +73,7 @@ struct Run {
     pair: Pair,
     apps: [App; 2],
     tricks: Vec<Trick>,
-    /// Segments seen, to forge others from: the last few.
+    /// The last segments seen, from which others are forged.
     seen: Vec<Flight>,
     steps: usize,
     outcome: Outcome,
@@ -100,7 +99,7 @@ fn scheduler(which: u8) -> Arc<dyn SchedulerFactory> {
     }
 }
 
-/// A client that watches for silence, and leaves its second path alone so that there is a reason to.
+/// Makes a client watch for silence. Its second path stays closed, because watching requires an unused path.
 fn watch(client: &mut ConnectionConfig, variant: u8) {
     if variant & 0x10 != 0 {
         client.extensions = Extensions::ALL;
@@ -220,7 +219,7 @@ impl Run {
         }
     }
 
-    /// Peace: everything is read and closed, and what is left must be bounded.
+    /// Ends the hostile phase: everything is read and closed, and the remaining memory must be bounded.
     fn finish(mut self) -> Outcome {
         self.tricks.clear();
         for _ in 0..200 {

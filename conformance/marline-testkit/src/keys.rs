@@ -37,13 +37,13 @@ pub fn hmac(first_key: u64, second_key: u64, message: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// The leftmost 64 bits of an HMAC: what the SYN/ACK of a join carries.
+/// The leftmost 64 bits of an HMAC, as in the SYN/ACK of a join.
 #[must_use]
 pub fn left64(hmac: [u8; 32]) -> u64 {
     hmac[..8].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
-/// The rightmost 64 bits of an HMAC: what ADD_ADDR carries.
+/// The rightmost 64 bits of an HMAC, as in ADD_ADDR.
 #[must_use]
 pub fn right64(hmac: [u8; 32]) -> u64 {
     hmac[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
@@ -67,7 +67,7 @@ pub fn fast_syn_hmac(
     left64(hmac(own_key, other_key, &covered))
 }
 
-/// What the `count`th Fast JOIN's SYN of its opener has in the place of its HMAC, where they are counted.
+/// The value in the place of the HMAC in the opener's Fast JOIN SYN number `count`, when they are numbered.
 #[must_use]
 pub fn counted_syn_hmac(
     (own_key, other_key): (u64, u64),
@@ -111,7 +111,7 @@ mod tests {
         let (client, server) = (0x66f7_460a_ddff_8a36, 0x2f76_33d0_c21d_7564);
         let (client_nonce, server_nonce) = (0x0e47_1f4d, 0xe890_1671);
         assert_eq!(token(server), 0xd900_3b28);
-        // The client's first byte is IDSN + 1; the server acknowledges IDSN + 1 before any data.
+        // The client's first byte is IDSN + 1. The server acknowledges IDSN + 1 before any data.
         assert_eq!((idsn(client) + 1) as u32, 0xeea2_dc77);
         assert_eq!(idsn(server) + 1, 0x8abb_d64e_8daa_172e);
         let theirs = join_hmac(server, client, server_nonce, client_nonce);

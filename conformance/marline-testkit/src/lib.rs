@@ -1,13 +1,11 @@
 //! Scripts of segments, random operations and invariant checks for Marline's own tests.
 //!
-//! [`Script`] drives one [`Endpoint`](marline_core::Endpoint) in virtual time against a test that
-//! plays the peer: it injects segments made with [`Seg`] and takes what the endpoint sent. [`Peer`]
-//! remembers numbers and keys of one subflow, so that a test says only what matters to it;
-//! [`timeline`] reads plain TCP as words. [`Pair`]
-//! connects two endpoints over links that drop, delay, repeat and forge, and [`hostile`] turns any
-//! bytes into such a run: for random tests and for fuzzing. [`small_worlds`] goes through every order of what can
-//! happen to a few packets. [`views`] and [`sender`] are what unit tests of
-//! policies show them.
+//! [`Script`] runs one [`Endpoint`](marline_core::Endpoint) in virtual time against a test that acts as the peer: it
+//! injects segments made with [`Seg`] and receives what the endpoint sends. [`Peer`] keeps the numbers and keys of one
+//! subflow, so that a test contains only what matters to it. [`timeline`] represents plain TCP as text. [`Pair`]
+//! connects two endpoints over links that drop, delay, repeat and forge. [`hostile`] turns any bytes into such a run,
+//! for random tests and fuzzing. [`small_worlds`] tries every order of events for a few packets. [`views`] and
+//! [`sender`] provide inputs for unit tests of policies.
 #![forbid(unsafe_code)]
 
 mod expect;

@@ -1,10 +1,9 @@
-//! Requirements of a test on its machine, and the handling of missing ones.
+//! What a test requires of its machine, and what happens if it is missing.
 //!
-//! A test that wants recorded traces or a foreign program asks here first. Where the thing is
-//! missing the test ends early, but never silently: one line goes to standard error past the
-//! test harness's capture. With `MARLINE_REQUIRE_ALL=1` (as in `.ci/run`) the same line is a
-//! failure, so that a skipped test can not pass for a passed one where everything is installed. `cargo xtask test`
-//! names a file in [`SKIPPED`], and counts what is in it at the end.
+//! A test that needs recorded traces or another program calls this module first. If it is missing, the test ends early
+//! but not silently: one line goes to standard error, bypassing the test harness's capture. With
+//! `MARLINE_REQUIRE_ALL=1` (as in `.ci/run`), this is a failure instead, so that a skipped test cannot count as passed
+//! where everything is installed. `cargo xtask test` sets [`SKIPPED`] to a file and counts its lines at the end.
 //!
 //! ```
 //! # fn example() {
@@ -19,25 +18,25 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Names the directory that holds the recorded link traces.
+/// Variable with the directory of the recorded link traces.
 pub const TRACE_DIR: &str = "MARLINE_TRACE_DIR";
-/// Set to `1`: a test that would skip fails instead.
+/// If set to `1`, a test that would be skipped fails instead.
 pub const REQUIRE_ALL: &str = "MARLINE_REQUIRE_ALL";
-/// Names a file to which each skipped test appends a line: program, test, kind and text, with tabs between them. The
-/// kind is `program`, and the text its name, or `other`, and the text says why.
+/// Variable with a file to which each skipped test appends a line: program, test, kind and text, separated by tabs.
+/// With the kind `program`, the text is the program's name. With `other`, it is the reason.
 pub const SKIPPED: &str = "MARLINE_SKIPPED";
 
-/// Bytes of the text of such a line at most, and of the file. A line goes out in one write, so that those of tests that
-/// run at the same time do not mix.
+/// Maximum length of the text in such a line, and of the file. Each line is one write, so that lines of concurrent
+/// tests do not mix.
 const TEXT_BYTES: usize = 200;
 const FILE_BYTES: u64 = 1 << 20;
 
-/// The directory with the recorded link traces: `MARLINE_TRACE_DIR`, or else `shared/traces`
-/// beside the checkout. `None`, after a loud line, where neither exists.
+/// The directory with the recorded link traces: `MARLINE_TRACE_DIR`, or else `shared/traces` beside the checkout.
+/// `None`, with a message, if neither exists.
 ///
 /// # Panics
-/// When the directory is missing and `MARLINE_REQUIRE_ALL=1`; also when `MARLINE_TRACE_DIR`
-/// names something that is not a directory, because then the caller's wish was mistyped.
+/// If the directory is missing and `MARLINE_REQUIRE_ALL=1`, or if `MARLINE_TRACE_DIR` names something that is not a
+/// directory, because that is a mistake.
 #[must_use]
 pub fn trace_dir() -> Option<PathBuf> {
     if let Some(named) = env::var_os(TRACE_DIR).filter(|value| !value.is_empty()) {
@@ -54,10 +53,10 @@ pub fn trace_dir() -> Option<PathBuf> {
     None
 }
 
-/// Where on `PATH` the program `name` lies. `None`, after a loud line, where it is not installed.
+/// The location of the program `name` on `PATH`. `None`, with a message, if it is not installed.
 ///
 /// # Panics
-/// When it is missing and `MARLINE_REQUIRE_ALL=1`.
+/// If it is missing and `MARLINE_REQUIRE_ALL=1`.
 #[must_use]
 pub fn program(name: &str) -> Option<PathBuf> {
     let found = find_program(name, &env::var_os("PATH").unwrap_or_default());
@@ -67,11 +66,11 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Whether namespaces and interfaces can be made; where not, the test is skipped loudly.
+/// Whether the test may create namespaces and interfaces. If not, skips it with a message.
 pub fn root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    // Real, effective, saved, file system.
+    // The ids are real, effective, saved and file system.
     let root = uid.and_then(|ids| ids.split_ascii_whitespace().nth(1)) == Some("0");
     if !root {
         skip("needs root");
@@ -79,10 +78,10 @@ pub fn root() -> bool {
     root
 }
 
-/// Says loudly that the running test is left out and why. The caller returns right after it.
+/// Reports that the running test is skipped, and why. The caller must return immediately afterwards.
 ///
 /// # Panics
-/// When `MARLINE_REQUIRE_ALL=1`.
+/// If `MARLINE_REQUIRE_ALL=1`.
 pub fn skip(why: &str) {
     skip_because("other", why, why);
 }
@@ -91,18 +90,18 @@ fn skip_because(kind: &str, text: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(!everything_is_required(), "{test} may not be skipped ({REQUIRE_ALL}=1): {why}");
-    // Written to the stream itself: the harness captures only what goes through `eprintln!`.
+    // Written directly to the stream, because the harness captures only `eprintln!`.
     let line = format!("SKIPPED {test}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(file) = env::var_os(SKIPPED).filter(|value| !value.is_empty()) {
         let program = env::current_exe().unwrap_or_default();
         let program = program.file_name().unwrap_or_default().to_string_lossy();
-        // A test that cannot say that it was skipped is skipped nevertheless.
+        // Failing to record it does not change that the test is skipped.
         let _ = append(Path::new(&file), &[&program, test, kind, text]);
     }
 }
 
-/// Appends a line of these fields, unless the file is full.
+/// Appends a line with these fields, unless the file is full.
 fn append(file: &Path, fields: &[&str]) -> std::io::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(file)?;
     if file.metadata()?.len() >= FILE_BYTES {

@@ -8,10 +8,10 @@ use marline_core::{
 };
 use marline_time::{Instant, SeedTree};
 
-/// Batches an endpoint may send without time passing. More is a loop.
+/// Maximum number of batches sent without time passing. More means an endless loop.
 const MAX_BURST: usize = 100_000;
 
-/// Which of the two endpoints.
+/// Identifies one of the two endpoints.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The first one.
@@ -21,7 +21,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     #[must_use]
     pub const fn other(self) -> Side {
         match self {
@@ -31,12 +31,12 @@ impl Side {
     }
 }
 
-/// A segment on its way.
+/// A segment in flight.
 #[derive(Clone, Debug)]
 pub struct Flight {
-    /// To whom.
+    /// Receiver.
     pub to: Side,
-    /// What the receiver's carrier will say of it.
+    /// Metadata that the receiver's carrier will report.
     pub meta: PacketMeta,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -60,14 +60,14 @@ pub struct Pair {
     b: Endpoint,
     now: Instant,
     buf: TransmitBuf,
-    /// Segments by arrival; the number keeps those of one instant in order.
+    /// Segments by arrival time. The number keeps those with the same time in order.
     flights: BTreeMap<(Instant, u64), Flight>,
     sent: u64,
     scope: ChecksumScope,
 }
 
 impl Pair {
-    /// Two endpoints on carriers of one kind. Equal seeds give equal runs.
+    /// Two endpoints on carriers of the same kind. Equal seeds give equal runs.
     #[must_use]
     pub fn new(a: EndpointConfig, b: EndpointConfig, seed: u64) -> Self {
         let seeds = SeedTree::new(seed);
@@ -83,7 +83,7 @@ impl Pair {
         }
     }
 
-    /// The present.
+    /// The current time.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
@@ -97,25 +97,25 @@ impl Pair {
         }
     }
 
-    /// Scope of both carriers' checksums.
+    /// Checksum scope of both carriers.
     #[must_use]
     pub const fn scope(&self) -> ChecksumScope {
         self.scope
     }
 
-    /// Segments on their way.
+    /// Number of segments in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
 
-    /// Puts a segment on its way.
+    /// Puts a segment in flight.
     pub fn launch(&mut self, flight: Flight, after: Duration) {
         self.flights.insert((self.now + after, self.sent), flight);
         self.sent += 1;
     }
 
-    /// Makes the checksum of a flying segment right again, after its bytes were changed.
+    /// Corrects the checksum of a segment in flight after a change of its bytes.
     pub fn repair(&self, flight: &mut Flight) {
         let path = flight.meta.path;
         let addresses = match self.scope {
@@ -125,8 +125,8 @@ impl Pair {
         marline_wire::fill_tcp_checksum(addresses, &mut flight.bytes);
     }
 
-    /// Takes what both endpoints have to send; `judge` may change each segment and says what becomes
-    /// of it. Returns their events.
+    /// Collects everything that both endpoints have to send. `judge` may change each segment and decides its fate.
+    /// Returns the endpoints' events.
     ///
     /// # Panics
     /// If an endpoint never stops sending.
@@ -170,8 +170,8 @@ impl Pair {
         }
     }
 
-    /// Goes to the next arrival or timer, but not beyond `end`, and handles it. `false` if there is
-    /// none: then it is `end`.
+    /// Advances to the next arrival or timer, but not beyond `end`, and handles it. Returns `false`, with the time at
+    /// `end`, if there is none.
     pub fn step(&mut self, end: Instant) -> bool {
         let arrival = self.flights.first_key_value().map(|(&(at, _), _)| at);
         let timers = [self.a.poll_timeout(), self.b.poll_timeout()];
@@ -197,7 +197,7 @@ impl Pair {
     }
 }
 
-/// What the receiver's carrier says of a transmitted segment.
+/// Metadata that the receiver's carrier reports for a transmitted segment.
 pub(crate) fn arriving(transmit: &Transmit) -> PacketMeta {
     let FourTuple { local, remote } = transmit.path;
     PacketMeta {

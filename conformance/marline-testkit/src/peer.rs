@@ -1,4 +1,4 @@
-//! Scripted peer of one subflow, which remembers numbers and keys.
+//! Scripted peer of one subflow, which keeps its numbers and keys.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use marline_wire::{SeqNum, TcpFlags};
 
 use crate::{Expect, Script, Seg, Sent, keys};
 
-/// How long a peer takes to answer a handshake.
+/// Time in which a peer answers a handshake.
 const RTT: Duration = Duration::from_millis(10);
 
 /// Numbers of one subflow, from the scripted peer's side.
@@ -18,7 +18,7 @@ pub struct Peer {
     pub path: FourTuple,
     /// Our key.
     pub key: u64,
-    /// The endpoint's key, once it told.
+    /// The endpoint's key, once known.
     pub their_key: u64,
     /// Our initial sequence number.
     pub iss: SeqNum,
@@ -32,11 +32,11 @@ pub struct Peer {
     pub next_dsn: u64,
     /// The next data sequence number we expect.
     pub expected_dsn: u64,
-    /// The endpoint's mapping that was heard last.
+    /// The last mapping received from the endpoint.
     pub heard_mapping: Option<WireMapping>,
-    /// Our flow id and the endpoint's, on carriers that have them; else zeros.
+    /// Our flow id and the endpoint's, on carriers with flow ids; otherwise zeros.
     pub flows: (u64, u64),
-    /// Our timestamp clock and what we last heard, if timestamps are used.
+    /// Our timestamp clock and the last timestamp received, if timestamps are used.
     pub timestamps: Option<(u32, u32)>,
 }
 
@@ -54,7 +54,7 @@ pub const fn capable(form: MpCapableForm) -> MptcpOption {
 }
 
 impl Peer {
-    /// A peer at the far end of `path` that has said nothing yet.
+    /// A peer at the remote end of `path` that has not sent anything yet.
     #[must_use]
     pub fn new(path: FourTuple, key: u64) -> Self {
         let iss = SeqNum(0xffff_f000);
@@ -74,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// Sends `seg` as the next on this subflow: number, acknowledgment and timestamps are filled in.
+    /// Sends `seg` as the next one on this subflow. Fills in sequence number, acknowledgment and timestamps.
     pub fn send(&mut self, script: &mut Script, seg: Seg) {
         let mut seg = seg.at(self.next);
         if !seg.header.flags.contains(TcpFlags::SYN) || seg.header.flags.contains(TcpFlags::ACK) {
@@ -87,15 +87,15 @@ impl Peer {
         self.inject(script, seg);
     }
 
-    /// Sends `seg` as it is, addressed like all of this subflow; a SYN tells our flow id.
+    /// Sends `seg` unchanged with the addresses of this subflow. A SYN carries our flow id.
     pub fn inject(&self, script: &mut Script, seg: Seg) {
         let (ours, theirs) = self.flows;
         let told = if seg.header.flags.contains(TcpFlags::SYN) { ours } else { 0 };
         script.inject_to(self.path, (theirs, told), seg);
     }
 
-    /// A segment with the next numbers, for a test to spoil and [`inject`](Self::inject): nothing is
-    /// remembered of it.
+    /// A segment with the next numbers, for a test to modify and [`inject`](Self::inject). The peer's state does not
+    /// change.
     #[must_use]
     pub fn stamp(&self, seg: Seg) -> Seg {
         let seg = seg.at(self.next).acking(self.expected);
@@ -105,7 +105,7 @@ impl Peer {
         }
     }
 
-    /// A mapping of `len` bytes as the next of this subflow.
+    /// The next segment of this subflow with `bytes` and their mapping.
     #[must_use]
     pub fn mapped(&self, bytes: &[u8]) -> Seg {
         let ssn = self.next.offset_from(self.iss);
@@ -115,8 +115,7 @@ impl Peer {
             .payload(bytes)
     }
 
-    /// Takes all that was sent on this subflow off the script, and note of it; other subflows'
-    /// segments are dropped.
+    /// Takes all segments sent on this subflow from the script and processes them. Drops segments of other subflows.
     pub fn hear_all(&mut self, script: &mut Script) -> Vec<Sent> {
         let mut sent = script.take_sent();
         sent.retain(|s| s.path == self.path);
@@ -133,13 +132,13 @@ impl Peer {
         self.send(script, seg);
     }
 
-    /// Sends an ACK for what was heard, with a DATA_ACK.
+    /// Sends an ACK for everything received, with a DATA_ACK.
     pub fn acknowledge(&mut self, script: &mut Script) {
         let seg = Seg::ack().data_ack(self.expected_dsn);
         self.send(script, seg);
     }
 
-    /// Takes note of a segment of the endpoint that arrives in order.
+    /// Processes an in-order segment of the endpoint.
     pub fn hear(&mut self, sent: &Sent) {
         let seg = &sent.seg;
         if seg.header.flags.contains(TcpFlags::SYN) {
@@ -156,7 +155,7 @@ impl Peer {
         self.expected = seg.end();
         let dss = seg.options.dss.unwrap_or_default();
         self.heard_mapping = dss.mapping.or(self.heard_mapping);
-        // One mapping may cover several segments, of which the first has it.
+        // One mapping may cover several segments. The first one carries it.
         let Some(mapping) = self.heard_mapping else { return };
         let at = seg.header.seq.0.wrapping_sub(self.irs.0).wrapping_sub(mapping.ssn);
         let lone_fin = mapping.ssn == 0;
@@ -169,10 +168,10 @@ impl Peer {
         }
     }
 
-    /// Takes the endpoint's SYN off the script: it must offer Multipath TCP.
+    /// Takes the endpoint's SYN from the script. It must offer Multipath TCP.
     ///
     /// # Panics
-    /// If nothing was sent or it was something else.
+    /// If nothing or something else was sent.
     #[track_caller]
     pub fn take_syn(&mut self, script: &mut Script) -> Sent {
         let offers = Expect::any()
@@ -196,10 +195,10 @@ impl Peer {
         Seg::syn_ack().mss(1_400).sack_permitted().window_scale(7).mptcp(capable(form))
     }
 
-    /// Plays the listener of a connection that the endpoint opens: SYN, SYN/ACK, third ACK.
+    /// Acts as the listener of a connection that the endpoint opens: SYN, SYN/ACK, third ACK.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     #[track_caller]
     pub fn accept(&mut self, script: &mut Script) {
         self.take_syn(script);
@@ -228,10 +227,10 @@ impl Peer {
         syn.mptcp(capable(MpCapableForm::Syn))
     }
 
-    /// Plays the initiator towards a listening endpoint: SYN, SYN/ACK, third ACK.
+    /// Connects to a listening endpoint: SYN, SYN/ACK, third ACK.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     #[track_caller]
     pub fn connect(&mut self, script: &mut Script) {
         self.timestamps = Some((1, 0));
@@ -268,10 +267,10 @@ impl Peer {
         syn.mptcp(MptcpOption::Join(join))
     }
 
-    /// Joins the connection of `first` over this path: SYN, SYN/ACK with a right HMAC, third ACK.
+    /// Joins the connection of `first` over this path: SYN, SYN/ACK with a correct HMAC, third ACK.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     #[track_caller]
     pub fn join(&mut self, script: &mut Script, first: &Peer, address_id: u8) {
         let nonce = 0x1234_5678;

@@ -1,4 +1,4 @@
-//! One endpoint in virtual time, with a test in the place of the network.
+//! One endpoint in virtual time, with a test in place of the network.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -12,11 +12,11 @@ use marline_time::{Instant, SeedTree};
 
 use crate::{Expect, Seg};
 
-/// Segments an endpoint may send without time passing. More is a loop.
+/// Maximum number of segments sent without time passing. More means an endless loop.
 const MAX_BURST: usize = 100_000;
 
-/// A carrier like native TCP: checksums over addresses, no flow ids; connections start with small segments
-/// and find out that 1,480 bytes pass.
+/// Capabilities of a carrier like native TCP: checksums over addresses, no flow ids. Connections start with small
+/// segments and discover that 1,480 bytes pass.
 #[must_use]
 pub const fn capabilities() -> Capabilities {
     Capabilities {
@@ -28,22 +28,22 @@ pub const fn capabilities() -> Capabilities {
     }
 }
 
-/// A connection with the reference policies: a script says what each segment is, and copies by forecasts would not
-/// be in it.
+/// A connection with the reference policies. A script lists every segment, and copies that depend on forecasts would be
+/// missing in it.
 #[must_use]
 pub fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::reference_policies())
 }
 
-/// The same with the largest segments from the start, and none is tried: for scripts that say what every single
-/// segment is.
+/// The same endpoint with maximum-size segments from the start and no path MTU probes, for scripts that list every
+/// segment.
 #[must_use]
 pub const fn with_known_mtu(mut config: EndpointConfig) -> EndpointConfig {
     config.capabilities.base_segment = config.capabilities.max_segment;
     config
 }
 
-/// An endpoint on [`capabilities`] that accepts connections if `accept` says how.
+/// An endpoint on [`capabilities`] that accepts connections if `accept` is given.
 #[must_use]
 pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
     EndpointConfig {
@@ -58,19 +58,19 @@ pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
 /// A segment that the endpoint sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// When.
+    /// Time of sending.
     pub at: Instant,
-    /// From where to where, as the endpoint sees it.
+    /// Source and destination from the endpoint's view.
     pub path: FourTuple,
     /// Its ECN field.
     pub ecn: Ecn,
-    /// The endpoint's flow id and the peer's, on carriers that have them.
+    /// The endpoint's flow id and the peer's, on carriers with flow ids.
     pub flows: (u64, u64),
     /// The segment.
     pub seg: Seg,
 }
 
-/// An endpoint, its clock, and what it sent and told.
+/// An endpoint, its clock, and everything it sent and reported.
 #[derive(Debug)]
 pub struct Script {
     /// The endpoint under test.
@@ -83,7 +83,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Starts one second after the beginning of time. Equal seeds give equal runs.
+    /// Starts at one second of virtual time. Equal seeds give equal runs.
     #[must_use]
     pub fn new(config: EndpointConfig, seed: u64) -> Self {
         let checksum = config.capabilities.checksum;
@@ -98,18 +98,18 @@ impl Script {
         }
     }
 
-    /// Has a carrier that joins segments.
+    /// Makes the carrier join segments into runs.
     pub const fn join_runs(&mut self) {
         self.buf.join_runs(true);
     }
 
-    /// The present.
+    /// The current time.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Runs a command on the endpoint and gathers what follows from it.
+    /// Runs a command on the endpoint and collects its results.
     pub fn run<R>(&mut self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
         let result = command(&mut self.endpoint, self.now);
         self.gather();
@@ -119,7 +119,7 @@ impl Script {
     /// Opens a connection from the endpoint.
     ///
     /// # Panics
-    /// If the endpoint refuses.
+    /// If the endpoint returns an error.
     pub fn connect(
         &mut self,
         config: ConnectionConfig,
@@ -132,13 +132,12 @@ impl Script {
         }
     }
 
-    /// Delivers a segment that came in on `path` (local is the endpoint's side). Ports are filled in
-    /// and the checksum is right.
+    /// Delivers a segment that arrives on `path` (local is the endpoint's side). Fills in ports and the checksum.
     pub fn inject(&mut self, path: FourTuple, seg: Seg) {
         self.inject_to(path, (0, 0), seg);
     }
 
-    /// Delivers a segment that names the endpoint's flow and tells the peer's (0: does not).
+    /// Delivers a segment with the endpoint's flow id and the peer's (0 for none).
     pub fn inject_to(&mut self, path: FourTuple, flows: (u64, u64), seg: Seg) {
         let seg = seg.ports(path.remote.port(), path.local.port());
         let bytes = seg.bytes(self.scope(path.remote.ip(), path.local.ip()));
@@ -148,10 +147,10 @@ impl Script {
         self.gather();
     }
 
-    /// Lets time pass; the endpoint's timers go off when they are due.
+    /// Lets time pass. The endpoint's timers fire when they are due.
     ///
     /// # Panics
-    /// If the endpoint wants to be woken again and again without time passing.
+    /// If the endpoint wakes up endlessly without time passing.
     pub fn advance(&mut self, by: Duration) {
         let end = self.now + by;
         let mut at_once = 0;
@@ -165,7 +164,7 @@ impl Script {
         self.now = end;
     }
 
-    /// Lets time pass until something is sent, at most `within`; says whether it was.
+    /// Lets time pass until something is sent, at most `within`. Returns whether it was.
     pub fn advance_to_send(&mut self, within: Duration) -> bool {
         let end = self.now + within;
         while self.sent.is_empty() {
@@ -180,12 +179,12 @@ impl Script {
         true
     }
 
-    /// Takes all segments sent and not looked at.
+    /// Takes all segments sent and not taken yet.
     pub fn take_sent(&mut self) -> Vec<Sent> {
         self.sent.drain(..).collect()
     }
 
-    /// Reads what a connection has to read now.
+    /// Reads all available data of a connection.
     pub fn read_all(&mut self, id: ConnectionId) -> Vec<u8> {
         let (mut bytes, mut out) = (Vec::new(), [0; 16_384]);
         while let Ok(len @ 1..) = self.run(|e, now| e.read(now, id, &mut out)) {
@@ -194,7 +193,7 @@ impl Script {
         bytes
     }
 
-    /// The connection that came in since events were taken last.
+    /// The connection that arrived since events were last taken.
     pub fn take_incoming(&mut self) -> Option<ConnectionId> {
         self.take_events().into_iter().find_map(|event| match event {
             Event::Incoming(id) => Some(id),
@@ -202,15 +201,15 @@ impl Script {
         })
     }
 
-    /// Takes the next segment sent.
+    /// Takes the next segment sent, if any.
     pub fn next_sent(&mut self) -> Option<Sent> {
         self.sent.pop_front()
     }
 
-    /// Takes the next segment sent, which must be as expected.
+    /// Takes the next segment sent, which must meet the expectations.
     ///
     /// # Panics
-    /// If there is none or it is not.
+    /// If there is none or it does not meet them.
     #[track_caller]
     pub fn expect(&mut self, expected: &Expect) -> Sent {
         let Some(sent) = self.sent.pop_front() else {
@@ -222,10 +221,10 @@ impl Script {
         sent
     }
 
-    /// Nothing may have been sent that was not looked at.
+    /// Checks that no more segments were sent.
     ///
     /// # Panics
-    /// If something was.
+    /// If any were.
     #[track_caller]
     pub fn expect_nothing(&mut self) {
         if let Some(sent) = self.sent.front() {
@@ -238,7 +237,7 @@ impl Script {
         self.events.drain(..).collect()
     }
 
-    /// The addresses a checksum covers on this carrier.
+    /// The addresses that a checksum covers on this carrier.
     #[must_use]
     pub const fn scope(&self, src: IpAddr, dst: IpAddr) -> Option<(IpAddr, IpAddr)> {
         match self.checksum {
@@ -247,8 +246,8 @@ impl Script {
         }
     }
 
-    /// Drains transmits and events, as every driver does after each call. What goes out must parse
-    /// and have a right checksum.
+    /// Collects transmits and events, as every driver does after each call. Each segment must parse and have a correct
+    /// checksum.
     fn gather(&mut self) {
         for burst in 0.. {
             assert!(burst < MAX_BURST, "the endpoint never stops sending at {:?}", self.now);

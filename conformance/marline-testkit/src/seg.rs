@@ -1,4 +1,4 @@
-//! Segments written in one line.
+//! Segments that can be written in one line.
 
 use marline_wire::mptcp::{DataAck, Dss, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{
@@ -7,7 +7,7 @@ use marline_wire::{
 };
 use std::net::IpAddr;
 
-/// A segment that owns its payload: to be built and injected, or taken from what was sent.
+/// A segment that owns its payload: built for injection, or parsed from what was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
     /// The fixed header.
@@ -34,13 +34,13 @@ impl Seg {
         Seg::new(TcpFlags::SYN)
     }
 
-    /// A SYN/ACK; the acknowledgment number is still to be said.
+    /// A SYN/ACK without an acknowledgment number.
     #[must_use]
     pub fn syn_ack() -> Self {
         Seg::new(TcpFlags::SYN.with(TcpFlags::ACK))
     }
 
-    /// A pure ACK, or the frame for data.
+    /// A pure ACK, or the base of a data segment.
     #[must_use]
     pub fn ack() -> Self {
         Seg::new(TcpFlags::ACK)
@@ -141,7 +141,7 @@ impl Seg {
     /// Adds an MPTCP option.
     ///
     /// # Panics
-    /// If it does not fit 40 bytes with those before.
+    /// If it does not fit the 40 bytes together with the other options.
     #[must_use]
     pub fn mptcp(mut self, option: MptcpOption) -> Self {
         assert!(self.options.mptcp.push(option), "MPTCP options beyond 40 bytes: {option:?}");
@@ -155,7 +155,7 @@ impl Seg {
         self
     }
 
-    /// Sets a DSS option with this 64-bit DATA_ACK; a mapping that is there stays.
+    /// Sets a 64-bit DATA_ACK in the DSS option. An existing mapping is kept.
     #[must_use]
     pub fn data_ack(mut self, ack: u64) -> Self {
         self.options.dss.get_or_insert_default().data_ack = Some(DataAck::Long(ack));
@@ -178,32 +178,32 @@ impl Seg {
         self
     }
 
-    /// The DSS option, or an empty one.
+    /// The DSS option, or an empty one if there is none.
     #[must_use]
     pub fn dss(&self) -> Dss {
         self.options.dss.unwrap_or_default()
     }
 
-    /// Sequence numbers it takes up: payload, SYN and FIN.
+    /// Length in sequence space: payload, SYN and FIN.
     #[must_use]
     pub fn len(&self) -> u32 {
         let flag = |f| u32::from(self.header.flags.contains(f));
         self.payload.len() as u32 + flag(TcpFlags::SYN) + flag(TcpFlags::FIN)
     }
 
-    /// Whether it takes up no sequence number.
+    /// Whether it occupies no sequence space.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sequence number behind it.
+    /// The sequence number after the segment.
     #[must_use]
     pub fn end(&self) -> SeqNum {
         self.header.seq.add(self.len())
     }
 
-    /// Its bytes, with the checksum over these addresses, or over none.
+    /// The encoded segment, with the checksum over these addresses, or over none.
     ///
     /// # Panics
     /// If the options do not fit a header.
@@ -224,7 +224,7 @@ impl Seg {
         bytes
     }
 
-    /// The segment that these bytes are.
+    /// Parses a segment.
     ///
     /// # Errors
     /// As [`TcpSegment::parse`].

@@ -1,5 +1,4 @@
-//! Miniature sender for unit tests of loss recoveries: it keeps a scoreboard like the core and
-//! consults the policy.
+//! Small sender for unit tests of loss recovery: it keeps a scoreboard like the core and consults the policy.
 
 use marline_policy::{
     AckOutcome, AckSummary, DeliveredSegment, Dsn, LossRecovery, Phase, RateStamp, RecoveryContext,
@@ -12,13 +11,13 @@ use crate::views::{MSS, ms};
 /// Bytes of every segment.
 pub const SEGMENT: u64 = MSS as u64;
 
-/// The sender, with the recovery it asks.
+/// The sender and its loss recovery.
 pub struct Sender<R: ?Sized> {
-    /// The recovery.
+    /// Loss recovery under test.
     pub recovery: Box<R>,
-    /// What is outstanding.
+    /// Outstanding segments.
     pub board: Scoreboard,
-    /// The RTT as measured.
+    /// RTT estimator.
     pub rtt: RttEstimator,
     /// Virtual time.
     pub now: Instant,
@@ -26,30 +25,30 @@ pub struct Sender<R: ?Sized> {
     pub una: u64,
     /// SND.NXT.
     pub snd_nxt: u64,
-    /// What the subflow is doing.
+    /// Congestion phase of the subflow.
     pub phase: Phase,
-    /// When the retransmission timer would fire.
+    /// When the retransmission timer will fire.
     pub rto_at: Option<Instant>,
     /// The peer sends SACKs.
     pub sack: bool,
-    /// Nothing waits to be sent.
+    /// No data is waiting to be sent.
     pub app_limited: bool,
 }
 
-/// Segments count from 1, as their sequence numbers do in units of [`SEGMENT`].
+/// Start of a segment. Segments count from 1, as do their sequence numbers in units of [`SEGMENT`].
 #[must_use]
 pub const fn seq(segment: u64) -> Ssn {
     Ssn(1 + (segment - 1) * SEGMENT)
 }
 
-/// The numbers of segments that begin there.
+/// Numbers of the segments that start at these positions.
 #[must_use]
 pub fn numbers(lost: &[Ssn]) -> Vec<u64> {
     lost.iter().map(|at| (at.0 - 1) / SEGMENT + 1).collect()
 }
 
 impl<R: LossRecovery + ?Sized> Sender<R> {
-    /// A sender whose path has had this RTT for long.
+    /// A sender on a path that has had this RTT for a long time.
     #[must_use]
     pub fn with_recovery(recovery: Box<R>, rtt_ms: u64) -> Self {
         let mut rtt = RttEstimator::new(RttConfig::default());
@@ -68,7 +67,7 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         }
     }
 
-    /// Asks the recovery something.
+    /// Calls the loss recovery.
     pub fn with<T>(&mut self, ask: impl FnOnce(&mut R, &RecoveryContext<'_>) -> T) -> T {
         let cx = RecoveryContext {
             now: self.now,
@@ -107,15 +106,15 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         self.with(|r, cx| r.on_sent(&SentNotice { start, end, kind }, cx));
     }
 
-    /// Sends so many new segments.
+    /// Sends this many new segments.
     pub fn send(&mut self, segments: u64) {
         (0..segments).for_each(|_| self.send_one(SentKind::New));
     }
 
-    /// Sends an outstanding segment again.
+    /// Retransmits an outstanding segment.
     ///
     /// # Panics
-    /// It is not outstanding.
+    /// If it is not outstanding.
     pub fn resend(&mut self, segment: u64, kind: SentKind) {
         let index = self.board.index_of(seq(segment)).expect("still outstanding");
         self.board.mark_retransmitted(index, self.now, RateStamp::default());
@@ -123,12 +122,12 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         self.with(|r, cx| r.on_sent(&notice, cx));
     }
 
-    /// An ACK up to (not including) segment `una` with SACKs for whole segments.
+    /// Receives an ACK for all segments before `una`, with SACKs for whole segments.
     pub fn ack(&mut self, una: u64, sacks: &[u64]) -> (Vec<u64>, AckOutcome) {
         self.ack_with(una, sacks, |_| {})
     }
 
-    /// The same with an ACK that `change` changes before it is shown.
+    /// Like [`ack`](Self::ack), with an ACK that `change` modifies first.
     pub fn ack_with(
         &mut self,
         una: u64,
@@ -173,10 +172,10 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         (numbers(&lost), verdict)
     }
 
-    /// Marks segments lost, as the core does by the recovery's word.
+    /// Marks segments lost, as the core does at the policy's request.
     ///
     /// # Panics
-    /// One of them was not in flight.
+    /// If one of them was not in flight.
     pub fn mark(&mut self, lost: &[Ssn]) {
         for at in lost {
             let index = self.board.index_of(*at).expect("lost segments are on the board");
@@ -184,16 +183,16 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         }
     }
 
-    /// Goes on to another phase.
+    /// Enters another phase.
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.with(|r, cx| r.on_recovery(phase != Phase::Open, cx));
     }
 
-    /// Goes to the next timeout and lets it fire.
+    /// Advances to the next timeout and fires it.
     ///
     /// # Panics
-    /// No timer runs.
+    /// If no timer is set.
     pub fn fire(&mut self) -> (Vec<u64>, TimeoutAction) {
         self.now = self.recovery.next_timeout().expect("a timer runs");
         let mut lost = Vec::new();
@@ -202,7 +201,7 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         (numbers(&lost), action)
     }
 
-    /// How long until the recovery's timer fires.
+    /// Time until the recovery's timer fires.
     #[must_use]
     pub fn timeout_in(&self) -> Option<Duration> {
         self.recovery.next_timeout().map(|at| at - self.now)

@@ -1,5 +1,5 @@
-//! Timeline scripts of plain TCP, segment by segment: numbers count from the first byte of each
-//! side, and sent segments are read as text.
+//! Timeline scripts of plain TCP, segment by segment. Numbers count from the first byte of each side, and sent segments
+//! are represented as text.
 //!
 //! ```text
 //! 1:1001        bytes 1 to 1000            1:1001 P     with PSH
@@ -21,7 +21,7 @@ use crate::{Script, Seg, Sent, endpoint_config, with_known_mtu};
 
 /// The peer's first sequence number.
 const PEER_ISS: SeqNum = SeqNum(0xffff_ff00);
-/// Payload of a full segment: what the peer announces.
+/// Payload of a full segment, as announced by the peer.
 pub const MSS: u16 = 1_000;
 
 /// A connection of plain TCP between the endpoint and the test.
@@ -29,21 +29,20 @@ pub const MSS: u16 = 1_000;
 pub struct Timeline {
     /// The endpoint and its clock.
     pub script: Script,
-    /// The connection, once there is one.
+    /// The connection, once it exists.
     pub id: Option<ConnectionId>,
     path: FourTuple,
     irs: SeqNum,
     /// The peer's next byte.
     next: u32,
-    /// What of the endpoint the peer has.
+    /// End of the endpoint's data that the peer has acknowledged.
     acked: u32,
-    /// The endpoint's timestamp on what was looked at last.
+    /// The endpoint's timestamp in the last segment taken.
     pub stamp: u32,
     started: Instant,
 }
 
-/// The default configuration as plain TCP, without pacing, so that permitted segments are sent at
-/// once.
+/// The default configuration as plain TCP and without pacing, so that segments are sent as soon as permitted.
 #[must_use]
 pub fn plain() -> ConnectionConfig {
     ConnectionConfig { mptcp: false, pacing: false, timestamps: false, ..crate::config() }
@@ -62,10 +61,10 @@ impl Timeline {
         Timeline { script, id: None, path, irs: SeqNum(0), next: 0, acked: 0, stamp: 0, started }
     }
 
-    /// A connection that came in, with a round trip of `rtt_ms`.
+    /// An accepted connection with a round trip of `rtt_ms`.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     #[must_use]
     pub fn served(config: ConnectionConfig, sack: bool, rtt_ms: u64) -> Self {
         let mut line = Timeline::listening(config);
@@ -79,10 +78,10 @@ impl Timeline {
         line
     }
 
-    /// An endpoint that opens a connection; its SYN is sent and not answered.
+    /// An endpoint that opens a connection. Its SYN is sent and not answered.
     ///
     /// # Panics
-    /// If it is not sent.
+    /// If no SYN is sent.
     #[must_use]
     pub fn calling(config: ConnectionConfig) -> Self {
         let mut line = Timeline::listening(config.clone());
@@ -105,14 +104,14 @@ impl Timeline {
         }
     }
 
-    /// Sends a segment as the next of the peer.
+    /// Sends the next segment of the peer.
     pub fn send(&mut self, seg: Seg) {
         let at = self.next;
         self.next += seg.len();
         self.send_at(at, seg);
     }
 
-    /// Sends a segment of the peer at a place of its stream, whatever went before.
+    /// Sends a segment of the peer at a position in its stream, regardless of earlier ones.
     pub fn send_at(&mut self, at: u32, seg: Seg) {
         let seg = seg.at(PEER_ISS.add(at));
         let first = seg.header.flags.contains(TcpFlags::SYN);
@@ -121,18 +120,18 @@ impl Timeline {
         self.script.inject(self.path, seg);
     }
 
-    /// Answers the endpoint's SYN with `seg`, the peer's first.
+    /// Answers the endpoint's SYN with `seg`, the peer's first segment.
     pub fn answer_syn(&mut self, seg: Seg) {
         self.acked = 1;
         self.send(seg);
     }
 
-    /// A pure ACK: the peer has everything before `to`.
+    /// Sends a pure ACK for everything before `to`.
     pub fn ack(&mut self, to: u32) {
         self.ack_sack(to, &[]);
     }
 
-    /// A pure ACK with SACK blocks.
+    /// Sends a pure ACK with SACK blocks.
     pub fn ack_sack(&mut self, to: u32, blocks: &[(u32, u32)]) {
         self.acked = to;
         let mut seg = Seg::ack();
@@ -142,46 +141,45 @@ impl Timeline {
         self.send(seg);
     }
 
-    /// A pure ACK with this window field, not scaled.
+    /// Sends a pure ACK with this window field, unscaled.
     pub fn ack_window(&mut self, to: u32, window: u16) {
         self.ack_with(to, Seg::ack().window(window));
     }
 
-    /// This segment as an ACK: the peer has everything before `to`.
+    /// Sends this segment as an ACK for everything before `to`.
     pub fn ack_with(&mut self, to: u32, seg: Seg) {
         self.acked = to;
         self.send(seg);
     }
 
-    /// Payload from the peer, with PSH.
+    /// Sends payload from the peer, with PSH.
     pub fn data(&mut self, bytes: &[u8]) {
         self.send(Seg::ack().flag(TcpFlags::PSH).payload(bytes));
     }
 
-    /// The application writes this many bytes.
+    /// Writes this many bytes as the application.
     ///
     /// # Panics
-    /// If they are not all taken.
+    /// If not all of them are accepted.
     pub fn write(&mut self, len: usize) {
         let id = self.id();
         let taken = self.script.run(|e, now| e.write(now, id, &vec![b'x'; len]));
         assert_eq!(taken, Ok(len));
     }
 
-    /// Lets milliseconds pass.
+    /// Lets `ms` milliseconds pass.
     pub fn wait(&mut self, ms: u64) {
         self.script.advance(Duration::from_millis(ms));
     }
 
-    /// Milliseconds until the endpoint sends something by itself, at most `within_ms`; the clock stands
-    /// there.
+    /// Waits until the endpoint sends something by itself, at most `within_ms`. Returns the milliseconds waited.
     pub fn wait_for_send(&mut self, within_ms: u64) -> Option<u64> {
         let before = self.script.now();
         let sends = self.script.advance_to_send(Duration::from_millis(within_ms));
         sends.then(|| self.script.now().since(before).as_millis() as u64)
     }
 
-    /// Milliseconds since the beginning.
+    /// Milliseconds since the start.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.script.now().since(self.started).as_millis() as u64
@@ -224,7 +222,7 @@ impl Timeline {
     }
 }
 
-/// Words of consecutive full segments from `start` on, without PSH.
+/// Text of consecutive full segments from `start` on, without PSH.
 #[must_use]
 pub fn full(start: u32, count: u32) -> Vec<String> {
     let mss = u32::from(MSS);

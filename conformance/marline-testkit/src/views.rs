@@ -1,4 +1,4 @@
-//! Hand-built views, mappings and ACKs for unit tests of policies. Virtual time only.
+//! Hand-built views, mappings and ACKs for unit tests of policies, in virtual time only.
 
 use marline_policy::{
     AckSample, AddressId, AddressPairFault, DataRange, Decision, Dsn, Eligibility, Forecast,
@@ -7,10 +7,10 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// The MSS of every subflow here, bytes.
+/// The MSS of every subflow here, in bytes.
 pub const MSS: u32 = 1_000;
 
-/// So many milliseconds.
+/// A duration of `n` milliseconds.
 #[must_use]
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -51,63 +51,63 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
     }
 }
 
-/// The same with a full window.
+/// The view with a full window.
 #[must_use]
 pub fn full(view: SubflowView) -> SubflowView {
     SubflowView { eligibility: Eligibility::CwndLimited, ..view }
 }
 
-/// The same while the pacer holds it back.
+/// The view while its pacer delays sending.
 #[must_use]
 pub fn paced(view: SubflowView, until_ms: u64) -> SubflowView {
     let until = Instant::from_millis(until_ms);
     SubflowView { eligibility: Eligibility::PacingLimited(until), ..view }
 }
 
-/// The same when it cannot carry data any more.
+/// The view when it can no longer carry data.
 #[must_use]
 pub fn gone(view: SubflowView) -> SubflowView {
     SubflowView { eligibility: Eligibility::NotUsable, ..view }
 }
 
-/// The same as a backup.
+/// The view as a backup.
 #[must_use]
 pub fn backup(view: SubflowView) -> SubflowView {
     SubflowView { backup: true, ..view }
 }
 
-/// After a timeout.
+/// Health after a timeout.
 pub const SILENT: Health =
     Health::Silent { since: Instant::ZERO, cause: SilenceCause::RetransmissionTimeout };
 
-/// On a bad address pair, and heard.
+/// Health on a bad address pair that still receives.
 pub const DOUBTFUL: Health =
     Health::Doubtful { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
 
-/// On a bad address pair, and not heard since something timed out.
+/// Health on a bad address pair that has received nothing since a timeout.
 pub const SILENT_ON_BAD_PAIR: Health =
     Health::Silent { since: Instant::ZERO, cause: SilenceCause::BadAddressPair };
 
-/// The same after a timeout; last heard at this time.
+/// The view after a timeout, last heard at this time.
 #[must_use]
 pub fn silent(view: SubflowView, heard_ms: u64) -> SubflowView {
     let last_heard_at = Instant::from_millis(heard_ms);
     SubflowView { health: SILENT, last_heard_at, ..view }
 }
 
-/// The same on a bad address pair, and heard.
+/// The view on a bad address pair that still receives.
 #[must_use]
 pub fn doubtful(view: SubflowView) -> SubflowView {
     SubflowView { health: DOUBTFUL, ..view }
 }
 
-/// Data from `start` on, up to `end`.
+/// The range `start..end`.
 #[must_use]
 pub fn range(start: u64, end: u64) -> DataRange {
     DataRange::new(Dsn(start), Dsn(end))
 }
 
-/// The subflows of these numbers.
+/// The set of these subflows.
 #[must_use]
 pub fn set(ids: &[u8]) -> SubflowSet {
     let mut set = SubflowSet::EMPTY;
@@ -115,7 +115,7 @@ pub fn set(ids: &[u8]) -> SubflowSet {
     set
 }
 
-/// The decision to send this range there.
+/// The decision to send this range on this subflow.
 #[must_use]
 pub fn send(id: u8, start: u64, end: u64) -> Decision {
     Decision::Send { subflow: SubflowId(id), range: range(start, end) }
@@ -126,24 +126,24 @@ pub fn send(id: u8, start: u64, end: u64) -> Decision {
 pub struct Stream {
     /// Outstanding data and the subflows that carried it.
     pub mappings: Vec<Mapping>,
-    /// Everything below is acknowledged.
+    /// All data before this is acknowledged.
     pub data_una: u64,
-    /// Everything below was written by the application.
+    /// All data before this was written by the application.
     pub written: u64,
-    /// The peer's window and the send buffer.
+    /// Size of the peer's window and of the send buffer.
     pub window: u64,
-    /// The peer understands repairs.
+    /// The peer supports repairs.
     pub repairs: bool,
 }
 
 impl Stream {
-    /// A stream of this many bytes, none of which has been sent.
+    /// A stream of `written` bytes, none of which has been sent.
     #[must_use]
     pub fn new(written: u64) -> Self {
         Stream { written, window: 100 << 20, ..Stream::default() }
     }
 
-    /// Everything below was sent.
+    /// End of the data sent so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.mappings.last().map_or(self.data_una, |m| m.range.end.0)
@@ -172,7 +172,7 @@ impl Stream {
         }
     }
 
-    /// DATA_ACK up to `una`.
+    /// Receives a DATA_ACK up to `una`.
     pub fn ack(&mut self, una: u64) {
         self.data_una = self.data_una.max(una.min(self.sent()));
         self.mappings.retain(|m| m.range.end.0 > self.data_una);
@@ -181,10 +181,10 @@ impl Stream {
         }
     }
 
-    /// A subflow that carried it acknowledged or SACKed this.
+    /// Marks a range as acknowledged or SACKed by a subflow that carried it.
     ///
     /// # Panics
-    /// Part of a mapping: of views, whole ones are delivered.
+    /// If the range covers only part of a mapping, because views deliver whole ones.
     pub fn deliver(&mut self, range: DataRange) {
         for mapping in &mut self.mappings {
             if !mapping.range.intersection(&range).is_empty() {
@@ -197,7 +197,7 @@ impl Stream {
     /// Checks a decision as the core does and applies one segment of it. Returns the bytes sent.
     ///
     /// # Panics
-    /// A decision that the core would refuse.
+    /// If the core would reject the decision.
     pub fn apply(&mut self, id: SubflowId, wanted: DataRange) -> DataRange {
         assert!(!wanted.is_empty(), "an empty range");
         if wanted.start == self.unsent().start {
@@ -264,7 +264,7 @@ impl MappingIndex for Stream {
 /// Calls the scheduler until it waits; returns the data and subflow of each decision, in order.
 ///
 /// # Panics
-/// A scheduler that never waits, or whose decision the core would refuse.
+/// If the scheduler never waits, or the core would reject a decision.
 pub fn drain(
     scheduler: &mut dyn marline_policy::Scheduler,
     stream: &mut Stream,
@@ -279,7 +279,7 @@ pub fn drain(
     sent
 }
 
-/// An ACK of `delivered` bytes for a sender whose window is the limit.
+/// An ACK of `delivered` bytes for a sender limited by its window.
 #[must_use]
 pub fn ack(now: Instant, delivered: u64, in_flight: u64, rtt: Duration) -> AckSample {
     AckSample {
@@ -298,10 +298,10 @@ pub fn ack(now: Instant, delivered: u64, in_flight: u64, rtt: Duration) -> AckSa
     }
 }
 
-/// A sender that always fills its window: each round trip, one ACK per segment.
+/// A sender that always fills its window: one ACK per segment in each round trip.
 #[derive(Debug)]
 pub struct Bulk {
-    /// Virtual time: that of the latest ACK.
+    /// Virtual time of the latest ACK.
     pub now: Instant,
     /// The round trip time.
     pub rtt: Duration,
@@ -310,13 +310,13 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// A sender whose round trips take so long.
+    /// A sender with this round trip time.
     #[must_use]
     pub fn new(rtt_ms: u64) -> Self {
         Bulk { now: Instant::from_secs(1), rtt: ms(rtt_ms), total: 0 }
     }
 
-    /// One round trip at the window that `cc` has at its beginning.
+    /// One round trip with the window that `cc` has at its start.
     pub fn round(&mut self, cc: &mut dyn marline_policy::CongestionController) {
         let window = cc.window();
         let segments = (window / u64::from(MSS)).max(1);

@@ -1,11 +1,9 @@
-//! Checker for captures of Multipath TCP between any two stacks: everything that can be recomputed
-//! is, from the packets alone.
+//! Checks captures of Multipath TCP between any two stacks: recomputes everything that the packets alone allow.
 //!
-//! Wireshark knows the options but verifies neither HMACs nor DSS checksums. Here the keys of the
-//! handshake give tokens and HMACs (RFC 8684 sections 3.1, 3.2, 3.4.1), the mappings give each
-//! byte's data sequence number and the checksum over it (3.3.1), and a byte that was sent twice, on
-//! whatever subflows, must be the same both times. A capture that stops early leaves things
-//! unchecked, never wrong.
+//! Wireshark decodes the options but verifies neither HMACs nor DSS checksums. Here the keys of the handshake give
+//! tokens and HMACs (RFC 8684 sections 3.1, 3.2, 3.4.1). The mappings give each byte's data sequence number and
+//! checksum (3.3.1). A byte sent twice, on any subflows, must be the same both times. If a capture stops early, some
+//! things stay unchecked, but none is reported as wrong.
 
 mod connection;
 mod fast_join;
@@ -24,28 +22,28 @@ use marline_wire::{
 use connection::{Connection, Flow, Join};
 pub use reader::ReadError;
 
-/// Wrong things that are kept with their frame.
+/// Maximum number of faults that are stored.
 const MAX_FAULTS: usize = 32;
 
 /// Findings: the number of checks by kind, and the errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Checks by name: right, wrong.
+    /// Number of correct and wrong results per check.
     pub checks: BTreeMap<&'static str, (u64, u64)>,
-    /// Things seen that are neither.
+    /// Observations that are neither correct nor wrong.
     pub seen: BTreeMap<&'static str, u64>,
-    /// The first wrong ones: capture file and frame in it, counted from 1, and what.
+    /// The first faults: capture file, frame number (counted from 1) and description.
     pub faults: Vec<String>,
 }
 
 impl Findings {
-    /// Nothing wrong.
+    /// Whether no check failed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.checks.values().all(|(_, wrong)| *wrong == 0)
     }
 
-    /// How often this was checked and found right.
+    /// Number of correct results of a check.
     #[must_use]
     pub fn right(&self, check: &str) -> u64 {
         self.checks.get(check).map_or(0, |(right, _)| *right)
@@ -95,14 +93,14 @@ impl fmt::Display for FrameRef {
 /// Checks one or more captures (pcap or pcapng) of the same connections, taken at the same host.
 ///
 /// # Errors
-/// One of them is no capture, or of a link layer that is not known. One that is cut short in the
-/// middle of a packet is read up to there.
+/// If one of them is not a capture or has an unknown link layer. A capture truncated within a packet is read up to
+/// there.
 pub fn check(captures: &[&[u8]]) -> Result<Findings, ReadError> {
     let mut packets = Vec::new();
     for (file, bytes) in captures.iter().enumerate() {
         packets.extend(reader::read(file, bytes)?);
     }
-    // Stable: what one clock tick holds stays in the order of its file.
+    // A stable sort: packets with the same timestamp keep the order of their file.
     packets.sort_by_key(|packet| packet.time_ns);
     let mut tap = Wiretap::default();
     for packet in &packets {
@@ -112,7 +110,7 @@ pub fn check(captures: &[&[u8]]) -> Result<Findings, ReadError> {
     Ok(tap.findings)
 }
 
-/// What is known so far.
+/// State of the check.
 #[derive(Debug, Default)]
 struct Wiretap<'a> {
     findings: Findings,

@@ -1,28 +1,27 @@
-//! Budget of extra bytes: what copies may cost, over the last ten seconds.
+//! Budget for extra bytes: how much copies may cost within ten seconds.
 //!
-//! *Problem.* Copies make the tail short and the bill long. A share of the payload alone forbids copies to a
-//! flow of small messages, where they cost next to nothing and help most; a rate alone is nothing beside
-//! bulk.
+//! *Problem.* Copies shorten the tail of the latency distribution but cost bytes. A limit that is only a share of the
+//! payload forbids copies to a flow of small messages, where they cost next to nothing and help most. A limit that is
+//! only a rate is negligible beside bulk traffic.
 //!
-//! *How.* Of what left within the last [`WINDOW`] the copies may be [`BudgetConfig::share`] of the new data,
-//! or [`BudgetConfig::rate`] times the window, whichever is more. Counted in slots of two seconds, so
-//! that what is spent now can not be spent again for ten seconds, however it comes. Whoever asks gets the share that is
-//! spent, and sets the price of the next copy by it.
+//! *How.* Within the last [`WINDOW`], copies may use [`BudgetConfig::share`] of the new data sent, or
+//! [`BudgetConfig::rate`] times the window, whichever is more. Bytes are counted in slots of two seconds, so what is
+//! spent now stays spent for ten seconds. Callers get the spent share and derive the price of the next copy from it.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Time over which is counted.
+/// Time over which bytes are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Slots of that time.
+/// Number of slots in the window.
 const SLOTS: usize = 5;
 const SLOT: Duration = Duration::from_secs(2);
 
-/// What copies may cost.
+/// Limits for copies.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct BudgetConfig {
-    /// Share of the new data, 0 and more; infinite: whatever copies cost, nothing of it is spent.
+    /// Share of the new data, 0 or more. With infinity nothing counts as spent, however much copies cost.
     pub share: f64,
-    /// What is free whatever the data is.
+    /// Rate that is always allowed, however little new data there is.
     pub rate: Rate,
 }
 
@@ -37,22 +36,22 @@ impl BudgetConfig {
 }
 
 impl Default for BudgetConfig {
-    /// A quarter, or 16 kB a second.
+    /// 25 % or 16 kB/s.
     fn default() -> Self {
         BudgetConfig { share: 0.25, rate: Rate::from_bits_per_s(128_000) }
     }
 }
 
-/// New data and copies of the last ten seconds.
+/// New data and copies within the last ten seconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budget {
-    /// New data and copies by slot, 64-byte units.
+    /// New data and copies per slot, in units of 64 bytes.
     slots: [(u32, u32); SLOTS],
-    /// Number of the slot that runs.
+    /// Number of the current slot.
     slot: u32,
 }
 
-/// Bytes of a unit.
+/// Bytes per unit.
 const UNIT: u64 = 64;
 
 fn units(bytes: u64) -> u32 {
@@ -77,19 +76,19 @@ impl Budget {
         &mut self.slots[self.slot as usize % SLOTS]
     }
 
-    /// New data was given to a subflow, or a datagram to a path.
+    /// New data was given to a subflow, or a new datagram to a path.
     pub(crate) fn on_new(&mut self, now: Instant, bytes: u64) {
         let slot = self.current(now);
         slot.0 = slot.0.saturating_add(units(bytes));
     }
 
-    /// A copy was.
+    /// A copy was given to a subflow or path.
     pub(crate) fn on_copy(&mut self, now: Instant, bytes: u64) {
         let slot = self.current(now);
         slot.1 = slot.1.saturating_add(units(bytes));
     }
 
-    /// Bytes that copies may take within the window.
+    /// Bytes that copies may use within the window.
     fn whole(&mut self, now: Instant, config: &BudgetConfig) -> u64 {
         self.turn_to(now);
         let new: u64 = self.slots.iter().map(|slot| u64::from(slot.0)).sum();
@@ -97,7 +96,7 @@ impl Budget {
         share.max(config.rate.bytes_in(WINDOW))
     }
 
-    /// Share of them that is spent: 1 is all, and it may be more.
+    /// Spent share of these bytes; may exceed 1.
     pub(crate) fn spent(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
         if config.share.is_infinite() {
             return 0.0;
@@ -121,7 +120,7 @@ mod tests {
         budget.on_copy(at(500), 160_000);
         assert_eq!(budget.spent(at(9_900), &config), 1.0);
         assert_eq!(budget.spent(at(10_000), &config), 0.0);
-        // A quarter of a megabyte and of another one that is forgotten after its time.
+        // A quarter of 1 MB, and of another one that will expire later.
         budget.on_new(at(10_000), 1_000_000);
         budget.on_new(at(13_000), 1_000_000);
         budget.on_copy(at(13_000), 250_000);

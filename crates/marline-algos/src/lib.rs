@@ -1,10 +1,10 @@
 //! Marline's built-in algorithms, one file each, and the registry they are chosen from.
 //!
-//! Everything here is a policy in the sense of `marline-policy`: it reads what the core measured
-//! and answers with a decision. Nothing here depends on packets, sockets or clocks, and the core
-//! does not refer to these policies by name. External policies are on the same footing as the
-//! built-in ones: register one in a [`Registry`] and choose it by name (docs/research/policies.md). The
-//! policies of the papers are of this kind; they are in the crate `marline-research`.
+//! Every algorithm here is a policy in the sense of `marline-policy`: it reads what the core measured and returns
+//! decisions. Nothing here depends on packets, sockets or clocks, and the core does not refer to these policies by
+//! name. External policies have the same status as built-in ones: register one in a [`Registry`] and choose it by name
+//! (docs/research/policies.md). The policies of the papers, in the crate `marline-research`, are registered in this
+//! way.
 //!
 //! | kind | module | default |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | loss recovery | [`recovery`] | `rack-tlp` |
 //! | datagram policy | [`datagrams`] | `auto` |
 //!
-//! docs/concepts/policy-list.md has all names with their parameters and defaults.
+//! docs/concepts/policy-list.md lists all names with their parameters and defaults.
 
 #![forbid(unsafe_code)]
 

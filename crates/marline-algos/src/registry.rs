@@ -1,4 +1,4 @@
-//! Policy registry: factories by spec, with built-in and user-defined policies on the same footing.
+//! Policy registry: factories by spec, with the same status for built-in and user-defined policies.
 
 mod built_in;
 mod kind;
@@ -31,8 +31,8 @@ use crate::schedulers::copies::{CopyRule, WithCopies};
 use crate::schedulers::{Auto, MinRtt};
 use crate::slow_start::SlowStartKind;
 
-/// Policies by spec: `name`, `name,key=value,...`, and for schedulers and congestion controls with
-/// wrappers: `name+wrapper,key=value`. [`Registry::default`] knows the built-in ones.
+/// Policies by spec: `name` or `name,key=value,...`. Schedulers and congestion controls also accept wrappers:
+/// `name+wrapper,key=value`. [`Registry::default`] contains the built-in ones.
 #[derive(Clone, Debug)]
 pub struct Registry {
     schedulers: Table<dyn SchedulerFactory>,
@@ -42,9 +42,9 @@ pub struct Registry {
     datagrams: Table<dyn DatagramPolicyFactory>,
 }
 
-/// Policies without parameters.
+/// Registration of policies without parameters.
 impl Registry {
-    /// A registry that knows nothing.
+    /// An empty registry.
     #[must_use]
     pub const fn empty() -> Self {
         Registry {
@@ -59,7 +59,7 @@ impl Registry {
     /// Adds a scheduler under its factory's name.
     ///
     /// # Errors
-    /// If another scheduler has the name, or if it is no good name.
+    /// If another scheduler has the name, or if the name is invalid.
     pub fn register_scheduler(
         &mut self,
         factory: impl SchedulerFactory + 'static,
@@ -71,7 +71,7 @@ impl Registry {
     /// Adds a path manager under its factory's name.
     ///
     /// # Errors
-    /// If another path manager has the name, or if it is no good name.
+    /// If another path manager has the name, or if the name is invalid.
     pub fn register_path_manager(
         &mut self,
         factory: impl PathManagerFactory + 'static,
@@ -83,7 +83,7 @@ impl Registry {
     /// Adds a congestion control under its factory's name.
     ///
     /// # Errors
-    /// If another congestion control has the name, or if it is no good name.
+    /// If another congestion control has the name, or if the name is invalid.
     pub fn register_congestion(
         &mut self,
         factory: impl CongestionFactory + 'static,
@@ -95,7 +95,7 @@ impl Registry {
     /// Adds a loss recovery under its factory's name.
     ///
     /// # Errors
-    /// If another loss recovery has the name, or if it is no good name.
+    /// If another loss recovery has the name, or if the name is invalid.
     pub fn register_recovery(
         &mut self,
         factory: impl RecoveryFactory + 'static,
@@ -107,7 +107,7 @@ impl Registry {
     /// Adds a datagram policy under its factory's name.
     ///
     /// # Errors
-    /// If another datagram policy has the name, or if it is no good name.
+    /// If another datagram policy has the name, or if the name is invalid.
     pub fn register_datagram_policy(
         &mut self,
         factory: impl DatagramPolicyFactory + 'static,
@@ -117,8 +117,8 @@ impl Registry {
     }
 }
 
-/// Policies with parameters, and wrappers. `read` is called when a spec is looked up: it reads
-/// its parameters and returns what builds one per connection or subflow.
+/// Registration of policies with parameters, and of wrappers. `read` is called when a spec is looked up. It reads the
+/// parameters and returns a closure that builds one policy per connection or subflow.
 impl Registry {
     /// Adds a scheduler with parameters.
     ///
@@ -138,7 +138,7 @@ impl Registry {
     /// ```
     ///
     /// # Errors
-    /// If another scheduler has the name, or if it is no good name.
+    /// If another scheduler has the name, or if the name is invalid.
     pub fn register_scheduler_with<B>(
         &mut self,
         name: &str,
@@ -153,8 +153,7 @@ impl Registry {
         })
     }
 
-    /// Adds a wrapper, which builds a scheduler around another one. Chosen by
-    /// `scheduler+name,key=value`.
+    /// Adds a wrapper, which builds a scheduler around another one. Users choose it by `scheduler+name,key=value`.
     ///
     /// # Errors
     /// If another wrapper has the name, or if the name is invalid.
@@ -172,11 +171,11 @@ impl Registry {
         })
     }
 
-    /// Adds a rule for copies as a scheduler over the one for new data that it brings, and under the same name as a
-    /// wrapper around any.
+    /// Adds a rule for copies twice under the same name: as a scheduler, on top of its own scheduler for new data, and
+    /// as a wrapper around any scheduler.
     ///
     /// # Errors
-    /// If another scheduler or wrapper has the name, or if it is no good name.
+    /// If another scheduler or wrapper has the name, or if the name is invalid.
     pub fn register_copies<R: CopyRule + 'static>(
         &mut self,
         name: &str,
@@ -198,7 +197,7 @@ impl Registry {
     /// Adds a path manager with parameters.
     ///
     /// # Errors
-    /// If another path manager has the name, or if it is no good name.
+    /// If another path manager has the name, or if the name is invalid.
     pub fn register_path_manager_with<B>(
         &mut self,
         name: &str,
@@ -213,11 +212,10 @@ impl Registry {
         })
     }
 
-    /// Adds a congestion control with parameters; `read` returns a closure over MSS, initial window
-    /// (bytes) and time.
+    /// Adds a congestion control with parameters. `read` returns a closure over MSS, initial window (bytes) and time.
     ///
     /// # Errors
-    /// If another congestion control has the name, or if it is no good name.
+    /// If another congestion control has the name, or if the name is invalid.
     pub fn register_congestion_with<B>(
         &mut self,
         name: &str,
@@ -232,8 +230,8 @@ impl Registry {
         })
     }
 
-    /// Adds a wrapper around congestion controls: a closure over the inner one and the MSS. Chosen by
-    /// `cubic+name,key=value`.
+    /// Adds a wrapper around congestion controls. `read` returns a closure over the inner one and the MSS. Users choose
+    /// it by `cubic+name,key=value`.
     ///
     /// # Errors
     /// If another wrapper has the name, or if the name is invalid.
@@ -261,7 +259,7 @@ impl Registry {
     /// Adds a loss recovery with parameters.
     ///
     /// # Errors
-    /// If another loss recovery has the name, or if it is no good name.
+    /// If another loss recovery has the name, or if the name is invalid.
     pub fn register_recovery_with<B>(
         &mut self,
         name: &str,
@@ -279,7 +277,7 @@ impl Registry {
     /// Adds a datagram policy with parameters.
     ///
     /// # Errors
-    /// If another datagram policy has the name, or if it is no good name.
+    /// If another datagram policy has the name, or if the name is invalid.
     pub fn register_datagram_policy_with<B>(
         &mut self,
         name: &str,
@@ -295,12 +293,12 @@ impl Registry {
     }
 }
 
-/// Choosing.
+/// Lookup by spec.
 impl Registry {
     /// The scheduler that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn scheduler(&self, spec: &str) -> Result<Arc<dyn SchedulerFactory>, PolicyError> {
         self.schedulers.get(spec)
     }
@@ -308,7 +306,7 @@ impl Registry {
     /// The path manager that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn path_manager(&self, spec: &str) -> Result<Arc<dyn PathManagerFactory>, PolicyError> {
         self.path_managers.get(spec)
     }
@@ -316,7 +314,7 @@ impl Registry {
     /// The congestion control that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn congestion(&self, spec: &str) -> Result<Arc<dyn CongestionFactory>, PolicyError> {
         self.congestions.get(spec)
     }
@@ -324,7 +322,7 @@ impl Registry {
     /// The loss recovery that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn recovery(&self, spec: &str) -> Result<Arc<dyn RecoveryFactory>, PolicyError> {
         self.recoveries.get(spec)
     }
@@ -332,7 +330,7 @@ impl Registry {
     /// The datagram policy that a spec describes.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those that are.
+    /// If a name, key or value is unknown. The error lists the known ones.
     pub fn datagram_policy(
         &self,
         spec: &str,
@@ -340,7 +338,7 @@ impl Registry {
         self.datagrams.get(spec)
     }
 
-    /// All names of a kind, sorted.
+    /// All policy names of a kind, sorted.
     #[must_use]
     pub fn names(&self, kind: PolicyKind) -> Vec<&str> {
         match kind {
@@ -354,7 +352,7 @@ impl Registry {
         }
     }
 
-    /// The parameters of a policy, in the order it reads them; `None` if the name is not known.
+    /// The parameters of a policy, in the order it reads them; `None` if the name is unknown.
     #[must_use]
     pub fn parameters(&self, kind: PolicyKind, name: &str) -> Option<Vec<ParameterInfo>> {
         match kind {
@@ -368,10 +366,10 @@ impl Registry {
         }
     }
 
-    /// The four choices of a connection, by spec.
+    /// The policies of a connection by spec.
     ///
     /// # Errors
-    /// The first one that cannot be chosen.
+    /// For the first spec that is not valid.
     pub fn policy_set(
         &self,
         scheduler: &str,
@@ -409,10 +407,10 @@ pub fn default_policies() -> PolicySet {
     }
 }
 
-/// What plain stacks for Multipath TCP ship: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
+/// The policies of typical Multipath TCP stacks: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
 ///
-/// These send each byte once and go by nothing but round trips and windows, so that a script of segments can
-/// say what comes next. Tests of the protocol stand on them, and comparisons have them beside the default.
+/// They send each byte once and depend only on round trips and windows, so a script of segments can predict what
+/// follows. Protocol tests use them, and comparisons run them beside the default.
 #[must_use]
 pub fn reference_policies() -> PolicySet {
     PolicySet {

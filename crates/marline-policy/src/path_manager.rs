@@ -1,4 +1,4 @@
-//! Path manager interface: the decision which subflows exist.
+//! Path manager interface: which subflows exist.
 
 use core::fmt::Debug;
 use core::net::SocketAddr;
@@ -11,41 +11,41 @@ use crate::{AddressId, PathCost, SilenceCause, SubflowId, SubflowView};
 /// Role of this side in the connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It sent the first SYN.
+    /// The side that sent the first SYN.
     Client,
-    /// It answered it.
+    /// The side that answered it.
     Server,
 }
 
-/// A local address the connection may use. Flags as in the kernel's `ip mptcp endpoint`.
+/// A local address that the connection may use. The flags match those of the kernel's `ip mptcp endpoint`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     /// Address id, unique in the connection.
     pub id: AddressId,
-    /// The address; port 0 lets the core choose one.
+    /// The address; with port 0 the core chooses a port.
     pub address: SocketAddr,
-    /// Remote address to use from this address, if not every known one (`--path LOCAL=REMOTE`). A
-    /// subflow opened from this address goes there, whatever address id the action names; a pinned
-    /// address the peer did not announce is requested as id 0.
+    /// The only remote address to use from this address (`--path LOCAL=REMOTE`); `None` allows every known one. A
+    /// subflow opened from this address goes there, whatever address id the action names. If the peer did not announce
+    /// it, the join names id 0.
     pub remote: Option<SocketAddr>,
-    /// IPv4 addresses are reached from it below this prefix (NAT64), as its network has only IPv6.
+    /// NAT64 prefix under which IPv4 addresses are reachable from here, if the network has only IPv6.
     pub nat64: Option<Prefix64>,
-    /// Subflows from it carry data only if nothing else can.
+    /// Subflows from the address carry data only if no others can.
     pub backup: bool,
     /// Announce it to the peer (ADD_ADDR).
     pub signal: bool,
     /// Open subflows from it.
     pub subflow: bool,
-    /// It exists now.
+    /// The address currently exists.
     pub up: bool,
-    /// What using it costs.
+    /// Cost of using the address.
     pub cost: PathCost,
-    /// Number of the interface: addresses with the same number share a radio or a line. 0: unknown.
+    /// Interface number: addresses with the same number share a radio or a line. 0 if unknown.
     pub link: u32,
 }
 
 impl LocalAddress {
-    /// An address that exists and from which subflows are opened; it costs nothing, and its interface is unknown.
+    /// An address that exists and allows subflows. It costs nothing, and its interface is unknown.
     #[must_use]
     pub const fn new(id: AddressId, address: SocketAddr) -> LocalAddress {
         LocalAddress {
@@ -62,8 +62,8 @@ impl LocalAddress {
         }
     }
 
-    /// Where packets from here to a remote address go: there, or where this network translates it. `None`: there is
-    /// no way from here, as it is of another family.
+    /// Destination of packets from here to `remote`: the address itself, or its NAT64 translation. `None` if `remote`
+    /// cannot be reached because it belongs to the other address family.
     #[must_use]
     pub fn way_to(&self, remote: SocketAddr) -> Option<SocketAddr> {
         let translated = match self.nat64 {
@@ -73,14 +73,14 @@ impl LocalAddress {
         (translated.is_ipv4() == self.address.is_ipv4()).then_some(translated)
     }
 
-    /// The remote address to which packets from here to `to` come: the inverse of [`way_to`](Self::way_to).
+    /// The remote address that packets sent from here to `to` reach: the inverse of [`way_to`](Self::way_to).
     #[must_use]
     pub fn end_of_way(&self, to: SocketAddr) -> SocketAddr {
         self.nat64.map_or(to, |prefix| prefix.translate_back(to))
     }
 }
 
-/// A remote address the peer announced, or that of the initial subflow (id 0).
+/// A remote address that the peer announced, or that of the initial subflow (id 0).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
     /// Address id given by the peer.
@@ -92,7 +92,7 @@ pub struct RemoteAddress {
 /// The two ends of a subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SubflowPath {
-    /// Its slot.
+    /// Slot of the subflow.
     pub id: SubflowId,
     /// Local end.
     pub local: SocketAddr,
@@ -115,20 +115,19 @@ pub struct PathContext<'a> {
     pub role: Role,
     /// Local addresses, up or not.
     pub local: &'a [LocalAddress],
-    /// Remote addresses known.
+    /// Known remote addresses.
     pub remote: &'a [RemoteAddress],
     /// The peer forbids joins to the address of the initial subflow (flag C).
     pub deny_join_id0: bool,
     /// Existing subflows, handshakes included.
     pub paths: &'a [SubflowPath],
-    /// Their measurements, established ones only.
+    /// Measurements of the established subflows.
     pub subflows: &'a [SubflowView],
-    /// Subflows the connection may have at once.
+    /// Maximum number of simultaneous subflows.
     pub max_subflows: usize,
-    /// Some data is not DATA_ACKed yet.
+    /// Some data is not yet DATA_ACKed.
     pub data_waits: bool,
-    /// The peer follows our choice of subflow (as negotiated); otherwise MP_PRIO is the way to
-    /// influence it.
+    /// The peer follows our choice of subflow (as negotiated). Otherwise only MP_PRIO influences it.
     pub followed: bool,
 }
 
@@ -138,9 +137,9 @@ pub struct PathContext<'a> {
 pub enum PathEvent {
     /// Joins are possible from now on (RFC 8684: fully established).
     Established,
-    /// A local address appeared.
+    /// A local address became available.
     LocalUp(AddressId),
-    /// A local address went away; its subflows are closing.
+    /// A local address disappeared; its subflows are closing.
     LocalDown(AddressId),
     /// The peer announced an address.
     Announced(AddressId),
@@ -148,51 +147,49 @@ pub enum PathEvent {
     Removed(AddressId),
     /// A subflow is established.
     SubflowUp(SubflowId),
-    /// A subflow is gone, with its ends.
+    /// A subflow is gone.
     SubflowDown {
-        /// Slot it had.
+        /// The slot that it used.
         id: SubflowId,
-        /// Local end.
+        /// Local address id.
         local: AddressId,
-        /// Remote end.
+        /// Remote address id.
         remote: AddressId,
-        /// It was established once; `false` means the join failed.
+        /// The subflow had been established; `false` means that the join failed.
         was_established: bool,
     },
-    /// The peer changed a subflow's priority, or we did.
+    /// The peer or this side changed a subflow's priority.
     Priority {
         /// The subflow.
         id: SubflowId,
-        /// Backup now.
+        /// The subflow is now a backup.
         backup: bool,
     },
-    /// A subflow is [silent](crate::Health::Silent), and its outstanding data goes out on others, until
-    /// something is received on it.
+    /// A subflow is [silent](crate::Health::Silent). Until something is received on it, its outstanding data is sent on
+    /// other subflows.
     Suspected(SubflowId),
-    /// Its retransmissions stay unanswered too, and it is the only subflow. The path may still work
-    /// with other ports, for example behind a NAT that has lost this translation and drops unknown
-    /// packets.
+    /// The retransmissions of the only subflow stay unanswered, too. The path may still work with other ports, for
+    /// example behind a NAT that has lost this translation and drops unknown packets.
     Stuck(SubflowId),
-    /// Something was received on it again.
+    /// A silent subflow received something.
     HeardAgain(SubflowId),
-    /// The path health monitor's verdict on a subflow's address pair changed
+    /// The path health monitor changed its verdict on a subflow's address pair
     /// ([`Health::Doubtful`](crate::Health::Doubtful) while something is received).
     AddressPair {
         /// The subflow.
         id: SubflowId,
-        /// Bad from now on.
+        /// The pair is bad from now on.
         bad: bool,
     },
-    /// What its radio's signal says of a subflow's path changed ([`PathCost::fading`]).
+    /// The radio signal of a subflow's path started or stopped fading ([`PathCost::fading`]).
     Fading {
         /// The subflow.
         id: SubflowId,
-        /// It will soon be gone.
+        /// The path will soon be gone.
         fading: bool,
     },
-    /// Data or an answer is due from the peer, and nothing arrives on this subflow; reported only
-    /// while there is a local address without a subflow. The subflow is
-    /// [silent](crate::Health::Silent) until something is received on it.
+    /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while some local
+    /// address has no subflow. The subflow is [silent](crate::Health::Silent) until something is received on it.
     Silent {
         /// The subflow.
         id: SubflowId,
@@ -202,8 +199,8 @@ pub enum PathEvent {
 }
 
 impl PathEvent {
-    /// Whether the event concerns the quality of a subflow rather than its existence. A manager
-    /// that keeps all subflows open may ignore such events.
+    /// Whether the event concerns the quality of a subflow rather than its existence. A manager that keeps all subflows
+    /// open may ignore such events.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
         use PathEvent::{AddressPair, Fading, HeardAgain, Silent, Suspected};
@@ -221,15 +218,15 @@ pub enum PathAction {
         local: AddressId,
         /// Remote address.
         remote: AddressId,
-        /// With the backup flag.
+        /// Open it as a backup.
         backup: bool,
-        /// Urgent: where negotiated, the SYN carries data or says what to send again (Fast JOIN);
-        /// otherwise, or after that was refused, an ordinary MP_JOIN is used.
+        /// Urgent. If negotiated, the SYN carries data or a list of what to retransmit (Fast JOIN). Otherwise, or after
+        /// the peer refused that, an ordinary MP_JOIN is used.
         fast: bool,
     },
-    /// Probe a subflow with an empty segment that TCP answers at once. An answer ends its silence.
+    /// Probe a subflow with an empty segment that TCP answers at once. An answer ends the silence.
     Probe(SubflowId),
-    /// Close a subflow; data it carried is sent elsewhere.
+    /// Close a subflow. Its outstanding data is sent on others.
     CloseSubflow(SubflowId),
     /// Announce a local address (ADD_ADDR, repeated until echoed).
     Announce(AddressId),
@@ -239,29 +236,29 @@ pub enum PathAction {
     SetBackup {
         /// The subflow.
         id: SubflowId,
-        /// Backup from now on.
+        /// The subflow is a backup from now on.
         backup: bool,
     },
 }
 
 /// Decides which subflows to open, close, announce and prefer.
 pub trait PathManager: Debug + Send {
-    /// Notifies the manager of an event; it may have actions afterwards.
+    /// Handles an event. Actions may be available from `poll_action` afterwards.
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>);
 
-    /// Whether to accept a peer's join from this address.
+    /// Whether to accept a join that the peer sends from this address.
     fn accepts_join(&mut self, _from: SocketAddr, _cx: &PathContext<'_>) -> bool {
         true
     }
 
-    /// The next requested action.
+    /// The next requested action, or `None` when there are no more.
     fn poll_action(&mut self) -> Option<PathAction>;
 
-    /// When it wants to be called again.
+    /// When to call [`on_timeout`](Self::on_timeout).
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Called when that time is reached.
+    /// Called when [`next_timeout`](Self::next_timeout) is reached.
     fn on_timeout(&mut self, _cx: &PathContext<'_>) {}
 }

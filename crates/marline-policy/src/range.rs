@@ -1,8 +1,7 @@
 //! Positions and ranges in the two sequence spaces, unwrapped to 64 bits.
 //!
-//! On the wire both spaces wrap and start at a random number. Inside, every position counts from
-//! the start of its stream, so ordinary comparison works and nothing wraps; the core converts at
-//! the edge.
+//! On the wire, both spaces wrap and start at a random number. Inside Marline, every position counts from the start of
+//! its stream, so it never wraps and ordinary comparison works. The core converts at the boundary.
 
 use core::fmt;
 
@@ -15,7 +14,7 @@ pub struct Dsn(pub u64);
 pub struct Ssn(pub u64);
 
 impl Dsn {
-    /// `n` bytes further.
+    /// The position `n` bytes later.
     #[must_use]
     pub const fn plus(self, n: u64) -> Dsn {
         Dsn(self.0 + n)
@@ -29,7 +28,7 @@ impl Dsn {
 }
 
 impl Ssn {
-    /// `n` octets further.
+    /// The position `n` octets later.
     #[must_use]
     pub const fn plus(self, n: u64) -> Ssn {
         Ssn(self.0 + n)
@@ -76,13 +75,13 @@ impl DataRange {
         self.end.since(self.start)
     }
 
-    /// Whether it holds nothing.
+    /// Whether the range is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.end.0 <= self.start.0
     }
 
-    /// The part both ranges share; empty if none.
+    /// The part that both ranges share; empty if they are disjoint.
     #[must_use]
     pub fn intersection(&self, other: &DataRange) -> DataRange {
         DataRange::new(self.start.max(other.start), self.end.min(other.end))

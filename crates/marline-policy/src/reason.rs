@@ -1,16 +1,16 @@
-//! Record of a scheduler's decision: what was decided, why, and everything it followed from.
+//! Records a scheduler's decision: what was decided, why, and all inputs of the decision.
 //!
-//! *Problem.* Why a path was taken or a copy made cannot be told afterwards from what went out: by then
-//! the forecasts are others. And a log that is written beside the decisions says in time something else than they do.
+//! *Problem.* The packets sent do not show why a path was chosen or a copy made, because the forecasts have changed by
+//! then. A log written separately from the decision code eventually disagrees with it.
 //!
-//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::of`] lets the scheduler decide, with an index
-//! of mappings that notes what it is asked and what it answers; [`Inputs::replay`] lets the same code decide again,
-//! from the record alone. So a decision has one function, whether it is made or recomputed. [`Grounds`] are the rule
-//! that decided and the times that it compared, for people: they are recomputed with the decision.
+//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::of`] runs the scheduler with a mapping index that
+//! records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone. So the same
+//! function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it compared, for
+//! people to read. They are recomputed with the decision.
 //!
-//! A [`Reason`] is logged as a line of text ([`Reason::record`]) that is read back without loss ([`Reason::parse`]),
-//! and said in a sentence ([`Reason::words`]). Neither holds keys, tokens or anything of what is sent: positions
-//! count from the beginning of the stream.
+//! A [`Reason`] is logged as a line of text ([`Reason::record`]) that can be parsed without loss ([`Reason::parse`]),
+//! and can be described in a sentence ([`Reason::words`]). Neither contains keys, tokens or payload. Positions count
+//! from the start of the stream.
 
 use core::cell::RefCell;
 
@@ -29,90 +29,92 @@ pub use record::BadRecord;
 /// A decision, its grounds and its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
-    /// What the scheduler was asked.
+    /// The decision that was requested.
     pub question: Question,
-    /// What it decided.
+    /// The resulting decision.
     pub decision: Decision,
-    /// Further data that it decided about in the same way at once; all of it goes where the first goes.
+    /// More data covered by the same decision. All of it is sent where the first range is sent.
     pub also: Vec<DataRange>,
-    /// Why.
+    /// The rule and the times compared.
     pub grounds: Grounds,
-    /// What it followed from.
+    /// All inputs of the decision.
     pub inputs: Inputs,
 }
 
-// Its numbers are never NaN: none is computed here, and none is read from a record.
+// The floats in a `Reason` are never NaN: none is computed here, and parsing rejects NaN.
 impl Eq for Reason {}
 
-/// What a scheduler is asked when it decides where data goes.
+/// Requests to a scheduler for a decision about where to send data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What to send next, and where.
+    /// Which data to send next, and on which subflow.
     Next,
-    /// Where to send this again.
+    /// On which subflow to send this data again.
     Again(Reinjection),
-    /// What to do about data that cannot go on although this subflow has room: the peer's window ends.
+    /// What to do when new data does not fit the peer's window although this subflow has room.
     WindowBlocked(SubflowId),
-    /// What to do about a send buffer that is full of what subflows have not brought home.
+    /// What to do when the send buffer is full of data that is not DATA_ACKed.
     BufferBlocked,
 }
 
 /// The rule by which a decision was made.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// New data goes where it arrives first.
+    /// New data is sent on the path where it arrives first.
     First,
-    /// New data goes, or waits, where it arrives soon enough: a path that would bring it sooner is metered, or its
-    /// radio sleeps.
+    /// New data is sent, or waits, on a path where it arrives soon enough. A faster path is metered, or its radio
+    /// sleeps.
     Spared,
-    /// Every path is in trouble: new data goes on the one that was heard of last.
+    /// Every path is in trouble. New data is sent on the path heard from most recently.
     HeardLast,
     /// Data waits: no path has room.
     NoRoom,
-    /// Data waits: a path that is full now brings all of it sooner.
+    /// Data waits: a path that is full now will still deliver all of it sooner.
     FullIsSooner,
-    /// Data waits: on the path that has room, it would have the faster ones stop behind the window or the buffer.
+    /// Data waits: the path with room is so slow that sending on it would block the faster ones at the window or buffer
+    /// limit.
     WouldBlock,
-    /// A copy of what holds up everything behind it, as the answer has been owed for long.
+    /// A copy of data that blocks everything behind it, because its acknowledgement is overdue.
     Late,
-    /// A copy of the end of what was written, of whose loss nothing behind it would tell.
+    /// A copy of the end of the written data, because no later data would reveal its loss.
     End,
-    /// A repair of a burst: a sum that stands for whichever segment is missing.
+    /// A repair of a burst: a sum that can replace any one missing segment.
     Repair,
-    /// A copy that explores a path which has not been used lately.
+    /// A copy that probes a path not used recently.
     Explore,
-    /// No copy is worth its price now; one may be later.
+    /// No copy is worth its cost now, but one may be later.
     LookAgain,
-    /// There is nothing to send, and no copy is worth its price.
+    /// There is nothing to send, and no copy is worth its cost.
     Nothing,
-    /// No path can carry anything.
+    /// No path can carry data.
     NoPath,
-    /// What is to be repeated goes on the best path that did not carry it.
+    /// Data to be sent again goes on the best path that has not carried it.
     Rescue,
-    /// What is to be repeated waits: its copy is under way, or every path that may have it is full.
+    /// Data to be sent again waits, because a copy is in flight or all eligible paths are full.
     RescueWaits,
-    /// What a slow path holds up goes on a fast one with room as well, since the window or the buffer is full.
+    /// Data that blocks the full window or buffer from a slow path is also sent on a faster path with room.
     Unblock,
 }
 
-/// Rule of a decision and the times that it compared: µs, rounded down, from the moment of the decision.
+/// Rule of a decision and the times it compared, in µs from the moment of the decision, rounded down.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Grounds {
     /// The rule.
     pub rule: Rule,
-    /// The path that data goes on, or should not go on; `None`: none in particular.
+    /// The path that data is sent on, or must not be sent on; `None` if no particular path is meant.
     pub path: Option<SubflowId>,
-    /// The path that it was compared with: the next best one, the one waited for, or the one that holds the original.
+    /// The path it was compared with: the next best one, the one waited for, or the one that carries the original.
     pub other: Option<SubflowId>,
-    /// Time until the data is there on `path`.
+    /// Time until the data arrives on `path`.
     pub arrives_us: Option<u64>,
-    /// The same on `other`, or time until its answer to the original is due; 0: it is due.
+    /// Time until the data arrives on `other`, or until the answer to the original is due there; 0 if it is already
+    /// due.
     pub other_us: Option<u64>,
-    /// Time by which nine of ten such answers are there; 0: it is over.
+    /// Time by which nine out of ten such answers have arrived; 0 if it has passed.
     pub other_late_us: Option<u64>,
     /// Time that a copy is expected to save.
     pub gain_us: Option<u64>,
-    /// Least gain that is paid for, by what the budget has spent.
+    /// Smallest gain worth paying for, given how much of the budget is spent.
     pub price_us: Option<u64>,
 }
 
@@ -133,76 +135,76 @@ impl Grounds {
     }
 }
 
-/// The budget of a scheduler's copies, and what paths cost it.
+/// A scheduler's budget for copies and what paths cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spending {
-    /// Share of it that is spent: 1 is all, and it may be more; infinite if there is none.
+    /// Share of the budget that is spent. May exceed 1; infinite if there is no budget.
     pub spent: f32,
     /// Copies cost nothing.
     pub unlimited: bool,
-    /// The same share for each path that has a purse of its own for copies.
+    /// Spent share for each path with its own budget for copies.
     pub purses: Vec<(SubflowId, f32)>,
-    /// What has to be saved for costs of a path.
+    /// Time savings required to use paths that cost something.
     pub terms: Terms,
-    /// Repairs of the burst that is under way.
+    /// Repairs still to be sent for the current burst.
     pub repairs_due: Option<RepairsDue>,
 }
 
-/// Repairs that are still to be sent.
+/// Repairs still to be sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RepairsDue {
-    /// What each of them is a sum of.
+    /// The data that each repair covers.
     pub range: DataRange,
-    /// How many.
+    /// Number of repairs.
     pub count: u32,
 }
 
 impl Spending {
-    /// Share of a path's own purse that is spent; `None`: it has none.
+    /// Spent share of a path's own budget; `None` if it has none.
     #[must_use]
     pub fn purse(&self, id: SubflowId) -> Option<f32> {
         self.purses.iter().find(|(of, _)| *of == id).map(|(_, spent)| *spent)
     }
 }
 
-/// Time that has to be saved for what a path costs ([`PathCost`](crate::PathCost)).
+/// Time that must be saved to justify the cost of a path ([`PathCost`](crate::PathCost)).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// By new data on a metered path, whatever it is.
+    /// Required for any new data on a metered path.
     pub patience: Duration,
-    /// And beside that the time that its bytes take at this rate; zero: there is no such time, and
-    /// new data goes there only where nothing cheaper answers.
+    /// Also required for new data on a metered path: the time its bytes take at this rate. At zero, no saving is
+    /// enough, and new data uses such a path only if no cheaper one answers.
     pub metered_rate: Rate,
-    /// By whatever wakes a radio.
+    /// Required for anything that wakes a radio.
     pub wake: Duration,
 }
 
-/// What a scheduler knew when it decided.
+/// Everything a scheduler knew when it decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inputs {
-    /// The time.
+    /// Time of the decision.
     pub now: Instant,
-    /// Data not yet given to any subflow, as far as the peer's window allows.
+    /// Data that no subflow has been given yet, up to the end of the peer's window.
     pub unsent: DataRange,
-    /// End of everything written.
+    /// End of all written data.
     pub written: Dsn,
     /// First byte that is not DATA_ACKed.
     pub data_una: Dsn,
     /// First byte beyond the peer's window.
     pub window_end: Dsn,
-    /// Largest size of the send buffer, bytes.
+    /// Maximum size of the send buffer in bytes.
     pub send_limit: u64,
-    /// The peer understands repairs.
+    /// The peer supports repairs.
     pub repairs: bool,
-    /// Its budget.
+    /// The scheduler's budget.
     pub spending: Spending,
     /// The subflows, in slot order.
     pub paths: Vec<PathInputs>,
-    /// What it asked about outstanding data, and the answers, in order.
+    /// Queries about outstanding data and their answers, in order.
     pub asked: Vec<(MappingQuery, Option<Mapping>)>,
 }
 
-/// A question to a [`MappingIndex`].
+/// A query to a [`MappingIndex`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum MappingQuery {
     /// [`MappingIndex::oldest`].
@@ -217,7 +219,7 @@ pub enum MappingQuery {
     LastNotOn(SubflowId, Dsn),
 }
 
-/// Health of a subflow without causes.
+/// Health of a subflow, without causes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// [`Health::Fine`].
@@ -228,22 +230,22 @@ pub enum Standing {
     Silent,
 }
 
-/// What a scheduler knew of one subflow; as in [`SubflowView`], whose other fields are not recorded.
+/// What a scheduler knew about one subflow: the recorded fields of its [`SubflowView`].
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PathInputs {
-    /// Its slot.
+    /// Slot of the subflow.
     pub id: SubflowId,
-    /// A backup.
+    /// Marked as a backup.
     pub backup: bool,
-    /// Metered.
+    /// Bytes on it cost money.
     pub metered: bool,
-    /// Share of a wake-up that a packet on it costs.
+    /// Share of a radio wake-up that a packet on it costs.
     pub wake_share: f32,
-    /// Its health.
+    /// Health of the subflow.
     pub standing: Standing,
     /// Congestion phase.
     pub phase: Phase,
-    /// Whether it takes data.
+    /// Whether it can take data.
     pub eligibility: Eligibility,
     /// Payload bytes of a full segment.
     pub mss: u32,
@@ -261,13 +263,13 @@ pub struct PathInputs {
     pub min_rtt: Option<Duration>,
     /// Delivery rate.
     pub delivery_rate: Option<Rate>,
-    /// When answers are to be expected: quantiles, own delay and chance of trouble.
+    /// Forecast of answers: quantiles, own delay and probability of trouble.
     pub forecast: Forecast,
-    /// When the answer to the oldest segment is overdue.
+    /// When the answer to the oldest segment becomes overdue.
     pub overdue_at: Option<Instant>,
-    /// When it last sent anything.
+    /// When anything was last sent on it.
     pub last_sent_at: Instant,
-    /// When it was last heard.
+    /// When a segment last arrived on it.
     pub last_heard_at: Instant,
 }
 
@@ -302,7 +304,7 @@ impl From<&SubflowView> for PathInputs {
 }
 
 impl PathInputs {
-    /// The view that this was taken of; what is not recorded is what a new subflow has.
+    /// The recorded view. Fields that are not recorded have the values of a new subflow.
     #[must_use]
     pub const fn view(&self) -> SubflowView {
         let since = Instant::ZERO;
@@ -346,8 +348,7 @@ impl PathInputs {
 }
 
 impl Inputs {
-    /// Lets `decide` decide, and returns what it knew then: all of the context, and what it asked about outstanding
-    /// data.
+    /// Runs `decide` and also returns its inputs: the whole context, and its queries about outstanding data.
     pub fn of<T>(
         cx: &SchedulerContext<'_>,
         spending: &Spending,
@@ -370,9 +371,8 @@ impl Inputs {
         (decided, inputs)
     }
 
-    /// Lets `decide` decide again, by what is recorded alone. A question about outstanding data that was not asked
-    /// before is answered as if there was none. How much was repeated so far is not recorded: it is in the
-    /// [spending](Self::spending).
+    /// Runs `decide` again from the record alone. A query about outstanding data that was not recorded gets the answer
+    /// `None`. The number of repeated bytes is not recorded, because it is part of the [spending](Self::spending).
     pub fn replay<T>(&self, decide: impl FnOnce(&SchedulerContext<'_>) -> T) -> T {
         let subflows: Vec<SubflowView> = self.paths.iter().map(PathInputs::view).collect();
         decide(&SchedulerContext {
@@ -389,7 +389,7 @@ impl Inputs {
         })
     }
 
-    /// What was known of a path.
+    /// The recorded inputs of a path.
     #[must_use]
     pub fn path(&self, id: SubflowId) -> Option<&PathInputs> {
         self.paths.iter().find(|path| path.id == id)
@@ -422,7 +422,8 @@ impl MappingIndex for Inputs {
     }
 }
 
-/// An index that notes what it is asked. Nothing changes while a scheduler decides: a question is noted once.
+/// A mapping index that records queries and answers. Each query is recorded once, because answers do not change during
+/// a decision.
 struct Listening<'a> {
     index: &'a dyn MappingIndex,
     asked: RefCell<Vec<(MappingQuery, Option<Mapping>)>>,

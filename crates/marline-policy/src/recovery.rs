@@ -1,5 +1,4 @@
-//! Loss recovery interface: loss detection and probe timeouts. The retransmission timer itself
-//! stays in the core.
+//! Loss recovery interface: loss detection and probe timeouts. The retransmission timer itself stays in the core.
 
 use core::fmt::Debug;
 
@@ -7,7 +6,7 @@ use marline_time::{Duration, Instant};
 
 use crate::{Phase, RttEstimator, Scoreboard, Ssn};
 
-/// What kind of transmission it was.
+/// Kind of a transmission.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SentKind {
     /// Data sent for the first time.
@@ -16,23 +15,23 @@ pub enum SentKind {
     Retransmission,
     /// A tail loss probe of new data.
     ProbeNew,
-    /// A tail loss probe that repeats the last segment.
+    /// A tail loss probe that retransmits the last segment.
     ProbeRepeat,
 }
 
-/// Notice of a transmission to loss recovery: of a segment, or of a run of them that leave together
-/// (see [`LossRecovery::judges_runs`]).
+/// Reports a transmission to loss recovery: one segment, or a run of segments sent together (see
+/// [`LossRecovery::judges_runs`]).
 #[derive(Copy, Clone, Debug)]
 pub struct SentNotice {
     /// First sequence number.
     pub start: Ssn,
     /// One past the last.
     pub end: Ssn,
-    /// Its kind.
+    /// Kind of the transmission.
     pub kind: SentKind,
 }
 
-/// A segment, or several of a run, that an ACK newly delivered.
+/// One or more segments of a run that an ACK newly delivered.
 #[derive(Copy, Clone, Debug)]
 pub struct DeliveredSegment {
     /// First sequence number.
@@ -50,18 +49,18 @@ pub struct DeliveredSegment {
 /// Summary of one ACK for loss recovery.
 #[derive(Copy, Clone, Debug)]
 pub struct AckSummary<'a> {
-    /// SND.UNA before it.
+    /// SND.UNA before the ACK.
     pub prior_una: Ssn,
-    /// SND.UNA after it.
+    /// SND.UNA after the ACK.
     pub una: Ssn,
-    /// What it newly delivered, in sequence order.
+    /// Segments that it newly delivered, in sequence order.
     pub delivered: &'a [DeliveredSegment],
-    /// A DSACK block it carried.
+    /// The DSACK block, if the ACK carried one.
     pub dsack: Option<(Ssn, Ssn)>,
-    /// The ACK echoes the timestamp of a transmission sent then or later (timestamps only):
-    /// a retransmitted segment delivered earlier than this came from its original.
+    /// The ACK echoes the timestamp of a transmission sent at this time or later (timestamps only). If a retransmitted
+    /// segment was last sent after this time, its original was delivered.
     pub echoed_sent_at: Option<Instant>,
-    /// It carried SACK blocks beyond a DSACK.
+    /// The ACK carried SACK blocks other than a DSACK.
     pub has_sack: bool,
     /// A duplicate ACK in the sense of RFC 5681 section 2: no payload, no SYN or FIN, an unchanged
     /// SND.UNA with data outstanding, an unchanged window. SACK blocks do not matter.
@@ -81,31 +80,31 @@ pub struct RecoveryContext<'a> {
     pub phase: Phase,
     /// Next new sequence number.
     pub snd_nxt: Ssn,
-    /// When the retransmission timer would fire.
+    /// When the retransmission timer will fire.
     pub rto_at: Option<Instant>,
     /// The peer agreed to SACK.
     pub sack_enabled: bool,
-    /// The subflow was last application-limited: it had room and was given no new data.
+    /// The subflow was last application-limited: it had room but no new data.
     pub app_limited: bool,
     /// Payload bytes of a full segment.
     pub mss: u32,
 }
 
-/// Conclusions of an ACK about loss besides the segments it marked lost.
+/// Results of an ACK other than the segments it marked lost.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct AckOutcome {
-    /// A tail loss probe repaired a loss: reduce the window once (RFC 8985 section 7.4.2).
+    /// A tail loss probe repaired a loss, so the window must be reduced once (RFC 8985 section 7.4.2).
     pub probe_repaired_loss: bool,
-    /// A probe was answered: the path is alive.
+    /// A probe was answered, so the path works.
     pub probe_answered: bool,
 }
 
-/// Sending on duplicate ACKs before recovery is entered (limited transmit).
+/// How much may be sent on duplicate ACKs before recovery is entered (limited transmit).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum LimitedTransmit {
-    /// Nothing new while anything is SACKed.
+    /// No new data while anything is SACKed.
     Off,
-    /// SACKed bytes make room for as many new ones (RFC 6675 section 5 step 3).
+    /// Each SACKed byte makes room for a new one (RFC 6675 section 5 step 3).
     #[default]
     BySack,
     /// This many bytes beyond the window (RFC 3042, for peers without SACK).
@@ -115,9 +114,9 @@ pub enum LimitedTransmit {
 /// Action requested by a recovery timer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum TimeoutAction {
-    /// Nothing beyond the segments it marked lost.
+    /// No action beyond the segments marked lost.
     None,
-    /// Send a tail loss probe: new data if there is any, else the last segment.
+    /// Send a tail loss probe: new data if there is any, otherwise the last segment.
     SendProbe,
 }
 
@@ -126,7 +125,7 @@ pub trait LossRecovery: Debug + Send {
     /// A segment was sent. It is already on the scoreboard.
     fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>);
 
-    /// An ACK was applied to the scoreboard. Pushes the start of each entry that is lost now.
+    /// An ACK was applied to the scoreboard. Pushes the start of each entry that is now considered lost to `lost`.
     fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,
@@ -134,22 +133,22 @@ pub trait LossRecovery: Debug + Send {
         lost: &mut Vec<Ssn>,
     ) -> AckOutcome;
 
-    /// When it wants to be woken: the earlier of reordering and probe timer.
+    /// When to call [`on_timeout`](Self::on_timeout): the earlier of the reordering timer and the probe timer.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Called when that time is reached.
+    /// Called when [`next_timeout`](Self::next_timeout) is reached.
     fn on_timeout(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) -> TimeoutAction;
 
-    /// The retransmission timer fired: which segments are lost.
+    /// The retransmission timer fired. Pushes the start of each lost entry to `lost`.
     fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>);
 
     /// Recovery was entered (`true`) or left (`false`).
     fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
 
-    /// Whether an entry of the scoreboard may stand for a run of segments that were sent at the same time.
-    /// Where not, each segment has an entry of its own. A run is cut where SACKs tell its segments apart, but
-    /// what is named lost is lost as a whole: only for algorithms that judge by the time of sending, or that
-    /// count [`SentSegment::segments`](crate::SentSegment::segments).
+    /// Whether a scoreboard entry may represent a run of segments that were sent at the same time. Otherwise each
+    /// segment has its own entry. SACKs split a run where they distinguish its segments, but an entry reported lost is
+    /// lost as a whole. So this suits only algorithms that judge by send time or that count
+    /// [`SentSegment::segments`](crate::SentSegment::segments).
     fn judges_runs(&self) -> bool {
         false
     }
@@ -159,10 +158,10 @@ pub trait LossRecovery: Debug + Send {
         LimitedTransmit::BySack
     }
 
-    /// The delay the peer may add before it acknowledges a lone segment, if known better than the
-    /// default.
+    /// Sets how long the peer may delay its acknowledgement of a lone segment, if a better value than the default is
+    /// known.
     fn set_peer_ack_delay(&mut self, _delay: Duration) {}
 
-    /// Gives back memory that is not needed now: the subflow has been idle for a while.
+    /// Releases memory that is not needed while the subflow is idle.
     fn shrink(&mut self) {}
 }

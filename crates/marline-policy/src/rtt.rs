@@ -1,7 +1,7 @@
-//! Round-trip time estimation (RFC 6298), in nanoseconds, with the minimum kept beside it.
+//! Round-trip time estimation (RFC 6298) in nanoseconds, plus a windowed minimum.
 //!
-//! Differs from the RFC's text in one point, as Linux does: the floor applies to the variance term,
-//! RTO = SRTT + max(4 * RTTVAR, floor), so that a path with a long but steady RTT keeps a margin.
+//! Like Linux, it differs from the RFC in one point. The floor applies to the variance term, RTO = SRTT + max(4 *
+//! RTTVAR, floor), so that a path with a long but steady RTT keeps a margin.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct RttConfig {
     pub min_rto: Duration,
     /// Ceiling of the RTO, backoff included (Linux: 120 s).
     pub max_rto: Duration,
-    /// A minimum older than this is forgotten (Linux: 300 s).
+    /// Age at which a minimum is discarded (Linux: 300 s).
     pub min_rtt_window: Duration,
 }
 
@@ -31,12 +31,11 @@ impl Default for RttConfig {
     }
 }
 
-/// SRTT, RTTVAR, the latest sample and the windowed minimum of one subflow. Estimators may share
-/// their bounds.
+/// SRTT, RTTVAR, the latest sample and the windowed minimum of one subflow. Several estimators may share their bounds.
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     config: Arc<RttConfig>,
-    // Nanoseconds in one word each: there is one of these for every subflow of every idle connection.
+    // Nanoseconds in one word each, because every subflow of every idle connection has an estimator.
     srtt: u64,
     rttvar: u64,
     latest: u64,
@@ -60,8 +59,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample from a segment that was sent once (Karn's algorithm) or whose transmission is
-    /// identified by timestamps.
+    /// Adds a sample from a segment that was sent once (Karn's algorithm) or whose transmission timestamps identify.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX / 8).min(u64::MAX / 8);
         let first = self.samples == 0;
@@ -79,7 +77,7 @@ impl RttEstimator {
         }
     }
 
-    /// Smoothed RTT, once there was a sample.
+    /// Smoothed RTT; `None` before the first sample.
     #[must_use]
     pub const fn srtt(&self) -> Option<Duration> {
         if self.samples > 0 { Some(Duration::from_nanos(self.srtt)) } else { None }
@@ -97,13 +95,13 @@ impl RttEstimator {
         Duration::from_nanos(self.latest)
     }
 
-    /// The smallest sample of the window, once there was one.
+    /// The smallest sample within the window; `None` before the first sample.
     #[must_use]
     pub fn min(&self) -> Option<Duration> {
         (self.samples > 0).then(|| Duration::from_nanos(self.min))
     }
 
-    /// How many samples were taken.
+    /// Number of samples so far.
     #[must_use]
     pub const fn samples(&self) -> u64 {
         self.samples
@@ -120,19 +118,19 @@ impl RttEstimator {
         }
     }
 
-    /// The bounds in force.
+    /// The current bounds.
     #[must_use]
     pub fn config(&self) -> &RttConfig {
         &self.config
     }
 
-    /// The same, for another estimator.
+    /// The current bounds, to be shared with another estimator.
     #[must_use]
     pub fn shared_config(&self) -> Arc<RttConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Changes the bounds, keeping the samples.
+    /// Changes the bounds and keeps the samples.
     pub fn set_config(&mut self, config: impl Into<Arc<RttConfig>>) {
         self.config = config.into();
     }

@@ -1,11 +1,9 @@
-//! Scoreboard of sent segments that are not cumulatively acknowledged (RFC 6675, kept per segment
-//! as RACK needs it).
+//! Scoreboard of sent segments that are not cumulatively acknowledged (RFC 6675, per segment as RACK needs it).
 //!
-//! One entry per segment, or per run of segments that went out at the same time under one mapping, in
-//! sequence order. A run is cut where its segments fare differently: only where a segment ends, so that an
-//! entry is always a whole number of segments (but for what a peer acknowledges in part). Byte counts of
-//! each state are kept as entries change, so that asking for the bytes in flight costs nothing. The core
-//! alone changes it.
+//! The board has one entry per segment, or per run of segments sent at the same time under one mapping, in sequence
+//! order. When the segments of a run get different states, the run is split at a segment boundary. So an entry is
+//! always a whole number of segments, unless the peer acknowledged part of one. Byte counts per state are updated with
+//! the entries, so reading the bytes in flight costs nothing. Only the core changes the board.
 
 use std::collections::VecDeque;
 
@@ -15,46 +13,46 @@ use crate::{Dsn, Expected, Ssn};
 
 /// An empty board with more capacity than this releases memory.
 const SHRINK_ABOVE: usize = 1_024;
-/// Capacity that it keeps.
+/// Capacity after that release.
 const SHRINK_TO: usize = 64;
 
 /// State of the delivery-rate sampler when a segment was sent.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct RateStamp {
-    /// Bytes delivered by then.
+    /// Total bytes delivered at that time.
     pub delivered: u64,
-    /// When the latest of those was delivered.
+    /// When the last of those bytes was delivered.
     pub delivered_at: Instant,
     /// When the first segment of the flight it belongs to was sent.
     pub first_sent_at: Instant,
-    /// The application, not the network, limited the sender then.
+    /// The application, not the network, limited the sender at that time.
     pub app_limited: bool,
-    /// What the forecast was.
+    /// The forecast at that time.
     pub expected: Expected,
 }
 
-/// Where the segments of a run begin and end: counted from the start of their mapping, each group of
-/// `group` segments begins with one that repeats the mapping and holds `mapped` bytes; the others have
-/// no mapping, and so hold `plain` bytes, which is more.
+/// Segment boundaries of a run, counted from the start of its mapping. The run consists of groups of `group` segments.
+/// The first segment of each group repeats the mapping and holds `mapped` bytes. The others carry no mapping, and so
+/// hold `plain` bytes, which is more.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunLayout {
-    /// Payload bytes of a segment with the mapping; 0: the mapping is one segment.
+    /// Payload bytes of a segment with the mapping; 0 if the mapping is one segment.
     pub mapped: u16,
-    /// Payload bytes of a segment without.
+    /// Payload bytes of a segment without the mapping.
     pub plain: u16,
-    /// Segments of a group, the one with the mapping included.
+    /// Segments per group, including the one with the mapping.
     pub group: u16,
 }
 
 impl RunLayout {
-    /// One segment, however long.
+    /// One segment of any length.
     pub const SINGLE: RunLayout = RunLayout { mapped: 0, plain: 0, group: 0 };
 
     const fn group_len(self) -> u64 {
         self.mapped as u64 + self.plain as u64 * (self.group as u64).saturating_sub(1)
     }
 
-    /// Bytes of the first `segments` segments.
+    /// Total bytes of the first `segments` segments.
     #[must_use]
     pub const fn len_of(self, segments: u64) -> u64 {
         if self.group == 0 {
@@ -65,10 +63,10 @@ impl RunLayout {
         groups * self.group_len() + begun
     }
 
-    /// How many whole segments `bytes` hold.
+    /// Number of whole segments in the first `bytes` bytes.
     #[must_use]
     pub const fn segments_within(self, bytes: u64) -> u64 {
-        // The segment that the next byte would belong to is the first that is not whole.
+        // The segment of the next byte is the first incomplete one.
         self.segment_at(bytes)
     }
 
@@ -95,49 +93,49 @@ impl RunLayout {
 pub struct SentSegment {
     /// First sequence number.
     pub start: Ssn,
-    /// One past the last; a FIN counts one.
+    /// One past the last sequence number; a FIN counts as one.
     pub end: Ssn,
-    /// How the mapping it belongs to was cut into segments.
+    /// How the mapping was cut into segments.
     pub layout: RunLayout,
     /// DSN of the first byte.
     pub dsn: Dsn,
-    /// First sequence number of the mapping it belongs to: a mapping never changes once sent.
+    /// First sequence number of the mapping. A mapping never changes once sent.
     pub mapping_start: Ssn,
     /// Bytes the mapping covers.
     pub mapping_len: u16,
-    /// DSS checksum of that mapping, if checksums are on: a part that is repeated needs the sum of
-    /// the whole.
+    /// DSS checksum of that mapping, if checksums are on: retransmitting a part requires the checksum of the whole
+    /// mapping.
     pub mapping_checksum: u16,
     /// Carries the subflow's FIN.
     pub fin: bool,
-    /// Was sent with PSH, and has it when it is repeated.
+    /// Was sent with PSH, and is retransmitted with it.
     pub push: bool,
-    /// Carries a repair: bytes of the subflow that are not bytes of the stream. `dsn` means nothing.
+    /// Carries a repair: subflow bytes that do not belong to the stream, so `dsn` has no meaning.
     pub repair: bool,
-    /// The process did not run while it was on its way: when it was answered is not known.
+    /// The process was suspended while the segment was in flight, so the time of its answer is unknown.
     pub untimed: bool,
     /// When it was last sent.
     pub sent_at: Instant,
     /// When it was first sent.
     pub first_sent_at: Instant,
-    /// How often it was sent.
+    /// Number of transmissions.
     pub transmissions: u16,
     /// The peer has it (SACK).
     pub sacked: bool,
     /// Believed lost and not retransmitted since.
     pub lost: bool,
-    /// For the delivery-rate sampler.
+    /// State for the delivery-rate sampler.
     pub rate: RateStamp,
 }
 
 impl SentSegment {
-    /// Octets of sequence space.
+    /// Octets of sequence space that the entry occupies.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.end.0 - self.start.0
     }
 
-    /// Never: a segment on the board occupies sequence space.
+    /// Always false: an entry on the board occupies sequence space.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.end.0 == self.start.0
@@ -149,7 +147,7 @@ impl SentSegment {
         self.len() - self.fin as u64
     }
 
-    /// How many segments it is: at least one.
+    /// Number of segments in the entry, at least one.
     #[must_use]
     pub const fn segments(&self) -> usize {
         let (first, end) =
@@ -159,7 +157,7 @@ impl SentSegment {
         (self.layout.segment_at(last) - self.layout.segment_at(first)) as usize + 1
     }
 
-    /// End of the segment that holds `at`, which must lie within.
+    /// End of the segment that contains `at`, which must lie within the entry.
     #[must_use]
     pub fn segment_end(&self, at: Ssn) -> Ssn {
         if self.layout.mapped == 0 {
@@ -171,7 +169,7 @@ impl SentSegment {
         if end >= data_end { self.end } else { end }
     }
 
-    /// Start of the segment that holds `at`, which must lie within.
+    /// Start of the segment that contains `at`, which must lie within the entry.
     #[must_use]
     pub fn segment_start(&self, at: Ssn) -> Ssn {
         if self.layout.mapped == 0 {
@@ -181,14 +179,14 @@ impl SentSegment {
         self.start.max(self.mapping_start.plus(self.layout.len_of(segment)))
     }
 
-    /// Start of its last segment.
+    /// Start of the entry's last segment.
     #[must_use]
     pub fn last_segment_start(&self) -> Ssn {
         let last = Ssn(self.end.0.saturating_sub(1 + u64::from(self.fin)));
         self.segment_start(last.max(self.start))
     }
 
-    /// The part of it that lies in `from..to`, in whole segments; empty where there is none.
+    /// The whole segments of the entry that lie in `from..to`; empty if there are none.
     #[must_use]
     pub fn whole_segments_within(&self, from: Ssn, to: Ssn) -> (Ssn, Ssn) {
         let first = match from {
@@ -205,13 +203,13 @@ impl SentSegment {
         (first, last.max(first))
     }
 
-    /// Sent more than once.
+    /// Whether the entry was sent more than once.
     #[must_use]
     pub const fn retransmitted(&self) -> bool {
         self.transmissions > 1
     }
 
-    /// Believed to be in the network.
+    /// Whether the entry is believed to be in the network.
     #[must_use]
     pub const fn in_flight(&self) -> bool {
         !self.sacked && !self.lost
@@ -242,7 +240,7 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// Segments delivered out of order, however small (RFC 8985's segs_sacked).
+    /// Segments delivered out of order, regardless of size (RFC 8985's segs_sacked).
     #[must_use]
     pub const fn segments_sacked(&self) -> usize {
         self.sacked_segments
@@ -254,13 +252,13 @@ impl Scoreboard {
         self.lost
     }
 
-    /// Entries on the board: segments, and runs of them.
+    /// Number of entries: single segments or runs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Segments on the board.
+    /// Number of segments.
     #[must_use]
     pub const fn segments(&self) -> usize {
         self.segments
@@ -277,7 +275,7 @@ impl Scoreboard {
         self.entries.iter()
     }
 
-    /// The entry at a position in that order.
+    /// The entry at a position, counted from the oldest.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&SentSegment> {
         self.entries.get(index)
@@ -295,14 +293,14 @@ impl Scoreboard {
         self.entries.back()
     }
 
-    /// Position of the entry that holds `at`.
+    /// Position of the entry that contains `at`.
     #[must_use]
     pub fn index_of(&self, at: Ssn) -> Option<usize> {
         let index = self.entries.partition_point(|s| s.end <= at);
         self.entries.get(index).filter(|s| s.start <= at).map(|_| index)
     }
 
-    /// Adds what was newly sent; it must follow the newest.
+    /// Adds a new entry, which must directly follow the newest one.
     pub fn push(&mut self, segment: SentSegment) {
         debug_assert!(self.entries.back().is_none_or(|last| last.end == segment.start));
         self.in_flight += segment.len();
@@ -313,14 +311,14 @@ impl Scoreboard {
         self.entries.push_back(segment);
     }
 
-    /// Not for four at once, as a list grows by itself: many subflows never have two under way.
+    /// Reserves one entry, where a `VecDeque` would start with four: many subflows never have two in flight.
     #[cold]
     fn make_room_for_one(&mut self) {
         self.entries.reserve_exact(1);
     }
 
-    /// Takes off the oldest entry if `una` covers it wholly. One covered in part is cut and its front part
-    /// returned. `None` when nothing (more) is covered.
+    /// Removes and returns the oldest entry if `una` covers all of it. If `una` covers a part, that part is cut off and
+    /// returned. `None` if nothing (more) is covered.
     pub fn pop_acked(&mut self, una: Ssn) -> Option<SentSegment> {
         let front = self.entries.front_mut()?;
         if front.end <= una {
@@ -337,7 +335,7 @@ impl Scoreboard {
         let before = front.segments();
         front.dsn = front.dsn.plus(part.len());
         front.start = una;
-        // A segment of which a part is left is still one.
+        // A partly acknowledged segment still counts as one.
         let gone = before - front.segments();
         self.uncount_bytes(&part);
         self.segments -= gone;
@@ -347,7 +345,7 @@ impl Scoreboard {
         Some(part)
     }
 
-    /// Marks the segment at `index` as delivered out of order. Returns its bytes if it was not yet.
+    /// Marks the entry at `index` as delivered out of order. Returns its bytes, or 0 if it was already marked.
     pub fn mark_sacked(&mut self, index: usize) -> u64 {
         let Some(segment) = self.entries.get_mut(index) else { return 0 };
         if segment.sacked {
@@ -366,7 +364,7 @@ impl Scoreboard {
         len
     }
 
-    /// Marks the segment at `index` as lost. Returns its bytes if it was in flight.
+    /// Marks the entry at `index` as lost. Returns its bytes, or 0 if it was not in flight.
     pub fn mark_lost(&mut self, index: usize) -> u64 {
         let Some(segment) = self.entries.get_mut(index) else { return 0 };
         if !segment.in_flight() {
@@ -379,7 +377,7 @@ impl Scoreboard {
         len
     }
 
-    /// Takes back a loss mark: the segment counts as in flight again.
+    /// Removes a loss mark: the entry counts as in flight again.
     pub fn unmark_lost(&mut self, index: usize) {
         let Some(segment) = self.entries.get_mut(index) else { return };
         if core::mem::take(&mut segment.lost) {
@@ -389,7 +387,7 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets that the segment at `index` was SACKed (the peer reneged): it counts as lost.
+    /// Removes the SACK mark of the entry at `index`, because the peer reneged. The entry then counts as lost.
     pub fn renege(&mut self, index: usize) {
         let Some(segment) = self.entries.get_mut(index) else { return };
         if core::mem::take(&mut segment.sacked) {
@@ -401,7 +399,7 @@ impl Scoreboard {
         }
     }
 
-    /// The segment at `index` is sent again now.
+    /// Records that the entry at `index` is being retransmitted.
     pub fn mark_retransmitted(&mut self, index: usize, now: Instant, rate: RateStamp) {
         let Some(segment) = self.entries.get_mut(index) else { return };
         segment.sent_at = now;
@@ -414,8 +412,8 @@ impl Scoreboard {
         }
     }
 
-    /// Cuts the entry at `index` so that its first part ends at `at`; no effect unless `at` lies
-    /// inside. Both parts keep their history.
+    /// Splits the entry at `index` so that its first part ends at `at`. No effect unless `at` lies inside. Both parts
+    /// keep their history.
     pub fn split(&mut self, index: usize, at: Ssn) {
         let Some(segment) = self.entries.get_mut(index) else { return };
         if at <= segment.start || at >= segment.end {
@@ -427,7 +425,7 @@ impl Scoreboard {
         tail.start = at;
         segment.end = at;
         (segment.fin, segment.push) = (false, false);
-        // More only if it was cut within a segment.
+        // The segment count grows only if the cut is inside a segment.
         let more = segment.segments() + tail.segments() - before;
         self.segments += more;
         if tail.sacked {
@@ -436,7 +434,7 @@ impl Scoreboard {
         self.entries.insert(index + 1, tail);
     }
 
-    /// The process did not run for a while: nothing that is on its way can be timed.
+    /// Excludes everything in flight from timing, because the process was suspended for a while.
     pub fn mark_untimed(&mut self) {
         for segment in &mut self.entries {
             segment.untimed = true;

@@ -1,33 +1,34 @@
-//! Judgement of a radio's signal: whether the network behind it will soon be out of reach.
+//! Predicts from a radio's signal level whether its network will soon be out of reach.
 //!
-//! *Problem.* Who walks out of a WiFi network's range has seconds in which packets still pass, later and later, and
-//! then none. What measures packets notices the end only when an answer is overdue; the signal tells before.
+//! *Problem.* While a device leaves the range of a WiFi network, packets still arrive for a few seconds with growing
+//! delay, and then stop. Packet measurements notice the end only when an answer is overdue. The signal level shows it
+//! earlier.
 //!
-//! *How.* Readings are averaged ([`SignalThresholds::memory`]), since one of them says little: people and doors
+//! *How.* Readings are averaged ([`SignalThresholds::memory`]), because a single one means little: people and doors
 //! cost 5 to 10 dB for a moment. The path *fades* once the average is at most
-//! [`fading_dbm`](SignalThresholds::fading_dbm), and is *steady* again once it has been at least
-//! [`steady_dbm`](SignalThresholds::steady_dbm) for [`calm`](SignalThresholds::calm). Between the two nothing
-//! changes. No reading for as long means that nothing is known, and who knows nothing says nothing: the path is
-//! steady, and other facts judge it.
+//! [`fading_dbm`](SignalThresholds::fading_dbm), and is *steady* again once the average has been at least
+//! [`steady_dbm`](SignalThresholds::steady_dbm) for [`calm`](SignalThresholds::calm). Between the two thresholds
+//! nothing changes. Without a reading for `calm`, the level is unknown and the path counts as steady, so that other
+//! measurements decide.
 //!
-//! *Source.* Ours. -80 dBm is some 12 dB above the noise of a 20 MHz channel: the lowest but two of 802.11n's
-//! rates; 6 dB between the thresholds are more than shadows of people bring.
+//! *Source.* Ours. -80 dBm is about 12 dB above the noise of a 20 MHz channel, which is 802.11n's third-lowest rate.
+//! The 6 dB between the thresholds exceed what people in the way cost.
 
 use core::fmt;
 use core::str::FromStr;
 
 use marline_time::{Duration, Instant};
 
-/// When a signal fades, and when it does not any more.
+/// Thresholds at which a signal starts and stops fading.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct SignalThresholds {
-    /// The average at which it fades, dBm.
+    /// The signal fades at this average or below, in dBm.
     pub fading_dbm: f32,
-    /// The average from which on it is steady, dBm; above `fading_dbm`.
+    /// The signal can become steady at this average or above, in dBm. Greater than `fading_dbm`.
     pub steady_dbm: f32,
-    /// How long it must have been that.
+    /// How long the average must stay at `steady_dbm` or above.
     pub calm: Duration,
-    /// Time between two readings after which the older ones count half.
+    /// Interval between two readings after which the weight of older ones is halved.
     pub memory: Duration,
 }
 
@@ -43,7 +44,7 @@ impl Default for SignalThresholds {
 }
 
 impl SignalThresholds {
-    /// Least and greatest level that a threshold may be, dBm.
+    /// Smallest and largest valid threshold, in dBm.
     pub const RANGE: (f32, f32) = (-100.0, -30.0);
 }
 
@@ -53,7 +54,7 @@ impl fmt::Display for SignalThresholds {
     }
 }
 
-/// Thresholds that are none.
+/// Error for invalid thresholds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadThresholds(String);
 
@@ -93,35 +94,35 @@ impl FromStr for SignalThresholds {
     }
 }
 
-/// Judge of one radio.
+/// Signal state of one radio.
 #[derive(Clone, Debug)]
 pub struct SignalJudge {
     thresholds: SignalThresholds,
-    /// The average, and when it was last brought up to date.
+    /// The average and when it was last updated.
     average: Option<(f32, Instant)>,
     steady_since: Option<Instant>,
     fading: bool,
 }
 
 impl SignalJudge {
-    /// Nothing is known yet.
+    /// A judge without readings.
     #[must_use]
     pub const fn new(thresholds: SignalThresholds) -> SignalJudge {
         SignalJudge { thresholds, average: None, steady_since: None, fading: false }
     }
 
-    /// Goes by these from the next reading on. What has faded is steady again when they say so.
+    /// Uses other thresholds from the next reading on. A fading signal becomes steady only by the new ones.
     pub const fn change(&mut self, thresholds: SignalThresholds) {
         (self.thresholds, self.steady_since) = (thresholds, None);
     }
 
-    /// Whether it fades, by what was read so far.
+    /// Whether the signal fades, based on the readings so far.
     #[must_use]
     pub const fn is_fading(&self) -> bool {
         self.fading
     }
 
-    /// Takes a reading, in dBm; `None`: there is none. Gives whether the signal fades, if that has changed.
+    /// Adds a reading in dBm, or `None` if there is none. Returns the new state (`true` if fading) when it has changed.
     pub fn read(&mut self, now: Instant, level_dbm: Option<f32>) -> Option<bool> {
         let SignalThresholds { fading_dbm, steady_dbm, calm, memory } = self.thresholds;
         let before = self.fading;
@@ -155,7 +156,7 @@ impl SignalJudge {
 mod tests {
     use super::*;
 
-    /// What a judge says of these levels, one a second; `NAN`: none.
+    /// Returns the changes after these levels, one per second; `NAN` means no reading.
     fn changes(levels: &[f32]) -> Vec<(usize, bool)> {
         let mut judge = SignalJudge::new(SignalThresholds::default());
         let read = |(second, level): (usize, &f32)| {

@@ -16,44 +16,45 @@ pub enum Phase {
     Loss,
 }
 
-/// Whether a subflow may take data now, and if not, why.
+/// Whether a subflow can take data now and, if not, why.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
-    /// It may take `room` bytes.
+    /// The subflow can take data.
     Ready {
-        /// Bytes it may take now without overrunning its congestion window.
+        /// Bytes that fit into its congestion window now.
         room: u64,
     },
-    /// Its congestion window is full.
+    /// The congestion window is full.
     CwndLimited,
     /// The pacer allows the next segment at this time.
     PacingLimited(Instant),
-    /// It is not established, is closing, or is shut off.
+    /// The subflow is not established, is closing, or has been disabled.
     NotUsable,
 }
 
-/// A read-only snapshot of one subflow, the same for scheduler, path manager and coupled congestion
-/// control. The core takes it just before it consults a policy.
+/// A read-only snapshot of one subflow, shared by scheduler, path manager and coupled congestion control. The core
+/// takes it just before it consults a policy.
 #[derive(Copy, Clone, Debug)]
 pub struct SubflowView {
-    /// Its slot.
+    /// Slot of the subflow in the connection.
     pub id: SubflowId,
-    /// Address id of its local address.
+    /// Address id of the local address.
     pub local_id: AddressId,
-    /// Address id of its remote address.
+    /// Address id of the remote address.
     pub remote_id: AddressId,
-    /// Either side has marked it as a backup: it carries data only if no regular subflow can.
+    /// Either side marked the subflow as a backup: it carries data only if no regular subflow can.
     pub backup: bool,
-    /// Bytes on it cost money.
+    /// Bytes on the subflow cost money.
     pub metered: bool,
-    /// Share of a wake-up that a packet on it costs now ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0
-    /// where it has no radio whose sleep matters, 1 where its radio sleeps.
+    /// Share of a radio wake-up that a packet on this subflow costs now
+    /// ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0 without a radio whose sleep matters, 1 while its
+    /// radio sleeps.
     pub wake_share: f32,
-    /// Whether data sent on it is expected to arrive.
+    /// Whether data sent on the subflow is expected to arrive.
     pub health: Health,
     /// Congestion phase.
     pub phase: Phase,
-    /// Whether it may take data now.
+    /// Whether the subflow can take data now.
     pub eligibility: Eligibility,
     /// Payload bytes of a full segment.
     pub mss: u32,
@@ -65,47 +66,47 @@ pub struct SubflowView {
     pub bytes_in_flight: u64,
     /// Bytes lost and not yet retransmitted on the subflow.
     pub bytes_queued: u64,
-    /// Bytes of the stream that it carried as copies so far, modulo 2^32: another subflow had carried them before.
+    /// Stream bytes sent on it so far that another subflow had already carried, modulo 2^32.
     pub bytes_copied: u32,
-    /// Payload bytes that it sent, repeats included, modulo 2^32.
+    /// Payload bytes sent on it, retransmissions included, modulo 2^32.
     pub bytes_sent: u32,
-    /// Payload bytes that came in on it, each once, modulo 2^32.
+    /// Payload bytes received on it, without duplicates, modulo 2^32.
     pub bytes_received: u32,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
     /// RTT variation.
     pub rttvar: Duration,
-    /// Smallest RTT of the last minutes.
+    /// Smallest RTT within the last few minutes.
     pub min_rtt: Option<Duration>,
-    /// Largest delivery rate of the last second or two (five to ten round trips on long paths),
-    /// from samples that were not application-limited.
+    /// Largest delivery rate within the last second or two (five to ten round trips on long paths), from samples that
+    /// were not application-limited.
     pub delivery_rate: Option<Rate>,
-    /// When answers to what is sent now are to be expected.
+    /// Forecast of when data sent now will be answered.
     pub forecast: Forecast,
-    /// When the answer to the oldest segment on its way is overdue: the forecast p99, as of when it was
-    /// sent. `None`: nothing is on its way, or nothing is known of the path.
+    /// Time at which the answer to the oldest segment in flight becomes overdue: the p99 of the forecast made when it
+    /// was sent. `None` if nothing is in flight or nothing is known about the path.
     pub overdue_at: Option<Instant>,
     /// Bytes acknowledged since the last loss (OLIA's l1).
     pub bytes_since_loss: u64,
     /// Bytes acknowledged between the last two losses (OLIA's l2).
     pub bytes_between_losses: u64,
-    /// When it last sent anything.
+    /// When anything was last sent on it.
     pub last_sent_at: Instant,
-    /// When a valid segment last came in on it.
+    /// When a valid segment last arrived on it.
     pub last_heard_at: Instant,
-    /// When it last brought progress of the connection: new data, a DATA_ACK that advanced, or the
-    /// peer's join. The path that the peer currently uses is the one where this is newest.
+    /// When it last advanced the connection: new data, a DATA_ACK that advanced, or the peer's join. The path that the
+    /// peer currently uses is the one where this time is the most recent.
     pub last_new_at: Instant,
 }
 
 impl SubflowView {
-    /// Whether it may take at least one byte now.
+    /// Whether it can take at least one byte now.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self.eligibility, Eligibility::Ready { room } if room > 0)
     }
 
-    /// Whether it is established and not closing, though it may be full.
+    /// Whether it is established and not closing. It may still be full.
     #[must_use]
     pub const fn is_usable(&self) -> bool {
         !matches!(self.eligibility, Eligibility::NotUsable)

@@ -1,12 +1,12 @@
-//! Histogram of delays, for monitoring: fixed bounds, so that those of several endpoints can be added up.
+//! Histogram of delays for monitoring. Its bounds are fixed, so that histograms of several endpoints can be added.
 
 use crate::Duration;
 
-/// Upper bounds of the classes, in milliseconds; what is longer is in one more.
+/// Upper bounds of the classes, in milliseconds. Longer delays are in one more class.
 const BOUNDS_MS: [u64; 16] =
     [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000];
 
-/// How many delays there were of which length, since the start.
+/// Number of delays per class since the start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayHistogram {
     counts: [u64; BOUNDS_MS.len() + 1],
@@ -19,15 +19,15 @@ impl DelayHistogram {
         self.record_us(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Counts one delay, in microseconds: for each message of a connection, so it is to cost little.
+    /// Counts one delay, in microseconds. Must be cheap, because it runs for each message of a connection.
     pub fn record_us(&mut self, us: u64) {
-        // Nearly all delays are of the first classes, and are found sooner than by halving.
+        // Nearly all delays are in the first classes, so a linear search is faster than a binary one.
         let class = BOUNDS_MS.iter().position(|bound| us <= bound * 1_000);
         self.counts[class.unwrap_or(BOUNDS_MS.len())] += 1;
         self.sum_us = self.sum_us.saturating_add(us);
     }
 
-    /// Counts those of another one as well.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &DelayHistogram) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -35,20 +35,19 @@ impl DelayHistogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// The classes, shortest first: the longest delay of each (`None`: there is no bound), and how many were in it
-    /// and in no shorter one.
+    /// The classes, shortest first: the longest delay of each (`None` if unlimited) and its number of delays.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let bounds = BOUNDS_MS.into_iter().map(|ms| Some(Duration::from_millis(ms)));
         bounds.chain([None]).zip(self.counts)
     }
 
-    /// All delays together, in microseconds.
+    /// Sum of all delays, in microseconds.
     #[must_use]
     pub const fn sum_us(&self) -> u64 {
         self.sum_us
     }
 
-    /// How many there were.
+    /// Number of delays.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

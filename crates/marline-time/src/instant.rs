@@ -5,13 +5,13 @@ use core::num::NonZeroU64;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the driver chose.
+/// A point in time: nanoseconds since an origin chosen by the driver.
 ///
-/// 64 bits last 584 years. Values can be built, printed and compared freely, unlike those of
-/// `std::time::Instant`. Arithmetic saturates at both ends instead of panicking.
+/// 64 bits last for 584 years. Unlike those of `std::time::Instant`, values can be built, printed and compared freely.
+/// Arithmetic saturates at both ends instead of panicking.
 ///
-/// Kept as one more than its nanoseconds, so that no instant is 0 and an `Option<Instant>`, of which a
-/// connection has dozens, takes no more room than an instant.
+/// Stored as the nanoseconds plus one, so that the value is never 0 and an `Option<Instant>`, of which a connection has
+/// dozens, is no larger than an instant.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(NonZeroU64);
 

@@ -1,8 +1,8 @@
 //! Base types of all Marline crates: time, rates and randomness as plain values.
 //!
-//! Nothing here reads a clock or the operating system's random source. An [`Instant`] is a number
-//! of nanoseconds, measured by the driver or set by the simulator; an [`Rng`] is a stream seeded by
-//! its creator. So runs are reproducible from their seed.
+//! Nothing here reads a clock or the operating system's random source. An [`Instant`] is a number of nanoseconds,
+//! measured by the driver or set by the simulator. An [`Rng`] is a stream seeded by its creator. So runs are
+//! reproducible from their seed.
 
 #![forbid(unsafe_code)]
 

@@ -1,26 +1,27 @@
-//! Clock of a process: the system's, without the time in which the process did not run.
+//! Clock of a process: the system's clock without the time during which the process did not run.
 //!
-//! *Problem.* A process that is stopped (SIGSTOP, a frozen cgroup, a paused virtual machine) finds everything late when
-//! it goes on: answers that have waited in a socket for an hour look like round trips of an hour, and each timer that
-//! measures the network, from retransmission to the health of a path, has expired although nothing was lost.
+//! *Problem.* To a process that was stopped (SIGSTOP, a frozen cgroup, a paused virtual machine), everything looks late
+//! when it continues. Answers that waited in a socket for an hour look like round trips of an hour, and every timer
+//! that measures the network, from retransmission to path health, has expired although nothing was lost.
 //!
-//! *How.* A driver tells when it is to be woken. If the process looks at the clock much later than that, and has not
-//! looked in between, it did not run, and the clock stands where it should have been woken. So every timer has as long
-//! to go as before, and answers that have arrived are read before it expires. What was under way meanwhile cannot be
-//! timed: protocols are told of the pause and take no measurements of it.
+//! *How.* A driver states when it should be woken. If the process reads the clock much later than that, without a
+//! reading in between, it did not run, and the clock continues from the time at which the process should have been
+//! woken. So every timer has as much time left as before, and answers that have arrived are read before it expires.
+//! Data in flight during the pause cannot be timed: protocols are notified of the pause and take no measurements from
+//! that data.
 //!
-//! A pause within a wait for nothing (no timer is set) is not seen and does no harm: nothing is being measured. One
-//! within the wait for a timer is seen by as much as it exceeds that wait. Linux treats a suspended machine the same
-//! way: its monotonic clock stands still.
+//! A pause during a wait without a timer is not detected and does no harm, because nothing is being measured. A pause
+//! during the wait for a timer is detected to the extent that it exceeds the wait. Linux treats a suspended machine in
+//! the same way: its monotonic clock stops.
 
 use core::time::Duration;
 
 use crate::Instant;
 
-/// A process that is woken later than this did not run. Less is the ordinary delay of a busy machine.
+/// A process woken later than this did not run. Shorter delays are normal on a busy machine.
 pub const PAUSE: Duration = Duration::from_millis(200);
 
-/// Time of the process, from readings of the system's clock.
+/// Time of the process, derived from readings of the system's clock.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct ProcessClock {
     left_out: Duration,
@@ -30,13 +31,13 @@ pub struct ProcessClock {
 }
 
 impl ProcessClock {
-    /// A clock that has left nothing out.
+    /// A clock without pauses so far.
     #[must_use]
     pub const fn new() -> Self {
         ProcessClock { left_out: Duration::ZERO, looked_at: Instant::ZERO, pauses: 0 }
     }
 
-    /// Reads the clock. `due`: when the process was to be woken, by this clock.
+    /// Reads the clock. `due` returns when the process was to be woken, by this clock.
     pub fn look(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
         let (now, last) = (self.now(system), self.now(self.looked_at));
         let unseen = system.since(self.looked_at);
@@ -55,30 +56,30 @@ impl ProcessClock {
         from
     }
 
-    /// The process ran when the system's clock showed this, although nobody read this clock.
+    /// Records that the process ran at this system time, although it did not read this clock.
     pub fn note_running(&mut self, system: Instant) {
         self.looked_at = self.looked_at.max(system);
     }
 
-    /// The time of the process when the system's clock shows this, if there is no further pause.
+    /// The time of the process at this system time, if there are no further pauses.
     #[must_use]
     pub fn now(&self, system: Instant) -> Instant {
         system - self.left_out
     }
 
-    /// What the system's clock shows at this time of the process, if there is no further pause.
+    /// The system time at this time of the process, if there are no further pauses.
     #[must_use]
     pub fn system_time(&self, at: Instant) -> Instant {
         at + self.left_out
     }
 
-    /// All time in which the process did not run, as far as that was seen.
+    /// Total time during which the process did not run, as far as detected.
     #[must_use]
     pub const fn left_out(&self) -> Duration {
         self.left_out
     }
 
-    /// Pauses so far.
+    /// Number of pauses so far.
     #[must_use]
     pub const fn pauses(&self) -> u64 {
         self.pauses

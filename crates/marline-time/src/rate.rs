@@ -10,7 +10,7 @@ const NANOS_PER_S: u128 = 1_000_000_000;
 pub struct Rate(u64);
 
 impl Rate {
-    /// No rate at all.
+    /// A rate of zero.
     pub const ZERO: Rate = Rate(0);
 
     /// A rate in bits per second.
@@ -53,8 +53,7 @@ impl Rate {
         self.0 / 8
     }
 
-    /// Time to serialise `bytes`, rounded up to a nanosecond. A zero rate never finishes:
-    /// `Duration::MAX`.
+    /// Time to serialize `bytes`, rounded up to a nanosecond. A zero rate never finishes: `Duration::MAX`.
     #[must_use]
     pub fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {
@@ -67,7 +66,7 @@ impl Rate {
     /// Whole bytes that fit into `interval`.
     #[must_use]
     pub fn bytes_in(self, interval: Duration) -> u64 {
-        // The longest intervals at the highest rates are beyond 128 bits.
+        // The longest intervals at the highest rates need more than 128 bits.
         let bits = u128::from(self.0).saturating_mul(interval.as_nanos()) / NANOS_PER_S;
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
     }

@@ -1,8 +1,8 @@
 //! Deterministic random numbers: named, independent streams derived from one seed.
 //!
-//! Every component that needs randomness gets a stream of its own, named by its place
-//! ("link/3/loss", "host/client/keys"). An additional draw by a policy then does not change the
-//! losses of a link, so two policies can be compared under identical losses.
+//! Every component that needs randomness gets its own stream, named by its place ("link/3/loss", "host/client/keys").
+//! So an additional draw by a policy does not change the losses of a link, and two policies can be compared under
+//! identical losses.
 
 use core::fmt::Debug;
 
@@ -41,12 +41,12 @@ impl<R: Rng + ?Sized> Rng for Box<R> {
     }
 }
 
-/// A PCG64 stream: fast, small, the same on every machine, not for secrets.
+/// A PCG64 stream: fast, small, the same on every machine, and not suitable for secrets.
 #[derive(Clone, Debug)]
 pub struct PcgRng(Pcg64);
 
 impl PcgRng {
-    /// A stream of its own for each `(seed, stream)` pair.
+    /// An independent stream for each `(seed, stream)` pair.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let (a, b) = (mix(seed), mix(seed ^ 0x9e37_79b9_7f4a_7c15));
@@ -61,26 +61,26 @@ impl Rng for PcgRng {
     }
 }
 
-/// The root (or a branch) from which named streams grow.
+/// The root (or a branch) from which named streams are derived.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SeedTree {
     seed: u64,
 }
 
 impl SeedTree {
-    /// The tree of a seed.
+    /// The tree derived from a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         SeedTree { seed }
     }
 
-    /// The stream of this name. The same name gives the same stream, in whatever order asked.
+    /// The stream with this name. The same name always gives the same stream, regardless of order.
     #[must_use]
     pub fn stream(&self, name: &str) -> PcgRng {
         PcgRng::new(self.seed, fnv1a(name))
     }
 
-    /// A whole tree of its own under this name.
+    /// An independent subtree with this name.
     #[must_use]
     pub fn branch(&self, name: &str) -> SeedTree {
         SeedTree { seed: mix(self.seed ^ fnv1a(name)) }
@@ -91,7 +91,7 @@ const fn wide(high: u64, low: u64) -> u128 {
     ((high as u128) << 64) | low as u128
 }
 
-/// FNV-1a, 64 bits: short, the same everywhere, and no defence against an adversary.
+/// FNV-1a, 64 bits: short, the same everywhere, and not collision-resistant.
 #[must_use]
 pub fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -99,7 +99,7 @@ pub fn fnv1a(text: &str) -> u64 {
     })
 }
 
-/// A finaliser (splitmix64's) that spreads nearby seeds apart.
+/// Finalizer of splitmix64, which separates similar seeds.
 const fn mix(seed: u64) -> u64 {
     let a = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,24 +1,24 @@
-//! Assembly: a whole that arrives in pieces, in any order, some of them twice.
+//! Assembly of a datagram that arrives in pieces, in any order, possibly with duplicates.
 //!
-//! Used for datagrams that a path carries in pieces (docs/spec/datagrams.md section 2) and for IP fragments. It bounds
-//! nothing but itself: how many assemblies there are at a time, and for how long, is their owner's decision.
+//! Used for datagrams that a path carries in pieces (docs/spec/datagrams.md section 2) and for IP fragments. An
+//! assembly limits only itself. Its owner limits the number and age of assemblies.
 
 use core::ops::Range;
 
-/// Gaps and overlaps of a whole are remembered up to so many ranges; a piece beyond is refused.
+/// Maximum number of disjoint ranges. A piece that would need more is rejected.
 const MOST_RANGES: usize = 64;
 
-/// Bytes of a whole, and which of them have arrived.
+/// Bytes of a datagram, and which of them have arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
     bytes: Vec<u8>,
-    /// Its length, once a piece has said it.
+    /// Total length, once the last piece has arrived.
     len: Option<usize>,
-    /// What has arrived: rising, apart from each other.
+    /// Ranges that have arrived, ascending and disjoint.
     arrived: Vec<Range<usize>>,
 }
 
-/// A piece contradicts what is known of the whole, or there are too many gaps.
+/// Error for a piece that contradicts earlier ones or exceeds the number of ranges.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BadPiece;
 
@@ -31,11 +31,11 @@ impl core::fmt::Display for BadPiece {
 impl core::error::Error for BadPiece {}
 
 impl Assembly {
-    /// Takes a piece. `ends`: it is the last one, so that the length is known. Where pieces overlap, the bytes that
-    /// came first stay.
+    /// Adds a piece. `ends` means that it is the last one, which determines the length. Where pieces overlap, the bytes
+    /// that arrived first are kept.
     ///
     /// # Errors
-    /// [`BadPiece`]; the assembly is then as it was.
+    /// [`BadPiece`]; the assembly is then unchanged.
     pub fn take(&mut self, offset: usize, piece: &[u8], ends: bool) -> Result<(), BadPiece> {
         let end = offset.checked_add(piece.len()).ok_or(BadPiece)?;
         let longest = self.arrived.last().map_or(0, |range| range.end);
@@ -57,7 +57,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Copies what of a piece has not arrived yet.
+    /// Copies the bytes of a piece that have not arrived before.
     fn copy_missing(&mut self, range: Range<usize>, piece: &[u8]) {
         let mut from = range.start;
         let known = self.arrived.iter().filter(|known| known.end > range.start);
@@ -80,7 +80,7 @@ impl Assembly {
         self.arrived.splice(first..last, [range]);
     }
 
-    /// The whole, once every byte of it has arrived.
+    /// The complete bytes, once all of them have arrived.
     #[must_use]
     pub fn whole(&self) -> Option<&[u8]> {
         let len = self.len?;
@@ -88,7 +88,7 @@ impl Assembly {
         complete.then(|| &self.bytes[..len])
     }
 
-    /// The whole for the caller to change; see [`whole`](Self::whole).
+    /// The complete bytes as an owned vector; see [`whole`](Self::whole).
     #[must_use]
     pub fn into_whole(self) -> Option<Vec<u8>> {
         self.whole()?;
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(assembly.take(0, b"abc", true), Err(BadPiece));
         assert_eq!(assembly.take(usize::MAX, b"ab", false), Err(BadPiece));
         assert_eq!(assembly, before);
-        // Bytes that came first stay.
+        // Bytes that arrived first are kept.
         assembly.take(0, b"abcdXX", false).unwrap();
         assert_eq!(assembly.whole(), Some(&b"abcdefgh"[..]));
         let mut longer = Assembly::default();

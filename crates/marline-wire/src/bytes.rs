@@ -1,5 +1,5 @@
-//! Big-endian reading and writing that never panics: a reader returns `None` at the end of its
-//! bytes, a writer that ran over its buffer remembers how much it would have needed.
+//! Big-endian reading and writing that never panics. A reader returns `None` at the end of its bytes. A writer that
+//! exceeds its buffer records how much space it would have needed.
 
 /// Takes fixed-size big-endian fields off the front of a slice.
 pub(crate) struct Reader<'a> {
@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
         self.array(value.to_be_bytes());
     }
 
-    /// Bytes written, or that would have been.
+    /// Bytes written, or needed if the buffer is too short.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

@@ -1,21 +1,19 @@
-//! Internet checksum (RFC 1071), and the TCP and Multipath TCP checksums built on it.
+//! Internet checksum (RFC 1071), and the TCP and Multipath TCP checksums based on it.
 //!
-//! The sum is the hot loop of every segment that is sent or received, so it is computed over 64-bit
-//! words: one's-complement addition is the same in any word size and, but for a swap at the end, in
-//! any byte order (RFC 1071 section 2). A [`Checksum`] keeps the sum modulo 2^64 - 1 in the byte
-//! order of the machine and folds it to 16 bits only when it is finished. Parts can be summed apart
-//! and combined later: a payload is summed while it is copied into the segment, and that one sum
-//! serves the TCP checksum and the DSS checksum (RFC 8684 section 3.3.1) alike.
+//! The sum is the hot loop of every segment sent or received, so it uses 64-bit words. One's-complement addition is the
+//! same in any word size and, except for a swap at the end, in any byte order (RFC 1071 section 2). A [`Checksum`]
+//! keeps the sum modulo 2^64 - 1 in the byte order of the machine and folds it to 16 bits only at the end. Parts can be
+//! summed separately and combined later. A payload is summed while it is copied into the segment, and that sum serves
+//! both the TCP checksum and the DSS checksum (RFC 8684 section 3.3.1).
 //!
-//! A part that starts at an odd offset counts with its bytes swapped. Swapping the bytes of a folded
-//! sum is a multiplication by 2^8 modulo 2^16 - 1, and the same multiplication modulo 2^64 - 1 is a
-//! rotation by eight bits.
+//! A part that starts at an odd offset is added with its bytes swapped. Swapping the bytes of a folded sum is a
+//! multiplication by 2^8 modulo 2^16 - 1. The same multiplication modulo 2^64 - 1 is a rotation by eight bits.
 
 use core::net::IpAddr;
 
 use crate::PROTOCOL_TCP;
 
-/// Bytes summed per turn of the inner loop.
+/// Bytes summed per iteration of the inner loop.
 const BLOCK: usize = 64;
 
 /// Offset of the checksum field in the TCP header.
@@ -25,7 +23,7 @@ const TCP_CHECKSUM_AT: usize = 16;
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
     sum: u64,
-    /// An odd number of bytes came in so far: the next byte is the low half of a 16-bit word.
+    /// The number of bytes so far is odd: the next byte is the low half of a 16-bit word.
     odd: bool,
 }
 
@@ -42,7 +40,7 @@ impl Checksum {
         Checksum { sum: sum_bytes(bytes), odd: bytes.len() % 2 == 1 }
     }
 
-    /// Adds bytes after those that are in.
+    /// Adds bytes that follow those already added.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         self.append(Checksum::of(bytes));
@@ -66,7 +64,7 @@ impl Checksum {
         self.append(Checksum { sum: value.to_be(), odd: false });
     }
 
-    /// Adds a sum of bytes that follow those that are in.
+    /// Adds a sum of bytes that follow those already added.
     #[inline]
     pub fn append(&mut self, later: Checksum) {
         let sum = if self.odd { later.sum.rotate_left(8) } else { later.sum };
@@ -74,8 +72,8 @@ impl Checksum {
         self.odd ^= later.odd;
     }
 
-    /// Copies `src` into the front of `dst` and adds it, reading it once. Copies (and adds) no more
-    /// than fits `dst`; returns how many bytes that was.
+    /// Copies `src` to the front of `dst` and adds it, reading it once. Copies and adds at most the length of `dst`.
+    /// Returns the number of bytes copied.
     pub fn copy_and_add(&mut self, dst: &mut [u8], src: &[u8]) -> usize {
         let len = src.len().min(dst.len());
         let sum = copy_and_sum_bytes(&mut dst[..len], &src[..len]);
@@ -83,9 +81,8 @@ impl Checksum {
         len
     }
 
-    /// Adds the pseudo-header of RFC 9293 section 3.1 (IPv4) or RFC 8200 section 8.1 (IPv6).
-    /// `length` is that of the upper-layer header and payload. Addresses of different families give
-    /// a sum no packet has.
+    /// Adds the pseudo-header of RFC 9293 section 3.1 (IPv4) or RFC 8200 section 8.1 (IPv6). `length` is that of the
+    /// upper-layer header and payload. With addresses of different families, the result is meaningless.
     pub fn add_pseudo_header(&mut self, src: IpAddr, dst: IpAddr, protocol: u8, length: u32) {
         for address in [src, dst] {
             match address {
@@ -110,13 +107,13 @@ impl Checksum {
         u16::from_be(((s >> 16) + (s & 0xffff)) as u16)
     }
 
-    /// The checksum: the complement of the sum, for the checksum field.
+    /// The complement of the sum, for the checksum field.
     #[must_use]
     pub const fn finish(self) -> u16 {
         !self.sum16()
     }
 
-    /// Whether bytes that include their checksum field have a valid sum.
+    /// Whether the sum of bytes that include their checksum field is valid.
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.finish() == 0
@@ -133,7 +130,7 @@ const fn fold_u128(sum: u128) -> u64 {
     add_wrapping_carry(sum as u64, (sum >> 64) as u64)
 }
 
-/// Four sums side by side, so that no addition waits for the one before it.
+/// Keeps four sums in parallel, so that no addition waits for the previous one.
 #[inline(always)]
 fn add_block(sums: &mut [u128; 4], block: &[u8; BLOCK]) {
     let (words, _) = block.as_chunks::<8>();
@@ -143,7 +140,7 @@ fn add_block(sums: &mut [u128; 4], block: &[u8; BLOCK]) {
     }
 }
 
-/// The last, short block: missing bytes count as zero, as RFC 1071 pads an odd byte.
+/// Sums the last, short block. Missing bytes count as zero, as RFC 1071 pads an odd byte.
 fn sum_tail(tail: &[u8]) -> u64 {
     let mut sum = 0u128;
     let (words, rest) = tail.as_chunks::<8>();
@@ -156,7 +153,7 @@ fn sum_tail(tail: &[u8]) -> u64 {
 }
 
 fn finish_blocks(sums: [u128; 4], tail: &[u8]) -> u64 {
-    // Each sum is below 2^64 x blocks: their total cannot overflow for any slice that exists.
+    // Each sum is below 2^64 x blocks, so the total cannot overflow for any possible slice.
     add_wrapping_carry(fold_u128(sums.iter().sum()), sum_tail(tail))
 }
 
@@ -184,8 +181,8 @@ fn copy_and_sum_bytes(dst: &mut [u8], src: &[u8]) -> u64 {
     finish_blocks(sums, from_tail)
 }
 
-/// The start of a TCP checksum: the pseudo-header for a segment of `length` bytes, or nothing where
-/// addresses are out of its scope.
+/// The start of a TCP checksum: the pseudo-header for a segment of `length` bytes, or nothing if the checksum does not
+/// cover addresses.
 #[must_use]
 pub fn tcp_pseudo_header(addresses: Option<(IpAddr, IpAddr)>, length: usize) -> Checksum {
     let mut sum = Checksum::new();
@@ -195,21 +192,21 @@ pub fn tcp_pseudo_header(addresses: Option<(IpAddr, IpAddr)>, length: usize) -> 
     sum
 }
 
-/// The checksum that belongs into `segment`'s checksum field, whatever is in the field now.
-/// `addresses` are source and destination; without them only header and payload are summed.
+/// The correct value of `segment`'s checksum field, regardless of its current value. `addresses` are source and
+/// destination. Without them only header and payload are summed.
 #[must_use]
 pub fn tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &[u8]) -> u16 {
     let mut sum = tcp_pseudo_header(addresses, segment.len());
     sum.add_bytes(segment);
     let mut sum = Checksum { odd: false, ..sum };
     if let Some(&[high, low]) = segment.get(TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2) {
-        // In one's complement, adding the complement takes the field out again.
+        // In one's complement, adding the complement removes the field from the sum.
         sum.add_u16(!u16::from_be_bytes([high, low]));
     }
     sum.finish()
 }
 
-/// Whether the checksum field of `segment` is right.
+/// Whether the checksum field of `segment` is correct.
 #[must_use]
 pub fn verify_tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &[u8]) -> bool {
     let mut sum = tcp_pseudo_header(addresses, segment.len());
@@ -217,13 +214,13 @@ pub fn verify_tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &[u8]) 
     sum.is_valid()
 }
 
-/// Writes the checksum into a finished segment. A segment too short to have the field stays as it is.
+/// Writes the checksum into a finished segment. A segment too short to have the field is left unchanged.
 pub fn fill_tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &mut [u8]) {
     let checksum = tcp_checksum(addresses, segment);
     store_tcp_checksum(segment, checksum);
 }
 
-/// Writes a checksum that was computed elsewhere into a segment's field.
+/// Writes a checksum computed elsewhere into a segment's field.
 pub fn store_tcp_checksum(segment: &mut [u8], checksum: u16) {
     if let Some(field) = segment.get_mut(TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2) {
         field.copy_from_slice(&checksum.to_be_bytes());
@@ -238,7 +235,7 @@ pub fn dss_checksum(dsn: u64, ssn: u32, length: u16, payload: Checksum) -> u16 {
     dss_sum(dsn, ssn, length, payload).finish()
 }
 
-/// Whether a mapping's payload matches the checksum it came with.
+/// Whether a mapping's payload matches its checksum.
 #[must_use]
 pub fn verify_dss_checksum(
     dsn: u64,

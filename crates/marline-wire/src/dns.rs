@@ -1,33 +1,33 @@
-//! Records of DNS messages (RFC 1035, 4.1), as far as they have to be found; names are passed over.
+//! Finds records in DNS messages (RFC 1035, 4.1). Names are skipped.
 
 use core::net::IpAddr;
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const DNS_HEADER_LEN: usize = 12;
-/// Types of records that have addresses.
+/// Type of records with an IPv4 address.
 pub const DNS_A: u16 = 1;
-/// See [`DNS_A`].
+/// Type of records with an IPv6 address.
 pub const DNS_AAAA: u16 = 28;
-/// Labels of a name, of at least two bytes each, within its 255.
+/// Maximum number of labels in a name: 255 bytes, at least two per label.
 const LABELS: usize = 128;
-/// Questions that are passed over; there is one.
+/// Maximum number of questions skipped. Messages have one.
 const QUESTIONS: u16 = 8;
 
-/// A record of an answer.
+/// A record in the answer section.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DnsRecord<'a> {
-    /// Its type.
+    /// Record type.
     pub kind: u16,
-    /// Seconds for which it counts.
+    /// Time to live in seconds.
     pub ttl_s: u32,
-    /// Its data.
+    /// Record data.
     pub data: &'a [u8],
-    /// Where these begin in the message, in which names may refer to earlier ones.
+    /// Offset of the data in the message, to which compressed names in it refer.
     pub data_at: usize,
 }
 
 impl DnsRecord<'_> {
-    /// Its address, if it has one.
+    /// The address, if it is an address record.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         match self.kind {
@@ -38,7 +38,7 @@ impl DnsRecord<'_> {
     }
 }
 
-/// Where the name that begins at `at` ends; `None`: nowhere in the message.
+/// Offset after the name that starts at `at`; `None` if the name does not end within the message.
 #[must_use]
 pub fn dns_after_name(message: &[u8], mut at: usize) -> Option<usize> {
     for _ in 0..LABELS {
@@ -51,7 +51,7 @@ pub fn dns_after_name(message: &[u8], mut at: usize) -> Option<usize> {
     None
 }
 
-/// Where the records begin, behind the questions; `None`: these do not end in the message.
+/// Offset of the first record after the questions; `None` if these do not end within the message.
 #[must_use]
 pub fn dns_after_questions(message: &[u8]) -> Option<usize> {
     let mut at = DNS_HEADER_LEN;
@@ -61,7 +61,7 @@ pub fn dns_after_questions(message: &[u8]) -> Option<usize> {
     (at <= message.len()).then_some(at)
 }
 
-/// The records of the section of answers. `None` where one cannot be read, which is the last.
+/// The records of the answer section. An item is `None` if a record cannot be parsed, and is then the last.
 pub fn dns_answers(message: &[u8]) -> impl Iterator<Item = Option<DnsRecord<'_>>> {
     let mut at = dns_after_questions(message);
     let count = number(message, 6).unwrap_or_default();
@@ -77,7 +77,7 @@ pub fn dns_answers(message: &[u8]) -> impl Iterator<Item = Option<DnsRecord<'_>>
     })
 }
 
-/// The record that begins at `at`, and where it ends.
+/// The record that starts at `at`, and its end.
 fn record(message: &[u8], at: usize) -> Option<(DnsRecord<'_>, usize)> {
     let at = dns_after_name(message, at)?;
     let kind = number(message, at)?;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Which layer's bytes were being read.
+/// Layer in which an error occurred.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// IPv4 header.
@@ -26,20 +26,20 @@ pub enum ErrorKind {
     Truncated,
     /// A length field that contradicts the bytes or the format.
     Length,
-    /// A version this parser does not speak.
+    /// A version that this parser does not support.
     Version,
     /// A checksum that does not match.
     Checksum,
-    /// A field with a value the format forbids.
+    /// A field with a value that the format forbids.
     Value,
 }
 
-/// A parse error: which layer, which field, and why.
+/// A parse error with its layer, field and kind.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The layer being read.
     pub layer: Layer,
-    /// The field, by the name its RFC gives it.
+    /// The field, named as in its RFC.
     pub field: &'static str,
     /// Kind of error.
     pub kind: ErrorKind,
@@ -60,10 +60,10 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// Why a value could not be written.
+/// Error when writing a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum EmitError {
-    /// The options need more than the 40 bytes a TCP header has for them.
+    /// The options need more than the 40 bytes available in a TCP header.
     OptionsTooLong {
         /// Bytes they need.
         len: usize,
@@ -72,12 +72,12 @@ pub enum EmitError {
     BufferTooShort {
         /// Bytes needed.
         needed: usize,
-        /// Bytes there.
+        /// Bytes available.
         available: usize,
     },
-    /// The payload does not fit the length field.
+    /// The payload length does not fit the length field.
     PayloadTooLong {
-        /// Its length in bytes.
+        /// Payload length in bytes.
         len: usize,
     },
     /// The two addresses are of different families.

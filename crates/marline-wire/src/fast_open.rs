@@ -1,11 +1,11 @@
 //! Fast Open option (RFC 7413 section 4.1.1): a client's request for a cookie, or a cookie.
 //!
-//! It stands in SYN and SYN/ACK alone, and has up to 18 bytes. So it is no part of [`TcpOptions`],
-//! which every segment fills: [`find`](FastOpenOption::find) looks for it among the bytes of a handshake's options,
-//! and [`TcpHeader::emit_with`](crate::TcpHeader::emit_with) writes it.
+//! It occurs only in SYN and SYN/ACK and takes up to 18 bytes. So it is not part of [`TcpOptions`], which exists for
+//! every segment. [`find`](FastOpenOption::find) searches for it in the option bytes of a handshake, and
+//! [`TcpHeader::emit_with`](crate::TcpHeader::emit_with) writes it.
 //!
-//! Before it had a number of its own it was an experimental option (RFC 6994): kind 254, with the number 0xf989 in
-//! front of the cookie. Both forms are read, and an answer has the form of the question.
+//! Before it had its own number, it was an experimental option (RFC 6994): kind 254, with the number 0xf989 before the
+//! cookie. Both forms are parsed, and an answer has the form of the request.
 
 use crate::bytes::Writer;
 use crate::tcp_options::kind;
@@ -13,14 +13,14 @@ use crate::{MAX_OPTIONS, TcpOptions};
 
 /// Shortest and longest cookie, bytes.
 const COOKIE: core::ops::RangeInclusive<usize> = 4..=16;
-/// What tells the experimental option from others.
+/// Number that identifies the experimental option.
 const EXPERIMENT: [u8; 2] = [0xf9, 0x89];
 
 /// The Fast Open option.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FastOpenOption {
     cookie: [u8; 16],
-    /// Bytes of the cookie; 0 is a request.
+    /// Length of the cookie in bytes; 0 is a request.
     len: u8,
     experimental: bool,
 }
@@ -30,7 +30,7 @@ impl FastOpenOption {
     pub const REQUEST: FastOpenOption =
         FastOpenOption { cookie: [0; 16], len: 0, experimental: false };
 
-    /// A cookie. `None` unless it has an even number of bytes from 4 to 16.
+    /// An option with a cookie. `None` unless its length is even and from 4 to 16 bytes.
     #[must_use]
     pub fn cookie(bytes: &[u8]) -> Option<Self> {
         if !COOKIE.contains(&bytes.len()) || !bytes.len().is_multiple_of(2) {
@@ -41,7 +41,7 @@ impl FastOpenOption {
         Some(FastOpenOption { cookie, len: bytes.len() as u8, experimental: false })
     }
 
-    /// The same in the experimental form, or in that with a number of its own.
+    /// The same option in the experimental or the standard form.
     #[must_use]
     pub const fn with_form(self, experimental: bool) -> Self {
         FastOpenOption { experimental, ..self }
@@ -53,25 +53,25 @@ impl FastOpenOption {
         self.experimental
     }
 
-    /// Whether it asks for a cookie.
+    /// Whether it requests a cookie.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes of the cookie; none of a request.
+    /// The bytes of the cookie; empty for a request.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.cookie[..usize::from(self.len).min(self.cookie.len())]
     }
 
-    /// Bytes on the wire, filled up to a multiple of four.
+    /// Bytes on the wire, padded to a multiple of four.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         self.bare_len().next_multiple_of(4)
     }
 
-    /// Whether it fits a header beside these options.
+    /// Whether it fits into a header together with these options.
     #[must_use]
     pub const fn fits_beside(&self, options: &TcpOptions) -> bool {
         options.encoded_len() + self.encoded_len() <= MAX_OPTIONS
@@ -81,8 +81,8 @@ impl FastOpenOption {
         2 + self.len as usize + if self.experimental { EXPERIMENT.len() } else { 0 }
     }
 
-    /// The first such option among the option bytes of a header. One of another length than the definition's is
-    /// skipped, and bytes that are no options end the search, as in [`TcpOptions::parse`].
+    /// Finds the first Fast Open option among the option bytes of a header. An option with an invalid length is
+    /// skipped, and malformed bytes end the search, as in [`TcpOptions::parse`].
     #[must_use]
     pub fn find(options: &[u8]) -> Option<Self> {
         let mut rest = options;

@@ -1,7 +1,7 @@
 //! Header template: the header and options of a run of segments, written once.
 //!
-//! The segments of a run differ in sequence number, PSH, payload and checksum alone. The rest is encoded and summed
-//! once for all of them.
+//! The segments of a run differ only in sequence number, PSH, payload and checksum. Everything else is encoded and
+//! summed once for all of them.
 
 use core::net::IpAddr;
 
@@ -11,21 +11,21 @@ use crate::{
     tcp_pseudo_header,
 };
 
-/// Where the sequence number stands in the header.
+/// Position of the sequence number in the header.
 const SEQ_AT: core::ops::Range<usize> = 4..8;
 
-/// An encoded header without its sequence number, for segments of one length.
+/// An encoded header without its sequence number, for segments of the same length.
 #[derive(Copy, Clone, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; TCP_HEADER_LEN + MAX_OPTIONS],
     len: usize,
-    /// Of the pseudo-header and of these bytes.
+    /// Sum of the pseudo-header and of these bytes.
     sum: Checksum,
 }
 
 impl HeaderTemplate {
-    /// A template of this header and these options, whose `seq` does not count, for segments of `segment_len`
-    /// bytes from the TCP header on. `addresses` are source and destination, if the checksum covers them.
+    /// A template of this header (whose `seq` is ignored) and these options for segments of `segment_len` bytes,
+    /// counted from the TCP header. `addresses` are source and destination, if the checksum covers them.
     ///
     /// # Errors
     /// If the options take more than 40 bytes.
@@ -48,8 +48,8 @@ impl HeaderTemplate {
         self.len
     }
 
-    /// Writes the header of the segment at `seq` before a payload that is in place already and adds up to
-    /// `payload`, and completes its checksum. A `segment` without room for the header is left alone.
+    /// Writes the header of the segment at `seq` before a payload that is already in place and has the sum `payload`,
+    /// and completes its checksum. A `segment` too short for the header is left unchanged.
     #[inline]
     pub fn write(&self, seq: SeqNum, payload: Checksum, segment: &mut [u8]) {
         let Some(head) = segment.get_mut(..self.len) else { return };

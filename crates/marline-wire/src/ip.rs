@@ -14,7 +14,7 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// Fields of a packet that matter to the layer above.
+/// The fields of a packet that matter to the layer above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpPacket<'a> {
     /// Source.
@@ -25,14 +25,14 @@ pub struct IpPacket<'a> {
     pub ecn: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// What part of a larger packet it is, if it is one.
+    /// Position within a larger packet, if it is a fragment.
     pub fragment: Option<Fragment>,
     /// Payload.
     pub payload: &'a [u8],
 }
 
 impl<'a> IpPacket<'a> {
-    /// Parses a packet of the version its first four bits state.
+    /// Parses a packet of the version that its first four bits state.
     ///
     /// # Errors
     /// As [`Ipv4Packet::parse`] and [`Ipv6Packet::parse`]; other versions are an error.
@@ -60,14 +60,14 @@ impl<'a> IpPacket<'a> {
     }
 }
 
-/// Bytes of the IP header that [`emit_ip`] writes between these addresses.
+/// Length of the IP header that [`emit_ip`] writes for this source address.
 #[must_use]
 pub const fn ip_header_len(src: IpAddr) -> usize {
     if src.is_ipv4() { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
 }
 
-/// Writes the IP header for `payload_len` bytes of `protocol` between two addresses of one family;
-/// returns its length. `ecn` is the two bits of the ECN field.
+/// Writes the IP header for `payload_len` bytes of `protocol` between two addresses of the same family. Returns the
+/// header's length. `ecn` holds the two bits of the ECN field.
 ///
 /// # Errors
 /// If the families differ, `out` is too short, or the packet would be too long.
@@ -89,7 +89,7 @@ pub fn emit_ip(
     }
 }
 
-/// The IP version of a packet, by its first four bits.
+/// The IP version of a packet, from its first four bits.
 ///
 /// # Errors
 /// If there is no byte, or the version is neither 4 nor 6.

@@ -6,20 +6,20 @@ use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
 use crate::{Checksum, EmitError, ParseError};
 
-/// Bytes of the header without options.
+/// Length of the header without options.
 pub const IPV4_HEADER_LEN: usize = 20;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
-/// What part of a larger packet one is.
+/// Position of a fragment in the original packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Which packet, among those between the same addresses with the same protocol.
+    /// Identifies the packet among those with the same addresses and protocol.
     pub identification: u32,
-    /// Bytes of the packet's payload before this part.
+    /// Offset of the fragment in the packet's payload, in bytes.
     pub offset: usize,
-    /// There are parts behind this one.
+    /// More fragments follow.
     pub more: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Fragment {
 pub struct Ipv4Header {
     /// Differentiated services: the high six bits of the second byte.
     pub dscp: u8,
-    /// ECN: its low two bits.
+    /// ECN: the low two bits of the second byte.
     pub ecn: u8,
     /// Identification, for reassembly.
     pub identification: u16,
@@ -49,7 +49,7 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// A header for an unfragmentable packet with this protocol between these addresses.
+    /// A header with DF set for this protocol between these addresses.
     #[must_use]
     pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8) -> Self {
         Ipv4Header {
@@ -66,7 +66,7 @@ impl Ipv4Header {
         }
     }
 
-    /// What part of a larger packet this is, if it is one.
+    /// The packet's position in a larger one, if it is a fragment.
     #[must_use]
     pub fn fragment(&self) -> Option<Fragment> {
         self.is_fragment().then(|| Fragment {
@@ -76,14 +76,13 @@ impl Ipv4Header {
         })
     }
 
-    /// Whether the packet is a part of a larger one.
+    /// Whether the packet is a fragment.
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Writes a header without options, checksum included, for `payload_len` bytes of payload;
-    /// returns its length.
+    /// Writes a header without options, including the checksum, for `payload_len` bytes of payload. Returns its length.
     ///
     /// # Errors
     /// If `out` is too short, or header and payload exceed 65,535 bytes.
@@ -113,7 +112,7 @@ impl Ipv4Header {
     }
 }
 
-/// A parsed IPv4 packet. Bytes beyond its total length (link-layer padding) are left out.
+/// A parsed IPv4 packet. Bytes beyond its total length (link-layer padding) are excluded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipv4Packet<'a> {
     /// The fixed header.
@@ -128,7 +127,7 @@ impl<'a> Ipv4Packet<'a> {
     /// Parses a packet and verifies the header's checksum.
     ///
     /// # Errors
-    /// If it is not IPv4, cut short, or the header's lengths or checksum are wrong.
+    /// If it is not IPv4, is truncated, or has wrong header lengths or a wrong header checksum.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| ParseError { layer: Layer::Ipv4, field, kind };
         let (fixed, _) = bytes

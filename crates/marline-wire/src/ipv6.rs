@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, Layer};
 use crate::ipv4::Fragment;
 use crate::{EmitError, ParseError};
 
-/// Bytes of the fixed header.
+/// Length of the fixed header.
 pub const IPV6_HEADER_LEN: usize = 40;
 
 const HOP_BY_HOP: u8 = 0;
@@ -21,7 +21,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 pub struct Ipv6Header {
     /// Differentiated services: the high six bits of the traffic class.
     pub dscp: u8,
-    /// ECN: its low two bits.
+    /// ECN: the low two bits of the traffic class.
     pub ecn: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -43,7 +43,7 @@ impl Ipv6Header {
         Ipv6Header { dscp: 0, ecn: 0, flow_label: 0, next_header, hop_limit: 64, src, dst }
     }
 
-    /// Writes the header for `payload_len` bytes after it; returns its length.
+    /// Writes the header for `payload_len` bytes after it. Returns its length.
     ///
     /// # Errors
     /// If `out` is too short, or the payload exceeds 65,535 bytes.
@@ -71,22 +71,21 @@ impl Ipv6Header {
 pub struct Ipv6Packet<'a> {
     /// The fixed header.
     pub header: Ipv6Header,
-    /// What `payload` is: the next header value after all extension headers that were understood.
+    /// Protocol of `payload`: the next header value after all known extension headers.
     pub protocol: u8,
-    /// What part of a larger packet it is: `payload` is incomplete, or lacks its beginning.
+    /// Position within a larger packet, if it is a fragment. `payload` is then incomplete.
     pub fragment: Option<Fragment>,
     /// Payload after the extension headers.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv6Packet<'a> {
-    /// Parses a packet. Hop-by-hop options, destination options, routing, authentication and
-    /// fragment headers are skipped; any other next header is taken for the payload's protocol.
-    /// After a fragment header with an offset there is no further header to find, and the protocol
-    /// is the one it names.
+    /// Parses a packet. Hop-by-hop options, destination options, routing, authentication and fragment headers are
+    /// skipped. Any other next header is the payload's protocol. After a fragment header with a nonzero offset there
+    /// are no further headers, so the protocol is the one that it names.
     ///
     /// # Errors
-    /// If it is not IPv6, cut short, or an extension header does not fit.
+    /// If it is not IPv6, is truncated, or has an extension header that does not fit.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| ParseError { layer: Layer::Ipv6, field, kind };
         let (fixed, rest) = bytes
@@ -99,7 +98,7 @@ impl<'a> Ipv6Packet<'a> {
         let mut payload =
             rest.get(..usize::from(length)).ok_or(error("payload length", ErrorKind::Truncated))?;
         let (mut protocol, mut fragment) = (header.next_header, None);
-        // Every extension header has at least eight bytes, so this ends.
+        // Every extension header has at least eight bytes, so the loop terminates.
         while let HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | AUTHENTICATION | FRAGMENT = protocol
         {
             let &[next, len, high, low, ref rest @ ..] = payload else {
@@ -128,7 +127,7 @@ impl<'a> Ipv6Packet<'a> {
     }
 }
 
-/// The header and the payload length it states.
+/// The header and the payload length in it.
 fn fields(fixed: &[u8; IPV6_HEADER_LEN]) -> Option<(Ipv6Header, u16)> {
     let mut r = Reader::new(fixed);
     let first = r.u32()?;

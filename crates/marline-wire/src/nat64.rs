@@ -1,21 +1,21 @@
-//! Prefix of a NAT64 network: IPv4 addresses as IPv6 ones, and back (RFC 6052, 2.2).
+//! NAT64 prefix of a network: translates IPv4 addresses to IPv6 and back (RFC 6052, 2.2).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU8;
 use core::str::FromStr;
 
-/// Lengths that a prefix may have.
+/// Valid prefix lengths.
 const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
-/// The byte between the 64th and the 71st bit, which is zero in every such address.
+/// Index of the byte for bits 64 to 71, which is zero in every such address.
 const RESERVED: usize = 8;
 /// The addresses of `ipv4only.arpa` (RFC 7050, 2.2).
 const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 
-/// The prefix below which a network that has only IPv6 reaches IPv4 addresses.
+/// The prefix under which an IPv6-only network reaches IPv4 addresses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix64 {
-    /// The first octets of an address, zero behind the prefix: no prefix is longer.
+    /// The first octets of an address, zero after the prefix. No prefix is longer.
     octets: [u8; 12],
     len: NonZeroU8,
 }
@@ -33,13 +33,13 @@ impl fmt::Display for BadPrefix64 {
 impl core::error::Error for BadPrefix64 {}
 
 impl Prefix64 {
-    /// The one that every network may use (RFC 6052, 2.1).
+    /// The well-known prefix, which every network may use (RFC 6052, 2.1).
     pub const WELL_KNOWN: Prefix64 = Prefix64 {
         octets: [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0],
         len: NonZeroU8::new(96).unwrap(),
     };
 
-    /// The first `len` bits of an address. `None`: no prefix has this length, or its byte that must be zero is not.
+    /// The first `len` bits of an address. `None` if this is not a valid length, or the reserved byte is not zero.
     #[must_use]
     pub fn new(address: Ipv6Addr, len: u8) -> Option<Prefix64> {
         if !LENGTHS.contains(&len) {
@@ -50,7 +50,7 @@ impl Prefix64 {
         (octets[RESERVED] == 0).then_some(Prefix64 { octets, len: NonZeroU8::new(len)? })
     }
 
-    /// The prefix of a network whose resolver gave this address for `ipv4only.arpa` (RFC 7050, 3).
+    /// The prefix of a network whose resolver returned this address for `ipv4only.arpa` (RFC 7050, 3).
     #[must_use]
     pub fn of_well_known_name(answer: Ipv6Addr) -> Option<Prefix64> {
         let prefixes = LENGTHS.iter().filter_map(|len| Prefix64::new(answer, *len));
@@ -60,27 +60,27 @@ impl Prefix64 {
         prefixes.into_iter().find(fits)
     }
 
-    /// Bits of the prefix: 32, 40, 48, 56, 64 or 96.
+    /// Prefix length in bits: 32, 40, 48, 56, 64 or 96.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no prefix is empty")]
     pub const fn len(self) -> u8 {
         self.len.get()
     }
 
-    /// The first 96 bits: the prefix, and zeros.
+    /// The first 96 bits: the prefix, padded with zeros.
     #[cfg(test)]
     pub(crate) const fn octets(&self) -> &[u8; 12] {
         &self.octets
     }
 
-    /// The prefix, and zeros.
+    /// The prefix as an address, padded with zeros.
     fn address(self) -> Ipv6Addr {
         let mut octets = [0; 16];
         octets[..self.octets.len()].copy_from_slice(&self.octets);
         Ipv6Addr::from(octets)
     }
 
-    /// Where the four bytes stand: behind the prefix, but for the reserved one.
+    /// Positions of the four IPv4 bytes: after the prefix, skipping the reserved byte.
     fn places(self) -> [usize; 4] {
         let first = usize::from(self.len()) / 8;
         core::array::from_fn(|nth| {
@@ -89,7 +89,7 @@ impl Prefix64 {
         })
     }
 
-    /// What an IPv4 address is called in this network.
+    /// The IPv6 address of an IPv4 address in this network.
     #[must_use]
     pub fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
         let mut octets = self.address().octets();
@@ -99,7 +99,7 @@ impl Prefix64 {
         Ipv6Addr::from(octets)
     }
 
-    /// The IPv4 address that this one stands for, if it is one of this network's translated ones.
+    /// The IPv4 address embedded in an address, if that has this prefix.
     #[must_use]
     pub fn extract(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let octets = address.octets();
@@ -107,7 +107,7 @@ impl Prefix64 {
         (self.embed(embedded) == address).then_some(embedded)
     }
 
-    /// The way from here to an address: an IPv6 one is reached as it is.
+    /// The address to use from this network to reach `to`. IPv6 addresses are unchanged.
     #[must_use]
     pub fn translate(self, to: SocketAddr) -> SocketAddr {
         match to.ip() {
@@ -116,7 +116,7 @@ impl Prefix64 {
         }
     }
 
-    /// What the rest of the world calls an address that is reached here.
+    /// The inverse of [`translate`](Self::translate): the public address for one used in this network.
     #[must_use]
     pub fn translate_back(self, to: SocketAddr) -> SocketAddr {
         match to.ip() {

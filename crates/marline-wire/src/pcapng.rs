@@ -1,15 +1,14 @@
-//! Captures in pcapng format (draft-ietf-opsawg-pcapng), which Wireshark reads as native TCP.
+//! Captures in pcapng format (draft-ietf-opsawg-pcapng), which Wireshark shows as native TCP.
 //!
-//! Marline's segments may have been sent inside UDP, and those of the simulator were never sent at
-//! all. A [`Capture`] puts an IP header in front of each segment and makes its checksums those of
-//! that packet, so that tools see plain Multipath TCP. A segment that arrived broken stays visibly
-//! broken.
+//! Marline's segments may have been sent inside UDP, and those of the simulator were never sent at all. A [`Capture`]
+//! prepends an IP header to each segment and adapts its checksum to that packet, so that tools see plain Multipath TCP.
+//! A segment with a wrong checksum keeps a wrong one.
 //!
-//! MPTCP keys authenticate joins and ends of connections, and captures are often shared. So by
-//! default, keys in MP_CAPABLE and MP_FASTCLOSE are written as zeros.
+//! MPTCP keys authenticate joins and connection closes, and captures are often shared. So by default, keys in
+//! MP_CAPABLE and MP_FASTCLOSE are written as zeros.
 //!
-//! This is the only module that allocates: blocks are appended to a vector of the caller's, who
-//! writes it wherever captures go and clears it.
+//! This is the only module that allocates: blocks are appended to the caller's vector. The caller writes it to its
+//! destination and clears it.
 
 use core::net::IpAddr;
 
@@ -20,7 +19,7 @@ use crate::{
     verify_tcp_checksum,
 };
 
-/// Packets begin with an IPv4 or IPv6 header.
+/// Link type of packets that begin with an IPv4 or IPv6 header.
 pub const LINKTYPE_RAW: u16 = 101;
 
 const SECTION_HEADER_BLOCK: u32 = 0x0a0d_0d0a;
@@ -41,21 +40,21 @@ const PROTOCOL_ICMP_V6: u8 = 58;
 /// Resolution of timestamps: 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// Appends the header of a section, with the name of the program that writes it.
+/// Appends a section header with the name of the program that writes it.
 pub fn section_header(out: &mut Vec<u8>, application: &str) {
     block(out, SECTION_HEADER_BLOCK, |out| {
         put_u32(out, BYTE_ORDER_MAGIC);
         put_u16(out, 1);
         put_u16(out, 0);
-        // The section's length is not known while it is written.
+        // The length of the section is not known while it is being written.
         out.extend_from_slice(&u64::MAX.to_le_bytes());
         option(out, SHB_USERAPPL, application.as_bytes());
         option(out, OPT_END, &[]);
     });
 }
 
-/// Appends the description of an interface with packets of [`LINKTYPE_RAW`] and timestamps in
-/// nanoseconds. Packets name interfaces by the order of these, from 0.
+/// Appends the description of an interface with packets of [`LINKTYPE_RAW`] and timestamps in nanoseconds. Packets
+/// refer to interfaces by their order, from 0.
 pub fn interface(out: &mut Vec<u8>, name: &str) {
     block(out, INTERFACE_DESCRIPTION_BLOCK, |out| {
         put_u16(out, LINKTYPE_RAW);
@@ -67,12 +66,12 @@ pub fn interface(out: &mut Vec<u8>, name: &str) {
     });
 }
 
-/// Which way a packet went.
+/// Direction of a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It was received.
+    /// Received.
     Inbound,
-    /// It was sent.
+    /// Sent.
     Outbound,
 }
 
@@ -83,13 +82,13 @@ pub struct PacketInfo<'a> {
     pub interface: u32,
     /// Nanoseconds since 1970, or since the start of a simulation.
     pub time_ns: u64,
-    /// Which way it went.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// A remark for the reader, up to 65,535 bytes; more is cut off.
+    /// Comment of up to 65,535 bytes; the rest is cut off.
     pub comment: Option<&'a str>,
 }
 
-/// Appends a packet. `original_len` is its length where it was seen, if `packet` holds less of it.
+/// Appends a packet. `original_len` is its full length, if `packet` was truncated.
 pub fn packet(out: &mut Vec<u8>, info: &PacketInfo<'_>, packet: &[u8], original_len: usize) {
     block(out, ENHANCED_PACKET_BLOCK, |out| {
         put_u32(out, info.interface);
@@ -123,7 +122,7 @@ pub enum SegmentChecksum {
     Unknown,
 }
 
-/// A segment with what its carrier knows of it.
+/// A segment with its metadata.
 #[derive(Copy, Clone, Debug)]
 pub struct CapturedSegment<'a> {
     /// Sender's address.
@@ -146,9 +145,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins a capture in `out`: a section and its interfaces. With `reveal_keys`, MPTCP keys are
-    /// written as they are; Wireshark can then match subflows to connections, and so can anyone who
-    /// has the file.
+    /// Starts a capture in `out`: a section and its interfaces. With `reveal_keys`, MPTCP keys are written unchanged.
+    /// Wireshark can then match subflows to connections, and so can anyone who has the file.
     #[must_use]
     pub fn begin(
         out: &mut Vec<u8>,
@@ -163,12 +161,10 @@ impl Capture {
         Capture { reveal_keys, packet: Vec::new() }
     }
 
-    /// Appends a segment to `out`. Its checksum is made that of the written packet, unless it was
-    /// wrong before.
+    /// Appends a segment to `out`. Its checksum is adapted to the written packet, unless it was wrong before.
     ///
     /// # Errors
-    /// If the addresses are of different families or the segment is too long for an IP packet;
-    /// nothing is written then.
+    /// If the addresses are of different families or the segment is too long for an IP packet. Nothing is written then.
     pub fn segment(
         &mut self,
         out: &mut Vec<u8>,
@@ -186,7 +182,7 @@ impl Capture {
         let hidden =
             if self.reveal_keys { Some(0) } else { hide_keys(&mut self.packet[header_len..]) };
         let Some(hidden) = hidden else {
-            // The options cannot be told from the payload: neither is shown.
+            // Options cannot be distinguished from payload, so neither is shown.
             self.packet.truncate(header_len + TCP_HEADER_LEN);
             packet(out, info, &self.packet, original_len);
             return Ok(());
@@ -204,9 +200,9 @@ impl Capture {
         Ok(())
     }
 
-    /// Appends a whole IP packet to `out`, as a TUN interface has it. Where keys are hidden, those in its TCP segment
-    /// are, with a checksum that is right if it was; of an ICMP message only the beginning is written, in which there
-    /// can be none, and nothing of what is no packet.
+    /// Appends a whole IP packet to `out`, as read from a TUN interface. If keys are hidden, those in its TCP segment
+    /// are overwritten, and a correct checksum stays correct. Of an ICMP message only the beginning is written, which
+    /// cannot contain keys. Of an invalid packet nothing is written.
     pub fn ip_packet(&mut self, out: &mut Vec<u8>, info: &PacketInfo<'_>, bytes: &[u8]) {
         self.packet.clear();
         self.packet.extend_from_slice(bytes);
@@ -218,14 +214,14 @@ impl Capture {
     }
 }
 
-/// What of an IP packet may be shown where keys are hidden: so many bytes. Those in a TCP segment are overwritten.
+/// Number of bytes of an IP packet that may be shown when keys are hidden. Overwrites the keys in a TCP segment.
 fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
     let Ok(ip) = IpPacket::parse(bytes) else { return 0 };
     let ends = (ip.src, ip.dst);
     let at = ip.payload.as_ptr().addr() - bytes.as_ptr().addr();
     let end = at + ip.payload.len();
     match ip.protocol {
-        // Of a segment in parts the options may be anywhere.
+        // In a fragment, the options may be anywhere.
         PROTOCOL_TCP if ip.fragment.is_some() => at,
         PROTOCOL_TCP => {
             let was_right = verify_tcp_checksum(Some(ends), &bytes[at..end]);
@@ -239,7 +235,7 @@ fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
             }
             bytes.len()
         }
-        // An error quotes the packet that it is about.
+        // An ICMP error quotes the packet that it refers to.
         PROTOCOL_ICMP | PROTOCOL_ICMP_V6 => {
             const ICMP_HEADER_LEN: usize = 8;
             bytes.len().min(at + ICMP_HEADER_LEN + ip_header_len(ends.0) + TCP_HEADER_LEN)
@@ -248,8 +244,8 @@ fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
     }
 }
 
-/// Overwrites the keys in a segment's MPTCP options with zeros; returns how many options had any.
-/// `None` if the header is broken, so that its options cannot be found.
+/// Overwrites the keys in a segment's MPTCP options with zeros. Returns the number of options with keys, or `None` if
+/// the header is malformed, so that its options cannot be found.
 fn hide_keys(segment: &mut [u8]) -> Option<usize> {
     let header_len = usize::from(*segment.get(12)? >> 4) * 4;
     let mut rest = segment.get_mut(TCP_HEADER_LEN..header_len)?;
@@ -259,7 +255,7 @@ fn hide_keys(segment: &mut [u8]) -> Option<usize> {
             [] | [kind::END, ..] => return Some(hidden),
             [kind::NOP, ..] => rest = &mut rest[1..],
             [_, len, ..] if *len >= 2 => {
-                // An option that claims more than there is may still begin with a key.
+                // An option longer than the available bytes may still begin with a key.
                 let len = usize::from(*len).min(rest.len());
                 let (option, after) = rest.split_at_mut(len);
                 let subtype = option.get(2).map(|first| first >> 4);
@@ -278,7 +274,7 @@ fn hide_keys(segment: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Appends a block: its type, its length on both sides, and the body between.
+/// Appends a block: its type, its length before and after the body, and the body.
 fn block(out: &mut Vec<u8>, block_type: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     put_u32(out, block_type);

@@ -1,23 +1,22 @@
-//! Repair code: the coefficients by which repairs sum up what was sent, and the arithmetic under them.
+//! Repair code: the coefficients with which repairs sum up data, and the underlying arithmetic.
 //!
-//! Repairs of a stream (`docs/spec/experimental.md`) and those of datagrams (`docs/spec/datagrams.md`) are sums over
-//! cells, each multiplied by a coefficient of its repair's *row* and its own number. The coefficients are those of a
-//! Cauchy matrix whose columns are scaled so that row 0 is all ones: row 0 is the plain XOR of everything, and any n
-//! rows repair any n lost cells (every square part of a Cauchy matrix can be inverted, and scaling columns changes
-//! nothing about that).
+//! Repairs of a stream (`docs/spec/experimental.md`) and of datagrams (`docs/spec/datagrams.md`) are sums over cells.
+//! Each cell is multiplied by a coefficient that depends on its number and the *row* of the repair. The coefficients
+//! are those of a Cauchy matrix whose columns are scaled so that row 0 is all ones. So row 0 is the plain XOR of
+//! everything, and any n rows repair any n lost cells (every square submatrix of a Cauchy matrix is invertible, and
+//! scaling columns does not change that).
 //!
-//! The field has 256 elements. Addition is XOR. Multiplication is that of polynomials over one bit modulo
-//! x^8 + x^4 + x^3 + x^2 + 1 (0x11d, the one of RAID-6 and of most erasure codes), whose root 2 generates all 255
-//! elements but zero. Logarithms make a product an addition; a whole cell is multiplied through the 256 products of
-//! its coefficient, so that a byte costs one look-up, and none where the coefficient is 1.
+//! The field has 256 elements. Addition is XOR. Multiplication is that of polynomials over one bit modulo x^8 + x^4 +
+//! x^3 + x^2 + 1 (0x11d, as in RAID-6 and most erasure codes), whose root 2 generates all 255 nonzero elements.
+//! Logarithms turn a product into an addition. A whole cell is multiplied with the 256 products of its coefficient, so
+//! that a byte costs one lookup, or none if the coefficient is 1.
 
-/// Rows that differ: a row's number is taken modulo this.
+/// Number of distinct rows: row numbers are taken modulo this.
 pub const ROWS: u8 = 64;
-/// Cells whose coefficients differ: a cell's number is taken modulo this. Rows and cells together are the elements of
-/// the field.
+/// Number of distinct cells: cell numbers are taken modulo this. Rows and cells together are the elements of the field.
 pub const CELLS: u64 = 192;
 
-/// What a cell is multiplied by in the sum of a row; never zero.
+/// Coefficient of a cell in the sum of a row; never zero.
 #[must_use]
 pub const fn coefficient(row: u8, cell: u64) -> u8 {
     let (x, y) = (row % ROWS, ROWS + (cell % CELLS) as u8);
@@ -25,10 +24,10 @@ pub const fn coefficient(row: u8, cell: u64) -> u8 {
     multiply(y, inverse(x ^ y))
 }
 
-/// The polynomial, its highest term left out.
+/// The field polynomial without its highest term.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Powers of 2, twice over, so that a sum of two logarithms needs no reduction; and logarithms.
+/// Powers of 2, twice in a row, so that a sum of two logarithms needs no reduction; and logarithms.
 const TABLES: ([u8; 512], [u8; 256]) = tables();
 
 const fn tables() -> ([u8; 512], [u8; 256]) {
@@ -58,13 +57,13 @@ pub const fn multiply(a: u8, b: u8) -> u8 {
     powers[logarithms[a as usize] as usize + logarithms[b as usize] as usize]
 }
 
-/// What `a` must be multiplied by to get 1. Zero has none; 0 is given for it.
+/// The multiplicative inverse of `a`. Zero has none; the result is then 0.
 #[must_use]
 pub const fn inverse(a: u8) -> u8 {
     if a == 0 { 0 } else { TABLES.0[255 - TABLES.1[a as usize] as usize] }
 }
 
-/// Adds `factor` times `from` to `to`, byte by byte, as far as both go.
+/// Adds `factor` times `from` to `to`, byte by byte, up to the shorter length.
 pub fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
     match factor {
         0 => {}
@@ -83,7 +82,7 @@ pub fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
 mod tests {
     use super::*;
 
-    /// Multiplication as it is defined: shift and reduce.
+    /// Multiplication by definition: shift and reduce.
     fn by_definition(mut a: u8, mut b: u8) -> u8 {
         let mut product = 0;
         while b != 0 {

@@ -1,33 +1,33 @@
-//! Options of a router advertisement (RFC 4861, 4.6), and of them the one that names the network's NAT64 prefix
-//! (PREF64, RFC 8781, 4).
+//! Options of a router advertisement (RFC 4861, 4.6), and the one with the network's NAT64 prefix (PREF64, RFC 8781,
+//! 4).
 
 use core::net::Ipv6Addr;
 use core::num::NonZeroUsize;
 
 use crate::Prefix64;
 
-/// The option PREF64.
+/// Type of the PREF64 option.
 const PREF64: u8 = 38;
-/// Its length, in units of eight bytes.
+/// Length of the PREF64 option in units of eight bytes.
 const PREF64_UNITS: u8 = 2;
-/// Lengths of options are in these units.
+/// Unit of option lengths in bytes.
 const UNIT: usize = 8;
-/// What the three lowest bits before the prefix say of its length; 6 and 7 mean nothing.
+/// Prefix length for each value of the three length bits; 6 and 7 are invalid.
 const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
 const LENGTH_BITS: u16 = 0b111;
 
-/// What a router says of its network's NAT64 prefix.
+/// A router's statement about its network's NAT64 prefix.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Pref64 {
     /// The prefix.
     pub prefix: Prefix64,
-    /// Seconds for which it counts from now on: a multiple of 8, at most 65,528. 0: it no longer does.
+    /// Lifetime in seconds from now on: a multiple of 8, at most 65,528. 0 withdraws the prefix.
     pub lifetime_s: u16,
 }
 
 impl Pref64 {
-    /// What one option says, its type and length included. `None`: it is another one, or its prefix has a length that
-    /// does not exist (RFC 8781, 4: to be ignored).
+    /// Parses one option, type and length included. `None` if it is another option or its prefix length is invalid (RFC
+    /// 8781, 4: to be ignored).
     #[must_use]
     pub fn parse(option: &[u8]) -> Option<Pref64> {
         let [PREF64, PREF64_UNITS, high, low, prefix @ ..] = option else { return None };
@@ -36,13 +36,13 @@ impl Pref64 {
         let mut octets = [0; 16];
         octets[..12].copy_from_slice(prefix.try_into().ok().map(|octets: &[u8; 12]| octets)?);
         let prefix = Prefix64::new(Ipv6Addr::from(octets), len)?;
-        // Thirteen bits of eights: just a mask.
+        // The lifetime is in units of eight, in the upper 13 bits: a mask is sufficient.
         Some(Pref64 { prefix, lifetime_s: word & !LENGTH_BITS })
     }
 }
 
-/// The options of a router advertisement, each with its type and length. Ends before the first that contradicts its own
-/// length: one of length 0, which RFC 4861 forbids, or one that is cut off.
+/// The options of a router advertisement, each with type and length. Ends before the first invalid one: one of length
+/// 0, which RFC 4861 forbids, or a truncated one.
 pub fn router_options(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || {
         let units = NonZeroUsize::new(usize::from(*bytes.get(1)?))?;
@@ -59,7 +59,7 @@ mod tests {
 
     const LIFETIME_UNIT_S: u16 = 8;
 
-    /// Scaled lifetime 75 (600 s) and code 0 (/96): written out by RFC 8781's figure.
+    /// Scaled lifetime 75 (600 s) and code 0 (/96), as in RFC 8781's figure.
     const OPTION: [u8; 16] = [38, 2, 0x02, 0x58, 0x00, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
 
     fn emit(said: Pref64) -> [u8; 16] {
@@ -97,7 +97,7 @@ mod tests {
         for len in 0..OPTION.len() {
             assert_eq!(Pref64::parse(&OPTION[..len]), None, "{len} bytes");
         }
-        // What stands behind a prefix that is shorter than its field does not count.
+        // Bytes after a prefix shorter than its field are ignored.
         let mut behind = OPTION;
         behind[3] = 0x58 | 5;
         behind[15] = 7;
@@ -121,7 +121,7 @@ mod tests {
             len in prop::sample::select(LENGTHS.as_slice()),
             eights in 0..=8_191_u16,
         ) {
-            // The byte that must be zero.
+            // The reserved byte must be zero.
             let address = Ipv6Addr::from_bits(bits & !(0xff << 56));
             let prefix = Prefix64::new(address, len).expect("a length that exists");
             let said = Pref64 { prefix, lifetime_s: eights * LIFETIME_UNIT_S };

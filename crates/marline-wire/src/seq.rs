@@ -1,7 +1,7 @@
 //! Sequence numbers as they appear in headers: modulo 2^32, without a total order.
 //!
-//! Inside Marline positions are unwrapped to 64 bits ([`SeqNum::unwrap_near`]) so that ordinary
-//! comparison works; only the edge of a subflow sees these.
+//! Inside Marline, positions are unwrapped to 64 bits ([`SeqNum::unwrap_near`]) so that ordinary comparison works. Only
+//! the boundary of a subflow handles these.
 
 /// A 32-bit sequence number of the TCP header. It has no `Ord`: order modulo 2^32 is not transitive.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,22 +14,21 @@ impl SeqNum {
         SeqNum(self.0.wrapping_add(n))
     }
 
-    /// How far this lies after `origin` (mod 2^32).
+    /// Distance from `origin` to this number (mod 2^32).
     #[must_use]
     pub const fn offset_from(self, origin: SeqNum) -> u32 {
         self.0.wrapping_sub(origin.0)
     }
 
-    /// The 64-bit position whose low 32 bits equal this number's offset from `origin` and that lies
-    /// nearest to `near` (ties go forward). Positions count from `origin`; one that would be
-    /// negative (an ancient duplicate) comes out as `None`.
+    /// The 64-bit position whose low 32 bits equal this number's offset from `origin` and that is nearest to `near`
+    /// (ties go forward). Positions count from `origin`. `None` if it would be negative (a very old duplicate).
     #[must_use]
     pub const fn unwrap_near(self, origin: SeqNum, near: u64) -> Option<u64> {
         unwrap32(self.offset_from(origin), near)
     }
 }
 
-/// The 64-bit position with these low 32 bits that lies nearest to `near`; `None` below zero.
+/// The 64-bit position with these low 32 bits that is nearest to `near`; `None` below zero.
 #[must_use]
 pub const fn unwrap32(low: u32, near: u64) -> Option<u64> {
     let delta = low.wrapping_sub(near as u32) as i32;

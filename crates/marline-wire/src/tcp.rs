@@ -7,14 +7,14 @@ use crate::{EmitError, FastOpenOption, MAX_OPTIONS, ParseError, SeqNum, TcpOptio
 /// Bytes of the header without options.
 pub const TCP_HEADER_LEN: usize = 20;
 
-/// Control bits, as the low twelve bits of the header's fourth word hold them.
+/// Control bits: the low twelve bits of the 16-bit field after the acknowledgment number.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpFlags(pub u16);
 
 impl TcpFlags {
     /// No more data from the sender.
     pub const FIN: TcpFlags = TcpFlags(0x01);
-    /// Synchronise sequence numbers.
+    /// Synchronize sequence numbers.
     pub const SYN: TcpFlags = TcpFlags(0x02);
     /// Reset the connection.
     pub const RST: TcpFlags = TcpFlags(0x04);
@@ -67,7 +67,7 @@ pub struct TcpHeader {
     pub ack: SeqNum,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window as it stands on the wire, unscaled.
+    /// Window in its wire format, unscaled.
     pub window: u16,
     /// Urgent pointer; Marline neither sends nor acts on urgent data.
     pub urgent: u16,
@@ -78,21 +78,20 @@ pub struct TcpHeader {
 pub struct TcpSegment<'a> {
     /// The fixed header.
     pub header: TcpHeader,
-    /// Everything Marline understands among the options; the rest was skipped.
+    /// The options that Marline supports; others are skipped.
     pub options: TcpOptions,
     /// The bytes after the header.
     pub payload: &'a [u8],
-    /// The bytes of all options as they came; none if the segment was put together otherwise.
+    /// The bytes of all received options; empty if the segment was not parsed.
     pub raw_options: &'a [u8],
 }
 
 impl TcpHeader {
-    /// Writes header and options to the front of `out`, with a checksum of zero; returns their
-    /// length. The payload belongs right behind, then
-    /// [`fill_tcp_checksum`](crate::fill_tcp_checksum) completes the segment.
+    /// Writes header and options to the front of `out`, with a checksum of zero, and returns their length. The caller
+    /// puts the payload after them, and [`fill_tcp_checksum`](crate::fill_tcp_checksum) completes the segment.
     ///
     /// # Errors
-    /// If the options take more than 40 bytes, or `out` is too short; `out` is not usable then.
+    /// If the options take more than 40 bytes, or `out` is too short. The contents of `out` are then undefined.
     pub fn emit(&self, options: &TcpOptions, out: &mut [u8]) -> Result<usize, EmitError> {
         let available = out.len();
         let Some((fixed, rest)) = out.split_first_chunk_mut::<TCP_HEADER_LEN>() else {
@@ -112,7 +111,8 @@ impl TcpHeader {
         Ok(len)
     }
 
-    /// The same with a Fast Open option, for SYN and SYN/ACK. It stands before the options of Multipath TCP.
+    /// Like [`emit`](Self::emit), with a Fast Open option, for SYN and SYN/ACK. The option precedes those of Multipath
+    /// TCP.
     ///
     /// # Errors
     /// As [`emit`](Self::emit).
@@ -131,8 +131,8 @@ impl TcpHeader {
         let Some(out) = out.get_mut(..needed) else {
             return Err(EmitError::BufferTooShort { needed, available });
         };
-        // Put in between afterwards: code that both share would no longer be inlined into the one that each
-        // segment goes through, which costs a third more then.
+        // The option is inserted afterwards. If both functions shared code, it would no longer be inlined into the one
+        // used for every segment, which would then cost a third more.
         let len = self.emit(options, out)?;
         let at = TCP_HEADER_LEN + options.unpadded_len() - options.multipath_len();
         out.copy_within(at..len, at + beside);
@@ -144,19 +144,19 @@ impl TcpHeader {
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Its Fast Open option, if it is a segment that may have one (SYN or SYN/ACK).
+    /// The Fast Open option, if the segment may have one (SYN or SYN/ACK).
     #[must_use]
     pub fn fast_open(&self) -> Option<FastOpenOption> {
         let syn = self.header.flags.contains(TcpFlags::SYN);
         if syn { FastOpenOption::find(self.raw_options) } else { None }
     }
 
-    /// Parses a segment: header, options, payload. The checksum is not verified
-    /// ([`verify_tcp_checksum`](crate::verify_tcp_checksum) does that), and options that make no
-    /// sense do not make the segment fail (see [`TcpOptions::parse`]).
+    /// Parses a segment: header, options, payload. It does not verify the checksum
+    /// ([`verify_tcp_checksum`](crate::verify_tcp_checksum) does that), and malformed options do not make it fail (see
+    /// [`TcpOptions::parse`]).
     ///
     /// # Errors
-    /// If the bytes are shorter than the header they announce, or the data offset is below five.
+    /// If the bytes are shorter than the header length they state, or the data offset is below five.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| Err(ParseError { layer: Layer::Tcp, field, kind });
@@ -171,8 +171,8 @@ impl<'a> TcpSegment<'a> {
             return error("data offset", ErrorKind::Truncated);
         };
         let raw_options = &head[TCP_HEADER_LEN..];
-        // Two ways to the same value: what nearly every segment has is written right where the
-        // result belongs, without a large intermediate that costs more to move than to parse.
+        // Fast path with the same result: the usual options are written directly to the result, without a large
+        // intermediate value that costs more to move than to parse.
         if let Some((timestamps, dss)) = tcp_options::parse_usual(raw_options) {
             let options = TcpOptions { timestamps: Some(timestamps), dss, ..TcpOptions::EMPTY };
             return Ok(TcpSegment { header, options, payload, raw_options });
@@ -181,11 +181,11 @@ impl<'a> TcpSegment<'a> {
     }
 }
 
-/// The fields of the header and its length in bytes, as the data offset says.
+/// The fields of the header, and its length in bytes according to the data offset.
 #[inline]
 fn parse_fixed(fixed: &[u8; TCP_HEADER_LEN]) -> (TcpHeader, usize) {
     let mut r = Reader::new(fixed);
-    // The array is long enough for every field: nothing falls back to zero.
+    // The array is long enough for every field, so none defaults to zero.
     let mut u16 = || r.u16().unwrap_or_default();
     let (src_port, dst_port) = (u16(), u16());
     let seq = u32::from(u16()) << 16 | u32::from(u16());

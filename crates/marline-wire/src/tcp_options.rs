@@ -1,15 +1,14 @@
 //! TCP options other than Multipath TCP's, and the set of all options of one segment.
 //!
-//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) asks for care with illegal lengths and
-//! suggests to reset the connection; nobody does, because options are also what middleboxes mangle.
-//! Here, as in other stacks, a length below two or beyond the header ends the parsing of options and
-//! the segment is used with those before it. An option that is known but has another length than its
-//! definition is skipped, as unknown ones are. Among options of the same kind (for kind 30: of the
-//! same subtype) the first counts, except that ADD_ADDR and private-use options may repeat.
+//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) requires care with illegal lengths and suggests resetting
+//! the connection. No stack does that, because middleboxes modify options, too. Here, as in other stacks, a length
+//! below two or beyond the header ends the parsing of options, and the segment is used with those before it. A known
+//! option with a wrong length is skipped, like unknown ones. Among options of the same kind (for kind 30: of the same
+//! subtype), the first counts, except that ADD_ADDR and private-use options may repeat.
 //!
-//! The layout of emitted options is that of Linux, because middleboxes and fast paths are tried
-//! against it: a SYN has MSS, SACK-permitted with timestamps, NOP, window scale; later segments have
-//! NOP, NOP, timestamps, then NOP, NOP, SACK. MPTCP options follow, and NOPs fill up the last word.
+//! Emitted options have the layout of Linux, because middleboxes and fast paths are tested with it: a SYN has MSS,
+//! SACK-permitted with timestamps, NOP, window scale; later segments have NOP, NOP, timestamps, then NOP, NOP, SACK.
+//! MPTCP options follow, and NOPs fill the last word.
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
@@ -31,7 +30,7 @@ pub(crate) mod kind {
     pub(crate) const EXPERIMENTAL: u8 = 254;
 }
 
-/// NOP, NOP, timestamps: how nearly every segment's options begin.
+/// NOP, NOP, timestamps: the start of nearly every segment's options.
 const NOP_NOP_TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 /// The timestamps option (RFC 7323), in ticks of its sender's clock.
@@ -39,7 +38,7 @@ const NOP_NOP_TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10]
 pub struct Timestamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: the echo of what it last heard.
+    /// TSecr: the timestamp that the sender last received.
     pub echo: u32,
 }
 
@@ -52,23 +51,23 @@ pub struct SackBlock {
     pub right: SeqNum,
 }
 
-/// Up to four SACK blocks, in the order of the wire.
+/// Up to four SACK blocks, in wire order.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
-    /// Storage; only the first `len` count.
+    /// Storage; only the first `len` blocks are valid.
     pub blocks: [SackBlock; 4],
-    /// How many are filled.
+    /// Number of valid blocks.
     pub len: u8,
 }
 
 impl SackBlocks {
-    /// The filled blocks.
+    /// The valid blocks.
     #[must_use]
     pub fn as_slice(&self) -> &[SackBlock] {
         &self.blocks[..usize::from(self.len).min(self.blocks.len())]
     }
 
-    /// Adds a block; `false` if four are there already.
+    /// Adds a block. Returns `false` if there are four already.
     pub fn push(&mut self, block: SackBlock) -> bool {
         let Some(slot) = self.blocks.get_mut(usize::from(self.len)) else { return false };
         *slot = block;
@@ -77,7 +76,7 @@ impl SackBlocks {
     }
 }
 
-/// All options of a segment that Marline understands.
+/// All options of a segment that Marline supports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Maximum segment size (SYN only).
@@ -90,20 +89,20 @@ pub struct TcpOptions {
     pub sack: SackBlocks,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// The DSS option, apart from the other MPTCP options because nearly every segment has one.
+    /// The DSS option, separate from other MPTCP options because nearly every segment has one.
     pub dss: Option<Dss>,
-    /// All other MPTCP options, in the order of the wire.
+    /// All other MPTCP options, in wire order.
     pub mptcp: MptcpOptions,
 }
 
 impl SackBlocks {
-    /// Whether there is none.
+    /// Whether there are no options.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many blocks fit into `room` bytes of options (see [`TcpOptions::room`]), at most four.
+    /// Number of blocks that fit into `room` bytes of options (see [`TcpOptions::room`]), at most four.
     #[must_use]
     pub const fn that_fit(room: usize) -> usize {
         let blocks = room.saturating_sub(4) / 8;
@@ -112,13 +111,13 @@ impl SackBlocks {
 }
 
 impl TcpOptions {
-    /// Bytes of all options with their leading NOPs, before the last word is filled up.
+    /// Length of all options with their leading NOPs, without final padding.
     pub(crate) const fn unpadded_len(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
             len += 4;
         }
-        // SACK-permitted stands in place of the two NOPs before the timestamps.
+        // SACK-permitted replaces the two NOPs before the timestamps.
         if self.timestamps.is_some() {
             len += 12;
         } else if self.sack_permitted {
@@ -136,14 +135,14 @@ impl TcpOptions {
         len + self.mptcp.encoded_len()
     }
 
-    /// Bytes of the options as [`TcpHeader::emit`](crate::TcpHeader::emit) writes them: a multiple
-    /// of four, above 40 if they do not fit.
+    /// Length of the options as [`TcpHeader::emit`](crate::TcpHeader::emit) writes them: a multiple of four, more than
+    /// 40 if they do not fit.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         self.unpadded_len().next_multiple_of(4)
     }
 
-    /// Bytes of those of Multipath TCP, which stand behind all others.
+    /// Length of the Multipath TCP options, which follow all others.
     pub(crate) fn multipath_len(&self) -> usize {
         let dss = self.dss.as_ref().map_or(0, Dss::encoded_len);
         dss + self.mptcp.encoded_len()
@@ -155,13 +154,13 @@ impl TcpOptions {
         self.unpadded_len() <= MAX_OPTIONS
     }
 
-    /// Bytes that further options may take.
+    /// Bytes available for further options.
     #[must_use]
     pub const fn room(&self) -> usize {
         MAX_OPTIONS.saturating_sub(self.unpadded_len())
     }
 
-    /// Whether any MPTCP option is there, even a malformed one.
+    /// Whether there is any MPTCP option, even a malformed one.
     #[must_use]
     pub const fn has_mptcp(&self) -> bool {
         self.dss.is_some() || !self.mptcp.is_empty() || self.mptcp.malformed
@@ -178,7 +177,7 @@ impl TcpOptions {
         mptcp: MptcpOptions::EMPTY,
     };
 
-    /// Parses the option bytes of a header. Never fails: see the head of this file.
+    /// Parses the option bytes of a header. Never fails; see the module documentation.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut options = TcpOptions::EMPTY;
@@ -208,7 +207,7 @@ impl TcpOptions {
         }
     }
 
-    /// One option that is not MPTCP's.
+    /// Parses one option other than MPTCP.
     fn take(&mut self, kind: u8, body: &[u8]) {
         let mut r = Reader::new(body);
         match (kind, body.len()) {
@@ -229,7 +228,7 @@ impl TcpOptions {
         }
     }
 
-    /// One MPTCP option; `seen` has a bit for each subtype that was there before.
+    /// Parses one MPTCP option. `seen` has a bit for each subtype that occurred before.
     fn take_mptcp(&mut self, option: &[u8], seen: &mut u16) {
         let bit = 1 << option.get(2).map_or(0, |first| first >> 4);
         if bit != 1 << subtype::DSS {
@@ -240,7 +239,7 @@ impl TcpOptions {
         }
     }
 
-    /// One MPTCP option that is not DSS.
+    /// Parses one MPTCP option other than DSS.
     fn take_other_mptcp(&mut self, option: &[u8], bit: u16, seen: &mut u16) {
         if *seen & bit != 0 {
             return;
@@ -253,7 +252,7 @@ impl TcpOptions {
         }
     }
 
-    /// Writes the options and their padding to the front of `out`; returns their length.
+    /// Writes the options and their padding to the front of `out`. Returns their length.
     pub(crate) fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let len = self.encoded_len();
         if len > MAX_OPTIONS {
@@ -307,8 +306,8 @@ impl TcpOptions {
     }
 }
 
-/// The options of most segments: NOP, NOP, timestamps, then DSS or nothing, then NOPs. `None` means
-/// that they are others, or that something is wrong with them: [`TcpOptions::parse`] will tell.
+/// Parses the options of most segments: NOP, NOP, timestamps, then DSS or nothing, then NOPs. `None` if there are
+/// others or they are malformed. [`TcpOptions::parse`] handles those.
 #[inline]
 pub(crate) fn parse_usual(bytes: &[u8]) -> Option<(Timestamps, Option<Dss>)> {
     let mut r = Reader::new(bytes);

@@ -19,7 +19,7 @@ pub struct UdpDatagram<'a> {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// The bytes after the header, as many as the length field says.
+    /// The bytes after the header, limited by the length field.
     pub payload: &'a [u8],
 }
 
@@ -27,7 +27,7 @@ impl<'a> UdpDatagram<'a> {
     /// Parses a datagram. The checksum is not verified ([`verify_udp_checksum`] does that).
     ///
     /// # Errors
-    /// If it is cut short, or its length field is below eight.
+    /// If it is truncated, or its length field is below eight.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| ParseError { layer: Layer::Udp, field, kind };
         let mut r = Reader::new(bytes);
@@ -44,8 +44,8 @@ impl<'a> UdpDatagram<'a> {
     }
 }
 
-/// Writes the header for `payload_len` bytes of payload with a checksum of zero; returns its length.
-/// The payload belongs right behind; then [`fill_udp_checksum`] completes the datagram.
+/// Writes the header for `payload_len` bytes of payload with a checksum of zero, and returns its length. The caller
+/// puts the payload after it; then [`fill_udp_checksum`] completes the datagram.
 ///
 /// # Errors
 /// If `out` is too short, or the datagram would exceed 65,535 bytes.
@@ -68,8 +68,8 @@ pub fn emit_udp(
     Ok(UDP_HEADER_LEN)
 }
 
-/// Writes the checksum into a finished datagram, whatever the field holds now. A computed zero is
-/// sent as all ones, because zero means that there is none. Bytes too short for a header stay.
+/// Writes the checksum into a finished datagram, regardless of the field's current value. A computed zero is sent as
+/// all ones, because zero means that there is no checksum. Bytes too short for a header are left unchanged.
 pub fn fill_udp_checksum(src: IpAddr, dst: IpAddr, datagram: &mut [u8]) {
     let Some(field) = datagram.get_mut(CHECKSUM_AT..UDP_HEADER_LEN) else { return };
     field.fill(0);
@@ -80,8 +80,8 @@ pub fn fill_udp_checksum(src: IpAddr, dst: IpAddr, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..UDP_HEADER_LEN].copy_from_slice(&u16::to_be_bytes(checksum));
 }
 
-/// Whether the checksum of a datagram is right, or absent where it may be (IPv4). `datagram` ends
-/// where its length field says.
+/// Whether the checksum of a datagram is correct, or absent where that is allowed (IPv4). `datagram` must end where its
+/// length field states.
 #[must_use]
 pub fn verify_udp_checksum(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
     match datagram.get(CHECKSUM_AT..UDP_HEADER_LEN) {

@@ -6,7 +6,7 @@ use marline_policy::{AddressId, LocalAddress, PathAction};
 use super::{Run, address, index, scheduler};
 use crate::Side;
 
-/// The byte an application of `side` writes at a position.
+/// The byte that the application on `side` writes at a position.
 const fn content(side: Side, position: u64) -> u8 {
     let mixed = position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
     mixed as u8 ^ index(side) as u8
@@ -57,7 +57,7 @@ impl Run {
         }
     }
 
-    /// A local address goes, comes back, or changes its priority.
+    /// Removes or adds a local address, or changes its priority.
     pub(super) fn toggle(&mut self, side: Side, how: u8) {
         let (now, net) = (self.pair.now(), how & 1);
         let changed = LocalAddress {
@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// A subflow is wanted, in a hurry or not; perhaps because another one is dead.
+    /// Requests a subflow, urgently or not, perhaps because another one is dead.
     pub(super) fn join(&mut self, side: Side, how: u8) {
         let (now, net) = (self.pair.now(), how & 1);
         let Some(id) = self.apps[index(side)].id else { return };
@@ -99,7 +99,7 @@ impl Run {
         endpoint.path_action(now, id, action);
     }
 
-    /// Another scheduler takes over.
+    /// Changes the scheduler.
     pub(super) fn reschedule(&mut self, side: Side, which: u8) {
         let now = self.pair.now();
         let Some(id) = self.apps[index(side)].id else { return };

@@ -1,4 +1,4 @@
-//! Actions of the network between them: loss, duplication, delay, corruption and forgery.
+//! Actions of the network between the endpoints: loss, duplication, delay, corruption and forgery.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::trick::Trick;
 use super::{Run, Script, address, index};
 use crate::{Fate, Flight, Seg, Side, fixtures};
 
-/// One way of the network.
+/// One-way delay of the network.
 const DELAY: Duration = Duration::from_millis(10);
 
-/// Whatever the network does, what an endpoint sends is well formed and fits its carrier.
+/// Checks that a segment sent by an endpoint is well-formed and fits its carrier, whatever the network does.
 fn check_egress(flight: &Flight, scope: ChecksumScope) {
     let path = flight.meta.path;
     let addresses = match scope {
@@ -30,7 +30,7 @@ fn check_egress(flight: &Flight, scope: ChecksumScope) {
 }
 
 impl Run {
-    /// A segment made from one that was seen, with other numbers, flags or options.
+    /// Forges a segment from an earlier one, with other numbers, flags or options.
     pub(super) fn forge(&mut self, script: &mut Script<'_>) {
         let Some(mut flight) = self.pick(script.byte()) else { return };
         let Ok(mut seg) = Seg::parse(&flight.bytes) else { return };
@@ -72,7 +72,7 @@ impl Run {
         }
     }
 
-    /// Random bytes, the first twenty of which may be a header that was seen.
+    /// Sends random bytes, the first twenty of which may be an earlier header.
     pub(super) fn noise(&mut self, side: Side, script: &mut Script<'_>) {
         let len = usize::from(script.byte() % 64);
         let mut bytes: Vec<u8> = (0..len).map(|_| script.byte()).collect();
@@ -116,7 +116,7 @@ impl Run {
                 Some(Trick::Repeat(after)) => Fate::Twice(DELAY, DELAY + after),
                 Some(Trick::Late(by)) => Fate::Arrive(DELAY + by),
                 Some(Trick::Break { at, with }) => {
-                    // One changed byte is always noticed by the checksum.
+                    // The checksum always detects a single changed byte.
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with.max(1);
                     Fate::Arrive(DELAY)
@@ -142,7 +142,7 @@ impl Run {
         match event {
             Event::Incoming(id) => {
                 self.outcome.connected += 1;
-                // Later ones come from forged SYNs: nobody serves them.
+                // Later connections come from forged SYNs and have no application.
                 let app = &mut self.apps[index(side)];
                 app.id = app.id.or(Some(*id));
             }

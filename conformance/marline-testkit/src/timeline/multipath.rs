@@ -1,7 +1,6 @@
-//! Timeline scripts of Multipath TCP, segment by segment: sent segments are read as text, and keys,
-//! tokens, HMACs and checksums are recomputed. Subflow `a` is the first, `b` the next one that
-//! appears. Numbers are relative: a subflow's to its SYN, data sequence numbers to that of
-//! MP_CAPABLE, so that the first byte is 1 in both.
+//! Timeline scripts of Multipath TCP, segment by segment. Sent segments are represented as text, and keys, tokens,
+//! HMACs and checksums are recomputed. Subflow `a` is the first, `b` the next one that appears. Numbers are relative: a
+//! subflow's to its SYN, data sequence numbers to that of MP_CAPABLE, so that the first byte is 1 in both.
 //!
 //! ```text
 //! a: S capable                       a: S ack capable key         a: ack 1 capable keys
@@ -13,7 +12,7 @@
 //! b: S join 2                        b: S ack join 0 hmac         b: ack 1 join hmac
 //! add 5 10.0.0.9:81   echo 5 10.0.0.9:81   remove 5 6   prio B   fail 1   fastclose   reset 3 T
 //! ```
-//! `sum` is a checksum that is right. A question mark is behind what is wrong: `keys?`, `hmac?`, `sum?`.
+//! `sum` is a correct checksum. A question mark follows wrong values: `keys?`, `hmac?`, `sum?`.
 
 mod words;
 
@@ -35,14 +34,13 @@ pub const KEY: u64 = 0x1111_2222_3333_4444;
 /// The peer's nonce in joins that it opens.
 pub const NONCE: u32 = 0x1234_5678;
 
-/// The default configuration without pacing and timestamps, so that permitted segments are sent at
-/// once.
+/// The default configuration without pacing and timestamps, so that segments are sent as soon as permitted.
 #[must_use]
 pub fn multipath() -> ConnectionConfig {
     ConnectionConfig { pacing: false, timestamps: false, ..crate::config() }
 }
 
-/// MP_CAPABLE of version 1, flag H alone.
+/// MP_CAPABLE of version 1 with only flag H.
 #[must_use]
 pub const fn capable(form: MpCapableForm) -> MpCapable {
     MpCapable {
@@ -66,7 +64,7 @@ pub struct Subflows {
     pub peers: Vec<Peer>,
     /// Nonces of each subflow that joined: the peer's and the endpoint's.
     nonces: Vec<(u32, u32)>,
-    /// Checksums are agreed on.
+    /// Checksums are negotiated.
     checksums: bool,
 }
 
@@ -77,7 +75,7 @@ impl Subflows {
         Subflows::listening_as(endpoint_config(Some(config)))
     }
 
-    /// The same with other limits.
+    /// Like [`listening`](Self::listening), with other limits.
     #[must_use]
     pub fn listening_as(config: EndpointConfig) -> Self {
         let peer = Peer::new(path(0, 2, 40_000), KEY);
@@ -90,10 +88,10 @@ impl Subflows {
         }
     }
 
-    /// A connection that came in: SYN, SYN/ACK, third ACK and the answer to that.
+    /// An accepted connection: SYN, SYN/ACK, third ACK and its answer.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     #[must_use]
     pub fn served(config: ConnectionConfig) -> Self {
         let mut line = Subflows::listening(config);
@@ -101,10 +99,10 @@ impl Subflows {
         line
     }
 
-    /// Opens the connection of a listening endpoint.
+    /// Opens a connection to a listening endpoint.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     pub fn open(&mut self) {
         let checksums = self.checksums;
         let option = |form| {
@@ -121,10 +119,10 @@ impl Subflows {
         assert!(self.id.is_some(), "nobody came in");
     }
 
-    /// An endpoint that opens a connection; its SYN is sent and not answered.
+    /// An endpoint that opens a connection. Its SYN is sent and not answered.
     ///
     /// # Panics
-    /// If it is not sent.
+    /// If no SYN is sent.
     #[must_use]
     pub fn calling(config: ConnectionConfig) -> Self {
         let mut line = Subflows::listening_as(endpoint_config(None));
@@ -135,10 +133,10 @@ impl Subflows {
         line
     }
 
-    /// A connection that the endpoint opened; its third ACK is out.
+    /// A connection that the endpoint opened. Its third ACK was sent.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     #[must_use]
     pub fn called(config: ConnectionConfig) -> Self {
         let mut line = Subflows::calling(config);
@@ -150,14 +148,14 @@ impl Subflows {
         line
     }
 
-    /// Flag A is in the peer's MP_CAPABLE, and its mappings have checksums.
+    /// Sets flag A in the peer's MP_CAPABLE and checksums in its mappings.
     #[must_use]
     pub fn with_checksums(mut self) -> Self {
         self.checksums = true;
         self
     }
 
-    /// Both keys, as the peer of a listening endpoint says them.
+    /// Both keys, in the form that a peer sends to a listening endpoint.
     #[must_use]
     pub fn keys_form(&self) -> MpCapableForm {
         let Peer { key, their_key, .. } = self.peers[0];
@@ -176,12 +174,12 @@ impl Subflows {
         }
     }
 
-    /// Sends a segment as the next of the peer on a subflow; it acknowledges all that was looked at.
+    /// Sends the next segment of the peer on a subflow. It acknowledges everything taken so far.
     pub fn send(&mut self, on: usize, seg: Seg) {
         self.peers[on].send(&mut self.script, seg);
     }
 
-    /// Sends a segment at a place of the peer's stream, whatever went before.
+    /// Sends a segment at a position in the peer's stream, regardless of earlier ones.
     pub fn send_at(&mut self, on: usize, at: u32, seg: Seg) {
         let peer = &self.peers[on];
         let opens = seg.header.flags == TcpFlags::SYN;
@@ -190,27 +188,27 @@ impl Subflows {
         peer.inject(&mut self.script, seg);
     }
 
-    /// A segment of the peer's next data with its mapping and a DATA_ACK, not sent.
+    /// A segment of the peer's next data with its mapping and a DATA_ACK, not sent yet.
     #[must_use]
     pub fn mapped(&self, on: usize, bytes: &[u8]) -> Seg {
         let seg = self.peers[on].mapped(bytes);
         if self.checksums { with_sum(seg) } else { seg }
     }
 
-    /// Data of the peer with its mapping and a DATA_ACK.
+    /// Sends data of the peer with its mapping and a DATA_ACK.
     pub fn data(&mut self, on: usize, bytes: &[u8]) {
         let seg = self.mapped(on, bytes);
         self.advance_dsn(bytes.len() as u64);
         self.send(on, seg);
     }
 
-    /// A pure ACK of the peer with a DATA_ACK, for all that was looked at.
+    /// Sends a pure ACK with a DATA_ACK for everything taken so far.
     pub fn ack(&mut self, on: usize) {
         let ack = self.peers[on].expected_dsn;
         self.send(on, Seg::ack().data_ack(ack));
     }
 
-    /// The peer's DATA_FIN, alone.
+    /// Sends the peer's DATA_FIN alone.
     pub fn data_fin(&mut self, on: usize) {
         let peer = &self.peers[on];
         let seg = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
@@ -219,31 +217,31 @@ impl Subflows {
         self.send(on, seg);
     }
 
-    /// A pure ACK of the peer with this option.
+    /// Sends a pure ACK with this option.
     pub fn option(&mut self, on: usize, option: MptcpOption) {
         self.send(on, Seg::ack().mptcp(option));
     }
 
-    /// The peer's DSNs of all subflows move on.
+    /// Advances the peer's DSN on all subflows.
     pub fn advance_dsn(&mut self, by: u64) {
         for peer in &mut self.peers {
             peer.next_dsn = peer.next_dsn.wrapping_add(by);
         }
     }
 
-    /// The peer's DSN at this place of its stream, counted from 1.
+    /// The peer's DSN at this position in its stream, counted from 1.
     #[must_use]
     pub fn dsn(&self, at: u64) -> u64 {
         keys::idsn(self.peers[0].key).wrapping_add(at)
     }
 
-    /// The endpoint's DSN at this place of its stream, counted from 1.
+    /// The endpoint's DSN at this position in its stream, counted from 1.
     #[must_use]
     pub fn their_dsn(&self, at: u64) -> u64 {
         keys::idsn(self.peers[0].their_key).wrapping_add(at)
     }
 
-    /// A further end of the peer, which has said nothing yet.
+    /// Adds another end of the peer, which has not sent anything yet.
     pub fn add_path(&mut self) -> usize {
         let n = self.peers.len() as u8;
         let mut peer = Peer::new(path(n, 2, 40_000 + u16::from(n)), KEY);
@@ -254,7 +252,7 @@ impl Subflows {
         usize::from(n)
     }
 
-    /// A SYN that joins the connection from a further end, with this address id; not sent.
+    /// A SYN that joins the connection from another end, with this address id; not sent yet.
     #[must_use]
     pub fn join_syn(&self, address_id: u8, backup: bool) -> Seg {
         let token = keys::token(self.peers[0].their_key);
@@ -262,7 +260,7 @@ impl Subflows {
         syn().mptcp(MptcpOption::Join(join))
     }
 
-    /// The SYN/ACK to a join of the endpoint, with the right HMAC; not sent.
+    /// The SYN/ACK to a join of the endpoint, with the correct HMAC; not sent yet.
     #[must_use]
     pub fn join_syn_ack(&self, on: usize, address_id: u8, backup: bool) -> Seg {
         let Peer { key, their_key, .. } = self.peers[on];
@@ -272,7 +270,7 @@ impl Subflows {
         syn_ack().mptcp(MptcpOption::Join(join))
     }
 
-    /// The third ACK of a join of the peer, with the right HMAC; not sent.
+    /// The third ACK of a join of the peer, with the correct HMAC; not sent yet.
     #[must_use]
     pub fn join_ack(&self, on: usize) -> Seg {
         let Peer { key, their_key, .. } = self.peers[on];
@@ -282,10 +280,10 @@ impl Subflows {
         Seg::ack().mptcp(MptcpOption::Join(MpJoin::Ack { hmac }))
     }
 
-    /// Joins the connection from a further end, which is through with it then.
+    /// Joins the connection from another end and completes the handshake.
     ///
     /// # Panics
-    /// If the endpoint does not play along.
+    /// If the endpoint behaves unexpectedly.
     pub fn join(&mut self, address_id: u8) -> usize {
         let on = self.add_path();
         let syn = self.join_syn(address_id, false);
@@ -300,7 +298,7 @@ impl Subflows {
         on
     }
 
-    /// ADD_ADDR of the peer with the right HMAC.
+    /// ADD_ADDR of the peer with the correct HMAC.
     #[must_use]
     pub fn add_addr(&self, address_id: u8, address: IpAddr, port: Option<u16>) -> AddAddr {
         let Peer { key, their_key, .. } = self.peers[0];
@@ -308,54 +306,53 @@ impl Subflows {
         AddAddr { address_id, address, port, hmac }
     }
 
-    /// The application writes this many bytes.
+    /// Writes this many bytes as the application.
     ///
     /// # Panics
-    /// If they are not all taken.
+    /// If not all of them are accepted.
     pub fn write(&mut self, len: usize) {
         let id = self.id();
         let taken = self.script.run(|e, now| e.write(now, id, &vec![b'x'; len]));
         assert_eq!(taken, Ok(len));
     }
 
-    /// The application reads all available data.
+    /// Reads all available data as the application.
     pub fn read(&mut self) -> Vec<u8> {
         let id = self.id();
         self.script.read_all(id)
     }
 
-    /// The application has written all it will.
+    /// Ends the application's stream.
     pub fn shutdown(&mut self) {
         let id = self.id();
         self.script.run(|e, now| e.shutdown(now, id));
     }
 
-    /// The application aborts.
+    /// Aborts the connection.
     pub fn abort(&mut self) {
         let id = self.id();
         self.script.run(|e, now| e.abort(now, id));
     }
 
-    /// The application releases the connection.
+    /// Releases the connection.
     pub fn release(&mut self) {
         let id = self.id();
         self.script.run(|e, now| e.release(now, id));
     }
 
-    /// Lets milliseconds pass.
+    /// Lets `ms` milliseconds pass.
     pub fn wait(&mut self, ms: u64) {
         self.script.advance(Duration::from_millis(ms));
     }
 
-    /// Milliseconds until the endpoint sends something by itself, at most `within_ms`; the clock stands
-    /// there.
+    /// Waits until the endpoint sends something by itself, at most `within_ms`. Returns the milliseconds waited.
     pub fn wait_for_send(&mut self, within_ms: u64) -> Option<u64> {
         let before: Instant = self.script.now();
         let sends = self.script.advance_to_send(Duration::from_millis(within_ms));
         sends.then(|| self.script.now().since(before).as_millis() as u64)
     }
 
-    /// Why the connection ended, if it did since events were taken last.
+    /// Why the connection ended, if it did since events were last taken.
     pub fn closed(&mut self) -> Option<CloseReason> {
         self.script.take_events().into_iter().find_map(|event| match event {
             Event::Closed { reason, .. } => Some(reason),
@@ -376,19 +373,19 @@ impl Subflows {
     }
 }
 
-/// A SYN with the usual options of TCP, and no timestamps.
+/// A SYN with the usual TCP options, without timestamps.
 #[must_use]
 pub fn syn() -> Seg {
     Seg::syn().mss(1_400).sack_permitted().window_scale(7)
 }
 
-/// A SYN/ACK with the usual options of TCP, and no timestamps.
+/// A SYN/ACK with the usual TCP options, without timestamps.
 #[must_use]
 pub fn syn_ack() -> Seg {
     Seg::syn_ack().mss(1_400).sack_permitted().window_scale(7)
 }
 
-/// The segment with the right checksum in its mapping, which covers all of its payload.
+/// The segment with the correct checksum in its mapping, which covers all of its payload.
 #[must_use]
 pub fn with_sum(mut seg: Seg) -> Seg {
     if let Some(mapping) = seg.options.dss.as_mut().and_then(|dss| dss.mapping.as_mut())
@@ -407,7 +404,7 @@ pub fn sum((dsn, ssn, length): (u64, u32, u16), payload: &[u8]) -> u16 {
     dss_checksum(dsn, ssn, length, data)
 }
 
-/// The HMAC of an announcement: id, address, port, two zero octets if there is none.
+/// The HMAC of an announcement: id, address, port (two zero octets if there is none).
 fn address_hmac(keys: (u64, u64), id: u8, address: IpAddr, port: Option<u16>) -> u64 {
     let mut message = vec![id];
     match address {

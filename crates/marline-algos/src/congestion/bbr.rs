@@ -1,40 +1,37 @@
-//! BBR version 1: a window and a pace from a model of the path instead of from losses.
+//! BBR version 1: window and pacing rate follow a model of the path instead of losses.
 //!
-//! *Problem.* Loss-based controllers fill the bottleneck's queue before they learn anything
-//! (latency), and take every random loss for congestion (throughput on radio). What they need is
-//! the path's rate and its RTT without a queue, which together determine how much should be in
-//! flight.
+//! *Problem.* Loss-based controllers fill the bottleneck's queue before they get a signal (latency), and they treat
+//! every random loss as congestion (throughput on radio). What they need is the path's rate and its RTT without a
+//! queue. Together these determine how much should be in flight.
 //!
-//! *How.* The rate is the largest delivery rate of the last ten rounds, the RTT the smallest of the
-//! last ten seconds. Both cannot be measured at once: a higher rate shows only with more in flight
-//! than fits, the true RTT only with less. So the controller cycles: one RTT at 1.25 of the rate, one
-//! at 0.75, six at 1; and if the RTT has not been as small for ten seconds, 200 ms with four segments
-//! in flight (`states.rs`). Sending is paced at gain x rate; the window is twice rate x RTT, so that
-//! delayed and clumped ACKs do not stall it. Samples taken while the application had nothing to
-//! send count only if they raise the estimate (`filter.rs`).
+//! *How.* The rate is the largest delivery rate of the last ten rounds, and the RTT is the smallest of the last ten
+//! seconds. They cannot be measured at the same time: a higher rate shows only with more in flight than fits, the true
+//! RTT only with less. So the controller cycles through one RTT at 1.25 times the rate, one at 0.75, and six at 1. If
+//! the RTT has not reached its minimum for ten seconds, it keeps only four segments in flight for 200 ms (`states.rs`).
+//! Sending is paced at gain x rate. The window is twice rate x RTT, so that delayed and aggregated ACKs do not stall
+//! sending. Samples taken while the application had nothing to send count only if they raise the estimate
+//! (`filter.rs`).
 //!
-//! *Losses* do not change the model. In the first round of a recovery as much is sent as is
-//! delivered; afterwards the window grows back to what the model says. A timeout starts from one
-//! segment and does the same. After recovery the window is restored.
+//! *Losses* do not change the model. In the first round of a recovery, the sender sends as much as is delivered. After
+//! that, the window grows back to what the model allows. After a timeout, the window starts from one segment and grows
+//! in the same way. After recovery, the window is restored.
 //!
 //! *Source.* Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016, and
-//! draft-cardwell-iccrg-bbr-congestion-control-00 (2017). This is what the multipath kernels from
-//! v0.93 on ran on each subflow, without any coupling.
+//! draft-cardwell-iccrg-bbr-congestion-control-00 (2017). The multipath kernels from v0.93 on ran this on each subflow,
+//! without any coupling.
 //!
 //! *Choices and differences.*
-//! - The long-term estimate for token-bucket policers and the allowance for aggregated ACKs (added to
-//!   Linux in 2016 and 2018) are not part of this: neither is in the paper.
-//! - `ssthresh` is unknown until Startup is over and then one rate x RTT, as in Linux. A scheduler can
-//!   thus see, for any controller, whether a subflow still looks for its path's rate.
-//! - A round counts for the end of Startup also if the sender had too little to send in it, when
-//!   the path was full all the same (`RoundEvidence`). A connection that is limited by its buffer
-//!   has no other rounds: it would stay in Startup indefinitely and send each bufferful as one
-//!   burst at 2.9 times the rate.
-//! - Where Linux draws the first phase of the cycle at random, the time of the start decides it.
-//! - A scheduler's penalty halves the window once; the model grows it back within a round or two,
-//!   as it did in Linux. ECN marks are ignored, as in version 1.
-//! - The pacing rate is 1 % below the measured rate, as in Linux, so that a queue drains
-//!   eventually.
+//! - It has no long-term estimate for token-bucket policers and no allowance for aggregated ACKs (added to Linux in
+//!   2016 and 2018), because neither is in the paper.
+//! - `ssthresh` is unknown until Startup ends and then one rate x RTT, as in Linux. So a scheduler can see, for any
+//!   controller, whether a subflow is still searching for its path's rate.
+//! - A round in which the sender had too little to send still counts toward the end of Startup if the path was full in
+//!   it (`RoundEvidence`). A connection limited by its buffer has no other rounds. It would stay in Startup
+//!   indefinitely and send each bufferful as one burst at 2.9 times the rate.
+//! - Linux draws the first phase of the cycle at random. Here the start time determines it.
+//! - A scheduler's penalty halves the window once. As in Linux, the model grows it back within a round or two. ECN
+//!   marks are ignored, as in version 1.
+//! - The pacing rate is 1 % below the measured rate, as in Linux, so that a queue drains eventually.
 
 mod states;
 
@@ -46,28 +43,28 @@ use marline_time::{Duration, Instant, Rate};
 use self::states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_GAIN, State};
 use super::filter::{LeastRtt, MaxRate, Rounds};
 
-/// Fewest segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
+/// Minimum number of segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
 const LEAST_SEGMENTS: u64 = 4;
-/// What is left of the measured rate for the pace.
+/// Share of the measured rate used for pacing.
 const PACING_MARGIN: f64 = 0.99;
 
-/// Rounds over which the largest delivery rate counts.
+/// Number of rounds covered by the maximum of the delivery rate.
 const RATE_ROUNDS: u64 = 10;
-/// Time for which the smallest RTT counts.
+/// Time covered by the minimum of the RTT.
 const RTT_WINDOW: Duration = Duration::from_secs(10);
-/// Duration of the reduced flight that reveals the RTT.
+/// Duration of the reduced flight that measures the RTT.
 const PROBE_RTT: Duration = Duration::from_millis(200);
 /// Window in multiples of rate x RTT while probing for bandwidth.
 const WINDOW_GAIN: f64 = 2.0;
 
-/// How a loss shapes the window.
+/// How a loss affects the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Repair {
-    /// It does not.
+    /// Not at all.
     No,
-    /// First round: as much as is delivered.
+    /// First round: send as much as is delivered.
     Conserve,
-    /// Later rounds: back towards the model.
+    /// Later rounds: grow back to the model.
     Grow,
 }
 
@@ -88,13 +85,13 @@ pub struct Bbr {
     repair: Repair,
     pace: Option<Rate>,
     ssthresh: u64,
-    /// Samples of segments sent before so much was delivered show ProbeRtt, not the path.
+    /// Samples of segments sent before this many bytes were delivered measure ProbeRtt, not the path.
     held_back_until: u64,
     /// The latest sample was app-limited.
     app_limited: bool,
     in_flight: u64,
     delivered: u64,
-    /// Sending began again with nothing in flight: no time for ProbeRtt, and no reason for one.
+    /// Sending resumed with nothing in flight, so ProbeRtt is unnecessary now.
     after_idle: bool,
 }
 
@@ -128,7 +125,7 @@ impl Bbr {
         LEAST_SEGMENTS * self.mss
     }
 
-    /// Bytes in flight that `gain` x the model says.
+    /// Bytes in flight according to the model at this gain.
     fn model(&self, gain: f64) -> u64 {
         let Some(rtt) = self.rtt.get() else { return self.initial_window };
         if self.rate.get() == Rate::ZERO {
@@ -137,8 +134,7 @@ impl Bbr {
         (self.rate.get().bytes_in(rtt) as f64 * gain) as u64
     }
 
-    /// The model with room for what is under way in clumps: a burst in the pacer, one on the link, and
-    /// one behind a delayed ACK.
+    /// The model plus room for bursts: one in the pacer, one on the link, and one behind a delayed ACK.
     fn target(&self, gain: f64) -> u64 {
         let burst = self.pace.map_or(0, |pace| pace.bytes_in(Duration::from_millis(1)));
         let probing = matches!(self.state, State::ProbeBw(cycle) if cycle.is_probing());
@@ -146,7 +142,7 @@ impl Bbr {
         self.model(gain) + 3 * burst.max(2 * self.mss) + more
     }
 
-    /// Rate and rounds. Returns whether a round ended.
+    /// Updates rate and rounds. Returns whether a round ended.
     fn measure(&mut self, ack: &AckSample, sample: &RateSample) -> bool {
         let ended = self.rounds.on_sample(sample, ack.total_delivered);
         self.app_limited = sample.app_limited || sample.prior_delivered < self.held_back_until;
@@ -216,7 +212,8 @@ impl Bbr {
             if self.pipe.is_full() { State::ProbeBw(Cycle::start(now)) } else { State::Startup };
     }
 
-    /// The window worth returning to: not one that is small because of what is just being done.
+    /// Saves the current window, unless recovery or ProbeRtt has reduced it. In that case it keeps the larger of the
+    /// two.
     fn save_window(&mut self) {
         let probing = matches!(self.state, State::ProbeRtt(_));
         self.saved_window = if self.repair == Repair::No && !probing {
@@ -233,8 +230,8 @@ impl Bbr {
             self.pace = Some(modelled);
             return;
         }
-        // Until the rate is known, the first samples are too small rather than too large (of a greeting
-        // of one byte, a byte per RTT): the pace is that of the first window at least, and only rises.
+        // Until the rate is known, samples are too small rather than too large (for a one-byte greeting, one byte per
+        // RTT). So the pacing rate is at least that of the initial window, and only rises.
         let Some(srtt) = srtt.filter(|srtt| !srtt.is_zero()) else { return };
         let first = Rate::over((self.initial_window as f64 * STARTUP_GAIN) as u64, srtt);
         self.pace = Some(self.pace.unwrap_or(first).max(modelled));

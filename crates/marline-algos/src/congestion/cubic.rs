@@ -1,30 +1,29 @@
-//! CUBIC (RFC 9438): the window follows a cubic curve of the time since the last loss.
+//! CUBIC (RFC 9438): the window is a cubic function of the time since the last loss.
 //!
-//! *Problem.* Reno adds one segment per round trip: after a loss on a fast, long path it needs
-//! minutes to recover, and a flow with a short RTT starves one with a long RTT.
+//! *Problem.* Reno adds one segment per round trip. After a loss on a fast, long path it needs minutes to recover, and
+//! a flow with a short RTT starves one with a long RTT.
 //!
-//! *How.* After a loss at `W_max` the window falls to 0.7 of it and then follows `W(t) = C (t -
-//! K)^3 + W_max` with `K` such that `W(0)` is the reduced window: fast at first, flat around
-//! `W_max`, fast again beyond. Growth depends on time, not on the RTT. Where Reno would be faster
-//! (short RTT, small windows), an estimate of Reno's window is followed instead. *Fast
-//! convergence*: a flow with a loss below `W_max` lowers its target, which leaves room for new
-//! flows.
+//! *How.* After a loss at `W_max`, the window falls to 0.7 of it and then follows `W(t) = C (t - K)^3 + W_max`, where
+//! `K` is such that `W(0)` is the reduced window. Growth is fast at first, slow around `W_max`, and fast again beyond.
+//! It depends on time, not on the RTT. Where Reno would be faster (short RTT, small windows), the window follows an
+//! estimate of Reno's window instead. *Fast convergence*: a flow with a loss below `W_max` lowers its target, which
+//! leaves room for new flows.
 //!
 //! *Choices and differences.*
-//! - `t` counts only while the window was the limit, and never more than one SRTT per ACK: a pause
-//!   of the application must not cause growth (RFC 9438 section 5.8).
-//! - After a timeout the curve starts flat where congestion avoidance begins (section 4.8), and the
-//!   same after HyStart++ left slow start without a loss.
+//! - `t` advances only while the window is the limit, and by at most one SRTT per ACK: an application's pause must not
+//!   cause growth (RFC 9438 section 5.8).
+//! - After a timeout, the curve starts flat where congestion avoidance begins (section 4.8). The same applies after
+//!   HyStart++ left slow start without a loss.
 //! - A spurious reduction is undone completely: window, ssthresh and the curve (section 4.9).
-//! - Once the estimate of Reno's window is back where the last loss was, it grows by a whole
-//!   segment per round trip (section 4.3). Linux continues with [`ALPHA`] of one, and so does
-//!   [`RenoEstimate::Linux`]. Where the estimate is followed it makes a tenth: at 50 Mbit/s, 20 ms
-//!   and 0.1 % loss 24.5 beside 22.4 Mbit/s (and 21.7 of Linux over an emulated link).
-//! - A scheduler's penalty restarts the curve from the reduced window; otherwise the old curve
-//!   would undo the reduction within one round trip.
-//! - Only + - * / on floats, and a cube root made of these: the same on every machine, so that runs
-//!   are reproducible. The libm `cbrt` differs between systems.
-//! - Reductions start from the window; see `window.rs` for this and the other shared choices.
+//! - Once the estimate of Reno's window is back where the last loss was, it grows by a whole segment per round trip
+//!   (section 4.3). Linux continues with [`ALPHA`] of one, and so does [`RenoEstimate::Linux`]. Where the estimate is
+//!   followed, this makes a difference of a tenth: at 50 Mbit/s, 20 ms and 0.1 % loss, 24.5 instead of 22.4 Mbit/s
+//!   (Linux over an emulated link: 21.7).
+//! - A scheduler's penalty restarts the curve from the reduced window. Otherwise the old curve would undo the reduction
+//!   within one round trip.
+//! - Floating-point code uses only + - * /, and a cube root built from these. The results are the same on every
+//!   machine, so runs are reproducible. The libm `cbrt` differs between systems.
+//! - Reductions start from the window; see `window.rs` for this and other shared choices.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Duration, Instant};
@@ -34,42 +33,41 @@ use crate::slow_start::SlowStartKind;
 
 /// Steepness of the curve, segments per second cubed.
 const C: f64 = 0.4;
-/// What a loss leaves of the window.
+/// Share of the window that remains after a loss.
 const BETA: f64 = 0.7;
-/// Growth of the Reno estimate per round trip, in segments, so that it is as fair as Reno with
-/// [`BETA`]: 3 (1 - beta) / (1 + beta).
+/// Growth of the Reno estimate in segments per round trip. With [`BETA`], 3 (1 - beta) / (1 + beta) is as fair as Reno.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// The window grows at most to this multiple of itself per round trip.
 const MAX_TARGET: f64 = 1.5;
 
-/// Growth of the estimate of Reno's window beyond the point of the last loss.
+/// Growth of the estimate of Reno's window beyond the window of the last loss.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum RenoEstimate {
-    /// As Reno itself: by a segment per round trip (RFC 9438 section 4.3).
+    /// Like Reno itself: one segment per round trip (RFC 9438 section 4.3).
     #[default]
     Rfc9438,
-    /// As below it: by `ALPHA` of a segment.
+    /// As below that window: `ALPHA` segments per round trip.
     Linux,
 }
 
-/// The curve of congestion avoidance. Windows in segments.
+/// State of the curve in congestion avoidance. Windows are in segments.
 #[derive(Copy, Clone, Debug, Default)]
 struct Curve {
-    /// Where the last loss happened (lowered by fast convergence); 0 if none is known.
+    /// Window at the last loss (lowered by fast convergence); 0 if unknown.
     w_max: f64,
     /// The window before the last reduction; the Reno estimate speeds up beyond it.
     cwnd_prior: f64,
-    /// The epoch's plateau.
+    /// Plateau of the current epoch.
     origin: f64,
     /// Seconds from the epoch's start to the plateau.
     k: f64,
-    /// What Reno's window would be.
+    /// Estimate of Reno's window.
     w_est: f64,
-    /// Time in the epoch, without pauses.
+    /// Time in the epoch, excluding pauses.
     elapsed: Duration,
-    /// The last ACK that counted; `None` between epochs.
+    /// Last ACK that advanced the epoch; `None` between epochs.
     last_ack: Option<Instant>,
-    /// Of the growth of one TCP this share is the epoch's.
+    /// This epoch's share of one TCP's growth.
     share: f64,
 }
 
@@ -88,7 +86,7 @@ impl Curve {
         self.last_ack = Some(now);
     }
 
-    /// The epoch's clock: an ACK counts the time since the one before, pauses excluded.
+    /// Advances the epoch's clock by the time since the previous ACK, unless this was a pause.
     fn tick(&mut self, now: Instant, srtt: Duration, counts: bool) {
         let Some(last) = self.last_ack else { return };
         if counts {
@@ -103,7 +101,7 @@ impl Curve {
         C * self.share * x * x * x + self.origin
     }
 
-    /// The window after `segments` more were delivered.
+    /// The window after `segments` more have been delivered.
     fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64, estimate: RenoEstimate) -> f64 {
         let beyond = estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
         let alpha = if beyond { 1.0 } else { ALPHA };
@@ -113,12 +111,12 @@ impl Curve {
             return self.w_est;
         }
         let target = self.at(now + rtt).clamp(cwnd, cwnd * MAX_TARGET);
-        // One ACK may deliver more than a window, after a hole was filled: it is still one round.
+        // One ACK may deliver more than a window after a hole is filled. That is still one round.
         cwnd + (target - cwnd) * (segments / cwnd).min(1.0)
     }
 
     fn on_reduction(&mut self, before: f64) {
-        // Fast convergence: lost below the last maximum, so somebody else needs room.
+        // Fast convergence: a loss below the last maximum means that another flow needs room.
         self.w_max = if before < self.w_max { before * (1.0 + BETA) / 2.0 } else { before };
         self.cwnd_prior = before;
         self.last_ack = None;
@@ -130,11 +128,11 @@ impl Curve {
 pub struct Cubic {
     window: Window,
     estimate: RenoEstimate,
-    /// Of the growth of one TCP this share is this subflow's, from the next epoch on.
+    /// This subflow's share of one TCP's growth, from the next epoch on.
     share: f64,
-    /// There is none before the first slow start ends.
+    /// `None` before the first slow start ends.
     curve: Option<Box<Curve>>,
-    /// The curve before the latest reduction that may prove spurious.
+    /// The curve before the latest reduction that may turn out to be spurious.
     saved: Option<Box<Curve>>,
 }
 
@@ -151,31 +149,31 @@ impl Cubic {
         }
     }
 
-    /// With this estimate of Reno's window.
+    /// Selects an estimate of Reno's window.
     #[must_use]
     pub fn estimating(mut self, estimate: RenoEstimate) -> Self {
         self.estimate = estimate;
         self
     }
 
-    /// Of the growth of one TCP this share, more than 0 and at most 1, is this subflow's: of the curve's steepness and
-    /// of the estimate of Reno's window, from the next loss or pause on.
+    /// Sets this subflow's share of one TCP's growth, more than 0 and at most 1. It scales the curve's steepness and
+    /// the estimate of Reno's window from the next loss or pause on.
     pub(super) fn take_share(&mut self, share: f64) {
         self.share = share;
     }
 
-    /// The reduction that was just made goes no further than to this many bytes.
+    /// Limits the reduction just made to this window in bytes.
     pub(super) fn stop_reduction_at(&mut self, bytes: f64) {
         self.window.raise_threshold_to(bytes);
         self.window.raise_to(bytes);
     }
 
-    /// Slow start goes on up to this many bytes at least.
+    /// Extends slow start to at least this many bytes.
     pub(super) fn raise_threshold_to(&mut self, bytes: f64) {
         self.window.raise_threshold_to(bytes);
     }
 
-    /// Of a window that was used in part only this much is kept, but no less than a pause would leave.
+    /// Keeps at most this much of a partly used window, but no less than after a pause.
     pub(super) fn keep_at_most(&mut self, bytes: f64) {
         self.window.keep_at_most(bytes);
         if let Some(curve) = &mut self.curve {
@@ -235,7 +233,7 @@ impl CongestionController for Cubic {
             }
             Change::TimedOut { before: Some(before) } => {
                 self.save();
-                // No plateau to aim at: the curve starts where slow start will end.
+                // There is no plateau to aim at: the curve starts where slow start will end.
                 let curve = self.curve.get_or_insert_default();
                 **curve = Curve { cwnd_prior: before / mss, ..Curve::default() };
             }
@@ -261,7 +259,7 @@ impl CongestionController for Cubic {
     }
 
     fn on_mss_change(&mut self, mss: u32) {
-        // The curve counts segments, so it needs no change.
+        // The curve counts segments, so it does not change.
         self.window.on_mss_change(mss);
     }
 }
@@ -270,8 +268,8 @@ fn seconds(d: Duration) -> f64 {
     d.as_nanos() as f64 / 1e9
 }
 
-/// The cube root of a number that is not negative, to the last bit or two. A third of the exponent
-/// is a guess within 10 %; each Newton step doubles the digits that are right.
+/// Cube root of a nonnegative number, accurate to the last bit or two. Dividing the exponent by three gives a guess
+/// within 10 %, and each Newton step doubles the number of correct digits.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;

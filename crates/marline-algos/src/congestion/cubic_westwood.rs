@@ -1,44 +1,42 @@
-//! CUBIC that asks of each loss whether it was congestion, and keeps its window over pauses.
+//! CUBIC that checks whether each loss was congestion and keeps its window across pauses.
 //!
-//! *Problem.* CUBIC takes every loss for congestion: on a radio link that loses one packet in a
-//! hundred it carries a fifth of what the link could. And a sender of bursts begins each of them
-//! with its initial window, though it knew the path a second ago. Both decide about interactive
-//! traffic more than the scheduler does. BBR does neither, but fills its place beside loss-based
-//! flows badly, and spreads a burst over a measured rate that a sender with pauses never reaches.
+//! *Problem.* CUBIC treats every loss as congestion: on a radio link with 1 % loss it achieves a fifth of the link's
+//! rate. And a sender of bursts starts each of them with the initial window, although it knew the path a second ago.
+//! Both affect interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with
+//! loss-based flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Five rules around [`Cubic`]; where none of them applies it is CUBIC to the byte.
-//! - *A loss without a queue is no congestion.* A queue that overflows shows before it does: the
-//!   smoothed RTT at the loss is above the smallest one by as much as the queue holds, and more is in flight than
-//!   the path delivered in a smallest RTT when it was fastest in the last [`RATE_ROUNDS`] round trips. If either is
-//!   not so ([`QUEUE_SHARE`] of the smallest RTT, [`LEAST_QUEUE`] at least), and no more than
-//!   [`MOST_LOSS`] of what was sent lately was lost, the window stays as it is, grows as if nothing
-//!   had happened, and holds during recovery. A further loss in the same episode is judged anew.
-//!   The RTT alone would not do: a radio's varies by itself, with no queue behind it. By Little's law a smoothed rate
-//!   says no more than the RTT does; the largest of some round trips does, for it was measured when the RTT was small.
-//! - *A reduction stops at what the path delivers.* Where there is a queue the window falls to 0.7
-//!   of itself, but not below rate x smallest RTT, the rate being smoothed over the last
-//!   deliveries (Westwood+). Behind a buffer of one bandwidth-delay product or more 0.7 of the
-//!   window is the larger of the two, so that beside CUBIC this is CUBIC.
-//! - *A recovery does not stop at what ACKs let go.* As much as rate x smallest RTT, and
-//!   [`LEAST_IN_RECOVERY`] segments, may be in flight whatever PRR says. PRR is a sending rate measured in
-//!   ACKs: where a burst ends with a loss there are hardly any left, the last twenty segments are repeated
-//!   one, two, four and eight at a time, and a small message written meanwhile waits for them.
-//! - *Pauses.* A window that was used is kept for [`KEPT_FOR`] (RFC 7661's five minutes) instead of
-//!   one timeout; one of which less than half was in flight lately is cut to twice what was (its
-//!   `pipeACK`). The first burst is paced, over half a round trip where no queue is.
-//! - *Subflows that share a bottleneck share one TCP's growth*, once the delays of their queues show that they do
+//! *How.* Five rules around [`Cubic`]. Where none of them applies, it behaves exactly like CUBIC.
+//! - *A loss without a queue is not congestion.* A queue shows before it overflows. At the loss, the smoothed RTT
+//!   exceeds the smallest one by the delay of the queue, and more is in flight than the path delivers in a smallest RTT
+//!   at its fastest within the last [`RATE_ROUNDS`] round trips. If either condition fails ([`QUEUE_SHARE`] of the
+//!   smallest RTT, at least [`LEAST_QUEUE`]), and at most [`MOST_LOSS`] of recent data was lost, the window stays as it
+//!   is, grows as if nothing had happened, and applies during recovery. A further loss in the same episode is judged
+//!   again. The RTT alone is not enough, because a radio's RTT varies without a queue. By Little's law, a smoothed rate
+//!   adds nothing to the RTT. The largest rate of several round trips does, because it was measured when the RTT was
+//!   small.
+//! - *A reduction stops at what the path delivers.* Where there is a queue, the window falls to 0.7 of itself, but not
+//!   below rate x smallest RTT, with the rate smoothed over the last deliveries (Westwood+). Behind a buffer of one
+//!   bandwidth-delay product or more, 0.7 of the window is the larger of the two, so beside CUBIC this is CUBIC.
+//! - *A recovery is not limited by ACKs alone.* Rate x smallest RTT, and at least [`LEAST_IN_RECOVERY`] segments, may
+//!   be in flight whatever PRR allows. PRR sends in response to ACKs. Where a burst ends with a loss, hardly any ACKs
+//!   are left: the last twenty segments are retransmitted one, two, four and eight at a time, and a small message
+//!   written meanwhile waits for them.
+//! - *Pauses.* A used window is kept for [`KEPT_FOR`] (RFC 7661's five minutes) instead of one timeout. If less than
+//!   half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The first burst is paced
+//!   over half a round trip if there is no queue.
+//! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
-//! *Sources.* Westwood+ (Grieco and Mascolo, ACM CCR 2004) for the floor; RFC 7661 for the pauses; the
-//! test for a queue is that of Veno (Fu and Liew, IEEE JSAC 2003), with time for packets.
+//! *Sources.* Westwood+ (Grieco and Mascolo, ACM CCR 2004) for the lower limit; RFC 7661 for the pauses. The queue test
+//! is that of Veno (Fu and Liew, IEEE JSAC 2003), with times instead of packets.
 //!
-//! *What differs.* Westwood+ sets the window to rate x RTT whatever it was, which is less than half
-//! of it behind a large buffer; here that is the lower limit only. Veno reduces to 0.8 on a random
-//! loss; here nothing is taken, since one loss per round trip would still halve the window every
-//! third. RFC 7661 has a loss after a pause reduce the window to what was in flight; here it is met as any other.
+//! *What differs.* Westwood+ always sets the window to rate x RTT, which is less than half of it behind a large buffer.
+//! Here this is only the lower limit. Veno reduces to 0.8 on a random loss. Here nothing is reduced, because one loss
+//! per round trip would still halve the window every third one. RFC 7661 reduces the window to the bytes in flight on a
+//! loss after a pause. Here such a loss is treated like any other.
 //!
-//! *p99 of a small message:* behind a long queue as with CUBIC. After a pause a burst leaves within
-//! about one round trip.
+//! *p99 of a small message:* as with CUBIC behind a long queue. After a pause, a burst is sent within about one round
+//! trip.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Duration, Instant, Rate};
@@ -48,48 +46,49 @@ use super::filter::{MaxRate, Rounds};
 use super::shared_bottleneck::{SharedBottleneck, look_again_after};
 use crate::slow_start::SlowStartKind;
 
-/// A queue is there if the smoothed RTT exceeds the smallest by this share of it.
+/// There is a queue if the smoothed RTT exceeds the smallest by one `QUEUE_SHARE`th of it.
 const QUEUE_SHARE: u32 = 8;
-/// Whatever the smallest RTT: less is jitter.
+/// Minimum for that excess, because less is jitter.
 const LEAST_QUEUE: Duration = Duration::from_millis(3);
-/// Round trips whose largest delivery rate is what the path can do. More would hide a queue behind a link that
-/// became slower.
+/// Number of round trips whose largest delivery rate is taken as the path's rate. More would hide a queue behind a link
+/// that became slower.
 const RATE_ROUNDS: u64 = 4;
-/// Of what was sent, in the memory of [`LOSS_MEMORY`]: what loses more is congested or dying.
+/// Largest share of losses, smoothed over [`LOSS_MEMORY`], for random loss. A path that loses more is congested or
+/// failing.
 const MOST_LOSS: f64 = 0.1;
-/// Segments over which the share of losses is smoothed.
+/// Number of segments over which the share of losses is smoothed.
 const LOSS_MEMORY: f64 = 300.0;
-/// A validated window outlasts pauses of this length (RFC 7661 section 4.4).
+/// A validated window is kept across pauses up to this length (RFC 7661 section 4.4).
 const KEPT_FOR: Duration = Duration::from_secs(300);
-/// Segments that may be under way in a recovery, and what the path holds if that is more.
+/// Segments that may always be in flight during recovery; more if the path holds more.
 const LEAST_IN_RECOVERY: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
-/// The bytes that were in flight are remembered for one to two of these.
+/// The maximum of bytes in flight covers one to two of these spans.
 const PIPE_SPAN: Duration = Duration::from_secs(15);
 
-/// Whether the losses of the running episode are taken for congestion.
+/// Whether the losses of the current episode count as congestion.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Episode {
-    /// None runs.
+    /// There is no episode.
     #[default]
     None,
-    /// Nothing was reduced for it.
+    /// They do not: nothing was reduced.
     Random,
-    /// The window was.
+    /// They do: the window was reduced.
     Congestion,
 }
 
-/// CUBIC with tolerance for losses that no queue explains.
+/// CUBIC that tolerates losses without a queue.
 #[derive(Debug)]
 pub struct CubicWestwood {
     cubic: Cubic,
     mss: f64,
     episode: Episode,
-    /// Smoothed delivery rate, bytes a second; 0 before the first sample.
+    /// Smoothed delivery rate in bytes per second; 0 before the first sample.
     rate: f64,
     rounds: Rounds,
-    /// The largest delivery rate of the last [`RATE_ROUNDS`].
+    /// Largest delivery rate of the last [`RATE_ROUNDS`].
     fastest: MaxRate,
     /// Bytes in flight before the last ACK.
     in_flight: u64,
@@ -97,13 +96,13 @@ pub struct CubicWestwood {
     min_rtt: Duration,
     /// Smoothed share of lost segments.
     lost: f64,
-    /// Most bytes in flight in this span and the one before (`pipeACK`), and when this one began.
+    /// Largest number of bytes in flight in the current span and the previous one (`pipeACK`).
     pipe: [u64; 2],
     pipe_began: Instant,
     last_ack: Instant,
-    /// What siblings there are behind the same bottleneck; `None` while nobody asked.
+    /// Detection of subflows behind the same bottleneck; `None` until it is first requested.
     shared: Option<Box<SharedBottleneck>>,
-    /// Views of the siblings are wanted with the next ACK, and not before.
+    /// Whether the next ACK should bring the views of all subflows.
     looks: bool,
     next_look: Instant,
 }
@@ -132,23 +131,23 @@ impl CubicWestwood {
         }
     }
 
-    /// Whether a loss now is taken for congestion.
+    /// Whether a loss now counts as congestion.
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero() || self.lost > MOST_LOSS || (self.queues() && self.is_overfull())
     }
 
-    /// Whether packets wait in a queue on their way.
+    /// Whether packets wait in a queue on the path.
     fn queues(&self) -> bool {
         self.srtt > self.min_rtt + (self.min_rtt / QUEUE_SHARE).max(LEAST_QUEUE)
     }
 
-    /// Whether more is in flight than fits on the path without a queue, by the fastest of the last round trips.
+    /// Whether more is in flight than fits on the path without a queue, at the largest rate of the last round trips.
     fn is_overfull(&self) -> bool {
         let fits = self.fastest.get().bytes_in(self.min_rtt + self.min_rtt / QUEUE_SHARE);
         self.in_flight > fits
     }
 
-    /// What the path holds without a queue, by what it delivered lately, bytes.
+    /// Bytes that the path holds without a queue, at the smoothed delivery rate.
     fn delivered_per_rtt(&self) -> f64 {
         self.rate * self.min_rtt.as_nanos() as f64 / 1e9
     }
@@ -178,7 +177,7 @@ impl CubicWestwood {
         self.in_flight = ack.prior_in_flight;
         if let Some(sample) = ack.rate {
             self.rounds.on_sample(&sample, ack.total_delivered);
-            // A shorter one is of ACKs that came together.
+            // A shorter interval means that ACKs arrived together.
             if sample.interval >= self.min_rtt {
                 self.fastest.on_sample(self.rounds.count(), sample.rate);
             }
@@ -203,7 +202,7 @@ impl CubicWestwood {
         self.last_ack = ack.now;
     }
 
-    /// A pause: the window goes on if it was used, else what of it was.
+    /// Handles a pause: keeps the window if it was used, otherwise the used part of it.
     fn on_pause(&mut self, now: Instant, me: SubflowId) {
         if now.since(self.last_ack) > KEPT_FOR {
             self.cubic.on_signal(CongestionSignal::Idle, now, me, &[]);
@@ -215,7 +214,7 @@ impl CubicWestwood {
 }
 
 impl CubicWestwood {
-    /// Looks at the siblings now and then while the window is what limits the subflow.
+    /// Examines the other subflows at intervals while the window limits this one.
     fn look_at_siblings(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         if self.looks {
             self.next_look = ack.now + look_again_after(group);
@@ -241,7 +240,7 @@ impl CongestionController for CubicWestwood {
                 let bytes_in_flight = ack.bytes_in_flight;
                 self.reduce(CongestionSignal::Loss { bytes_in_flight }, ack.now, me);
             } else {
-                // Growth goes on.
+                // Growth continues.
                 self.cubic.on_ack(&AckSample { in_recovery: false, ..*ack }, me, &[]);
                 return;
             }
@@ -291,8 +290,8 @@ impl CongestionController for CubicWestwood {
         self.cubic.ssthresh()
     }
 
-    /// As the core paces by itself, but where no queue is: there twice the window a round trip, for a burst to leave
-    /// in half of one.
+    /// Leaves pacing to the core, except where there is no queue. There it paces at twice the window per round trip, so
+    /// that a burst is sent in half of one.
     fn pacing_rate(&self) -> Option<Rate> {
         if self.srtt.is_zero() || self.cubic.window() < self.cubic.ssthresh() / 2 || self.queues() {
             return None;

@@ -1,20 +1,20 @@
-//! Filters of BBR: the largest delivery rate of the last rounds, the smallest RTT of the last
-//! seconds, and the round counter.
+//! BBR's filters: the largest delivery rate of the last rounds, the smallest RTT of the last seconds, and the round
+//! counter.
 
 use marline_policy::RateSample;
 use marline_time::{Duration, Instant, Rate};
 
-/// Counts round trips by delivered bytes: a round ends when a segment is delivered that was sent after
-/// the previous one ended. No timer, so it holds whatever the RTT does.
+/// Counts round trips by delivered bytes: a round ends when a segment is delivered that was sent after the previous
+/// round ended. No timer is involved, so this works however the RTT changes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Rounds {
     count: u64,
-    /// A segment sent when this much was delivered, or later, ends the round.
+    /// The round ends with the delivery of a segment that was sent when at least this much had been delivered.
     ends_at_delivered: u64,
 }
 
 impl Rounds {
-    /// Reads a sample; whether a new round began.
+    /// Processes a sample. Returns whether a new round began.
     pub(super) fn on_sample(&mut self, sample: &RateSample, total_delivered: u64) -> bool {
         let ended = sample.prior_delivered >= self.ends_at_delivered;
         if ended {
@@ -24,19 +24,19 @@ impl Rounds {
         ended
     }
 
-    /// A round begins now, whatever the last one was.
+    /// Starts a new round now.
     pub(super) const fn restart(&mut self, total_delivered: u64) {
         self.ends_at_delivered = total_delivered;
     }
 
-    /// How many have ended.
+    /// Number of completed rounds.
     pub(super) const fn count(self) -> u64 {
         self.count
     }
 }
 
-/// The largest rate of the last `window` rounds, exact to a third of the window: the best, the best
-/// since it, and the best since that are kept, each younger than the one before.
+/// The largest rate of the last `window` rounds, exact to a third of the window. It keeps the best, the best since
+/// that, and the best since the second, each younger than the previous one.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct MaxRate {
     window: u64,
@@ -52,7 +52,7 @@ impl MaxRate {
         self.best[0].1
     }
 
-    /// A sample of this round. Rounds never go back.
+    /// Adds a sample of `round`. Rounds must not decrease.
     pub(super) fn on_sample(&mut self, round: u64, rate: Rate) {
         let new = (round, rate);
         let all_old = round.saturating_sub(self.best[2].0) > self.window;
@@ -69,8 +69,8 @@ impl MaxRate {
         self.forget(new);
     }
 
-    /// Lets the next best take the place of one that is too old, and makes sure that a best of every
-    /// third of the window is known.
+    /// Replaces a maximum that is too old by the next best, and ensures that a best of every third of the window is
+    /// known.
     fn forget(&mut self, new: (u64, Rate)) {
         let age = new.0 - self.best[0].0;
         if age > self.window {
@@ -87,7 +87,7 @@ impl MaxRate {
     }
 }
 
-/// The smallest RTT of the last seconds, and when it was seen.
+/// The smallest RTT of the last seconds and when it was measured.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct LeastRtt {
     window: Duration,
@@ -104,7 +104,7 @@ impl LeastRtt {
         self.least
     }
 
-    /// Reads a sample; whether the window had passed without one as small.
+    /// Adds a sample. Returns whether the window had passed without one as small.
     pub(super) fn on_sample(&mut self, now: Instant, rtt: Option<Duration>) -> bool {
         let expired = now.since(self.seen_at) > self.window;
         if let Some(rtt) = rtt
@@ -116,7 +116,7 @@ impl LeastRtt {
         expired
     }
 
-    /// It was measured with an empty pipe just now: it holds for another window.
+    /// Extends the minimum for another window, because it was just measured with an empty pipe.
     pub(super) const fn confirm(&mut self, now: Instant) {
         self.seen_at = now;
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(filter.get(), mbit(10), "nothing of long ago");
     }
 
-    /// Against the definition, allowing what is kept of each third.
+    /// Compares with the definition, within the precision of thirds.
     #[test]
     fn never_above_the_window_s_maximum_and_never_below_what_is_recent() {
         let mut filter = MaxRate::new(12);

@@ -1,16 +1,16 @@
-//! Reno: one segment more per round trip, half after a loss (RFC 5681).
+//! Reno: one more segment per round trip, half the window after a loss (RFC 5681).
 //!
-//! *Problem.* Share a bottleneck of unknown capacity. Additive increase and multiplicative decrease
-//! converge to fair shares; everything since is a variation.
+//! *Problem.* Flows must share a bottleneck of unknown capacity. Additive increase and multiplicative decrease converge
+//! to fair shares. All later controllers are variations.
 //!
-//! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): congestion avoidance adds one
-//! segment once a whole window of bytes was delivered, whatever the number of ACKs. Fast
-//! recovery is not here: the core repairs and paces it by PRR towards [`ssthresh`].
+//! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): congestion avoidance adds one segment per delivered
+//! window of bytes, whatever the number of ACKs. Fast recovery is not here. The core retransmits and limits sending by
+//! PRR, with [`ssthresh`] as the target.
 //!
 //! *Deviations.* Those that `window.rs` lists, shared with CUBIC.
 //!
-//! *Purpose.* It is the reference: fairness and coupled controllers are defined relative to it, and
-//! its behaviour can be computed by hand.
+//! *Purpose.* Reno is the reference: fairness and coupled controllers are defined relative to it, and its behavior can
+//! be computed by hand.
 //!
 //! [`ssthresh`]: CongestionController::ssthresh
 
@@ -20,7 +20,7 @@ use marline_time::Instant;
 use super::window::{Change, Window};
 use crate::slow_start::SlowStartKind;
 
-/// What a loss leaves of the window.
+/// Share of the window that remains after a loss.
 const BETA: f64 = 0.5;
 
 /// Reno congestion control of one subflow.

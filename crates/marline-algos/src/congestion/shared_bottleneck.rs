@@ -1,43 +1,44 @@
-//! Detection of siblings behind the same bottleneck, and the share of one TCP's growth that each of them may take.
+//! Detects subflows behind the same bottleneck, and computes each one's share of a single TCP's growth.
 //!
-//! *Problem.* Subflows that each grow like a TCP take several shares of a bottleneck that they have in common: two
-//! addresses of one access line, or a server's own uplink. Coupling all of them always, as RFC 6356 does, gives
-//! away what distinct paths could carry beside others.
+//! *Problem.* Subflows that each grow like a TCP take several shares of a bottleneck that they have in common, such as
+//! two addresses of one access line, or a server's own uplink. Coupling all of them always, as RFC 6356 does, gives up
+//! capacity that separate paths could use beside other flows.
 //!
-//! *How.* Behind one bottleneck there is one queue, so the delays that it adds to each subflow rise and fall
-//! together. While a subflow is what limits itself, it looks at its siblings at intervals (half of the longest
-//! round trip, [`LEAST_SPAN`] at least) and keeps the correlation of its own queueing delay (SRTT less the smallest
-//! RTT) with that of each, over some [`MEMORY`] looks. A sibling is held to share the bottleneck once they
-//! correlate by more than [`SHARED`], until it is less than [`DISTINCT`]; a delay that hardly varies tells nothing.
-//! Among those that share one, growth is as RFC 6356 couples it: each takes w max(w/r^2) / sum(w/r)^2 of what one
-//! TCP would grow by, with windows w and round trips r, so that together they grow like one on the best of them.
+//! *How.* Subflows behind one bottleneck share one queue, so the queueing delays of all of them rise and fall together.
+//! While its window is the limit, a subflow examines its siblings at intervals (half of the longest round trip, at
+//! least [`LEAST_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that
+//! of each sibling, over about [`MEMORY`] samples. A sibling counts as sharing the bottleneck once the correlation
+//! exceeds [`SHARED`], until it falls below [`DISTINCT`]. A delay that hardly varies is not evidence. Among subflows
+//! that share a bottleneck, growth is coupled as in RFC 6356: each takes w max(w/r^2) / sum(w/r)^2 of one TCP's growth,
+//! with windows w and round trips r, so that together they grow like one TCP on the best of them.
 //!
-//! *Sources.* RFC 6356 section 3 for the share. Detection by the variation of delays: Rubenstein, Kurose and
-//! Towsley (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of it.
+//! *Sources.* RFC 6356 section 3 for the share. Detection by the variation of delays: Rubenstein, Kurose and Towsley
+//! (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of the delay.
 //!
-//! *What differs.* RFC 8382 compares summaries that receivers report; here both delays are at hand. LIA couples what
-//! Reno grows by; here it is the steepness of CUBIC's curve and its estimate of Reno's window.
+//! *What differs.* RFC 8382 compares summaries reported by receivers. Here both delays are available locally. LIA
+//! couples Reno's growth; here the steepness of CUBIC's curve and its estimate of Reno's window are coupled.
 //!
-//! *p99 of a small message:* as before; behind bulk of its own connection that shares a bottleneck, a shorter queue.
+//! *p99 of a small message:* unchanged, except that behind bulk data of the same connection on a shared bottleneck, the
+//! queue is shorter.
 
 use marline_policy::{SubflowId, SubflowView};
 use marline_time::Duration;
 
-/// Shortest time between two looks.
+/// Shortest time between two samples.
 const LEAST_SPAN: Duration = Duration::from_millis(25);
-/// Looks after which what was seen has faded to a third.
+/// Number of samples after which the weight of a sample has decayed to about a third.
 const MEMORY: f32 = 100.0;
-/// Looks before anything is said.
+/// Samples needed before there is a verdict.
 const LEAST_LOOKS: u16 = 30;
-/// Correlation from which on a sibling shares the bottleneck, and below which it no longer does.
+/// A sibling shares the bottleneck above the first correlation, until it falls below the second.
 const SHARED: f32 = 0.75;
 const DISTINCT: f32 = 0.4;
-/// A queueing delay whose standard deviation is less, in seconds, tells nothing.
+/// A queueing delay with a smaller standard deviation, in seconds, is not evidence.
 const LEAST_DEVIATION: f32 = 0.001;
-/// Siblings that are remembered.
+/// Maximum number of siblings tracked.
 const MOST_SIBLINGS: usize = 7;
 
-/// Two delays seen together: their means, variances and covariance, with fading weights. Seconds.
+/// Two delays in seconds sampled together: their exponentially weighted means, variances and covariance.
 #[derive(Copy, Clone, Debug, Default)]
 struct Together {
     looks: u16,
@@ -59,7 +60,7 @@ impl Together {
         self.covariance = keep * (self.covariance + weight * off_mine * off_other);
     }
 
-    /// -1 to 1; `None`: too little was seen, or too little happened.
+    /// Correlation from -1 to 1; `None` if there were too few samples or the delays hardly varied.
     fn correlation(&self) -> Option<f32> {
         let deviations = self.variances.map(f32::sqrt);
         let varies = deviations.iter().all(|deviation| *deviation >= LEAST_DEVIATION);
@@ -68,7 +69,7 @@ impl Together {
     }
 }
 
-/// A sibling.
+/// Another subflow of the same connection.
 #[derive(Copy, Clone, Debug)]
 struct Sibling {
     id: SubflowId,
@@ -76,7 +77,7 @@ struct Sibling {
     shares: bool,
 }
 
-/// What one subflow knows of bottlenecks that it shares with its siblings.
+/// One subflow's knowledge of the bottlenecks that it shares with its siblings.
 #[derive(Debug)]
 pub(super) struct SharedBottleneck {
     siblings: Vec<Sibling>,
@@ -84,23 +85,23 @@ pub(super) struct SharedBottleneck {
 }
 
 impl SharedBottleneck {
-    /// Of a subflow that has not looked at its siblings yet.
+    /// The initial state, without samples.
     pub(super) const fn new() -> Self {
         SharedBottleneck { siblings: Vec::new(), share: 1.0 }
     }
 
-    /// The share of one TCP's growth that is this subflow's, more than 0 and at most 1.
+    /// This subflow's share of one TCP's growth, more than 0 and at most 1.
     pub(super) const fn share(&self) -> f64 {
         self.share
     }
 
-    /// Takes note of how all subflows of the connection are now.
+    /// Adds a sample of all subflows of the connection.
     pub(super) fn look(&mut self, me: SubflowId, group: &[SubflowView]) {
         let Some(mine) = group.iter().find(|view| view.id == me) else { return };
         let Some(queueing) = delay_of_queues(mine) else { return };
         let others = || group.iter().filter(|view| view.id != me && view.is_usable());
         self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
-        // One that pauses has no queue to compare, and needs no share.
+        // A sibling that pauses has no queue to compare and needs no share.
         let busy = || others().filter(|view| view.bytes_in_flight > 0);
         for other in busy() {
             if let Some(theirs) = delay_of_queues(other) {
@@ -129,19 +130,19 @@ impl SharedBottleneck {
     }
 }
 
-/// Time from one look to the next.
+/// Time between two samples.
 pub(super) fn look_again_after(group: &[SubflowView]) -> Duration {
     let longest = group.iter().filter_map(|view| view.srtt).max().unwrap_or_default();
     (longest / 2).max(LEAST_SPAN)
 }
 
-/// The delay that queues add to a round trip, seconds.
+/// Queueing delay within a round trip, in seconds.
 fn delay_of_queues(view: &SubflowView) -> Option<f32> {
     let queueing = view.srtt?.saturating_sub(view.min_rtt?);
     Some(queueing.as_nanos() as f32 / 1e9)
 }
 
-/// RFC 6356's share of growth of `mine` among those that share its bottleneck.
+/// RFC 6356's share of growth of `mine` among the subflows that share its bottleneck.
 fn share<'a>(mine: &SubflowView, others: impl Iterator<Item = &'a SubflowView>) -> f64 {
     let window_and_rtt = |view: &SubflowView| {
         let rtt = view.srtt.filter(|srtt| !srtt.is_zero())?.as_nanos() as f64 / 1e9;
@@ -163,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// A subflow of 40 ms with so many segments of window, behind a queue of so many milliseconds.
+    /// A subflow of 40 ms with a window of `segments` behind a queue of `queue_ms`.
     fn behind(id: u8, segments: u64, queue_ms: u64) -> SubflowView {
         SubflowView {
             srtt: Some(ms(40 + queue_ms)),
@@ -174,7 +175,8 @@ mod tests {
         }
     }
 
-    /// Queues that fill and are halved: the second subflow's with this period and so many looks later.
+    /// Adds samples of queues that fill and are halved. The second subflow's queue has this period and starts `later`
+    /// samples later.
     fn look(shared: &mut SharedBottleneck, looks: u64, period: u64, later: u64) {
         for step in 0..looks {
             let queue_ms = |period: u64, step: u64| 20 + 40 * (step % period) / period;
@@ -241,7 +243,7 @@ mod tests {
         let share = |others: &[SubflowView]| share(&mine, others.iter());
         assert_eq!(share(&[]), 1.0);
         assert!((share(&[behind(1, 20, 0)]) - 0.25).abs() < 1e-9);
-        // Three of the same take a ninth each; beside one with three times the window, 20 x 60 of 80 squared.
+        // Three equal subflows take a ninth each. Beside one with three times the window: 20 x 60 / 80^2.
         assert!((share(&[behind(1, 20, 0), behind(2, 20, 0)]) - 1.0 / 9.0).abs() < 1e-9);
         assert!((share(&[behind(1, 60, 0)]) - 1_200.0 / 6_400.0).abs() < 1e-9);
     }

@@ -1,21 +1,19 @@
-//! Congestion window shared by the loss-based controllers: the window itself, its slow start, and
-//! its reduction on congestion signals. The growth curve of congestion avoidance and the reduction
-//! factor belong to each controller.
+//! Congestion window shared by the loss-based controllers: the window itself, its slow start, and its reduction on
+//! congestion signals. Each controller has its own growth curve for congestion avoidance and its own reduction factor.
 //!
-//! Choices where the RFCs leave one:
-//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes
-//!   the latter, RFC 9438 section 4.6 allows the former). A window that only grows while it is the
-//!   limit is sufficient evidence, and the loss of a small message must not collapse a window that
-//!   was validated by large ones.
+//! Choices where the RFCs allow several:
+//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes the latter, RFC 9438
+//!   section 4.6 allows the former). A window that only grows while it is the limit is sufficient evidence, and the
+//!   loss of a small message must not collapse a window that large ones validated.
 //! - *One reduction per episode.* A timeout during fast recovery sets the window to one segment
 //!   but keeps ssthresh; an ECN mark during recovery changes nothing (RFC 3168 section 6.1.2).
-//! - *Undo* goes back to the state before the last reduction, also shortly after its episode ended,
-//!   as a DSACK may come late. A spurious timeout during fast recovery takes back the timeout, not
-//!   the loss that began the recovery. Reductions for ECN are kept, since the mark was no error.
+//! - *Undo* restores the state before the last reduction, also shortly after its episode ended, because a DSACK may
+//!   arrive late. A spurious timeout during fast recovery undoes the timeout, not the loss that began the recovery.
+//!   Reductions for ECN are kept, because the mark was not an error.
 //! - *Idle* (RFC 5681 section 4.1): the window falls back to the initial one. ssthresh keeps three
 //!   quarters of the validated window (RFC 2861), so slow start regains it in a few round trips.
-//! - In slow start the window counts as the limit if half of it was in flight (as in Linux): a
-//!   paced sender lags behind a doubling window most of the time.
+//! - In slow start the window counts as the limit if half of it was in flight (as in Linux), because a paced sender
+//!   lags behind a doubling window most of the time.
 
 use marline_policy::{AckSample, CongestionSignal, Penalty};
 
@@ -24,27 +22,27 @@ use crate::slow_start::{SlowStart, SlowStartKind};
 /// Smallest ssthresh, in segments.
 const MIN_SSTHRESH_SEGMENTS: f64 = 2.0;
 
-/// Effect of a signal.
+/// Effect of a signal on the window.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Nothing that the curve need know.
+    /// No change that the curve must handle.
     None,
-    /// The window was cut; a new point to undo to exists if `undoable`.
+    /// The window was reduced. If `undoable`, the previous state was saved.
     Reduced {
-        /// A reduction that may turn out to have been spurious.
+        /// The reduction may turn out to be spurious.
         undoable: bool,
-        /// The window before, bytes.
+        /// The window before, in bytes.
         before: f64,
     },
-    /// The window is one segment; a new point to undo to exists. `before` is what it was, unless
-    /// ssthresh was reduced for the same episode already.
+    /// The window is one segment, and the previous state was saved. `before` is `None` if ssthresh was already reduced
+    /// for the same episode.
     TimedOut {
-        /// The window before, bytes.
+        /// The window before, in bytes.
         before: Option<f64>,
     },
-    /// The last reduction was taken back.
+    /// The last reduction was undone.
     Undone,
-    /// The window moved for reasons other than congestion.
+    /// The window changed for reasons other than congestion.
     Moved,
 }
 
@@ -64,7 +62,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of this many bytes, in slow start.
+    /// A window of `initial_window` bytes, in slow start.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         let mss = f64::from(mss.max(1));
@@ -80,43 +78,43 @@ impl Window {
         }
     }
 
-    /// The window, whole bytes; a segment at least.
+    /// The window in whole bytes, at least one segment.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.cwnd.max(self.mss) + 0.5) as u64
     }
 
-    /// ssthresh, whole bytes; `u64::MAX` while it is unknown.
+    /// ssthresh in whole bytes; `u64::MAX` while unknown.
     #[must_use]
     pub fn ssthresh_bytes(&self) -> u64 {
         // The conversion saturates: infinity becomes `u64::MAX`.
         (self.ssthresh + 0.5) as u64
     }
 
-    /// The MSS, bytes.
+    /// The MSS in bytes.
     #[must_use]
     pub const fn mss(&self) -> f64 {
         self.mss
     }
 
-    /// The window, bytes.
+    /// The window in bytes.
     #[must_use]
     pub const fn cwnd(&self) -> f64 {
         self.cwnd
     }
 
-    /// Growth of congestion avoidance. Never shrinks the window.
+    /// Grows the window in congestion avoidance. Never shrinks it.
     pub fn raise_to(&mut self, bytes: f64) {
         self.cwnd = self.cwnd.max(bytes);
     }
 
-    /// ssthresh is at least this; nothing if it is unknown.
+    /// Raises ssthresh to at least `bytes`. No effect while it is unknown.
     pub(super) fn raise_threshold_to(&mut self, bytes: f64) {
         self.ssthresh = self.ssthresh.max(bytes);
     }
 
-    /// The window is at most this, and at least the initial one if it was that; ssthresh remembers three quarters
-    /// of what it was, so that slow start regains it.
+    /// Limits the window to `bytes`, but not below the initial window. ssthresh is set to at least three quarters of
+    /// the old window, so that slow start regains it.
     pub(super) fn keep_at_most(&mut self, bytes: f64) {
         let kept = bytes.max(self.initial);
         if kept < self.cwnd {
@@ -127,12 +125,12 @@ impl Window {
         }
     }
 
-    /// Change of congestion avoidance of a controller that may give back (OLIA); one segment stays.
+    /// Sets the window in congestion avoidance, for a controller that may shrink it (OLIA). At least one segment.
     pub fn set(&mut self, bytes: f64) {
         self.cwnd = bytes.max(self.mss);
     }
 
-    /// The window is below ssthresh.
+    /// Whether the window is below ssthresh.
     #[must_use]
     pub fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
@@ -144,7 +142,7 @@ impl Window {
         ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
     }
 
-    /// Slow start's part of an ACK. Returns the delivered bytes left for congestion avoidance.
+    /// Applies slow start to an ACK. Returns the delivered bytes left for congestion avoidance.
     pub fn slow_start(&mut self, ack: &AckSample) -> f64 {
         let delivered = ack.delivered as f64;
         if !self.in_slow_start() {
@@ -169,7 +167,7 @@ impl Window {
         delivered - used
     }
 
-    /// Applies a signal; `beta` is what a reduction leaves of the window.
+    /// Applies a signal. `beta` is the share of the window that a reduction leaves.
     pub fn on_signal(&mut self, signal: CongestionSignal, beta: f64) -> Change {
         let before = self.cwnd;
         match signal {
@@ -212,7 +210,7 @@ impl Window {
         }
     }
 
-    /// Segments have another size: everything that is counted in them is scaled.
+    /// Adapts to a new MSS by scaling everything counted in segments.
     pub fn on_mss_change(&mut self, mss: u32) {
         let mss = f64::from(mss.max(1));
         let scale = mss / self.mss;
@@ -243,7 +241,7 @@ impl Window {
         Change::Undone
     }
 
-    /// Never on top of a reduction that is under way.
+    /// Has no effect during a loss episode.
     fn penalise(&mut self, penalty: Penalty) -> Change {
         if self.in_episode {
             return Change::None;

@@ -1,18 +1,17 @@
 //! Backup path manager: one path carries data, the others are opened as backups.
 //!
-//! *Problem.* The second path costs money or battery, but the connection must survive the loss of
-//! the first.
+//! *Problem.* The second path costs money or battery, but the connection must survive the loss of the first.
 //!
-//! *How.* The mesh of `mesh.rs` is kept open, but only subflows from the *primary* local address
-//! are regular: the first configured one with the `subflow` flag that is not flagged `backup`. All
-//! others carry the backup flag, so schedulers do not use them until nothing else is usable.
-//! Whichever path won the race for the first handshake, priorities are corrected afterwards by
-//! MP_PRIO. If every address is flagged `backup`, the best of them carries the data.
+//! *How.* The mesh of `mesh.rs` is kept open, but only subflows from the *primary* local address are regular. It is the
+//! first configured address with the `subflow` flag and without the `backup` flag. All others carry the backup flag, so
+//! schedulers do not use them until nothing else is usable. Whichever path won the race for the first handshake,
+//! priorities are corrected afterwards by MP_PRIO. If every address is flagged `backup`, the best of them carries the
+//! data.
 //!
 //! *Source.* RFC 8684 sections 3.2 (B in MP_JOIN) and 3.3.8 (MP_PRIO); Apple's *handover* mode.
 //!
-//! *Differences.* Apple opens the second subflow when the first gets weak. Opening it early costs
-//! three packets and saves a handshake at the time of the failure.
+//! *Differences.* Apple opens the second subflow when the first becomes weak. Opening it early costs three packets and
+//! saves a handshake when the first fails.
 
 use core::net::SocketAddr;
 
@@ -23,12 +22,12 @@ use marline_time::Instant;
 
 use super::mesh::{Mesh, starts_at};
 
-/// Keeps all paths, uses one.
+/// Keeps all paths open and uses one.
 #[derive(Clone, Debug, Default)]
 pub struct Backup {
     mesh: Mesh,
-    /// Subflows whose priority was asked to change already: the peer may insist on its own view, and
-    /// asking twice would not help.
+    /// Subflows whose priority change was already requested. The peer may insist on its own view, and a second request
+    /// would not help.
     asked: SubflowSet,
 }
 
@@ -67,7 +66,7 @@ impl PathManager for Backup {
         }
         match *event {
             PathEvent::SubflowDown { id, .. } => self.asked.remove(id),
-            // Another address may be the primary from now on.
+            // Another address may now be the primary.
             PathEvent::LocalUp(_) | PathEvent::LocalDown(_) => self.asked = SubflowSet::EMPTY,
             _ => {}
         }

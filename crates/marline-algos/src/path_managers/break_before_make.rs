@@ -1,41 +1,35 @@
-//! Break-before-make path manager (MultiMob): the cellular subflow is opened only when it is
-//! needed.
+//! Break-before-make path manager (MultiMob): opens the cellular subflow only when it is needed.
 //!
-//! *Problem.* A standby subflow costs energy: on LTE a join alone wakes the radio for some twelve
-//! seconds, about as much as the traffic of a voice assistant in a minute. `backup` opens it
-//! anyway; and when WiFi dies, the server does not know and continues to send there.
+//! *Problem.* A standby subflow costs energy. On LTE, a join alone wakes the radio for about twelve seconds, about as
+//! much as the traffic of a voice assistant in a minute. `backup` opens it anyway. And when WiFi fails, the server does
+//! not know and keeps sending there.
 //!
-//! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh
-//! keeps them (`mesh.rs`). Nothing is sent from an address flagged `backup` until no primary
-//! subflow works any more:
-//! - each has a bad address pair according to the path health monitor, fades, or is silent (receive timer,
-//!   keepalives), or was made a backup by the peer (MP_PRIO): at once;
-//! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
-//!   none: at once;
-//! - each is silent, or none is left, for `patience`.
+//! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh (`mesh.rs`). Nothing
+//! is sent from an address flagged `backup` until no primary subflow works any more:
+//! - at once, if each has a bad address pair according to the path health monitor, fades, is silent (receive timer,
+//!   keepalives), or was made a backup by the peer (MP_PRIO);
+//! - at once, if the last one disappeared with its address (ours lost, the peer's withdrawn), or if data waits and
+//!   there is none;
+//! - after `patience`, if each is silent or none is left.
 //!
-//! Then one backup address is used, the first that is up (the next one if a join from it fails),
-//! with a Fast JOIN where negotiated. A peer that does not follow the client is told by MP_PRIO
-//! that the new subflow is regular, which is all that a stock server understands.
+//! Then one backup address is used, the first that is up (the next one if a join from it fails), with a Fast JOIN if
+//! negotiated. If the peer does not follow the client's choice, MP_PRIO marks the new subflow as regular, which is all
+//! that a stock server understands.
 //!
-//! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up
-//! to sixteen times that; the path health monitor probes bad address pairs. An address that comes
-//! back is joined from at once. Data returns as soon as the schedulers see a healthy regular
-//! subflow; a bad address pair becomes healthy only after the monitor's clean period, which
-//! provides the hysteresis. When a primary subflow has been healthy for `settle` without
-//! interruption, and the backup subflow carried nothing new for `quiet`, the latter is closed. A
-//! shorter `quiet` saves battery, since closing needs two more packets, which restart the radio's
-//! tail.
+//! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up to sixteen times
+//! that. The path health monitor probes bad address pairs. An address that becomes available again is joined from at
+//! once. Data returns as soon as the schedulers see a healthy regular subflow. A bad address pair becomes healthy only
+//! after the monitor's clean period, which provides the hysteresis. When a primary subflow has been healthy for
+//! `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the backup subflow is
+//! closed. A shorter `quiet` saves battery, because the two packets of the close restart the radio's tail.
 //!
-//! *Source.* De Coninck and Bonaventure's MultiMob: the behaviour of its kernel module with
-//! `open_bup=0`, reimplemented. Returning to WiFi and letting cellular sleep again has been
-//! requested by users of the kernel's stack.
+//! *Source.* De Coninck and Bonaventure's MultiMob: the behavior of its kernel module with `open_bup=0`, reimplemented.
+//! Users of the kernel's stack have asked for the return to WiFi that lets cellular sleep again.
 //!
-//! *Differences.* The module never closes what it opened (`close=off`), has no `patience`
-//! (equivalent to `patience=1h`: it waits for the path health monitor, the receive timer,
-//! keepalives, or the last subflow's end) and probes a failed path only by retransmissions
-//! (`probe=1h`); these three together are the preset `multimob`. The module opens each backup
-//! address at most once, this manager as often as it is needed.
+//! *Differences.* The module never closes what it opened (`close=off`). It has no `patience` (equivalent to
+//! `patience=1h`: it waits for the path health monitor, the receive timer, keepalives, or the end of the last subflow).
+//! It probes a failed path only by retransmissions (`probe=1h`). These three together are the preset `multimob`. The
+//! module opens each backup address at most once, this manager as often as necessary.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -48,25 +42,25 @@ use marline_time::{Duration, Instant};
 
 use super::mesh::{Mesh, Plan, starts_at};
 
-/// Doublings of the wait between two probes.
+/// Maximum number of times that the wait between two probes doubles.
 const PROBE_DOUBLINGS: u32 = 4;
 
-/// A failed path that is heard for less than this and fails again has not recovered in between.
+/// A failed path that is heard for less than this before it fails again has not recovered.
 const CALM: Duration = Duration::from_millis(200);
 
 /// When a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BreakBeforeMakeConfig {
-    /// Time for which all primary subflows may be silent, or absent, before a backup
-    /// one is opened for that reason alone.
+    /// Time for which all primary subflows may be silent or absent before a backup subflow is opened for that reason
+    /// alone.
     pub patience: Duration,
-    /// The first wait between two probes of a silent primary subflow.
+    /// First wait between two probes of a silent primary subflow.
     pub probe: Duration,
     /// Time for which a primary subflow must have been healthy before backup ones are closed.
     pub settle: Duration,
     /// Time for which backup subflows must have carried nothing new before they are closed.
     pub quiet: Duration,
-    /// Backup subflows are closed when they are not needed any more.
+    /// Whether backup subflows are closed when they are no longer needed.
     pub closes: bool,
 }
 
@@ -83,7 +77,7 @@ impl Default for BreakBeforeMakeConfig {
 }
 
 impl BreakBeforeMakeConfig {
-    /// As MultiMob's kernel module has it.
+    /// The behavior of MultiMob's kernel module.
     #[must_use]
     pub const fn multimob() -> Self {
         BreakBeforeMakeConfig {
@@ -101,37 +95,37 @@ impl BreakBeforeMakeConfig {
 pub struct BreakBeforeMake {
     config: BreakBeforeMakeConfig,
     mesh: Mesh,
-    /// A backup subflow is wanted.
+    /// A backup subflow is needed.
     needed: bool,
     /// The backup address in use.
     chosen: Option<AddressId>,
-    /// Since when no primary subflow is healthy; earlier by what was endured just before.
+    /// When the last primary subflow became unhealthy, moved back by the duration of the trouble just before.
     trouble_since: Option<Instant>,
-    /// How long the last trouble was.
+    /// Duration of the last trouble.
     endured: Duration,
-    /// Since when one is.
+    /// When a primary subflow became healthy.
     healthy_since: Option<Instant>,
-    /// Subflows reported silent and not heard since.
+    /// Subflows reported silent and not heard from since.
     silent: SubflowSet,
-    /// Probes of silent ones: how many, and when the next goes.
+    /// Probes of silent subflows: how many were sent, and when the next is due.
     probes: BTreeMap<SubflowId, (u32, Instant)>,
-    /// What priority was asked for: the peer may insist on its own view.
+    /// Priorities already requested. The peer may insist on its own view.
     asked: BTreeMap<SubflowId, bool>,
     wake_at: Option<Instant>,
 }
 
-/// How the subflows of one kind do.
+/// Counts of the subflows of one kind.
 #[derive(Copy, Clone, Debug, Default)]
 struct Tally {
-    /// Established, without those that are closing.
+    /// Established and not closing.
     established: usize,
     healthy: usize,
-    /// Known not to work, or not for long: bad address pair, fading, silent, or made a backup by the peer.
+    /// Known not to work now or soon: bad address pair, fading, silent, or made a backup by the peer.
     out: usize,
 }
 
 impl BreakBeforeMake {
-    /// With these times.
+    /// A manager with these times.
     #[must_use]
     pub fn new(config: BreakBeforeMakeConfig) -> Self {
         BreakBeforeMake { config, ..BreakBeforeMake::default() }
@@ -186,8 +180,8 @@ impl BreakBeforeMake {
             self.healthy_since.get_or_insert(cx.now);
             return;
         }
-        // What is heard for a moment only, an answer to something older perhaps, is no recovery; nor are
-        // two short troubles, of one lost segment each, a long one: the time between does not count.
+        // A path heard only for a moment, perhaps by a late answer, has not recovered. But two short troubles of one
+        // lost segment each are not one long trouble: the time between them does not count.
         if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= CALM) {
             self.endured = Duration::ZERO;
         }
@@ -195,7 +189,7 @@ impl BreakBeforeMake {
         self.trouble_since.get_or_insert(begun);
     }
 
-    /// Whether a backup subflow is needed now; if later, that is when to look again.
+    /// Whether a backup subflow is needed now. If it may be needed later, sets the timer.
     fn is_due(&mut self, cx: &PathContext<'_>, primary: &Tally, address_lost: bool) -> bool {
         let hopeless = primary.established > 0 && primary.out == primary.established;
         let gone = primary.established == 0 && (cx.data_waits || address_lost);
@@ -208,7 +202,7 @@ impl BreakBeforeMake {
         false
     }
 
-    /// Which backup address serves; what the peer is told; when it is over.
+    /// Chooses the backup address, notifies the peer, and closes backup subflows that are no longer needed.
     fn see_to_backups(&mut self, cx: &PathContext<'_>, healthy: bool) {
         let used = cx.paths.iter().find_map(|path| backup_of(path, cx)).map(|local| local.id);
         let up = |id: AddressId| backups(cx).any(|local| local.id == id);
@@ -227,7 +221,7 @@ impl BreakBeforeMake {
         let news = spares().map(|view| view.last_new_at).max().unwrap_or(since);
         let over = (since + self.config.settle).max(news + self.config.quiet);
         if busy || over > cx.now {
-            // While something is under way, look again when it has had time to arrive.
+            // While data is in flight, check again after it has had time to arrive.
             self.wake(over.max(cx.now + Duration::from_millis(if busy { 100 } else { 0 })));
             return;
         }
@@ -236,7 +230,7 @@ impl BreakBeforeMake {
         (self.needed, self.chosen) = (false, None);
     }
 
-    /// A peer that decides by itself uses what is regular.
+    /// Sets priorities for a peer that decides by itself and uses regular subflows.
     fn set_priorities(&mut self, cx: &PathContext<'_>, healthy: bool) {
         for view in cx.subflows.iter().filter(|view| !is_primary(view, cx)) {
             if view.backup != healthy && self.asked.insert(view.id, healthy) != Some(healthy) {
@@ -245,15 +239,15 @@ impl BreakBeforeMake {
         }
     }
 
-    /// Asks failed primary subflows for a sign of life, before a backup one is opened and while it does
-    /// their work. Bad address pairs are the path health monitor's to ask.
+    /// Probes failed primary subflows, both before a backup subflow is opened and while it replaces them. Bad address
+    /// pairs are probed by the path health monitor.
     fn probe(&mut self, cx: &PathContext<'_>) {
         let failed =
             |view: &&SubflowView| view.health.is_silent() && !view.health.has_bad_address_pair();
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
         let BreakBeforeMakeConfig { patience, probe, .. } = self.config;
-        // Once before patience is over: what was one lost segment is answered.
+        // Probe once before `patience` has passed, so that a single lost segment is recognized by the answer.
         let first = if self.needed { probe } else { probe.min(patience / 2) };
         for view in primaries(cx).filter(failed) {
             let (count, at) = probes.entry(view.id).or_insert((0, cx.now + first));
@@ -286,7 +280,7 @@ impl BreakBeforeMake {
         }
     }
 
-    /// After a failed join from one backup address the next one has its turn.
+    /// After a failed join from one backup address, tries the next one.
     fn next_after(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         let PathEvent::SubflowDown { local, was_established: false, .. } = *event else { return };
         if self.needed && self.chosen.is_none() && is_backup(local, cx) {
@@ -296,7 +290,7 @@ impl BreakBeforeMake {
     }
 }
 
-/// Local addresses flagged backup from which a subflow may start now.
+/// Local addresses flagged as backup from which a subflow can start now.
 fn backups<'a>(cx: &PathContext<'a>) -> impl Iterator<Item = &'a LocalAddress> {
     cx.local.iter().filter(|local| local.backup && local.subflow && local.up)
 }
@@ -305,12 +299,12 @@ fn is_backup(id: AddressId, cx: &PathContext<'_>) -> bool {
     cx.local.iter().any(|local| local.id == id && local.backup)
 }
 
-/// The address flagged backup that a subflow starts at.
+/// The address flagged as backup from which a subflow starts, if any.
 fn backup_of<'a>(path: &SubflowPath, cx: &PathContext<'a>) -> Option<&'a LocalAddress> {
     cx.local.iter().find(|local| starts_at(path, local)).filter(|local| local.backup)
 }
 
-/// Whether a subflow starts at an address without the flag.
+/// Whether a subflow starts at an address without the backup flag.
 fn is_primary(view: &SubflowView, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == view.id);
     path.is_none_or(|path| backup_of(path, cx).is_none())

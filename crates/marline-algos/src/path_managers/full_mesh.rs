@@ -1,15 +1,15 @@
 //! Full-mesh path manager, the default: a subflow from every local address to every remote one.
 //!
-//! *Problem.* Use every path, follow changes of addresses, and never give up on a path.
+//! *Problem.* Use every path, follow address changes, and never give up on a path.
 //!
-//! *How.* `mesh.rs`: pairs, retries, announcements. Subflows from an address flagged `backup` are
-//! opened with the backup flag, all others are regular.
+//! *How.* `mesh.rs` handles pairs, retries and announcements. Subflows from an address flagged `backup` are opened with
+//! the backup flag, all others are regular.
 //!
-//! *Source.* RFC 8684 section 3.4 leaves the choice to the implementation; the flags and the rule that
-//! a pinned or denied address is left out follow the Linux in-kernel manager's `fullmesh`.
+//! *Source.* RFC 8684 section 3.4 leaves the choice to the implementation. The flags, and the rule that a pinned or
+//! denied address is left out, follow the `fullmesh` manager of the Linux kernel.
 //!
-//! *Differences from Linux.* Retries for as long as the addresses exist; no distinction between
-//! endpoints used for the mesh and others (a pin narrows one down).
+//! *Differences from Linux.* Retries continue while the addresses exist. There is no distinction between endpoints used
+//! for the mesh and others (a pin restricts one).
 
 use core::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use marline_time::Instant;
 
 use super::mesh::Mesh;
 
-/// Keeps a subflow between each pair of addresses.
+/// Keeps one subflow per pair of addresses.
 #[derive(Clone, Debug, Default)]
 pub struct FullMesh {
     mesh: Mesh,

@@ -1,18 +1,17 @@
 //! Manual path manager: subflows are opened and closed only on request.
 //!
-//! *Problem.* An application or an experiment wants to decide itself which subflows exist, as with
-//! the kernel's `path_manager=userspace`.
+//! *Problem.* An application or an experiment wants to decide itself which subflows exist, as with the kernel's
+//! `path_manager=userspace`.
 //!
-//! *How.* The endpoint's `path_action` opens, closes, announces and re-prioritises; this manager
-//! adds nothing of its own: no subflow is opened, none is rebuilt, nothing is announced. The peer's
-//! joins are accepted as long as there is room, since refusing them should be an explicit decision,
-//! too.
+//! *How.* The endpoint's `path_action` opens, closes, announces and changes priorities. This manager adds nothing of
+//! its own: it never opens, reopens or announces anything. It accepts the peer's joins while there is room, because
+//! refusing them should be an explicit decision, too.
 
 use core::net::SocketAddr;
 
 use marline_policy::{PathAction, PathContext, PathEvent, PathManager};
 
-/// Leaves every decision to commands from outside.
+/// Leaves every decision to external commands.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Manual;
 

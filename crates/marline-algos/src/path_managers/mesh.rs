@@ -1,34 +1,33 @@
-//! Mesh of address pairs, shared by the path managers that keep one: which pairs should have a
-//! subflow, which have one, and when a missing one is retried.
+//! Mesh of address pairs, shared by several path managers: which pairs should have a subflow, which have one, and when
+//! a missing one is retried.
 //!
-//! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out
-//! and is never rebuilt. Here a missing subflow is retried for as long as both addresses exist: 1 s
-//! after a failure, then 2, 4, 8, 15 s. While the connection has no established subflow at all,
-//! never more than 2 s apart, since nothing else carries the connection. An address that comes back
-//! (interface up, announced again) is tried at once. The back-off is reset after 10 s of an
-//! established subflow; a path that fails sooner each time (for example at a middlebox that drops
-//! unknown options) keeps backing off.
+//! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out and is never
+//! reopened. Here a missing subflow is retried while both addresses exist: 1 s after a failure, then after 2, 4, 8 and
+//! 15 s. While the connection has no established subflow at all, the wait is at most 2 s, because nothing else carries
+//! the connection. An address that becomes available again (interface up, announced again) is tried at once. The
+//! backoff is reset after a subflow has been established for 10 s. A path that fails sooner each time (for example at a
+//! middlebox that drops unknown options) keeps backing off.
 //!
-//! *Stuck.* A translator that has forgotten a connection and swallows what it does not know looks like a dead
-//! path and is none: new ports pass. So a pair whose subflow is the connection's only one and has had two
-//! timeouts without an answer gets a second one, tried as often as any. Where the path is dead indeed that is a
-//! SYN every now and then, and one of them is often the first to get through again.
+//! *Stuck subflows.* A NAT that has lost a connection's state and drops unknown packets looks like a dead path, but new
+//! ports get through. So if a pair's subflow is the connection's only one and has had two timeouts without an answer,
+//! the pair gets a second subflow, retried like any other. If the path is really dead, this costs an occasional SYN,
+//! and one of these is often the first packet to get through again.
 //!
-//! *Which pairs.* A local address with the `subflow` flag that is up, times each remote address of
-//! its family; or only the remote it is pinned to. Not the initial subflow's remote address if the
-//! peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its
-//! first before any gets its second.
+//! *Which pairs.* Each local address that is up and has the `subflow` flag is combined with each remote address of its
+//! family, or only with the remote address that it is pinned to. The initial subflow's remote address is left out if
+//! the peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its first subflow
+//! before any gets its second.
 //!
-//! *One radio.* The addresses of one interface share its radio or line. Where a subflow from one of them works, none is
-//! opened from an address of the other family: it would fail with the first.
+//! *Interfaces.* The addresses of one interface share its radio or line. Where a subflow from one of them works, none
+//! is opened from an address of the other family, because both would fail together.
 //!
-//! *A balancer.* A peer that forbade joins to the initial subflow's remote address has something in front of it that
-//! would lead them astray, and leads the initial subflow itself astray as soon as its own address changes. So that
-//! subflow is closed once another from the same local address goes to an address that the peer announced, unless that
-//! one is a backup.
+//! *Load balancers.* A peer that forbade joins to the initial subflow's remote address has a load balancer there. It
+//! would send joins to the wrong server, and the initial subflow as well once the client's address changes. So that
+//! subflow is closed when another one from the same local address goes to an address that the peer announced, unless
+//! the other one is a backup.
 //!
-//! *Who.* The client opens. A server rarely reaches its clients' addresses (NAT), so it announces its
-//! own `signal` addresses and waits.
+//! *Roles.* The client opens subflows. A server can rarely reach its clients' addresses (NAT), so it announces its own
+//! `signal` addresses and waits.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,25 +38,25 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// Wait after the first failure; doubled with each further one.
+/// Wait after the first failure; doubled after each further one.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 /// Longest wait while no subflow is established.
 const RETRY_MAX_ALONE: Duration = Duration::from_secs(2);
-/// A subflow that lived this long makes earlier failures forgotten.
+/// Lifetime of a subflow after which earlier failures no longer count.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 type Pair = (AddressId, AddressId);
 
-/// The history of a pair.
+/// History of a pair.
 #[derive(Copy, Clone, Debug)]
 struct Attempt {
-    /// Since the last stable subflow.
+    /// Attempts since the last stable subflow.
     count: u32,
-    /// When it was last tried, or when that failed.
+    /// Time of the last attempt or of its failure.
     at: Instant,
-    /// When its subflow was established.
+    /// When the pair's subflow was established.
     up_at: Option<Instant>,
 }
 
@@ -68,12 +67,12 @@ impl Attempt {
     }
 }
 
-/// How subflows from a local address are opened.
+/// How to open subflows from a local address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// With the backup flag.
+    /// Set the backup flag.
     pub(super) backup: bool,
-    /// In a hurry (Fast JOIN).
+    /// Use Fast JOIN.
     pub(super) fast: bool,
 }
 
@@ -82,30 +81,30 @@ struct Wanted<'a> {
     local: &'a LocalAddress,
     remote: AddressId,
     to: SocketAddr,
-    /// Lower first.
+    /// Lower ranks are opened first.
     rank: usize,
 }
 
-/// What was tried, what was said, and what is to be done.
+/// Attempts so far and pending actions.
 #[derive(Clone, Debug, Default)]
 struct Work {
     actions: VecDeque<PathAction>,
     attempts: BTreeMap<Pair, Attempt>,
     announced: BTreeSet<AddressId>,
-    /// Subflows through a balancer that were closed.
+    /// Subflows through a load balancer that were closed.
     left: SubflowSet,
 }
 
-/// The mesh of one connection.
+/// Mesh of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mesh {
     established: bool,
-    /// Subflows on which nothing gets through: their pairs may have another.
+    /// Subflows on which nothing gets through. Their pairs may have another one.
     stuck: SubflowSet,
-    /// Most connections have one subflow, and nothing that is to be done.
+    /// `None` for most connections, which have one subflow and nothing to do.
     work: Option<Box<Work>>,
     wake_at: Option<Instant>,
-    /// After a subflow's end the mesh is looked at again then, even if that subflow was still listed.
+    /// Time of an extra check after a subflow ended, because that subflow may still have been listed.
     recheck_at: Option<Instant>,
 }
 
@@ -127,14 +126,14 @@ impl Mesh {
         self.work.get_or_insert_default()
     }
 
-    /// Forgets the history of the pairs for which this does not hold.
+    /// Forgets the history of all pairs for which `holds` is false.
     fn keep(&mut self, holds: impl Fn(Pair) -> bool) {
         if let Some(work) = &mut self.work {
             work.attempts.retain(|pair, _| holds(*pair));
         }
     }
 
-    /// Joins are possible.
+    /// Whether joins are possible.
     pub(super) const fn is_established(&self) -> bool {
         self.established
     }
@@ -143,7 +142,7 @@ impl Mesh {
         self.wake_at
     }
 
-    /// Takes note of an event. [`update`](Self::update) must follow.
+    /// Records an event. The caller must call [`update`](Self::update) afterwards.
     pub(super) fn note(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         match *event {
             PathEvent::Established => self.established = true,
@@ -183,13 +182,13 @@ impl Mesh {
         }
     }
 
-    /// Brings the mesh closer to what it should be. `backup` says which local addresses' subflows
-    /// are opened with the backup flag.
+    /// Requests the actions that the mesh needs. `backup` selects the local addresses whose subflows are opened with
+    /// the backup flag.
     pub(super) fn update(&mut self, cx: &PathContext<'_>, backup: impl Fn(&LocalAddress) -> bool) {
         self.update_where(cx, |local| Some(Plan { backup: backup(local), fast: false }));
     }
 
-    /// The same, with subflows only from those local addresses that there is a plan for.
+    /// Like [`update`](Self::update), but opens subflows only from local addresses for which `plan` returns a plan.
     pub(super) fn update_where(
         &mut self,
         cx: &PathContext<'_>,
@@ -207,7 +206,7 @@ impl Mesh {
         }
     }
 
-    /// What befell earlier subflows from an address does not matter any more.
+    /// Forgets the history of all pairs of a local address.
     pub(super) fn forget(&mut self, local: AddressId) {
         self.keep(|pair| pair.0 != local);
     }
@@ -224,8 +223,8 @@ impl Mesh {
         }
     }
 
-    /// Closes subflows to the address that the peer forbade, where another does what they do: behind a
-    /// balancer both lead to one machine.
+    /// Closes subflows to the address that the peer forbade, if another subflow replaces them: behind a load balancer,
+    /// both lead to the same server.
     fn leave_balancer(&mut self, cx: &PathContext<'_>) {
         let denied = cx.remote.iter().find(|r| r.id == AddressId(0)).filter(|_| cx.deny_join_id0);
         let Some(denied) = denied.map(|r| r.address) else { return };
@@ -249,8 +248,7 @@ impl Mesh {
         }
     }
 
-    /// Of the two families of an interface, one is tried: that of the initial subflow, and the other once it has
-    /// failed.
+    /// Restricts each interface to one family: that of the initial subflow, or the other one after that has failed.
     fn choose_families(&self, wanted: &mut Vec<Wanted<'_>>, cx: &PathContext<'_>) {
         let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
         let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
@@ -288,7 +286,7 @@ impl Mesh {
         let longest = if alone { RETRY_MAX_ALONE } else { RETRY_MAX };
         for pair in wanted {
             if room == 0 {
-                // A place becomes free by an event, not by time.
+                // Room becomes available by an event, not with time.
                 return;
             }
             let key = (pair.local.id, pair.remote);
@@ -316,8 +314,8 @@ impl Mesh {
     }
 }
 
-/// The pairs that should have a subflow and have none, except those that a subflow of the same interface makes
-/// needless.
+/// The pairs that should have a subflow but have none, except those made unnecessary by a subflow of the same
+/// interface.
 fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);
@@ -351,7 +349,7 @@ fn is_sibling(one: &LocalAddress, other: &LocalAddress) -> bool {
     one.link != 0 && one.link == other.link && one.address.is_ipv4() != other.address.is_ipv4()
 }
 
-/// Where subflows from a local address go.
+/// Possible remote ends of subflows from a local address.
 fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, SocketAddr)> {
     let allowed = |id: AddressId| !(cx.deny_join_id0 && id == AddressId(0));
     let Some(pin) = local.remote else {
@@ -365,13 +363,13 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
     match cx.remote.iter().find(|r| r.address == pin) {
         Some(known) if allowed(known.id) => vec![(known.id, pin)],
         Some(_) => Vec::new(),
-        // Not announced, but configured: the core goes to the pin whatever id is named.
+        // The pin was configured, not announced. The core connects to it whatever id is named.
         None => vec![(AddressId(0), pin)],
     }
 }
 
-/// Whether a subflow starts at a local address. The initial subflow has address id 0 whatever the
-/// configuration calls its address, so addresses count, too.
+/// Whether a subflow starts at a local address. The initial subflow has address id 0 whatever id the configuration
+/// gives its address, so addresses are compared as well.
 #[must_use]
 pub fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
     path.local_id == local.id || same_host(path.local.ip(), local.address.ip())
@@ -381,12 +379,12 @@ fn same_host(a: IpAddr, b: IpAddr) -> bool {
     a == b && !a.is_unspecified()
 }
 
-/// Whether a subflow's local end is this address; port 0 stands for any.
+/// Whether a subflow's end is this address; port 0 matches any port.
 fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
     same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
 }
 
-/// Whether one subflow may stand in for another: no backup does for what is none.
+/// Whether one subflow can replace another: a backup cannot replace a regular subflow.
 fn is_as_good(other: SubflowId, than: SubflowId, views: &[SubflowView]) -> bool {
     let view = |id| views.iter().find(|view| view.id == id);
     let (Some(other), Some(than)) = (view(other), view(than)) else { return true };

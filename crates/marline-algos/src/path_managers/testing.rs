@@ -13,7 +13,7 @@ pub(super) fn addr(text: &str) -> SocketAddr {
     text.parse().expect("a socket address")
 }
 
-/// A local address that subflows are opened from.
+/// A local address with the `subflow` flag.
 pub(super) fn local(id: u8, address: &str) -> LocalAddress {
     LocalAddress::new(AddressId(id), addr(address))
 }
@@ -27,7 +27,7 @@ pub(super) fn open(local: u8, remote: u8, backup: bool) -> PathAction {
     }
 }
 
-/// What surrounds a path manager. Actions are only collected; tests say what becomes of them.
+/// Environment of a path manager. Actions are only collected; the tests decide their outcome.
 pub(super) struct Harness<M> {
     pub(super) manager: M,
     pub(super) now: Instant,
@@ -43,7 +43,7 @@ pub(super) struct Harness<M> {
 }
 
 impl<M: PathManager + Default> Harness<M> {
-    /// A client whose initial subflow, from `from`, is established to the server 10.0.0.1:443.
+    /// A client whose initial subflow from `from` to the server 10.0.0.1:443 is established.
     pub(super) fn client(local: &[LocalAddress], from: &str) -> Self {
         let server = addr("10.0.0.1:443");
         let mut harness = Harness {
@@ -101,7 +101,7 @@ impl<M: PathManager + Default> Harness<M> {
         self.actions()
     }
 
-    /// The asked-for subflow is established in this slot.
+    /// Reports that the requested subflow is established in slot `id`.
     pub(super) fn up(&mut self, id: u8, action: PathAction) -> Vec<PathAction> {
         let PathAction::OpenSubflow { local, remote, backup, .. } = action else {
             panic!("{action:?} opens nothing")
@@ -115,7 +115,7 @@ impl<M: PathManager + Default> Harness<M> {
         self.event(PathEvent::SubflowUp(SubflowId(id)))
     }
 
-    /// The subflow in this slot is gone.
+    /// Reports that the subflow in slot `id` is gone.
     pub(super) fn down(&mut self, id: u8) -> Vec<PathAction> {
         let index = self.paths.iter().position(|p| p.id.0 == id).expect("it was there");
         let path = self.paths.remove(index);
@@ -124,7 +124,7 @@ impl<M: PathManager + Default> Harness<M> {
         self.event(PathEvent::SubflowDown { id: path.id, local, remote, was_established: true })
     }
 
-    /// A join from `local` to `remote` failed.
+    /// Reports that a join from `local` to `remote` failed.
     pub(super) fn failed(&mut self, local: u8, remote: u8) -> Vec<PathAction> {
         self.event(PathEvent::SubflowDown {
             id: SubflowId(9),
@@ -134,7 +134,7 @@ impl<M: PathManager + Default> Harness<M> {
         })
     }
 
-    /// Sleeps until the manager's timer fires. Returns how long that was and what it asks for.
+    /// Advances to the manager's next timeout. Returns the time waited and the requested actions.
     pub(super) fn fire(&mut self) -> (Duration, Vec<PathAction>) {
         let at = self.manager.next_timeout().expect("a timer runs");
         let slept = at - self.now;

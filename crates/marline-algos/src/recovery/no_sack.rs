@@ -4,7 +4,7 @@
 
 use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 
-/// Duplicate ACKs that mean loss (RFC 5681 section 3.2).
+/// Number of duplicate ACKs that mean loss (RFC 5681 section 3.2).
 pub const DUP_THRESH: u32 = 3;
 
 /// Duplicate ACK counter of a sender without SACK.
@@ -14,7 +14,7 @@ pub struct NoSack {
 }
 
 impl NoSack {
-    /// No duplicate ACK so far.
+    /// A counter at zero.
     #[must_use]
     pub const fn new() -> Self {
         NoSack { duplicates: 0 }
@@ -31,8 +31,7 @@ impl NoSack {
         self.duplicates = 0;
     }
 
-    /// Handles an ACK: segments it shows to be lost are appended to `lost`. `threshold` duplicates
-    /// mean loss.
+    /// Handles an ACK. Appends segments that it shows to be lost to `lost`; `threshold` duplicates mean loss.
     pub fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,
@@ -46,7 +45,7 @@ impl NoSack {
         };
         if ack.una > ack.prior_una {
             self.duplicates = 0;
-            // A hole that was repaired already waits for its ACK or for the timer.
+            // A hole that was already retransmitted waits for its ACK or for the timer.
             if cx.phase != Phase::Open && front.in_flight() && !front.retransmitted() {
                 lost.push(front.start);
             }

@@ -1,24 +1,22 @@
-//! RACK-TLP (RFC 8985): time-based loss detection, and probes for a silent tail.
+//! RACK-TLP (RFC 8985): time-based loss detection, and probes when the tail of a flight is not acknowledged.
 //!
-//! *Problem.* Counting duplicate ACKs does not detect losses at the end of a burst (nothing follows
-//! that could be acknowledged), mistakes reordering for loss, and cannot detect that a
-//! retransmission was lost. All three end in a retransmission timeout: at least 200 ms of silence,
-//! which is the p99 of an interactive flow.
+//! *Problem.* Counting duplicate ACKs does not detect losses at the end of a burst (no later segment can be
+//! acknowledged), mistakes reordering for loss, and cannot detect the loss of a retransmission. All three end in a
+//! retransmission timeout: at least 200 ms of silence, which is then the p99 of an interactive flow.
 //!
-//! *How.* RACK (`rack_tlp/rack.rs`): a segment is lost if one that was *sent* later has arrived and
-//! enough time passed for reordering to settle. TLP (`tlp.rs`): about two round trips after
-//! the last sign of life, one segment is sent to provoke an ACK, from which RACK sees the rest. Peers
-//! without SACK get what RFC 5681 and 6582 offer (`no_sack.rs`).
+//! *How.* RACK (`rack_tlp/rack.rs`): a segment is lost if one that was *sent* later has arrived and enough time has
+//! passed for reordering to settle. TLP (`tlp.rs`): about two round trips after the last ACK, one segment is sent to
+//! provoke an ACK, from which RACK detects losses. Without SACK, RFC 5681 and 6582 apply (`no_sack.rs`).
 //!
 //! *Differences from the RFC's text.*
-//! - The reordering timer is set for the *first* segment that may become lost, not for the last, so
-//!   that each is repaired when it is due.
-//! - Segments are kept in order of transmission (the RFC recommends it in section 8), so an ACK costs
-//!   O(log n) per segment it decides about and nothing for the others.
-//! - The probe timeout is a parameter (`tlp.rs`): by default as early as the path's variation
-//!   allows, and probes are also sent during recovery; `rack-tlp-rfc` follows the RFC.
-//! - The RTT of RACK is that of the newest transmission an ACK delivers (the RFC takes the last one
-//!   in the order of processing; they differ only if an ACK fills a hole). `rack-tlp-rfc` does as the RFC.
+//! - The reordering timer is set for the *first* segment that may become lost, not for the last, so that each is
+//!   retransmitted as soon as it is due.
+//! - Segments are kept in order of transmission (which the RFC recommends in section 8), so an ACK costs O(log n) per
+//!   segment it decides about and nothing for the others.
+//! - The probe timeout is a parameter (`tlp.rs`). By default it is as early as the path's variation allows, and probes
+//!   are also sent during recovery. `rack-tlp-rfc` follows the RFC.
+//! - RACK's RTT is that of the newest transmission that an ACK delivers. The RFC takes the last one processed; the two
+//!   differ only if an ACK fills a hole. `rack-tlp-rfc` follows the RFC.
 
 mod rack;
 
@@ -38,12 +36,12 @@ pub struct RackTlp {
     rack: Rack,
     tlp: Tlp,
     no_sack: NoSack,
-    /// Bytes that duplicate ACKs let out, without SACK.
+    /// Bytes that duplicate ACKs allow beyond the window, without SACK.
     beyond: Option<u32>,
 }
 
 impl RackTlp {
-    /// RACK with these probes, or none.
+    /// RACK with the given probes, which may be [off](ProbeConfig::OFF).
     #[must_use]
     pub fn new(probes: ProbeConfig) -> Self {
         let to_the_letter = probes.formula == Some(PtoFormula::Rfc8985);
@@ -120,7 +118,7 @@ impl LossRecovery for RackTlp {
         } else {
             self.rack.on_recovery_done();
             self.no_sack.restart();
-            // The core may have taken loss marks back: the order of transmission is made anew.
+            // The core may have removed loss marks, so the transmission order is rebuilt.
             self.rack.rebuild(cx);
             self.tlp.schedule(cx, Phase::Open);
         }

@@ -1,81 +1,77 @@
-//! Tail loss probes (RFC 8985 section 7), with the PTO formulas of earlier drafts and of Linux. One
-//! probe per episode (two in a row if configured); an episode ends when its outcome is known.
+//! Tail loss probes (RFC 8985 section 7), with the PTO formulas of earlier drafts and of Linux. There is one probe per
+//! episode (two in a row if configured). An episode ends when its outcome is known.
 //!
-//! *Problem.* The time of the probe: too early, it retransmits segments that were only late; too
-//! late, it is no better than the retransmission timer. The formulas changed over time, above all
-//! for a lone segment, whose ACK the peer may delay ([`PtoFormula`]): up to 200 ms of allowance
-//! make the probe for a lone segment as late as the retransmission timer, so that a lone message
-//! gains nothing by it.
+//! *Problem.* When to probe: too early, the probe retransmits segments that were only late; too late, it is no better
+//! than the retransmission timer. The formulas changed over time, above all for a lone segment, whose ACK the peer may
+//! delay ([`PtoFormula`]). An allowance of up to 200 ms makes the probe of a lone segment as late as the retransmission
+//! timer, so that a lone message gains nothing.
 //!
-//! [`PtoFormula::Variation`] is our own: it takes the variation into account as RFC 9002 section
-//! 6.2 does: on a steady path silence is significant after a quarter of a round trip more than
-//! usual, and on a path with jitter the RFC's value applies. It is never later than the RFC's. It
-//! also probes during recovery, where a lost last ACK would otherwise cost a whole RTO. Its timer
-//! is restarted by each ACK, but not by each new segment: otherwise a writer with a message every
-//! round trip would postpone the probe for the first one indefinitely. The peer's delay of the ACK
-//! of a lone segment is learned as the largest recent excess of such ACKs over the shortest RTT. On
-//! a thin stream, where every segment is a lone one, a fixed allowance would otherwise make up most
-//! of the delay of a lost message.
+//! [`PtoFormula::Variation`] is our own. It uses the RTT variation as RFC 9002 section 6.2 does. On a steady path,
+//! silence is significant after a quarter of a round trip more than usual. On a path with jitter, the RFC's value
+//! applies; the timeout is never later than that. It also probes during recovery, where a lost last ACK would otherwise
+//! cost a whole RTO. Each ACK restarts its timer, but new segments do not: otherwise a writer with a message every
+//! round trip would postpone the probe of the first one indefinitely. The peer's ACK delay for a lone segment is
+//! learned as the largest recent excess of such ACKs over the shortest RTT. On a thin stream, where every segment is a
+//! lone one, a fixed allowance would otherwise make up most of the delay of a lost message.
 //!
-//! *Choices.* Linux does not arm the timer while the window has room for unsent data; here such
-//! data is sent at once (on another subflow, if the scheduler says so), so the case does not arise.
-//! The draft allows two probes in a row, Linux sends one: `probes` says how many. The RFC's rule
-//! that an RTT sample must lie between two episodes applies only to its formula and ours.
+//! *Choices.* Linux does not arm the timer while the window has room for unsent data. Here such data is sent at once
+//! (on another subflow, if the scheduler says so), so the case does not arise. The draft allows two probes in a row and
+//! Linux sends one: the parameter `probes` decides. The RFC's rule that an RTT sample must lie between two episodes
+//! applies only to its formula and ours.
 
 use marline_policy::{AckOutcome, AckSummary, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
 use marline_time::{Duration, Instant, nanos};
 
-/// The longest that a peer is expected to sit on the ACK of a lone segment: Linux's and Marline's receivers
-/// acknowledge one at once or within 40 ms.
+/// Default for the peer's longest delay of the ACK of a lone segment. Linux's and Marline's receivers acknowledge one
+/// at once or within 40 ms.
 pub const DEFAULT_PEER_ACK_DELAY: Duration = Duration::from_millis(40);
-/// The same as RFC 8985 section 7.2 has it, and Linux and the draft before it.
+/// The same in RFC 8985 section 7.2, in Linux and in the draft before it.
 pub const RFC_PEER_ACK_DELAY: Duration = Duration::from_millis(200);
-/// Shortest probe timeout of [`PtoFormula::Variation`] and [`PtoFormula::Rfc8985`]: on paths with an RTT
-/// of microseconds, twice the RTT is less than a scheduler's whim.
+/// Shortest probe timeout of [`PtoFormula::Variation`] and [`PtoFormula::Rfc8985`]: with an RTT of microseconds, twice
+/// the RTT is less than the delays of a process scheduler.
 pub const MIN_PTO: Duration = Duration::from_millis(5);
 /// Shortest probe timeout of the draft.
 const DRAFT_MIN_PTO: Duration = Duration::from_millis(10);
-/// What Linux adds to two round trips: two ticks once, 2 ms now.
+/// Margin that Linux adds to two round trips: formerly two ticks, now 2 ms.
 const LINUX_MARGIN: Duration = Duration::from_millis(2);
 /// Probe timeout before there is an RTT.
 const PTO_WITHOUT_RTT: Duration = Duration::from_secs(1);
 
-/// A probe that was sent and whose verdict is open.
+/// A probe whose outcome is not known yet.
 #[derive(Copy, Clone, Debug)]
 struct Episode {
     /// SND.NXT when the probe was sent.
     end: Ssn,
-    /// The probe repeated the last segment.
+    /// The probe retransmitted the last segment.
     repeated: bool,
-    /// Nothing was heard since.
+    /// No ACK has arrived since the probe.
     unanswered: bool,
-    /// Probes sent in it.
+    /// Number of probes sent in the episode.
     probes: u8,
 }
 
-/// Probe timeout: silence after which a probe is sent. SRTT is that of the subflow; a *lone*
-/// segment is the only one outstanding. All are limited by the armed retransmission timer, and 1 s
-/// before there is an RTT sample.
+/// Probe timeout: silence after which a probe is sent. SRTT is that of the subflow. A *lone* segment is the only one
+/// outstanding. All formulas are limited by the armed retransmission timer, and give 1 s before the first RTT sample.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum PtoFormula {
-    /// As early as the path's variation allows; at most [`Rfc8985`](Self::Rfc8985)'s.
+    /// As early as the path's variation allows; never later than [`Rfc8985`](Self::Rfc8985).
     #[default]
     Variation,
-    /// draft-dukkipati-tcpm-tcp-loss-probe-01: 2 SRTT; a lone segment at least 1.5 SRTT + 200 ms; at
-    /// least 10 ms.
+    /// draft-dukkipati-tcpm-tcp-loss-probe-01: 2 SRTT; for a lone segment at least 1.5 SRTT + 200 ms; always at least
+    /// 10 ms.
     Dukkipati,
     /// Linux 3.10 to 4.12: the draft's values.
     Linux310,
-    /// Linux since: 2 SRTT + 200 ms for a lone segment, 2 SRTT + 2 ms for several.
+    /// Linux after 4.12: 2 SRTT + 200 ms for a lone segment, 2 SRTT + 2 ms for several.
     Linux,
-    /// RFC 8985 section 7.2: 2 SRTT, and what the peer may delay its ACK (200 ms) for a lone segment.
+    /// RFC 8985 section 7.2: 2 SRTT, plus the peer's longest ACK delay (200 ms) for a lone segment.
     Rfc8985,
-    /// 2 SRTT + 2 ms, lone or not: for peers that acknowledge a lone segment at once.
+    /// 2 SRTT + 2 ms, even for a lone segment: for peers that acknowledge it at once.
     NoAllowance,
 }
 
 impl PtoFormula {
-    /// Every formula with the word it is chosen by.
+    /// Every formula with its name in a policy spec.
     pub const ALL: [(&'static str, PtoFormula); 6] = [
         ("variation", PtoFormula::Variation),
         ("draft-dukkipati", PtoFormula::Dukkipati),
@@ -85,7 +81,7 @@ impl PtoFormula {
         ("no-allowance", PtoFormula::NoAllowance),
     ];
 
-    /// Default for the peer's delay of the ACK of a lone segment.
+    /// Default for the peer's ACK delay for a lone segment.
     #[must_use]
     pub const fn usual_ack_delay(self) -> Duration {
         match self {
@@ -94,7 +90,7 @@ impl PtoFormula {
         }
     }
 
-    /// An RTT sample must lie between two episodes (RFC 8985 section 7.3).
+    /// Whether an RTT sample must lie between two episodes (RFC 8985 section 7.3).
     const fn needs_fresh_rtt(self) -> bool {
         matches!(self, PtoFormula::Variation | PtoFormula::Rfc8985)
     }
@@ -103,21 +99,20 @@ impl PtoFormula {
 /// Settings of tail loss probes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
-    /// When to probe; `None`: never.
+    /// When to probe; `None` disables probes.
     pub formula: Option<PtoFormula>,
-    /// The longest that the peer is expected to delay the ACK of a lone segment, for formulas that
-    /// allow for it.
+    /// Longest expected ACK delay of the peer for a lone segment, for formulas that allow for it.
     pub peer_ack_delay: Duration,
-    /// Probes in a row without an answer, at least 1.
+    /// Maximum number of probes in a row without an answer, at least 1.
     pub most_probes: u8,
 }
 
 impl ProbeConfig {
-    /// No probes at all.
+    /// No probes.
     pub const OFF: ProbeConfig =
         ProbeConfig { formula: None, peer_ack_delay: RFC_PEER_ACK_DELAY, most_probes: 1 };
 
-    /// One probe by this formula, with the delay it usually allows for.
+    /// One probe by this formula, with the formula's usual ACK delay.
     #[must_use]
     pub const fn new(formula: PtoFormula) -> Self {
         ProbeConfig {
@@ -134,32 +129,32 @@ impl Default for ProbeConfig {
     }
 }
 
-/// The probe timer and the verdict on the last probe.
+/// The probe timer and the outcome of the last probe.
 #[derive(Clone, Debug)]
 pub struct Tlp {
-    // The configuration, in half the room: each idle subflow has one of these.
+    // The configuration in half the space, because each idle subflow has one.
     formula: Option<PtoFormula>,
     most_probes: u8,
     peer_ack_delay_ns: u64,
     pto_at: Option<Instant>,
     episode: Option<Episode>,
     lone: LoneAcks,
-    /// RTT samples there were when the last probe was sent; of their number, the low half.
+    /// Number of RTT samples when the last probe was sent (low 32 bits).
     samples_at_probe: u32,
 }
 
-/// What the ACKs of lone segments took beyond the shortest RTT.
+/// How much longer than the shortest RTT the ACKs of lone segments took.
 #[derive(Copy, Clone, Debug, Default)]
 struct LoneAcks {
-    /// The lone segment under way: its start.
+    /// Start of the lone segment in flight.
     waiting: Option<Ssn>,
     samples: u32,
-    /// The largest of late.
+    /// Largest recent excess.
     excess_ns: u64,
 }
 
 impl LoneAcks {
-    /// As few samples are believed.
+    /// Minimum number of samples to use instead of the default.
     const ENOUGH: u32 = 4;
 
     fn on_sample(&mut self, excess: Duration) {
@@ -174,7 +169,7 @@ impl LoneAcks {
 }
 
 impl Tlp {
-    /// No probe so far.
+    /// The state before the first probe.
     #[must_use]
     pub const fn new(config: ProbeConfig) -> Self {
         let lone = LoneAcks { waiting: None, samples: 0, excess_ns: 0 };
@@ -189,7 +184,7 @@ impl Tlp {
         }
     }
 
-    /// The peer is expected to delay the ACK of a lone segment by so much at most.
+    /// Sets the peer's longest expected ACK delay for a lone segment.
     pub const fn set_peer_ack_delay(&mut self, delay: Duration) {
         self.peer_ack_delay_ns = nanos(delay);
     }
@@ -198,13 +193,13 @@ impl Tlp {
         self.formula == Some(PtoFormula::Variation)
     }
 
-    /// When a probe may be due.
+    /// When a probe may become due.
     #[must_use]
     pub const fn timeout(&self) -> Option<Instant> {
         self.pto_at
     }
 
-    /// Restarts the timer if a probe may be sent (section 7.2), else clears it.
+    /// Restarts the timer if a probe may be sent (section 7.2), otherwise clears it.
     pub fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
         let pto = self.formula.filter(|_| self.may_probe(cx, phase));
         self.pto_at = pto.map(|formula| {
@@ -213,7 +208,7 @@ impl Tlp {
         });
     }
 
-    /// Something went out.
+    /// Processes a transmission.
     pub fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
         match sent.kind {
             SentKind::New => self.on_new(sent.start, cx),
@@ -223,7 +218,7 @@ impl Tlp {
         }
     }
 
-    /// New data went out.
+    /// New data was sent.
     fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
         self.lone.waiting = (cx.board.segments() == 1).then_some(start);
         let before = self.pto_at;
@@ -245,7 +240,7 @@ impl Tlp {
             && cx.board.bytes_in_flight() > 0
     }
 
-    /// TLP_calc_PTO.
+    /// TLP_calc_PTO of the RFC.
     fn pto(&self, formula: PtoFormula, cx: &RecoveryContext<'_>) -> Duration {
         let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
         let lone = cx.board.segments() == 1;
@@ -269,7 +264,7 @@ impl Tlp {
         }
     }
 
-    /// Something was repeated: only an eager prober watches over that too.
+    /// A segment was retransmitted. Only the adaptive formula probes for these, too.
     fn on_repeat(&mut self, cx: &RecoveryContext<'_>) {
         if self.is_adaptive() {
             self.schedule(cx, cx.phase);
@@ -282,7 +277,7 @@ impl Tlp {
         self.pto_at = None;
     }
 
-    /// Recovery or a timeout takes over: the probe's verdict no longer matters.
+    /// Ends the episode without an outcome, because recovery or a timeout takes over.
     pub const fn end_episode(&mut self) {
         self.pto_at = None;
         self.episode = None;
@@ -294,8 +289,7 @@ impl Tlp {
             return false;
         }
         self.pto_at = None;
-        // Section 7.3: probes must not prevent the samples by which SRTT learns that the path has
-        // become longer.
+        // Section 7.3: probes must not prevent the samples from which SRTT learns that the path has become longer.
         let rtt_is_fresh = cx.rtt.samples() as u32 != self.samples_at_probe
             || !self.formula.is_some_and(PtoFormula::needs_fresh_rtt)
             || self.episode.is_some();
@@ -326,7 +320,7 @@ impl Tlp {
         outcome
     }
 
-    /// TLP_process_ack (section 7.4).
+    /// TLP_process_ack of the RFC (section 7.4).
     fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckOutcome {
         let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone.waiting);
         if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
@@ -355,7 +349,7 @@ impl Tlp {
         if !episode.repeated || both_arrived {
             self.episode = None;
         } else if ack.una > episode.end {
-            // Later data was acknowledged and no DSACK came: only the probe had arrived.
+            // Later data was acknowledged without a DSACK, so only the probe had arrived.
             self.episode = None;
             outcome.probe_repaired_loss = true;
         } else if plain_duplicate && ack.una == ack.prior_una {

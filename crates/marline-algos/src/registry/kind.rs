@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-/// The kinds of policy, and of wrappers around them.
+/// Kinds of policies, and of wrappers around them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Which data on which subflow.
+    /// Which data is sent on which subflow.
     Scheduler,
     /// Wrapper around a scheduler.
     SchedulerWrapper,
@@ -17,7 +17,7 @@ pub enum PolicyKind {
     CongestionWrapper,
     /// Loss recovery.
     Recovery,
-    /// Which path a datagram goes on.
+    /// Which path carries each datagram.
     Datagrams,
 }
 
@@ -35,14 +35,14 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// Nothing of this kind has that name.
+/// Error for a name that no policy of the kind has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     /// Kind of policy that was requested.
     pub kind: PolicyKind,
-    /// The name that is not known.
+    /// The unknown name.
     pub name: String,
-    /// The names that are, sorted.
+    /// The known names, sorted.
     pub known: Vec<String>,
 }
 
@@ -55,20 +55,20 @@ impl fmt::Display for UnknownPolicy {
 
 impl core::error::Error for UnknownPolicy {}
 
-/// A policy cannot be registered.
+/// Error of a policy registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Another one of its kind has the name.
+    /// Another policy of the same kind has the name.
     NameTaken {
-        /// What was registered.
+        /// Kind of the registered policy.
         kind: PolicyKind,
         /// The name.
         name: String,
     },
-    /// Names are made of lower-case letters, digits and `-`, and begin with a letter.
+    /// The name is invalid: names consist of lower-case letters, digits and `-`, and begin with a letter.
     BadName {
-        /// What was registered.
+        /// Kind of the registered policy.
         kind: PolicyKind,
         /// The name.
         name: String,

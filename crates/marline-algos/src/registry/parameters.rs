@@ -1,13 +1,12 @@
 //! Parameters of one policy in a spec: `key=value,...`, each read at most once.
 //!
-//! *Problem.* A policy's variants must be selectable by text, and a misspelt key or value must not
-//! be ignored: a measurement with the wrong parameter is worse than none.
+//! *Problem.* A policy's variants must be selectable by text, and a misspelled key or value must not be ignored: a
+//! measurement with the wrong parameter is worse than none.
 //!
-//! *How.* The policy's reader requests each of its keys, with the default. So the known keys are
-//! recorded, the error for an unknown key can list them, and
-//! [`Registry::parameters`](super::Registry::parameters) can list keys and defaults without a
-//! second table that would go stale. Errors are collected until all keys are read, so that a reader
-//! is a plain struct literal without a `?`.
+//! *How.* The policy's reader requests each of its keys, with the default. So the known keys are recorded, the error
+//! for an unknown key can list them, and [`Registry::parameters`](super::Registry::parameters) can list keys and
+//! defaults without a second table that would become outdated. Errors are collected until all keys are read, so that a
+//! reader is a plain struct literal without a `?`.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -21,16 +20,16 @@ use super::PolicyKind;
 pub struct ParameterInfo {
     /// Its key.
     pub key: String,
-    /// Its value when left out.
+    /// Value when the key is omitted.
     pub default: String,
     /// Description of the allowed values.
     pub expected: String,
 }
 
-/// A parameter is wrong.
+/// Error in a parameter of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterError {
-    /// The kind of the policy that it was given to.
+    /// Kind of the policy.
     pub kind: PolicyKind,
     /// The policy's name.
     pub policy: String,
@@ -43,21 +42,21 @@ pub struct ParameterError {
 /// Error of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterProblem {
-    /// The policy has none of that name.
+    /// The policy has no such parameter.
     Unknown {
-        /// Those that it has, in the order it reads them.
+        /// Its parameters, in the order it reads them.
         known: Vec<String>,
     },
-    /// The policy had one of that name before.
+    /// The policy no longer has this parameter.
     Gone {
-        /// What there is instead, or why there is nothing.
+        /// The replacement, or why there is none.
         instead: String,
     },
-    /// It was given twice.
+    /// The parameter was given twice.
     Repeated,
-    /// The value cannot be read, or is out of range.
+    /// The value cannot be parsed or is out of range.
     BadValue {
-        /// What was given.
+        /// The given value.
         given: String,
         /// Description of the allowed values.
         expected: String,
@@ -90,20 +89,20 @@ impl fmt::Display for ParameterError {
 
 impl core::error::Error for ParameterError {}
 
-/// Reads the parameters of one policy. Every method takes a key and the value it has when it is left
-/// out. A value that cannot be read yields that default, and the registry the error.
+/// Reads the parameters of one policy. Every method takes a key and its default. If the value cannot be parsed, the
+/// method returns the default, and the registry reports the error.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     kind: PolicyKind,
     policy: &'a str,
     given: &'a [(&'a str, &'a str)],
     asked: Vec<ParameterInfo>,
-    /// Keys of before, with what there is instead.
+    /// Removed keys and their replacements.
     gone: Vec<(&'static str, &'static str)>,
     error: Option<ParameterError>,
 }
 
-/// Nanoseconds of each unit of time; the same spelling as in links.
+/// Nanoseconds per unit of time, spelled as in link specs.
 const TIME_UNITS: [(&str, f64); 6] =
     [("min", 60e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("h", 3_600e9), ("s", 1e9)];
 const BYTE_UNITS: [(&str, f64); 4] = [("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("B", 1.0)];
@@ -117,11 +116,10 @@ impl<'a> Parameters<'a> {
         Parameters { kind, policy, given, asked: Vec::new(), gone: Vec::new(), error: None }
     }
 
-    /// A custom value: `default` in its textual form, a description of the `expected` values, and a
-    /// parser.
+    /// A custom value: `default` in its textual form, a description of the `expected` values, and a parser.
     ///
     /// # Panics
-    /// In debug builds, if the default itself cannot be read or the key is asked for twice.
+    /// In debug builds, if the default itself cannot be parsed or the key is requested twice.
     pub fn custom<T>(
         &mut self,
         key: &str,
@@ -151,7 +149,7 @@ impl<'a> Parameters<'a> {
         self.word(key, if default { "on" } else { "off" }, &[("on", true), ("off", false)])
     }
 
-    /// One of the words, as the value beside it.
+    /// One of the words; returns the value paired with it.
     ///
     /// # Panics
     /// If the default is not one of the words.
@@ -178,7 +176,7 @@ impl<'a> Parameters<'a> {
         self.custom(key, &text, "a duration such as `200ms`, or `off`", read).unwrap_or(default)
     }
 
-    /// A number, also as a percentage: `0.25` and `25%` are the same.
+    /// A number or a percentage: `0.25` and `25%` are the same.
     pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
         let expected =
             format!("a number from {} to {}, or a percentage", range.start(), range.end());
@@ -186,7 +184,7 @@ impl<'a> Parameters<'a> {
         self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
-    /// A number, also as a percentage, or `unlimited`, which is infinite.
+    /// A number, a percentage, or `unlimited` (infinity).
     pub fn number_or_unlimited(
         &mut self,
         key: &str,
@@ -216,14 +214,14 @@ impl<'a> Parameters<'a> {
         self.custom(key, &spell_bytes(default), expected, read).unwrap_or(default)
     }
 
-    /// Refuses a value that can be read but does not fit the others.
+    /// Rejects a value that is valid by itself but does not fit the others.
     pub fn refuse(&mut self, key: &str, expected: &str) {
         let given = self.given.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value);
         let (given, expected) = (given.to_owned(), expected.to_owned());
         self.fail(key, ParameterProblem::BadValue { given, expected });
     }
 
-    /// A key that the policy had before: whoever gives it is told what there is `instead`.
+    /// Declares a key that the policy no longer has. The error for it names the replacement `instead`.
     pub fn gone(&mut self, key: &'static str, instead: &'static str) {
         self.gone.push((key, instead));
     }
@@ -233,8 +231,7 @@ impl<'a> Parameters<'a> {
         self.error.get_or_insert(ParameterError { kind, policy, key, problem });
     }
 
-    /// What was asked for, or the first thing that was wrong. A key that nobody asked for comes
-    /// before a value that cannot be read.
+    /// Returns the parameters read, or the first error. An unknown key is reported before an invalid value.
     pub(super) fn finish(mut self) -> Result<Vec<ParameterInfo>, ParameterError> {
         let given = self.given;
         for (at, (key, _)) in given.iter().enumerate() {
@@ -257,7 +254,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// A decimal number, no signs but `-`, no infinities.
+/// Parses a decimal number, without `+`, exponents or infinities.
 fn read_plain(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'-');
     text.parse().ok().filter(|number: &f64| plain && number.is_finite())
@@ -284,7 +281,7 @@ fn read_duration(text: &str) -> Option<Duration> {
     read_scaled(text, &TIME_UNITS).map(|nanos| Duration::from_nanos(nanos as u64))
 }
 
-/// In the largest unit that leaves no fraction.
+/// Formats a duration in the largest unit that leaves no fraction.
 fn spell_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];

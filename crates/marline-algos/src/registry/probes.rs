@@ -1,12 +1,11 @@
-//! Parameters of tail loss probes, common to every loss recovery that sends them.
+//! Parameters of tail loss probes, shared by every loss recovery that sends them.
 
 use super::Parameters;
 use crate::recovery::{ProbeConfig, PtoFormula};
 
 impl Parameters<'_> {
-    /// Reads the settings of tail loss probes: by which formula (`pto`, a word of [`PtoFormula::ALL`] or
-    /// `off`; `default` when left out), the longest delay of the peer's ACKs (`ack-delay`), and how many in a
-    /// row (`probes`, 1 or 2).
+    /// Reads the settings of tail loss probes: the formula (`pto`, a name in [`PtoFormula::ALL`] or `off`; `default` if
+    /// omitted), the peer's longest ACK delay (`ack-delay`), and the number of probes in a row (`probes`, 1 or 2).
     pub fn probes(&mut self, default: &str) -> ProbeConfig {
         let mut words: Vec<_> =
             PtoFormula::ALL.iter().map(|(word, formula)| (*word, Some(*formula))).collect();

@@ -5,24 +5,24 @@
 //! blest,lambda=1.2,adapt=off                 with parameters
 //! min-rtt+orp,penalise=paper                 with a wrapper around it (schedulers, congestion control)
 //! ```
-//! Wrappers apply from left to right: the last one is the outermost. No blanks: a spec is one
-//! word on a command line.
+//! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so that it is one word
+//! on a command line.
 
 use core::fmt;
 
 use super::{ParameterError, PolicyKind, UnknownPolicy};
 
-/// A policy cannot be chosen by this text.
+/// Error of a policy spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// Nothing has that name.
+    /// No policy has the name.
     Unknown(UnknownPolicy),
     /// A parameter is wrong.
     Parameter(ParameterError),
-    /// The text is no spec.
+    /// The text is not a valid spec.
     Syntax {
-        /// What was looked for.
+        /// Kind of policy that was requested.
         kind: PolicyKind,
         /// The text.
         text: String,

@@ -1,4 +1,4 @@
-//! Table of the policies and wrappers of one kind, by name, from which specs become factories.
+//! Table of policies and wrappers of one kind by name. Turns specs into factories.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use super::spec::{self, Part};
 use super::{ParameterInfo, Parameters, PolicyError, PolicyKind, RegisterError, UnknownPolicy};
 
-/// Makes a factory that answers to this text.
+/// Creates a factory with this text as its name.
 pub(super) type Make<F> = Box<dyn FnOnce(&str) -> Arc<F>>;
-/// Puts something around a factory; the result answers to this text.
+/// Wraps a factory. The result has this text as its name.
 pub(super) type Wrap<F> = Box<dyn FnOnce(Arc<F>, &str) -> Arc<F>>;
 type Read<T> = Arc<dyn Fn(&mut Parameters<'_>) -> T + Send + Sync>;
 
 enum Entry<F: ?Sized> {
     /// Without parameters.
     Plain(Arc<F>),
-    /// Reads its parameters first.
+    /// Reads parameters first.
     Parametric(Read<Make<F>>),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Table<F: ?Sized> {
     wrappers: BTreeMap<String, Read<Wrap<F>>>,
 }
 
-// Not derived: that would ask for `F: Clone`.
+// Not derived, because that would require `F: Clone`.
 impl<F: ?Sized> Clone for Table<F> {
     fn clone(&self) -> Self {
         let Table { kind, wrapper_kind, by_name, wrappers } = self;
@@ -112,7 +112,7 @@ impl<F: ?Sized> Table<F> {
         let mut end = 0;
         let mut made: Option<Arc<F>> = None;
         for part in &parts {
-            // What the factory so far answers to: the text up to the next `+`.
+            // Name of the factory so far: the text up to the next `+`.
             end = text[end..].find('+').map_or(text.len(), |at| end + at);
             let so_far = &text[..end];
             end = text.len().min(end + 1);
@@ -150,7 +150,7 @@ impl<F: ?Sized> Table<F> {
         Ok(wrap(inner, text))
     }
 
-    /// What a policy reads; `None` if there is no such policy.
+    /// Parameters of a policy; `None` if there is no such policy.
     pub(super) fn parameters(&self, name: &str) -> Option<Vec<ParameterInfo>> {
         let mut parameters = Parameters::new(self.kind, name, &[]);
         if let Entry::Parametric(read) = self.by_name.get(name)? {
@@ -159,7 +159,7 @@ impl<F: ?Sized> Table<F> {
         parameters.finish().ok()
     }
 
-    /// What a wrapper reads; `None` if there is no such wrapper.
+    /// Parameters of a wrapper; `None` if there is no such wrapper.
     pub(super) fn wrapper_parameters(&self, name: &str) -> Option<Vec<ParameterInfo>> {
         let mut parameters = Parameters::new(self.kind, name, &[]);
         drop(self.wrappers.get(name)?(&mut parameters));

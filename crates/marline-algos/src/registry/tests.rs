@@ -93,13 +93,13 @@ fn a_name_is_given_once_and_must_be_plain() {
         let bad = registry.register_scheduler(NamedScheduler::new(name, || Box::new(Never)));
         assert!(matches!(bad, Err(RegisterError::BadName { .. })), "{name:?}");
     }
-    // The kinds do not share their names.
+    // Each kind has its own names.
     registry
         .register_recovery(NamedRecovery::new("min-rtt", || Box::<RackTlp>::default()))
         .unwrap();
 }
 
-/// Remembers what it was built with.
+/// Records what it was built with.
 #[derive(Debug)]
 #[expect(dead_code, reason = "read by Debug")]
 struct Around {
@@ -209,7 +209,7 @@ fn congestion_controls_are_wrapped_too() {
 }
 
 proptest::proptest! {
-    /// Specs come from files and sockets: whatever the text, there is an answer.
+    /// Specs come from files and sockets, so any text must give a result or an error.
     #[test]
     fn any_text_has_an_answer(
         words in proptest::collection::vec("[a-z]{0,3}|min-rtt|coded|rate|=|,|\\+|[0-9.%]{0,4}|ms|é", 0..12),

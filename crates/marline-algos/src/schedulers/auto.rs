@@ -1,51 +1,52 @@
-//! The default scheduler: each piece of data on the path where it arrives first by the forecast, and copies
-//! where they save the most time, within a budget of extra bytes.
+//! The default scheduler: sends each piece of data on the path where it arrives first according to the forecast, and
+//! sends copies where they save the most time, within a budget of extra bytes.
 //!
-//! *Problem.* Nobody's p99 is decided by the choice between two healthy paths, and nobody's median by copies.
-//! The schedulers of the literature each do one of the two: they take the path with the smallest RTT
-//! or the earliest arrival, or they copy everything, and either ignore what paths do in the next
-//! second or pay for it with every byte.
+//! *Problem.* Choosing between two healthy paths does not improve the p99, and copies do not improve the median. The
+//! schedulers of the literature each do only one of the two. They choose the path with the smallest RTT or the earliest
+//! arrival, or they copy everything. They either ignore what paths do in the next second or pay for it with every byte.
 //!
-//! *Objective.* The least p99 of the completion of each message, as long as copies stay within
-//! [`BudgetConfig`]. All decisions are comparisons of [forecasts](marline_policy::Forecast):
-//! - *New data* goes where it arrives first: the forecast p50 of the path, behind what the sender has put
-//!   into the path's queue itself, and with what trouble on the path would add, weighted with its
-//!   risk. A run ends where another path with room would be as early. A path takes nothing that a
-//!   path which is full now would bring sooner together with all the rest, by its p90, nor what would have the
-//!   faster ones stop behind a bounded window. What is late by chance is the copies' to repair: chosen by
-//!   p90, a path with a wide spread stood idle while bursts waited for the other.
-//! - *Copies* are made where nothing new can be sent. A copy is worth the time that it is
-//!   expected to save ([`worth`]), and is made if that is more than the price of its bytes, which
-//!   rises with what the budget has spent: a full budget pays for everything that might help, an empty one
-//!   for what is nearly lost. Two places are looked at. From the end of what was written backwards: the
-//!   last segment of a path waits behind all others there, and no segment behind it tells of its
-//!   loss. And from the front, what only paths hold that owe an answer for longer than usual: what stands
-//!   still holds up all that follows. Both may spend the budget [twice](MOST_SPENT) in the worst case.
-//! - *Repairs*, where the peer computes with them: a share of each burst of several segments, before its copies
-//!   (`auto/repairs.rs`).
-//! - *Costs* of a path other than time are counted in time (`auto/costs.rs`): a metered path and a sleeping radio are
-//!   spared by what other paths bring soon enough, and copies there have a purse of their own (`auto/purses.rs`).
-//! - A path that has not been used for [`EXPLORE_AFTER`] gets a copy of the newest segment: it is explored
-//!   by copies only, so that no message depends on it.
+//! *Objective.* The smallest p99 of the completion time of each message, with copies limited by [`BudgetConfig`]. All
+//! decisions compare [forecasts](marline_policy::Forecast):
+//! - *New data* is sent where it arrives first. The arrival time is the forecast p50 of the path, plus the time for the
+//!   sender's own queue on the path, plus the expected cost of trouble on the path, weighted by its risk. A run ends
+//!   where another path with room would be as early. Data is not sent on a path if one that is full now would deliver
+//!   it sooner together with all the rest, by its p90, or if it would block the faster ones at a bounded window. Copies
+//!   repair what is late by chance: when paths were chosen by p90, one with a wide spread stayed idle while bursts
+//!   waited for the other.
+//! - *Copies* are made when no new data can be sent. A copy is worth the time that it is expected to save ([`worth`]).
+//!   It is made if that exceeds the price of its bytes, which rises with the spent share of the budget. A full budget
+//!   pays for everything that might help, an empty one only for what is almost certainly lost. Two candidates are
+//!   considered. One is the end of the written data, going backwards: the last segment of a path waits behind all
+//!   others there, and no later segment reveals its loss. The other is the front, as far as only paths with overdue
+//!   answers carry it, because it blocks everything behind it. In the worst case, both may spend the budget
+//!   [twice](MOST_SPENT).
+//! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
+//!   copies (`auto/repairs.rs`).
+//! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
+//!   sleeping radios if other paths deliver it soon enough, and copies there have their own budget per path
+//!   (`auto/purses.rs`).
+//! - A path that has not been used for [`EXPLORE_AFTER`] gets a copy of the newest segment. Only copies explore paths,
+//!   so that no message depends on it.
 //!
-//! A path whose answer is late goes on being given data, since most such alarms are false on a
-//! healthy path, and a stream that moved to a slower path would wait there. A path on which a probe stays
-//! unanswered is silent, which is the core's to say, and takes nothing.
+//! A path with a late answer still gets data, because most such alarms are false on a healthy path, and a stream moved
+//! to a slower path would wait there. A path with an unanswered probe is silent. The core decides that, and such a path
+//! gets nothing.
 //!
-//! *Why this is not worse than the best path, beyond the price of exploring.* Let B be the best path for a message. A
-//! segment that is put on another path A was forecast to arrive there sooner than all that is left would on B, as
-//! often as not. Where it is late, the gain of a copy on B grows with every moment and passes any price that
-//! the budget allows soon after the p99 of A: it is late by no more than that and one trip over B,
-//! as long as the budget lasts; with a budget that covers the message the copy leaves at once. Copies are sent after
-//! everything new that has room, so that they delay nothing of it. What the sketch leaves open: a forecast is
-//! learnt, and is wrong for some round trips after each change of a path; and where the budget is spent, the tail is
-//! that of one path with repairs.
+//! *Why this is not worse than the best path, apart from the cost of exploring.* Let B be the best path for a message.
+//! A segment is sent on another path A only if the forecast says that it arrives there, in half of the cases, sooner
+//! than all remaining data would on B. If it is late, the gain of a copy on B grows steadily, and exceeds any price
+//! that the budget allows soon after A's p99. So while the budget lasts, the segment is late by at most that and one
+//! trip over B. If the budget covers the whole message, the copy is sent at once. Copies are sent after all new data
+//! that has room, so they do not delay it. This sketch leaves two gaps: a forecast is learned, and is wrong for some
+//! round trips after each change of a path; and when the budget is spent, the tail is that of one path with
+//! retransmissions.
 //!
-//! All of this is a function of the context, of what is spent and of which repairs are due (`auto/judge.rs`); who
-//! listens is told the function's arguments with each decision, and can compute it again ([`Auto::recompute`]).
+//! All of this is a function of the context, the spent budget and the repairs that are due (`auto/judge.rs`). When
+//! reasons are recorded, these arguments are logged with each decision, so that it can be recomputed
+//! ([`Auto::recompute`]).
 //!
-//! *Sources.* Earliest arrival: ECF and STTF. A budget of bytes: AUGUR, PAAF and Hairpin agree that
-//! redundancy must have one. Ours: one forecast for all decisions, learnt by its own errors, and the price.
+//! *Sources.* Earliest arrival: ECF and STTF. Budget of bytes: AUGUR, PAAF and Hairpin agree that redundancy needs one.
+//! Ours: one forecast for all decisions, learned from its own errors, and the price.
 //!
 //! *p99 of a small message:* that of full redundancy while the budget lasts.
 
@@ -72,20 +73,20 @@ use judge::Judge;
 use purses::Purses;
 use repairs::Repairs;
 
-/// What [`Auto`] may do.
+/// Settings of [`Auto`].
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoConfig {
-    /// What copies may cost.
+    /// Budget for copies on all paths together.
     pub budget: BudgetConfig,
-    /// What copies may cost on each path that is metered, or is a backup, beside that.
+    /// Additional budget for copies on each path that is metered or a backup.
     pub purse: BudgetConfig,
-    /// What has to be saved for what a path costs.
+    /// Time savings that costs other than time require.
     pub terms: Terms,
 }
 
 impl Default for AutoConfig {
-    /// A purse of a twentieth, or 2 kB a second. New data goes on a metered path where it would be later by 100 ms,
-    /// and by its bytes at 1 Mbit/s; half a second is worth a wake-up.
+    /// Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others would be later by 100 ms plus the
+    /// time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),
@@ -99,38 +100,38 @@ impl Default for AutoConfig {
     }
 }
 
-/// Time that trouble on a path costs, in answers of it: one until it is seen, one to repair it.
+/// Cost of trouble on a path in multiples of its answer time: one to detect it, one to retransmit.
 const TROUBLE_ANSWERS: u32 = 2;
-/// By how much the tail counts for more than the mean.
+/// Weight of the tail relative to the mean.
 const TAIL_WEIGHT: f32 = 1.0;
-/// A path that carried nothing for so long is sent a copy of the newest segment.
+/// Idle time after which a path gets a copy of the newest segment.
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
-/// Data looked at when something is to be copied.
+/// Maximum number of mappings examined for copies.
 const MOST_MAPPINGS: usize = 64;
-/// So many times the budget are the most that is spent.
+/// Maximum spending in multiples of the budget.
 const MOST_SPENT: f32 = 2.0;
 
-/// What is done where a slow path holds up the others.
+/// Rules for a slow path that blocks the others.
 const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 
 /// The default scheduler.
 #[derive(Debug)]
 pub struct Auto {
-    /// What the budget is, and what a purse.
+    /// The common budget and the per-path budget.
     limits: (BudgetConfig, BudgetConfig),
     opportunistic: Opportunistic,
     budget: Budget,
     purses: Purses,
     repairs: Repairs,
-    /// What is spent of it, and of the purses. With one path nobody asks.
+    /// Spent shares of the budgets. Not updated with a single path, where they are not needed.
     spending: Spending,
-    /// The stream and its repeats as of the last look.
+    /// Position in the stream and repeated bytes when last counted.
     sent: Dsn,
     repeated: u64,
 }
 
 impl Auto {
-    /// With these choices.
+    /// A scheduler with these settings.
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Auto {
@@ -149,7 +150,7 @@ impl Auto {
         }
     }
 
-    /// Counts what was sent since this was last asked.
+    /// Counts what was sent since the last call.
     fn count(&mut self, cx: &SchedulerContext<'_>) {
         let new = cx.unsent.start.since(self.sent.min(cx.unsent.start));
         if new > 0 {
@@ -169,7 +170,7 @@ impl Auto {
         self.repairs.plan(cx, &mut self.spending.repairs_due);
     }
 
-    /// Counts what is decided and not repeated: a repair.
+    /// Counts a repair, which is not among the repeated bytes.
     fn count_repair(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
         let Decision::Repair { subflow, .. } = decision else { return };
         let bytes = cx.subflow(subflow).map_or(0, |view| view.mss.into());

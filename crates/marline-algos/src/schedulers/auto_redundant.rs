@@ -4,32 +4,29 @@
 //! only occasionally: when WiFi loses frames, during a handoff, before a path dies. The authors of
 //! ReMP name "an automatic detection of situations which benefit" as future work.
 //!
-//! *How.* The fastest path takes the data. The [forecast](marline_policy::Forecast) says how likely it is that
-//! trouble (a loss, an unanswered probe, an answer half of a round trip late) begins on it before the answer is
-//! there, or has begun since it was last used; the less likely the longer there was none, in times that episodes
-//! were apart before. If that is more than `tail`, the copy goes on the next path at once; else it is sent only if
-//! the answer is overdue (`hedged.rs`). A copy goes at once also where nothing is known: on a path that came up less
-//! than `stale` ago, and while nothing was received on some path of the class for so long, since the choice of the
-//! fastest one is then outdated. So copies are sent
+//! *How.* The fastest path takes the data. The [forecast](marline_policy::Forecast) gives the probability that trouble
+//! (a loss, an unanswered probe, an answer that is half a round trip late) begins on it before the answer arrives, or
+//! has begun since its last use. The longer there has been no trouble, relative to the previous intervals between
+//! episodes, the lower this probability. If it exceeds `tail`, the copy is sent on the next path at once. Otherwise it
+//! is sent only if the answer is overdue (`hedged.rs`). A copy is also sent at once if nothing is known: on a path that
+//! came up less than `stale` ago, and while some path of the class has received nothing for that long, because the
+//! choice of the fastest path is then outdated. So copies are sent
 //! - while losses are frequent enough to affect the target quantile,
-//! - for the first segments on a path without recent history: after idle times, after a handover,
+//! - for the first segments on a path without recent history, after idle times or a handover,
 //! - for segments that are actually late, and for no others.
 //!
-//! While copies are made, the path still carries everything, so that any improvement shows at once. On a dying
-//! path, the last segments are hedged; then its probe timeout makes it silent and data goes only on the others. When it
-//! comes back the trouble that it had counts against it until it has been away for a few times as long as its episodes
-//! were apart.
+//! While copies are made, the path still carries everything, so that any improvement shows at once. On a dying path,
+//! the last segments are hedged. Then its probe timeout makes it silent, and data is sent only on the others. When it
+//! returns, the earlier trouble counts against it until a few times the usual interval between episodes has passed.
 //!
-//! *Limit:* the first losses of a bad phase are not foreseen. They cost a hedging delay each.
+//! *Limit:* the first losses of a bad phase are not predicted. Each costs a hedging delay.
 //!
-//! *Source.* Ours; the questions are those of Frömmgen et al. (CoNEXT workshop 2015, section 3) and
-//! of RAVEN (Lee et al., MobiCom 2018), which duplicates while the confidence intervals of the
-//! paths' delays overlap. That decision is based on the RTT, this one on trouble, since lost
-//! segments give no RTT sample.
+//! *Source.* Ours. The questions are those of Frömmgen et al. (CoNEXT workshop 2015, section 3) and of RAVEN (Lee et
+//! al., MobiCom 2018), which duplicates while the confidence intervals of the paths' delays overlap. That decision is
+//! based on the RTT, this one on trouble, because lost segments give no RTT sample.
 //!
-//! *p99 of a small message:* docs/research/papers/remp2015.md has the measurements. Where losses are
-//! independent and frequent there is no phase in which bytes could be saved, and this equals full
-//! redundancy.
+//! *p99 of a small message:* see the measurements in docs/research/papers/remp2015.md. Where losses are independent and
+//! frequent, no phase allows bytes to be saved, and this equals full redundancy.
 
 use marline_policy::{Quantile, SchedulerContext, SchedulerEvent, SubflowView};
 use marline_time::{Duration, Instant};
@@ -42,11 +39,11 @@ use super::per_subflow::PerSubflow;
 /// Conditions for immediate copies, and the delay of the others.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoRedundantConfig {
-    /// Of the copies that wait.
+    /// Settings of delayed copies.
     pub hedged: HedgedConfig,
-    /// Chance of trouble above which they do not, 0 to 1.
+    /// Probability of trouble above which a copy is not delayed, 0 to 1.
     pub tail: f64,
-    /// Silence after which nothing is known of a path, and age of a path below which nothing is known yet.
+    /// Silence after which nothing is known about a path, and age of a path below which nothing is known yet.
     pub stale: Duration,
 }
 
@@ -57,12 +54,12 @@ impl Default for AutoRedundantConfig {
     }
 }
 
-/// Copies that are made at once: of what goes on a path that is likely to be in trouble, or unknown.
+/// Copies sent at once, for data on a path that is unknown or likely to be in trouble.
 #[derive(Debug)]
 pub struct Doubts {
     tail: f64,
     stale: Duration,
-    /// When each path came up, or was first used.
+    /// When each path came up or was first used.
     known_since: PerSubflow<Option<Instant>>,
 }
 
@@ -84,7 +81,7 @@ impl Impatience for Doubts {
             return true;
         }
         let Some(answer) = on.forecast.answer(Quantile::P90) else { return true };
-        // What began while nobody looked is seen by this segment.
+        // This segment is exposed to trouble that began while the path was idle.
         let exposed = answer.max(cx.now.since(on.last_sent_at));
         f64::from(on.forecast.risk_while_it_lasts(exposed)) > self.tail
     }

@@ -1,15 +1,13 @@
 //! Subflow classes that every scheduler must respect: usable or not, fine or not, regular or
 //! backup. They are public so that schedulers outside this workspace can use them.
 //!
-//! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no
-//! regular one is usable. A full window does not make a subflow unusable: data waits for it rather
-//! than spill over to a metered path.
+//! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular one is usable. A
+//! full window does not make a subflow unusable: data waits for it instead of moving to a metered path.
 //!
-//! *Silent* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or
-//! retransmission timed out gets no data until something is received on it again, so a backup takes
-//! over at once. If *every* usable subflow is silent (always so with a single one), data is still
-//! sent: the path may be alive, and plain TCP would send, too. Then the subflow heard from
-//! last is the best choice, even if it is a backup.
+//! *Silent* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission timed
+//! out gets no data until something is received on it, so a backup takes over at once. If *every* usable subflow is
+//! silent (always so with a single one), data is still sent, because the path may work, and plain TCP would send, too.
+//! Then the subflow heard from last is the best choice, even if it is a backup.
 //!
 //! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The old Linux
 //! scheduler treated it as zero, so that every new subflow attracted a burst.)
@@ -27,10 +25,10 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Answering, though its address pair is bad; regular or backup: if every path is in trouble,
-    /// one that answers is better than a silent one, whatever it costs.
+    /// Regular or backup: answers, but its address pair is bad. If every path is in trouble, one that answers is better
+    /// than a silent one, whatever it costs.
     Doubtful,
-    /// Nothing was heard since a timeout; regular or backup.
+    /// Regular or backup: nothing was heard since a timeout.
     Silent,
 }
 
@@ -49,7 +47,7 @@ impl Class {
         })
     }
 
-    /// Whether nothing speaks against its members.
+    /// Whether the members are healthy.
     #[must_use]
     pub const fn is_fine(self) -> bool {
         matches!(self, Class::Regular | Class::Backup)
@@ -73,8 +71,8 @@ pub fn rank(view: &SubflowView) -> (bool, Duration) {
     (view.srtt.is_none(), view.srtt.unwrap_or(Duration::MAX))
 }
 
-/// The subflow of a class that takes data now: the fastest, or in a class of doubtful or silent ones the
-/// one heard of last. `None` if all are full.
+/// The subflow of a class that can take data now: the fastest, or in a class of doubtful or silent ones the one heard
+/// from last. `None` if all are full.
 #[must_use]
 pub fn pick<'a>(
     candidates: impl Iterator<Item = &'a SubflowView>,
@@ -87,8 +85,7 @@ pub fn pick<'a>(
     ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)))
 }
 
-/// The answer when none of these takes data now: until the first pacer opens, or until something
-/// changes.
+/// The decision when no candidate can take data: wait until the first pacer allows it, or until something changes.
 pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
     let opens = candidates
         .filter_map(|view| match view.eligibility {
@@ -99,8 +96,8 @@ pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
     opens.map_or(Decision::Wait, Decision::WaitUntil)
 }
 
-/// New data where no member of the best class is fine: on the one heard of last that has room, be it slower than
-/// another: to wait for one that has nothing to do would be to wait for ever.
+/// Places new data when no subflow is healthy: on the one heard from last that has room, even if it is slower. Waiting
+/// for an idle one would never end.
 #[must_use]
 pub fn among_doubted(class: Class, cx: &SchedulerContext<'_>) -> Decision {
     let candidates = || members(cx.subflows, class);
@@ -110,9 +107,9 @@ pub fn among_doubted(class: Class, cx: &SchedulerContext<'_>) -> Decision {
     )
 }
 
-/// New data on a subflow that `takes` a segment of it: a run of all that it has room for if it would take the
-/// last of those, too, the others being under way by then; else one segment. For schedulers whose choice of
-/// subflow does not change by sending, and whose conditions hold for each segment before one for which they hold.
+/// Sends new data on a subflow for which `takes` holds. If it also holds for the last segment that fits, with the
+/// others in flight by then, sends a run of all of them, otherwise one segment. For schedulers whose choice does not
+/// change by sending, and whose condition, if it holds for a segment, also holds for all earlier ones.
 pub fn run_while(
     view: &SubflowView,
     cx: &SchedulerContext<'_>,
@@ -132,13 +129,13 @@ pub fn run_while(
     }
 }
 
-/// Where data that must be repeated goes; the same for every scheduler here. Of several paths, one that is not metered
-/// and whose radio is awake. In order:
-/// 1. the fastest healthy regular subflow that did not carry it (if all are full: wait for one);
-/// 2. nowhere, if a healthy regular subflow carries it already: its copy is on the way (a data-level
-///    timeout says it is not, so then it is sent there again);
+/// Chooses the path for data that must be sent again, for every scheduler here. Among several paths, prefers those that
+/// are not metered and whose radio is awake. In order:
+/// 1. the fastest healthy regular subflow that did not carry it (if all are full, wait for one);
+/// 2. none, if a healthy regular subflow already carries it, because its copy is in flight (a data-level timeout means
+///    that it is not, so the data is sent there again);
 /// 3. 4. the same with healthy backups;
-/// 5. a doubtful or silent one that did not carry it, the one heard of last;
+/// 5. a doubtful or silent one that did not carry it, the one heard from last;
 /// 6. after a data-level timeout, any subflow at all.
 #[must_use]
 pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -167,14 +164,14 @@ fn has_fresh(all: &[SubflowView], class: Class, carried_by: SubflowSet) -> bool 
     members(all, class).any(|view| !carried_by.contains(view.id))
 }
 
-/// What using a path costs beside time: money, or a sleeping radio.
+/// Cost of a path other than time: money, or a sleeping radio.
 fn dearness(view: &SubflowView) -> (bool, bool) {
     (view.metered, view.wake_share >= 1.0)
 }
 
 fn send(all: &[SubflowView], class: Class, avoid: SubflowSet, item: &Reinjection) -> Decision {
     let fresh = || members(all, class).filter(|view| !avoid.contains(view.id));
-    // What costs more than time is left alone while another path can have it.
+    // Avoid paths that cost more than time while another one can carry the data.
     let least = if class.is_fine() { fresh().map(dearness).min() } else { None };
     let candidates = || fresh().filter(|view| least.is_none_or(|least| dearness(view) == least));
     pick(candidates(), class).map_or_else(

@@ -1,46 +1,42 @@
 //! Coded scheduler: sent data is also covered by repair sums, from which the peer recovers lost
 //! bytes.
 //!
-//! *Problem.* A copy repairs one segment, and it is unknown which one will be lost, so all of a
-//! burst would have to be copied. A sum of all its segments on another path repairs any one of
-//! them, two sums any two: for a burst of 20 segments of which one or two are lost, two repairs
-//! replace 20 copies.
+//! *Problem.* A copy repairs one segment, and it is unknown which one will be lost, so the whole burst would have to be
+//! copied. A sum of all its segments on another path repairs any one of them, two sums any two. For a burst of 20
+//! segments with one or two losses, two repairs replace 20 copies.
 //!
-//! *How.* `min-rtt` for new data, without holding anything back (as in `copies.rs`). Once a burst
-//! is under way, or `window` segments of it, repairs of it go on the path with room that carried
-//! least of it: `rate` of its segments (30 % unless said), rounded up. So a message of one segment
-//! gets its copy, and costs what it costs with `redundant`. With `every=off` nothing is rounded up:
-//! fractions accumulate, a repair covers all unacknowledged data, and of ten messages of one
-//! segment three get one.
+//! *How.* `min-rtt` for new data, without holding anything back (as in `copies.rs`). Once a burst, or `window` segments
+//! of it, is in flight, its repairs are sent on the path with room that carried least of it: `rate` of its segments
+//! (default 30 %), rounded up. So a message of one segment gets its copy, at the same cost as with `redundant`. With
+//! `every=off` nothing is rounded up: fractions accumulate, a repair covers all unacknowledged data, and three of ten
+//! one-segment messages get one.
 //!
-//! Data is covered by repairs only once. A repair without room waits while the data is
-//! unacknowledged. New data always goes first, so bulk transfers that fill all paths have no
-//! repairs but at their end. A connection with one path has none: they would share the fate of the
-//! data.
+//! Data is covered by repairs only once. A repair without room waits while the data is unacknowledged. New data always
+//! goes first, so bulk transfers that fill all paths have repairs only at their end. A connection with one path has
+//! none, because they would be lost together with the data.
 //!
-//! *Peers.* Only a Marline that agreed to it (`SchedulerContext::repairs`) understands a repair.
-//! For any other, `without=copies` sends copies of the end of the burst, as many bytes;
-//! `without=nothing` sends none.
+//! *Peers.* Only a Marline peer that agreed to it (`SchedulerContext::repairs`) supports repairs. For others,
+//! `without=copies` sends copies of the end of the burst with the same number of bytes; `without=nothing` sends none.
 //!
-//! *Source.* The authors of ReMP name coding as the step after duplication. The code and its place in TCP
-//! are the core's (`docs/decisions/coding.md`); that repairs follow the burst instead of being
-//! spread over time is ours: interactive bursts are shorter than a round trip.
+//! *Source.* The authors of ReMP name coding as the step after duplication. The code and its place in TCP belong to the
+//! core (`docs/decisions/coding.md`). Ours: repairs follow the burst instead of being spread over time, because
+//! interactive bursts are shorter than a round trip.
 //!
-//! *p99:* docs/research/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths
-//! that lose some of them; it cannot help if more than `rate` of them are lost at once.
+//! *p99:* docs/research/papers/remp2015.md, table `coding`. Repairs pay off for bursts of several segments on paths
+//! that lose some of them. They cannot help if more than `rate` of them are lost at once.
 
 use marline_policy::{DataRange, Decision, Dsn, SchedulerContext, SubflowView};
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
 
-/// Entries of the record that are looked at to see who carried a burst.
+/// Maximum number of mappings examined to find which subflow carried a burst.
 const MAX_PARTS: usize = 128;
 
-/// Behaviour with a peer that does not understand repairs.
+/// Behavior with a peer that does not support repairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Without {
-    /// Copies of the end of each burst, as many bytes.
+    /// Copies of the end of each burst, with the same number of bytes.
     Copies,
     /// Nothing.
     Nothing,
@@ -51,11 +47,11 @@ pub enum Without {
 pub struct CodedConfig {
     /// Repairs per segment, 0 to 1.
     pub rate: f64,
-    /// Segments that one repair covers at most, 1 to 45.
+    /// Maximum number of segments per repair, 1 to 45.
     pub window: u32,
-    /// At least one repair for every burst.
+    /// Whether every burst gets at least one repair.
     pub every: bool,
-    /// For peers that do not understand.
+    /// Behavior with peers that do not support repairs.
     pub without: Without,
 }
 
@@ -65,7 +61,7 @@ impl Default for CodedConfig {
     }
 }
 
-/// Repairs that are still to be sent.
+/// Repairs still to be sent.
 #[derive(Copy, Clone, Debug)]
 struct Plan {
     range: DataRange,
@@ -76,15 +72,15 @@ struct Plan {
 #[derive(Debug)]
 pub struct Repairs {
     config: CodedConfig,
-    /// Everything before has its repairs.
+    /// All data before this has its repairs.
     done: Dsn,
-    /// Thousandths of a repair that were not rounded up to one.
+    /// Accumulated fractions of a repair, in thousandths.
     saved: u64,
     plan: Option<Plan>,
 }
 
 impl Repairs {
-    /// Plans the repairs of what was sent since the last time, once that is a burst or fills a window.
+    /// Plans the repairs of recently sent data, once it is a complete burst or fills a window.
     fn make_plan(&mut self, class: Class, cx: &SchedulerContext<'_>) {
         let sent = cx.unsent.start;
         let mss = |view: &SubflowView| u64::from(view.mss.max(1));
@@ -98,7 +94,7 @@ impl Repairs {
         }
         let range = new.prefix(window);
         self.done = range.end;
-        // In thousandths: sums of them are exact.
+        // In thousandths, because their sums are exact.
         let rate = (self.config.rate * 1e3).round() as u64;
         let wanted = rate * range.len().div_ceil(longest);
         let repairs = if self.config.every {
@@ -111,13 +107,13 @@ impl Repairs {
         };
         let back = Dsn(range.end.0.saturating_sub(window)).max(cx.data_una);
         let start = if self.config.every { range.start } else { back };
-        // A symbol may have to be cut for a path of smaller segments.
+        // A symbol may have to be cut for a path with smaller segments.
         let parts = longest.div_ceil(shortest) as u32;
         let segments = repairs as u32 * parts;
         self.plan = Some(Plan { range: DataRange::new(start, range.end), segments });
     }
 
-    /// The next repair of the plan. The plan is over when nothing of it is left, or nobody else is there.
+    /// The next repair of the plan. The plan ends when all its data is acknowledged or there is no second path.
     fn next_repair(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         let Some(mut plan) = self.plan.take() else { return Decision::Wait };
         let range = DataRange::new(plan.range.start.max(cx.data_una), plan.range.end);
@@ -167,12 +163,12 @@ impl Repairs {
     }
 }
 
-/// Whether there is no second path.
+/// Whether there is only one path.
 fn single(class: Class, cx: &SchedulerContext<'_>) -> bool {
     classes::members(cx.subflows, class).count() < 2
 }
 
-/// How much of a range a subflow carried.
+/// Number of bytes of a range that a subflow carried.
 fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_PARTS {

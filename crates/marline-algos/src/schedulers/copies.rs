@@ -1,19 +1,17 @@
-//! Base of the redundant schedulers: new data goes where the inner scheduler (`min-rtt` unless
-//! another is wrapped) sends it, and a copy rule says which of it is sent a second time, on which
-//! other subflow, and when.
+//! Base of the redundant schedulers: an inner scheduler (`min-rtt` unless another is wrapped) places new data, and a
+//! copy rule decides which of it is sent a second time, when, and on which other subflow.
 //!
-//! *Problem.* Full redundancy costs every byte twice. Much of its gain comes from few of the
-//! copies: those of data without successors that would reveal its loss, and those made while a path
-//! is bad. The degrees of redundancy between none and all differ only in the copy rule, so each
-//! scheduler consists only of its rule (`redundant_idle`, `burst_end`, `probing`, `hedged`,
-//! `auto_redundant`).
+//! *Problem.* Full redundancy costs every byte twice. Most of its gain comes from few of the copies: those of data
+//! without successors that would reveal its loss, and those made while a path is bad. The degrees of redundancy between
+//! none and all differ only in the copy rule, so each scheduler consists only of its rule (`redundant_idle`,
+//! `burst_end`, `probing`, `hedged`, `auto_redundant`).
 //!
-//! What holds for every rule:
-//! - New data first: a copy is made once there is no new data to send, or no subflow for it.
-//! - Only subflows of the best class carry copies, and backups never, since they may be metered.
-//!   Suspects get none while a healthy subflow exists: data put on a dead path must be delivered on
-//!   it when it returns, before anything newer.
-//! - A subflow carries data once. The core sees to it that nothing acknowledged is repeated.
+//! Common to all rules:
+//! - New data goes first: a copy is made only if there is no new data to send, or no subflow for it.
+//! - Only subflows of the best class carry copies. Backups never do, because they may be metered. Suspected subflows
+//!   get none while a healthy one exists, because a path must deliver its old data when it returns, before anything
+//!   newer.
+//! - A subflow carries data once. The core ensures that nothing acknowledged is sent again.
 //!
 //! The functions are public so that external redundant schedulers can use them.
 
@@ -28,37 +26,38 @@ use marline_time::Duration;
 use super::classes::{self, Class};
 use super::min_rtt::{MinRtt, MinRttConfig};
 
-/// Which data is sent again, where, and when.
+/// Decides which data is sent again, where, and when.
 pub trait CopyRule: Debug + Send {
-    /// What of it can be chosen.
+    /// Settings of the rule.
     type Config: Copy + Debug + Default + Send + Sync;
 
-    /// The rule as it is chosen.
+    /// Creates the rule.
     fn of(config: Self::Config) -> Self;
 
-    /// The scheduler for new data, unless another is said.
+    /// The default scheduler for new data.
     #[must_use]
     fn base() -> MinRtt {
         base()
     }
 
-    /// It watches every segment by itself: new data goes out by segments, and [`on_new`](Self::on_new) hears of each.
+    /// Whether the rule needs to see every segment. If so, new data is sent one segment at a time, and
+    /// [`on_new`](Self::on_new) is called for each.
     fn watches_segments(&self) -> bool {
         false
     }
 
-    /// New data from `start` on goes to `on`. The core may cut it.
+    /// New data starting at `start` is sent on `on`. The core may shorten it.
     fn on_new(&mut self, _on: &SubflowView, _start: Dsn, _cx: &SchedulerContext<'_>) {}
 
-    /// The next copy on a subflow of this class that has room. Asked when there is no new data to
-    /// send, or none can be.
+    /// The next copy on a subflow of this class with room. Called when there is no new data to send, or none can be
+    /// sent.
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision;
 
-    /// Something happened.
+    /// Handles an event.
     fn on_event(&mut self, _event: SchedulerEvent, _cx: &SchedulerContext<'_>) {}
 }
 
-/// A scheduler for new data, and a rule for copies.
+/// A scheduler for new data and a rule for copies.
 #[derive(Debug)]
 pub struct WithCopies<R> {
     base: Box<dyn Scheduler>,
@@ -72,7 +71,7 @@ impl<R: CopyRule> WithCopies<R> {
         WithCopies { base, rule: R::of(config) }
     }
 
-    /// Around the scheduler that is under it unless something else is asked for.
+    /// Adds the rule to its default scheduler.
     #[must_use]
     pub fn new(config: R::Config) -> Self {
         Self::around(Box::new(R::base()), config)
@@ -89,7 +88,7 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let decision = self.base.next_send(cx);
         if let Some((subflow, range)) = decision.data() {
-            // Where there is one subflow nothing is copied.
+            // With one subflow, nothing is copied.
             if !self.rule.watches_segments() || cx.subflows.len() == 1 {
                 return decision;
             }
@@ -142,22 +141,22 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     }
 }
 
-/// Base scheduler of the redundant ones: `min-rtt`, except that data for which a fast path has no
-/// room is sent on a slow one at once. Redundant schedulers trade bytes for latency, and a window
-/// that is closed by a loss does not open after a round trip.
+/// Default scheduler for new data: `min-rtt`, except that data for which a fast path has no room is sent on a slow one
+/// at once. Redundant schedulers trade bytes for latency, and a window closed by a loss does not open within a round
+/// trip.
 #[must_use]
 pub fn base() -> MinRtt {
     MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })
 }
 
-/// The class whose members carry copies: the best one, unless it is one of backups.
+/// The class whose members carry copies: the best one, unless it consists of backups.
 #[must_use]
 pub fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     let class = classes::best_class(subflows)?;
     matches!(class, Class::Regular | Class::Silent).then_some(class)
 }
 
-/// Everything that was written is under way.
+/// Whether all written data has been sent.
 #[must_use]
 pub fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.is_empty() && cx.unsent.start >= cx.written

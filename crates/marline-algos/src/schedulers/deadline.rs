@@ -1,25 +1,24 @@
-//! Deadline: copies so that data arrives within the time that its application gives it.
+//! Deadline: copies so that data arrives within the time that the application allows.
 //!
-//! *Problem.* How much a copy is worth only the application knows. To a game a frame is worth nothing 80 ms after it
-//! was written, to a chat two seconds are soon enough; hedging by what a path usually does (`hedged.rs`) serves
+//! *Problem.* Only the application knows how much a copy is worth. In a game, a frame is worthless 80 ms after it was
+//! written; in a chat, two seconds are soon enough. Hedging based on a path's usual behavior (`hedged.rs`) serves
 //! neither.
 //!
-//! *How.* `min-rtt` for new data. For each segment the scheduler knows when it must have arrived: `within` after it is
-//! given to a path.
-//! - A copy that waits until the answer is overdue, as in `hedged`, may be soon enough: if it would then be there in
-//!   time on some other path, nine times out of ten, it waits.
-//! - Else, if the [forecast](marline_policy::Forecast) says that the segment is likelier than `risk` to be late, or
-//!   never to come, behind what the sender has put into the queue, its copy goes on the fastest other path at once.
+//! *How.* `min-rtt` for new data. Each segment must arrive within the time `within` after it is given to a path.
+//! - A copy can wait until the answer is overdue, as in `hedged`, if it would then still arrive in time on some other
+//!   path in nine out of ten cases.
+//! - Otherwise, if the [forecast](marline_policy::Forecast) gives a probability above `risk` that the segment will be
+//!   late or lost, including the sender's own queue, its copy is sent on the fastest other path at once.
 //!
-//! So a long deadline costs what hedging costs, a short one that the path always meets no more, and one that it rarely
-//! meets has everything copied.
+//! So a long deadline costs as much as hedging, a short one that the path always meets costs no more, and with one that
+//! the path rarely meets, everything is copied.
 //!
-//! *Source.* Ours, for what RFC 6897 (section 5.1) leaves to implementations: an application that says which latency it
+//! *Source.* Ours, for what RFC 6897 (section 5.1) leaves to implementations: an application that states the latency it
 //! needs.
 //!
-//! *Limits.* The time counts from when data is given to a path: what waits in the send buffer before has used up some
-//! of it. The peer's application has the data when its predecessors are there, too. As with `hedged`, only the last
-//! `limit` bytes written are copied, once everything was sent.
+//! *Limits.* The time starts when data is given to a path: data that waited in the send buffer has already used some of
+//! it. The peer's application receives data only when all earlier data is there. As with `hedged`, only the last
+//! `limit` bytes written are copied, once everything has been sent.
 
 use marline_policy::{Quantile, SchedulerContext, SubflowView};
 use marline_time::Duration;
@@ -29,14 +28,14 @@ use super::copies::WithCopies;
 use super::delivery::{arrival_by, way_back};
 use super::hedged::{Hedge, HedgedConfig, Impatience, overdue_after};
 
-/// What an application asks for.
+/// Settings of the deadline.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct DeadlineConfig {
-    /// Of the copies that wait.
+    /// Settings of delayed copies.
     pub hedged: HedgedConfig,
-    /// Time from a path's taking data to its arrival.
+    /// Time between giving data to a path and its arrival.
     pub within: Duration,
-    /// Chance of being later above which a copy does not wait, 0 to 1.
+    /// Probability of being later above which a copy is not delayed, 0 to 1.
     pub risk: f64,
 }
 
@@ -47,7 +46,7 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Copies that are made at once: of what is in danger of being late, and could not be saved later.
+/// Copies sent at once, for data that may be late and could not be saved later.
 #[derive(Debug)]
 pub struct InDanger {
     deviations: f64,
@@ -56,7 +55,7 @@ pub struct InDanger {
 }
 
 impl InDanger {
-    /// Whether a copy that waits for an overdue answer is in time on another path.
+    /// Whether a copy that waits for an overdue answer still arrives in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
         let class = Class::of(on);
@@ -86,7 +85,7 @@ impl Impatience for InDanger {
     }
 }
 
-/// Min-RTT, with copies of what would be late.
+/// Min-RTT with copies of data that may be late.
 pub type Deadline = WithCopies<Hedge<InDanger>>;
 
 #[cfg(test)]

@@ -1,36 +1,32 @@
-//! Follow-client scheduler (MultiMob): the server sends on the subflow the client last used.
+//! Follow-client scheduler (MultiMob): the server sends on the subflow that the client last used.
 //!
-//! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about
-//! to be left. A server that compares RTTs on its own continues to send into a WiFi that the client
-//! has given up, until its own timers expire, or wakes the cellular radio for a segment that could
-//! have waited.
+//! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about to be left. A server
+//! that compares RTTs on its own continues to send to a WiFi network that the client has given up until its own timers
+//! expire, or it wakes the cellular radio for a segment that could have waited.
 //!
-//! *How.* The core stamps a subflow whenever it brings progress of the connection: new data, a
-//! DATA_ACK that advanced, or the client's join (`SubflowView::last_new_at`). New data goes on the
-//! regular subflow with the newest stamp, or on a backup one if its stamp is strictly newer than
-//! that of all regular ones, since the client then uses its backup. A subflow that is potentially
-//! failed, or whose address pair the path health monitor considers bad, comes after all others;
-//! among those, the one heard from last is chosen. Retransmitted data follows the same rule.
+//! *How.* The core stamps a subflow whenever it advances the connection: new data, a DATA_ACK that advanced, or the
+//! client's join (`SubflowView::last_new_at`). New data is sent on the regular subflow with the newest stamp, or on a
+//! backup if its stamp is strictly newer than those of all regular ones, because the client then uses its backup.
+//! Subflows that are potentially failed, or whose address pair the path health monitor considers bad, come after all
+//! others. Among those, the one heard from last is chosen. Retransmitted data follows the same rule.
 //!
-//! *Source.* De Coninck and Bonaventure's MultiMob, as decided by its kernel module, reimplemented.
-//! By HELLO a client asks a Marline server for this scheduler (docs/spec/experimental.md).
+//! *Source.* De Coninck and Bonaventure's MultiMob, as decided by its kernel module, reimplemented. A client requests
+//! this scheduler from a Marline server with HELLO (docs/spec/experimental.md).
 //!
 //! *Differences.*
-//! - If the followed subflow's window is full, the scheduler waits for it. The module then takes
-//!   any subflow with room, whatever its stamp: just after a handover, when the new path is in slow
-//!   start, that is the abandoned path, and the answer waits there for a timeout. `spill=on`
-//!   selects the module's behaviour; even then no data spills onto a backup whose stamp is not the
-//!   newest.
-//! - The module sends nothing while all subflows are silent. Here data is still sent,
-//!   as plain TCP would, since the suspicion may be wrong.
-//! - Data of a subflow whose probe stays unanswered goes out elsewhere at once; `reinject=rto` waits for
-//!   the retransmission timeout, as the module does.
-//! - The module flags subflows with an RTO of 1.5 s permanently; here the path health monitor sets
-//!   and lifts that flag (`bad_netpath`).
-//! - Whether a window-limited server repeats the oldest data on the faster path is `+orp`'s business.
+//! - If the followed subflow's window is full, the scheduler waits for it. The module then takes any subflow with room,
+//!   whatever its stamp. Just after a handover, when the new path is in slow start, that is the abandoned path, and the
+//!   answer waits there for a timeout. `spill=on` selects the module's behavior. Even then no data moves to a backup
+//!   whose stamp is not the newest.
+//! - The module sends nothing while all subflows are silent. Here data is still sent, as with plain TCP, because the
+//!   suspicion may be wrong.
+//! - Data of a subflow with an unanswered probe is sent elsewhere at once. `reinject=rto` waits for the retransmission
+//!   timeout, as the module does.
+//! - The module flags subflows with an RTO of 1.5 s permanently. Here the path health monitor sets and clears that flag
+//!   (`bad_netpath`).
+//! - The wrapper `+orp` decides whether a window-limited server repeats the oldest data on the faster path.
 //!
-//! *p99 of a small message:* that of the path chosen by the client, even if another one were
-//! faster.
+//! *p99 of a small message:* that of the path chosen by the client, even if another one were faster.
 
 use core::cmp::Reverse;
 
@@ -44,15 +40,14 @@ use super::classes;
 /// Configuration of a [`FollowClient`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FollowClientConfig {
-    /// While the followed subflow is full, others that have room take the data, newest stamp first.
+    /// While the followed subflow is full, other subflows with room take the data, newest stamp first.
     pub spills: bool,
-    /// An unanswered probe is enough for data to be sent elsewhere; else it takes a retransmission
-    /// timeout.
+    /// Send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
 impl FollowClientConfig {
-    /// As MultiMob's kernel module has it.
+    /// The behavior of MultiMob's kernel module.
     pub const MULTIMOB: Self = FollowClientConfig { spills: true, reinjects_on_probe: false };
 }
 
@@ -62,14 +57,14 @@ impl Default for FollowClientConfig {
     }
 }
 
-/// Sends where the peer last brought something new.
+/// Sends on the subflow on which the peer last sent something new.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct FollowClient {
     config: FollowClientConfig,
 }
 
 impl FollowClient {
-    /// With these choices.
+    /// A scheduler with these settings.
     #[must_use]
     pub const fn new(config: FollowClientConfig) -> Self {
         FollowClient { config }
@@ -103,19 +98,19 @@ fn followed<'a>(
         (Some(regular), Some(backup)) if backup.last_new_at > regular.last_new_at => Some(backup),
         (regular, backup) => regular.or(backup),
     };
-    // A bad address pair that is heard may still pass a segment; one that timed out did not.
+    // A bad address pair that still receives may deliver a segment; one that timed out did not.
     healthy.or_else(|| {
         usable.min_by_key(|v| (v.health.is_silent(), Reverse(v.last_heard_at), v.backup))
     })
 }
 
-/// The newest stamp; of equal ones the lower slot.
+/// The newest stamp; among equal ones, the lowest slot.
 fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a SubflowView> {
     views.min_by_key(|view| (Reverse(view.last_new_at), view.id))
 }
 
-/// The module's way when the followed subflow is full: the newest regular one with room; a backup only
-/// with a stamp newer than that of any regular one, full ones included.
+/// The module's choice when the followed subflow is full: the regular one with room and the newest stamp. A backup only
+/// if its stamp is newer than those of all regular ones, full ones included.
 fn spill(subflows: &[SubflowView]) -> Option<&SubflowView> {
     let healthy = || subflows.iter().filter(|view| view.is_usable() && view.health.is_fine());
     let regular = || healthy().filter(|view| !view.backup);
@@ -136,8 +131,8 @@ impl Scheduler for FollowClient {
         }
     }
 
-    /// On the followed subflow, unless it is healthy and carries the data already: then its copy is on the
-    /// way. If no subflow is healthy, on the best of those that did not carry it.
+    /// Uses the followed subflow, unless it is healthy and already carries the data, which is then in flight. If no
+    /// subflow is healthy, uses the best of those that did not carry it.
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
         let again = item.cause == ReinjectionCause::DataRto;
         let Some(best) = followed(cx.subflows.iter()) else { return Decision::Wait };

@@ -1,32 +1,31 @@
 //! Hedged redundancy: a copy is sent on another path only when the acknowledgment is overdue.
 //!
-//! *Problem.* Nearly all copies of full redundancy are wasted: the original arrives first. Each
-//! costs bytes, often on a metered path. But a copy made only when the loss is certain comes after
-//! a probe timeout: twice the RTT on a path of varying delay.
+//! *Problem.* Nearly all copies of full redundancy are wasted, because the original arrives first. Each costs bytes,
+//! often on a metered path. But a copy made only when the loss is certain is sent after a probe timeout: twice the RTT
+//! on a path with varying delay.
 //!
-//! *How.* `min-rtt` for new data. For each segment the scheduler notes when its answer is late by the
-//! [forecast](marline_policy::Forecast) of its path, behind what the sender has put into the queue: `deviations`
-//! times the distance from the p50 to the p90 after the p50 (default 1.5), and never after the p99. (The p99 alone
-//! is of all that the path did, bad times included: in a bad time it is no news that answers are late.) If the
-//! DATA_ACK has not arrived by then, the segment is also sent on the fastest other subflow with room. Usually the
-//! DATA_ACK arrives and nothing is copied. The worst case of a single loss is then the fast path's RTT plus the slow
-//! one's delay. The copy changes nothing else: the subflow is not suspected, and its own recovery continues. If
-//! nothing at all was received on the path since the overdue segment was sent, the path is silent: its other
-//! outstanding data is copied at once, and so is everything sent until something is received on it. Of a path that
-//! has never answered nothing is overdue.
+//! *How.* `min-rtt` for new data. For each segment, the scheduler computes when its answer is late from the
+//! [forecast](marline_policy::Forecast) of its path, behind the sender's own queue: `deviations` times the distance
+//! from p50 to p90 after the p50 (default 1.5), but never after the p99. (The p99 alone includes the path's bad times,
+//! in which late answers are normal.) If the DATA_ACK has not arrived by then, the segment is also sent on the fastest
+//! other subflow with room. Usually the DATA_ACK arrives and nothing is copied. The worst case of a single loss is then
+//! the fast path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not suspected, and its
+//! own recovery continues. If nothing at all was received on the path since the overdue segment was sent, the path is
+//! silent. Then its other outstanding data is copied at once, and so is everything sent until something is received on
+//! it. On a path that has never answered, nothing is overdue.
 //!
-//! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has
-//! been sent: within bulk data the following segments reveal losses.
+//! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has been sent. Within bulk
+//! data, later segments reveal losses.
 //!
-//! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second
-//! request when the first has been outstanding for longer than most are. There the delay is the 95th
-//! percentile of a service's latency; here it is that of the path's answers, learnt by its errors.
+//! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second request when the first
+//! has been outstanding for longer than most. There the delay is the 95th percentile of a service's latency. Here it is
+//! that of the path's answers, learned from errors.
 //!
 //! *What the papers leave open:* ReMP and its successors send copies at once or not at all. The
 //! delay and its limit are ours. Measured in docs/research/papers/remp2015.md.
 //!
-//! *Extra bytes:* as many segments as are lost or come late: a few percent. *p99 of a small
-//! message:* where less than 1 % is late, the path's own; else about the sum of both paths' RTTs.
+//! *Extra bytes:* as many segments as are lost or late, a few percent. *p99 of a small message:* where less than 1 % is
+//! late, the path's own; otherwise about the sum of both paths' RTTs.
 
 use core::fmt::Debug;
 use std::collections::VecDeque;
@@ -39,16 +38,16 @@ use marline_time::{Duration, Instant};
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
 
-/// Segments that are watched at a time; older ones are left to loss recovery.
+/// Maximum number of segments watched. Older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
 
-/// Delay of a copy, and the data that is hedged.
+/// Delay of copies, and the data that is hedged.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HedgedConfig {
-    /// So many times the distance from the forecast p50 to its p90, counted from the p50, are waited for the answer,
-    /// 0 to 100; never longer than the p99.
+    /// Time to wait for the answer after the forecast p50, in multiples of the distance from p50 to p90, 0 to 100. The
+    /// wait never exceeds the p99.
     pub deviations: f64,
-    /// Bytes at the end of what was written that are hedged.
+    /// Number of bytes at the end of the written data that are hedged.
     pub limit: u64,
 }
 
@@ -58,20 +57,20 @@ impl Default for HedgedConfig {
     }
 }
 
-/// A segment whose answer is awaited.
+/// A segment with an outstanding answer.
 #[derive(Copy, Clone, Debug)]
 struct Watched {
     start: Dsn,
     on: SubflowId,
     /// When it was sent.
     at: Instant,
-    /// When its answer should have been there.
+    /// When the answer is due.
     due_at: Option<Instant>,
-    /// When the copy is sent; `None`: it was, or there is nowhere to send it.
+    /// When to send the copy; `None` if it was sent or no path can take it.
     copy_at: Option<Instant>,
 }
 
-/// How long the answer to a segment that leaves now is waited for; `None`: nobody knows.
+/// How long to wait for the answer to a segment sent now; `None` if nothing is known.
 pub(super) fn overdue_after(
     on: &SubflowView,
     deviations: f64,
@@ -84,24 +83,24 @@ pub(super) fn overdue_after(
     Some(late.min(answer(Quantile::P99)?))
 }
 
-/// Which copies do not wait.
+/// Selects copies that are sent without delay.
 pub trait Impatience: Debug + Send {
-    /// What of it and of the copies that wait can be chosen.
+    /// Settings, including those of delayed copies.
     type Config: Copy + Debug + Default + Send + Sync;
 
-    /// Settings of the copies that wait, and which do not.
+    /// Creates the settings of delayed copies, and the selection.
     fn of(config: Self::Config) -> (HedgedConfig, Self)
     where
         Self: Sized;
 
-    /// Whether a segment that goes on this path now is copied at once.
+    /// Whether a segment sent on this path now is copied at once.
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool;
 
-    /// Something happened.
+    /// Handles an event.
     fn on_event(&mut self, _event: SchedulerEvent) {}
 }
 
-/// All of them wait.
+/// All copies are delayed.
 impl Impatience for () {
     type Config = HedgedConfig;
 
@@ -114,7 +113,7 @@ impl Impatience for () {
     }
 }
 
-/// The rule, with the copies that do not wait.
+/// The copy rule, including copies without delay.
 #[derive(Debug)]
 pub struct Hedge<I> {
     config: HedgedConfig,
@@ -123,26 +122,26 @@ pub struct Hedge<I> {
 }
 
 impl<I> Hedge<I> {
-    /// When the answer to a segment that leaves now should be there; `None`: nobody knows.
+    /// When the answer to a segment sent now is due; `None` if nothing is known.
     fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
         Some(cx.now + overdue_after(on, self.config.deviations, cx)?)
     }
 
-    /// What of the stream the watched segment number `index` is.
+    /// Data of the watched segment number `index`.
     fn range(&self, index: usize, cx: &SchedulerContext<'_>) -> DataRange {
         let end = self.watched.get(index + 1).map_or(cx.unsent.start, |next| next.start);
         DataRange::new(self.watched[index].start, end)
     }
 
-    /// Forgets what was answered.
+    /// Drops answered segments.
     fn settle(&mut self, cx: &SchedulerContext<'_>) {
         while !self.watched.is_empty() && self.range(0, cx).end <= cx.data_una {
             self.watched.pop_front();
         }
     }
 
-    /// A path on which an answer is overdue and nothing was heard since that was sent is silent:
-    /// whatever else it carries is not waited for.
+    /// Whether an answer is overdue on a path and nothing was received since that segment was sent. Its other data is
+    /// then copied without waiting.
     fn is_silent(&self, view: &SubflowView, now: Instant) -> bool {
         self.watched.iter().any(|watched| {
             watched.on == view.id
@@ -151,7 +150,7 @@ impl<I> Hedge<I> {
         })
     }
 
-    /// Copies of what silent paths carry are due now.
+    /// Makes copies due for everything that silent paths carry.
     fn give_up_silent(&mut self, cx: &SchedulerContext<'_>) {
         for view in cx.subflows {
             if !self.is_silent(view, cx.now) {
@@ -193,7 +192,7 @@ impl<I> Hedge<I> {
         None
     }
 
-    /// When something happens next by the clock alone.
+    /// The next time at which a copy or an answer is due.
     fn next_time(&self, now: Instant) -> Option<Instant> {
         let times = self.watched.iter().flat_map(|w| [w.copy_at, w.due_at]);
         times.flatten().filter(|at| *at > now).min()
@@ -217,7 +216,7 @@ impl<I: Impatience> CopyRule for Hedge<I> {
         let at_once = self.impatience.copies_at_once(on, cx) || self.is_silent(on, cx.now);
         let due_at = self.due_at(on, cx);
         let copy_at = if at_once { Some(cx.now) } else { due_at };
-        // The core may have refused what it was given last.
+        // The core may have rejected the last segment.
         if self.watched.back().is_some_and(|last| last.start >= start) {
             self.watched.pop_back();
         }

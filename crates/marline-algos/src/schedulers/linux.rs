@@ -1,30 +1,27 @@
 //! Linux-like scheduler, for comparisons: silent paths are detected as in current kernels.
 //!
-//! *Problem.* The stall that users of the kernel see when WiFi fails is caused neither by the
-//! scheduler nor by TCP, but by the time until the connection uses another subflow. Comparisons in
-//! virtual time need an accurate model of that time.
+//! *Problem.* The stall that users of the kernel see when WiFi fails is caused neither by the scheduler nor by TCP, but
+//! by the time until the connection uses another subflow. Comparisons in virtual time need an accurate model of that
+//! time.
 //!
-//! *How*, for sending:
-//! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms,
-//!   restarted by each DATA_ACK that advances. When it fires, each subflow that has unacknowledged
-//!   data and has received nothing since the last time gets a mark.
-//! - At that time the oldest data is sent again on a subflow without outstanding data: a regular
-//!   one at once, a backup only if every subflow that holds data has two marks.
-//! - New data stays where it was. With more than four marks, and another subflow with less than
-//!   three, a subflow is *stale*: its outstanding data is sent elsewhere, and so is new data, also
-//!   on backups, until something is received on it.
+//! *How*, for the sender:
+//! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms, restarted by each DATA_ACK
+//!   that advances. When it fires, each subflow that has unacknowledged data and has received nothing since the last
+//!   expiry gets a mark.
+//! - At that time, the oldest data is sent again on a subflow without outstanding data: on a regular one at once, on a
+//!   backup only if every subflow that holds data has two marks.
+//! - New data stays on its subflow. With more than four marks, while another subflow has less than three, a subflow is
+//!   *stale*: its outstanding data and new data are sent elsewhere, also on backups, until something is received on it.
 //!
-//! *Source.* The behaviour of Linux 6.12 (its `stale_loss_cnt` of 4), reimplemented. The kernel
-//! itself is measured by the lab's real-time keys; the stall of this model lies within their
-//! results (tests of `marline-lab`).
+//! *Source.* The behavior of Linux 6.12 (its `stale_loss_cnt` of 4), reimplemented. The lab's real-time keys measure
+//! the kernel itself. This model's stall lies within those results (tests of `marline-lab`).
 //!
-//! *Differences.* Among regular subflows the one with the lowest SRTT is taken, where the kernel
-//! compares how long their queues last. Data that the kernel hands to a subflow with a closed
-//! window waits here without a subflow, and is treated as if it had been handed over. The amount
-//! sent again at once is 32 kB, whereas the kernel sends one fragment of the application's data of
-//! up to that size.
+//! *Differences.* Among regular subflows, the one with the lowest SRTT is chosen, where the kernel compares the
+//! duration of their queues. Data that the kernel gives to a subflow with a closed window waits here without a subflow,
+//! and is treated as if it had been given to one. The amount sent again at once is 32 kB, whereas the kernel sends one
+//! fragment of the application's data of up to that size.
 //!
-//! *p99 of a small message* on a path that dies: 400 ms and the backup's delay, each way.
+//! *p99 of a small message* on a path that dies: 400 ms plus the backup's delay, in each direction.
 
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, ReinjectionCause, Scheduler, SchedulerAction,
@@ -37,16 +34,16 @@ use super::per_subflow::PerSubflow;
 
 /// The connection's timer.
 const TIMER: Duration = Duration::from_millis(200);
-/// More marks make a subflow stale ...
+/// A subflow becomes stale with more marks than this ...
 const STALE_MARKS: u32 = 4;
-/// ... if another one has less than this.
+/// ... if another one has fewer than this.
 const ACTIVE_MARKS: u32 = STALE_MARKS - 1;
 /// A backup repeats data if all that hold it have more marks than this.
 const BACKUP_MARKS: u32 = 1;
 /// Bytes repeated when the timer fires.
 const REPEATED: u64 = 32_768;
 
-/// What is held against a subflow.
+/// Marks against a subflow.
 #[derive(Copy, Clone, Debug, Default)]
 struct Silence {
     marks: u32,
@@ -54,14 +51,14 @@ struct Silence {
     stale: bool,
 }
 
-/// Data that goes again.
+/// Data to be sent again.
 #[derive(Copy, Clone, Debug)]
 struct Repeat {
     on: SubflowId,
     end: Dsn,
 }
 
-/// The kernel's way.
+/// Linux-like scheduler.
 #[derive(Debug, Default)]
 pub struct Linux {
     timer: Option<Instant>,
@@ -116,7 +113,8 @@ impl Linux {
         }
     }
 
-    /// Another time the timer fired on what this subflow holds; how often it did in silence.
+    /// Adds a mark for a subflow that holds data when the timer fires. Returns the number of marks in its current
+    /// silence.
     fn mark(&mut self, view: &SubflowView) -> u32 {
         let silence = self.silence(view.id);
         if silence.marks == 0 || silence.heard_at != view.last_heard_at {
@@ -143,7 +141,7 @@ impl Linux {
         self.repeat = Some(Repeat { on, end: cx.written });
     }
 
-    /// The next part of what goes again, if there is one.
+    /// The next part of the data to be sent again, if any.
     fn next_repeat(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let Repeat { on, end } = self.repeat?;
         let sent = cx.mappings.next_not_on(on, cx.data_una).map(|mapping| mapping.range);
@@ -186,7 +184,7 @@ impl Scheduler for Linux {
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
         match item.cause {
-            // That a subflow's own timer fired, or that it repairs a loss, tells the connection nothing.
+            // The connection does not react when a subflow's own timer fires or a subflow repairs a loss.
             ReinjectionCause::UnansweredProbe
             | ReinjectionCause::SubflowRto
             | ReinjectionCause::DataRto

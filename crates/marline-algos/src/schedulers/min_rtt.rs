@@ -1,35 +1,29 @@
-//! Lowest-RTT-first scheduler, the default of Multipath TCP in Linux from 2011 until its removal
-//! there.
+//! Lowest-RTT-first scheduler, the default of Multipath TCP in Linux from 2011 until its removal.
 //!
-//! *Problem.* Several subflows have room; which one takes the next segment? The one on which it
-//! arrives first, according to smoothed RTTs.
+//! *Problem.* If several subflows have room, which one takes the next segment? The one on which it arrives first,
+//! according to smoothed RTTs.
 //!
-//! *How.* Among the subflows of the best class (`classes.rs`), the one with the lowest SRTT that
-//! has room. Once it is full, the next one: under load every path is filled, and a burst smaller
-//! than the fast path's window stays on the fast path. When the peer's window is exhausted although
-//! a subflow has room, the blocking segment is sent again there, and the subflow that held it up is
-//! slowed down (`opportunistic.rs`).
+//! *How.* Among the subflows of the best class (`classes.rs`), the one with the lowest SRTT that has room. Once it is
+//! full, the next one: under load every path is filled, and a burst smaller than the fast path's window stays on the
+//! fast path. When the peer's window is exhausted although a subflow has room, the blocking segment is sent again
+//! there, and the subflow that caused the blocking is slowed down (`opportunistic.rs`).
 //!
-//! *Source.* The behaviour of the out-of-tree Linux implementation (v0.8x to 0.96), described in
-//! Raiciu et al., NSDI 2012; reimplemented.
+//! *Source.* The behavior of the out-of-tree Linux implementation (v0.8x to 0.96), described in Raiciu et al., NSDI
+//! 2012; reimplemented.
 //!
 //! *Differences.*
 //! - If all subflows are silent, data goes to the one heard from last, instead of nowhere.
 //! - A subflow without an RTT sample comes last, not first.
-//! - A slower subflow takes only what is acknowledged before the faster ones would have to wait for it under a bounded
-//!   window or send buffer, and nothing that a fast one which is full would bring sooner together with all the
-//!   rest: comparisons of forecasts (`delivery.rs`). Otherwise all data that the slow one took of a small buffer was
-//!   sent again on the fast one, and each burst beyond the fast one's restart window waited for the slow path's
-//!   round trip.
-//! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
-//!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
-//!   (ECF, BLEST) are separate.
-//! - Data of a subflow whose probe stays unanswered goes out elsewhere at once, not after its
-//!   retransmission timeout.
+//! - A slower subflow takes only data that is acknowledged before the faster ones would have to wait for it under a
+//!   bounded window or send buffer, and nothing that a full fast one would deliver sooner together with all the rest.
+//!   Both compare forecasts (`delivery.rs`). Otherwise all data that the slow one took from a small buffer was sent
+//!   again on the fast one, and each burst beyond the fast one's restart window waited for the slow path's round trip.
+//! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the slower paths under load,
+//!   because a paced sender waits nearly always. Schedulers that consider this (ECF, BLEST) are separate.
+//! - Data of a subflow with an unanswered probe is sent elsewhere at once, not after its retransmission timeout.
 //!
-//! Each but the first two is a parameter, and all of them off is `lowest-rtt`: what the studies of
-//! Multipath TCP call the default scheduler, without opportunistic retransmission unless `+orp` is put
-//! around it.
+//! Each difference except the first two is a parameter. With all of them off, this is `lowest-rtt`: what studies of
+//! Multipath TCP call the default scheduler, without opportunistic retransmission unless wrapped in `+orp`.
 
 use marline_policy::{
     Decision, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
@@ -41,22 +35,21 @@ use super::classes::{self, Class};
 use super::delivery::{Overdue, Rivals, answer_by_answer, arrival_by};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 
-/// Behaviour of a [`MinRtt`] beyond choosing the lowest RTT.
+/// Behavior of a [`MinRtt`] beyond choosing the lowest RTT.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MinRttConfig {
-    /// Keep data from slow subflows that would block the faster ones.
+    /// Keep data off slow subflows if it would block the faster ones.
     pub avoids_blocking: bool,
-    /// Keep data from slow subflows that the faster one would bring sooner, all of it.
+    /// Keep data off slow subflows if a full faster one would deliver all of it sooner.
     pub completes_early: bool,
     /// Reaction to a blocked window.
     pub opportunistic: OpportunisticRules,
-    /// An unanswered probe is enough for data to be sent elsewhere; else it takes a retransmission
-    /// timeout.
+    /// Send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
 impl Default for MinRttConfig {
-    /// `min-rtt`: all of it.
+    /// `min-rtt`: everything on.
     fn default() -> Self {
         MinRttConfig {
             avoids_blocking: true,
@@ -68,7 +61,7 @@ impl Default for MinRttConfig {
 }
 
 impl MinRttConfig {
-    /// `lowest-rtt`: none of it.
+    /// `lowest-rtt`: everything off.
     pub const BARE: Self = MinRttConfig {
         avoids_blocking: false,
         completes_early: false,
@@ -85,14 +78,14 @@ pub struct MinRtt {
 }
 
 impl MinRtt {
-    /// With these choices.
+    /// A scheduler with these settings.
     #[must_use]
     pub const fn new(config: MinRttConfig) -> Self {
         MinRtt { config, opportunistic: Opportunistic::new(config.opportunistic) }
     }
 
-    /// Whether a segment on this subflow, behind so many bytes that it takes before, neither blocks the faster ones nor
-    /// comes after one that is full would be done. Where nothing is known nothing is held back.
+    /// Whether a segment on this subflow, after `ahead` bytes sent before it, neither blocks the faster ones nor
+    /// arrives after a full one would have delivered everything. An unknown subflow always takes data.
     fn takes(
         &self,
         view: &SubflowView,

@@ -1,12 +1,11 @@
-//! Opportunistic retransmission and penalisation (Raiciu et al., NSDI 2012, mechanisms M1 and M2).
+//! Opportunistic retransmission and penalization (Raiciu et al., NSDI 2012, mechanisms M1 and M2).
 //!
-//! *Problem.* All subflows share one receive window. When the oldest outstanding segment sits on a
-//! slow subflow, the window fills behind it and the fast subflow idles, though it has room.
+//! *Problem.* All subflows share one receive window. When the oldest outstanding segment is on a slow subflow, the
+//! window fills behind it and the fast subflow idles, although it has room.
 //!
-//! *How.* When the window blocks the next segment and the fast subflow F has room, the oldest
-//! outstanding segment, if F did not carry it, is sent on F as well (M1). The subflows that held it
-//! up are penalised: their window is halved, so that they hold less of the receive window next time
-//! (M2). Each is configured separately:
+//! *How.* When the window blocks the next segment and the fast subflow F has room, the oldest outstanding segment is
+//! sent on F as well, unless F carried it (M1). The subflows that blocked it are penalized: their window is halved, so
+//! that they occupy less of the receive window next time (M2). Each is configured separately:
 //!
 //! | retransmit | what is repeated on F |
 //! |---|---|
@@ -19,16 +18,15 @@
 //! | `paper` | the first holder S, if its window over RTT is less than F's | per RTT of S | the halved window |
 //! | `kernel` | every holder with a longer RTT than F that repairs no loss | per RTT of F | slow start goes on |
 //!
-//! *Source.* The paper; its first code (2012) for `penalise=paper`; the later out-of-tree Linux
-//! scheduler for `kernel`. Reimplemented from descriptions.
+//! *Source.* The paper; its first code (2012) for `penalise=paper`; the later out-of-tree Linux scheduler for `kernel`.
+//! Reimplemented from descriptions.
 //!
-//! *Choices.* The paper has no condition for the retransmission, all implementations have: `paper`
-//! follows the paper, `kernel` what was measured in 2014 and after. Linux considers only the
-//! segment at the trailing edge and waits for its DATA_ACK: one segment per RTT of F, and a path
-//! whose rate collapses drags the connection down to that; `wide` (what `min-rtt` does) lets F
-//! repeat as much as it has room for. When only the send buffer is exhausted, Linux repeats, and
-//! penalises if no memory is left; the same here, where that means that the buffer is full at its
-//! largest. (`wide` does not penalise then: it never did.)
+//! *Choices.* The paper has no condition for the retransmission, but all implementations have one: `paper` follows the
+//! paper, `kernel` what was measured in 2014 and later. Linux considers only the segment at the trailing edge and waits
+//! for its DATA_ACK: one segment per RTT of F. A path whose rate collapses slows the connection down to that. `wide`
+//! (used by `min-rtt`) lets F repeat as much as it has room for. When only the send buffer is exhausted, Linux repeats,
+//! and penalizes if no memory is left. It is the same here, where no memory is left when the buffer is full at its
+//! maximum size. (`wide` does not penalize then.)
 
 use marline_policy::{
     Dsn, Eligibility, Mapping, Penalty, Phase, SchedulerAction, SchedulerContext, SchedulerEvent,
@@ -38,66 +36,66 @@ use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
 
-/// Below this many segments of window a slow subflow is worth bypassing whatever its RTT.
+/// With fewer segments of window than this, a slow subflow is worth bypassing whatever its RTT.
 const SMALL_WINDOW_SEGMENTS: u64 = 4;
-/// Else its RTT must be larger than this many of the fast one's.
+/// Otherwise its RTT must exceed the fast one's by more than this factor.
 const RTT_RATIO: u32 = 4;
-/// Ranges repeated in one go.
+/// Maximum number of ranges repeated at once.
 const MAX_RANGES: usize = 64;
 
-/// Data that is sent again on the fast subflow when it is held up.
+/// Which data is sent again on the fast subflow when it is blocked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Retransmit {
     /// Nothing.
     Off,
-    /// The oldest segment, whoever holds it.
+    /// The oldest segment, on whichever subflow it is.
     Paper,
     /// The oldest segment, if its holder's window is tiny or its RTT more than 4 times as long.
     Kernel,
-    /// The same, and then all that such subflows hold, as far as there is room.
+    /// Like `Kernel`, plus everything that such subflows hold, as far as there is room.
     Wide,
 }
 
-/// Which subflow is slowed down for holding up the fast one.
+/// Which subflow is slowed down for blocking the fast one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalise {
     /// None.
     Off,
     /// The first holder if its throughput is lower, once per RTT of its own; ends slow start.
     Paper,
-    /// Every holder with a longer RTT, once per RTT of the fast one; slow start goes on.
+    /// Every holder with a longer RTT, once per RTT of the fast one; slow start continues.
     Kernel,
 }
 
-/// Which rules are in force.
+/// Rules to apply.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct OpportunisticRules {
-    /// M1.
+    /// Retransmission (M1).
     pub retransmit: Retransmit,
-    /// M2.
+    /// Penalization (M2).
     pub penalise: Penalise,
     /// Retransmit also when only the send buffer is exhausted.
     pub for_send_buffer: bool,
-    /// Penalise then, too, if the buffer is full at its largest.
+    /// Also penalize then, if the buffer is full at its maximum size.
     pub penalise_for_send_buffer: bool,
 }
 
 impl OpportunisticRules {
-    /// The rules of `min-rtt`.
+    /// Rules of `min-rtt`.
     pub const WIDE: Self = OpportunisticRules {
         retransmit: Retransmit::Wide,
         penalise: Penalise::Kernel,
         for_send_buffer: true,
         penalise_for_send_buffer: false,
     };
-    /// The rules of the out-of-tree Linux scheduler, later versions.
+    /// Rules of later versions of the out-of-tree Linux scheduler.
     pub const KERNEL: Self = OpportunisticRules {
         retransmit: Retransmit::Kernel,
         penalise: Penalise::Kernel,
         for_send_buffer: true,
         penalise_for_send_buffer: true,
     };
-    /// Nothing at all.
+    /// No rules.
     pub const OFF: Self = OpportunisticRules {
         retransmit: Retransmit::Off,
         penalise: Penalise::Off,
@@ -106,27 +104,27 @@ impl OpportunisticRules {
     };
 }
 
-/// A segment in the midst of a run holds so many bytes more than MSS says, which leaves room for a mapping. What is
-/// repeated of it on another subflow must be all of it, or the data behind it still waits.
+/// Extra bytes, beyond the MSS, of a segment in the middle of a run, which has no mapping option. Repeating it on
+/// another subflow must cover all of it, or the data behind it still waits.
 const MAPPING_OPTION: u64 = 20;
 
-/// The state of both mechanisms, one per connection.
+/// State of both mechanisms, one per connection.
 #[derive(Clone, Debug)]
 pub struct Opportunistic {
     rules: OpportunisticRules,
-    /// By subflow: when it last had others penalised (`kernel`; its first RTT is free of it), or was
-    /// penalised itself (`paper`). One entry each, for those for which there is a time.
+    /// Per subflow: when it last caused others to be penalized (`kernel`; there is no penalty in its first RTT) or was
+    /// last penalized itself (`paper`). Only subflows with such a time have an entry.
     last_penalty: Vec<(SubflowId, Instant)>,
 }
 
 impl Opportunistic {
-    /// Nothing has been held up yet.
+    /// The initial state: nothing was blocked yet.
     #[must_use]
     pub const fn new(rules: OpportunisticRules) -> Self {
         Opportunistic { rules, last_penalty: Vec::new() }
     }
 
-    /// Must be called for every event; requested actions are appended to `out`.
+    /// Must be called for every event. Appends the requested actions to `out`.
     pub fn on_event(
         &mut self,
         event: SchedulerEvent,
@@ -185,11 +183,11 @@ impl Opportunistic {
         held_up.repeat(self.rules.retransmit, out);
     }
 
-    /// The holder of the trailing edge, if it brings home less, once per round trip of its own.
+    /// Penalizes the holder of the trailing edge if its throughput is lower, once per its own round trip.
     fn penalise_as_2012(&mut self, held_up: &HeldUp<'_>, out: &mut Vec<SchedulerAction>) {
         let Some(slow) = held_up.holders().next() else { return };
         let Some(slow_srtt) = slow.srtt else { return };
-        // window / RTT compared without a division.
+        // Compares window / RTT without a division.
         let brings = |view: &SubflowView, other_srtt: Duration| {
             u128::from(view.cwnd) * other_srtt.as_nanos()
         };
@@ -203,7 +201,7 @@ impl Opportunistic {
         }
     }
 
-    /// Every holder with a longer round trip, once per round trip of the fast subflow.
+    /// Penalizes every holder with a longer round trip, once per round trip of the fast subflow.
     fn penalise_as_later(&mut self, held_up: &HeldUp<'_>, out: &mut Vec<SchedulerAction>) {
         let (now, fast_srtt) = (held_up.cx.now, held_up.fast_srtt);
         let stamp = self.stamp(held_up.fast.id);
@@ -224,7 +222,7 @@ impl Opportunistic {
     }
 }
 
-/// A fast subflow has room, and the oldest data is elsewhere.
+/// A fast subflow has room, but the oldest data is elsewhere.
 struct HeldUp<'a> {
     fast: &'a SubflowView,
     fast_srtt: Duration,
@@ -233,7 +231,7 @@ struct HeldUp<'a> {
 }
 
 impl HeldUp<'_> {
-    /// Who else carries the oldest data.
+    /// The other subflows that carry the oldest data.
     fn holders(&self) -> impl Iterator<Item = &SubflowView> {
         let holds =
             |s: &&SubflowView| s.id != self.fast.id && self.oldest.carried_by.contains(s.id);
@@ -251,7 +249,7 @@ impl HeldUp<'_> {
             Retransmit::Kernel | Retransmit::Wide => self.holders().next().is_some_and(much_slower),
         };
         let fast = self.fast;
-        // A backup may help out of this only if backups carry data anyway.
+        // A backup may help only if backups carry data anyway.
         let class = Class::of(fast);
         let may_carry = class.is_some() && class == classes::best_class(self.cx.subflows);
         if worth && may_carry && fast.is_ready() && !self.oldest.carried_by.contains(fast.id) {
@@ -263,8 +261,8 @@ impl HeldUp<'_> {
         }
     }
 
-    /// Beyond the oldest segment: as far as the fast subflow has room and only subflows with a much
-    /// longer RTT hold the data.
+    /// Beyond the oldest segment, repeats as much as the fast subflow has room for of data held only by subflows with a
+    /// much longer RTT.
     fn repeat_what_much_slower_ones_hold(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
         let HeldUp { fast, fast_srtt, cx, .. } = *self;
         let Eligibility::Ready { room } = fast.eligibility else { return };

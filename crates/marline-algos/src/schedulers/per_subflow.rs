@@ -1,23 +1,23 @@
-//! Values that a scheduler keeps for each subflow, with room for as many as there were.
+//! Values that a scheduler keeps per subflow.
 
 use marline_policy::SubflowId;
 
-/// A value for each subflow, the default until it is changed.
+/// One value per subflow, which is the default until it is changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PerSubflow<T>(Vec<T>);
 
 impl<T: Clone + Default> PerSubflow<T> {
-    /// Nothing is known of any.
+    /// An empty list.
     pub(super) const fn new() -> Self {
         PerSubflow(Vec::new())
     }
 
-    /// What is known of this one.
+    /// Value of a subflow.
     pub(super) fn get(&self, id: SubflowId) -> T {
         self.0.get(usize::from(id.0)).cloned().unwrap_or_default()
     }
 
-    /// The same, to be changed.
+    /// Mutable value of a subflow.
     pub(super) fn of(&mut self, id: SubflowId) -> &mut T {
         let at = usize::from(id.0);
         if self.0.len() <= at {

@@ -1,21 +1,19 @@
 //! Probing wrapper: the last segment of a burst is also sent on idle paths, to measure them.
 //!
-//! *Problem.* `min-rtt` does not use a slower path as long as the faster one has room. Its RTT is
-//! then outdated: the path may have become the better one, or be dead, and the failure of the fast
-//! path is a bad moment to find out. A probe without data measures the RTT of an empty packet and
-//! costs a packet; a copy of data that is being sent anyway measures the same, and may arrive
-//! first.
+//! *Problem.* `min-rtt` does not use a slower path while the faster one has room. The slower path's RTT is then
+//! outdated: it may have become the better path, or may be dead, and the failure of the fast path is a bad moment to
+//! find out. A probe without data costs a packet and measures the RTT of an empty one. A copy of data that is being
+//! sent anyway measures the same, and may arrive first.
 //!
-//! *How.* `min-rtt` for new data. Once everything written has been sent, the last segment is also
-//! sent on each other subflow with room that has sent nothing for `idle` of its own RTTs (default
-//! 5) or has no RTT yet. So a path in use is never probed, and an idle connection sends no probes
-//! at all.
+//! *How.* `min-rtt` for new data. Once everything written has been sent, the last segment is also sent on each other
+//! subflow with room that has sent nothing for `idle` of its own RTTs (default 5) or has no RTT yet. So a path in use
+//! is never probed, and an idle connection sends no probes.
 //!
 //! *Source.* The active-probing redundant scheduler of the ProgMP collection (Frömmgen et al.,
 //! Middleware 2017); reimplemented.
 //!
-//! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:*
-//! that of `min-rtt`, with an RTT for each path that is never older than the traffic.
+//! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:* that of `min-rtt`,
+//! with the RTT of each path as recent as the traffic.
 
 use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::Instant;
@@ -26,7 +24,7 @@ use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
 /// When a path counts as idle.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbingConfig {
-    /// Round trips of its own without sending, 1 to 1000.
+    /// Number of its own round trips without sending, 1 to 1000.
     pub idle_rtts: u32,
 }
 
@@ -67,7 +65,7 @@ impl CopyRule for IdlePaths {
     }
 }
 
-/// Min-RTT; the end of a burst also on idle subflows.
+/// Min-RTT; the end of a burst is also sent on idle subflows.
 pub type Probing = WithCopies<IdlePaths>;
 
 #[cfg(test)]

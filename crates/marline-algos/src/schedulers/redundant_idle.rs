@@ -1,27 +1,25 @@
-//! Redundant-when-idle scheduler: copies of unacknowledged data, but only while there is nothing
-//! new to send.
+//! Redundant-when-idle scheduler: sends copies of unacknowledged data, but only while there is no new data.
 //!
 //! *Problem.* Redundancy halves what two paths can carry together. While there is new data, all
 //! room is better used for it; only when all of it has been sent is room left over.
 //!
-//! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as usual. Once everything
-//! written has been sent, the oldest data that is not DATA_ACKed goes also on the fastest subflow
-//! with room that did not carry it, segment by segment, until all subflows carried all of it or are
-//! full. A message that fits the windows is on all paths at once, as with `redundant`; the end of a
-//! long transfer is, too.
+//! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as usual. Once everything written has been sent,
+//! the oldest data that is not DATA_ACKed is also sent on the fastest subflow with room that did not carry it, segment
+//! by segment, until all subflows have carried all of it or are full. So a message that fits the windows is on all
+//! paths at once, as with `redundant`, and so is the end of a long transfer.
 //!
-//! *Source.* "Redundant if no new data" of the ProgMP scheduler collection (Frömmgen et al.,
-//! Middleware 2017); reimplemented from a description of its behaviour.
+//! *Source.* "Redundant if no new data" of the ProgMP scheduler collection (Frömmgen et al., Middleware 2017);
+//! reimplemented from a description of its behavior.
 //!
-//! *Extra bytes:* for small messages as many as `redundant`; for bulk, the last window.
-//! *p99 of a small message:* as `redundant`, unless it queues behind bulk data.
+//! *Extra bytes:* for small messages as many as with `redundant`; for bulk data, the last window. *p99 of a small
+//! message:* as with `redundant`, unless it queues behind bulk data.
 
 use marline_policy::{Decision, Dsn, SchedulerContext};
 
 use super::classes::Class;
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
 
-/// Copies when there is nothing new.
+/// Copies when there is no new data.
 #[derive(Clone, Debug, Default)]
 pub struct WhenIdle;
 
@@ -40,7 +38,7 @@ impl CopyRule for WhenIdle {
     }
 }
 
-/// Min-RTT; copies of all that is not acknowledged when there is nothing new.
+/// Min-RTT; copies of all unacknowledged data when there is no new data.
 pub type RedundantIdle = WithCopies<WhenIdle>;
 
 #[cfg(test)]

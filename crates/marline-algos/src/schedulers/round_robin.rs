@@ -1,18 +1,17 @@
-//! Round-robin scheduler: the subflows take turns, some segments each.
+//! Round-robin scheduler: the subflows take turns of a few segments each.
 //!
 //! *Purpose.* A baseline that shows the benefit of path-aware schedulers, and a quick test that all
 //! paths work.
 //!
-//! *How.* Among the subflows of the best class (`classes.rs`) that have room, the next one after
-//! the last used, in slot order, takes the configured number of full segments. Subflows without
-//! room are passed over, so under load the turns follow the ACKs and each path carries what it can.
-//! With `skip-full=off` it waits for the one whose turn it is instead (the out-of-tree Linux round
-//! robin has both, too, by its switch `cwnd_limited`): then all paths run at the speed of the
-//! slowest.
+//! *How.* Among the subflows of the best class (`classes.rs`) that have room, the one after the last used, in slot
+//! order, takes the configured number of full segments. Subflows without room are skipped, so under load the turns
+//! follow the ACKs and each path carries what it can. With `skip-full=off`, the scheduler waits for the subflow whose
+//! turn it is (the out-of-tree Linux round robin has both modes, too, with its switch `cwnd_limited`). Then all paths
+//! run at the speed of the slowest.
 //!
-//! *Differences.* The Linux one ignored backup flags; this one uses backups only when needed, as RFC
-//! 8684 requires. Its turn was one segment (`num_segments`); here it is sixteen, since a segment that
-//! leaves alone costs twice the work of one in a run. `segments=1` gives Linux's turns.
+//! *Differences.* The Linux one ignored backup flags. This one uses backups only when needed, as RFC 8684 requires. A
+//! turn was one segment (`num_segments`); here it is sixteen, because a segment sent alone costs twice the work of one
+//! in a run. `segments=1` gives Linux's turns.
 //!
 //! *p99 of a small message:* bad by design: every other turn takes the slow path.
 
@@ -22,7 +21,7 @@ use marline_policy::{
 
 use super::classes;
 
-/// Segments per turn unless asked otherwise.
+/// Default number of segments per turn.
 const TURN: u32 = 16;
 
 /// Length and conditions of a turn.
@@ -30,7 +29,7 @@ const TURN: u32 = 16;
 pub struct RoundRobinConfig {
     /// Segments per turn, at least one.
     pub segments: u32,
-    /// A subflow without room loses its turn, instead of being waited for.
+    /// Whether a subflow without room loses its turn. Otherwise the scheduler waits for it.
     pub skips_full: bool,
 }
 
@@ -40,17 +39,17 @@ impl Default for RoundRobinConfig {
     }
 }
 
-/// Gives each subflow with room some segments in turn.
+/// Gives a few segments to each subflow with room in turn.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     config: RoundRobinConfig,
     last: Option<SubflowId>,
-    /// Segments that the last one may still have in its turn.
+    /// Segments left in the current turn.
     left: u32,
 }
 
 impl RoundRobin {
-    /// With these turns.
+    /// A scheduler with these turns.
     #[must_use]
     pub const fn new(config: RoundRobinConfig) -> Self {
         RoundRobin { config, last: None, left: 0 }

@@ -1,21 +1,20 @@
 //! Classic slow start: the window grows by the bytes delivered (RFC 5681 section 3.1).
 //!
-//! *Problem.* Nothing is known of the path; find its capacity in few round trips.
+//! *Problem.* Find the capacity of an unknown path in few round trips.
 //!
 //! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): growth follows the bytes that ACKs
 //! deliver, not the number of ACKs, so that delayed and thinned ACKs do not slow it down and split
 //! ACKs do not speed it up.
 //!
-//! *Deviation.* RFC 3465 limits the growth per ACK to two segments to bound the burst that a
-//! stretch ACK releases. The sender here is paced, so there is no burst to bound, and a receiver
-//! that reads packets in batches acknowledges dozens of segments at once: the limit would turn
-//! doubling into crawling. There is none (as in Linux).
+//! *Deviation.* RFC 3465 limits the growth per ACK to two segments to bound the burst that a stretch ACK releases. The
+//! sender here is paced, so there is no burst to bound. A receiver that reads packets in batches acknowledges dozens of
+//! segments at once, and the limit would reduce doubling to slow growth. So there is no limit (as in Linux).
 
 use marline_policy::AckSample;
 
 use super::{Growth, SlowStart};
 
-/// Doubles the window each round trip until something is lost.
+/// Doubles the window each round trip until a loss.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Classic;
 

@@ -1,61 +1,60 @@
 //! HyStart++ (RFC 9406): slow start that ends when the round-trip time rises.
 //!
-//! *Problem.* Classic slow start ends with a loss, at up to twice the window the path holds: on a
-//! path with a deep queue that means a window's worth of losses and a full queue, which delays
-//! competing interactive flows. A rising RTT shows earlier that the queue is filling.
+//! *Problem.* Classic slow start ends with a loss, at up to twice the window that the path holds. On a path with a deep
+//! queue, that means a window's worth of losses and a full queue, which delays competing interactive flows. A rising
+//! RTT shows earlier that the queue is filling.
 //!
-//! *How.* Time is cut into rounds (a round ends when everything that was in flight at its start is
-//! delivered). With 8 samples in a round, its smallest RTT is compared with the smallest of the
-//! round before. If it rose by an eighth (at least 4, at most 16 ms), growth slows down to a
-//! quarter: conservative slow start (CSS). CSS lasts five rounds, the one it began in included,
-//! then slow start is over; but if the RTT falls below its value at the beginning of CSS, the rise
-//! was transient and full growth resumes.
+//! *How.* Time is divided into rounds (a round ends when everything that was in flight at its start is delivered).
+//! After 8 samples in a round, its smallest RTT is compared with that of the previous round. If it rose by an eighth
+//! (at least 4 ms; 16 ms is always enough), growth slows down to a quarter: conservative slow start (CSS). Slow start
+//! ends after five rounds of CSS, including the one in which it began. If the RTT falls below its value at the
+//! beginning of CSS, the rise was transient, and full growth resumes.
 //!
 //! *Differences from the RFC's text.*
-//! - Rounds are counted in delivered bytes instead of sequence numbers, which a controller here
-//!   does not see. Without loss (and a loss ends slow start) both are the same.
-//! - `L`, the growth limit per ACK, is infinite as section 4.3 allows for paced senders.
-//! - Used for the initial slow start only, as section 4.3 recommends; later ones have an ssthresh.
+//! - Rounds are counted in delivered bytes instead of sequence numbers, which a controller here does not see. Without
+//!   loss (which ends slow start) both are the same.
+//! - `L`, the growth limit per ACK, is infinite, which section 4.3 allows for paced senders.
+//! - It is used for the initial slow start only, as section 4.3 recommends. Later ones have an ssthresh.
 
 use marline_policy::AckSample;
 
 use super::{Growth, SlowStart};
 
-/// Smallest rise of the RTT that counts.
+/// Smallest RTT increase that counts.
 const MIN_RTT_THRESH_NANOS: u64 = 4_000_000;
-/// A rise that counts in any case.
+/// RTT increase that always counts.
 const MAX_RTT_THRESH_NANOS: u64 = 16_000_000;
-/// Between the two, this part of the last round's RTT counts.
+/// Between the two, an increase counts from this fraction of the previous round's RTT on.
 const MIN_RTT_DIVISOR: u64 = 8;
-/// Samples a round needs before it is judged.
+/// Minimum number of samples before a round is judged.
 const N_RTT_SAMPLE: u32 = 8;
-/// How much slower CSS grows.
+/// Factor by which CSS grows more slowly.
 const CSS_GROWTH_DIVISOR: u64 = 4;
-/// Rounds CSS lasts.
+/// Number of rounds in CSS.
 const CSS_ROUNDS: u32 = 5;
 
-/// Conservative slow start under way.
+/// State of conservative slow start.
 #[derive(Copy, Clone, Debug)]
 struct Css {
-    /// Smallest RTT of the round that began it, nanoseconds.
+    /// Smallest RTT of the round in which it began, in nanoseconds.
     baseline: u64,
-    /// Rounds finished in it.
+    /// Number of rounds completed in it.
     rounds: u32,
 }
 
-/// Slow start that watches the RTT. Small, as every subflow has one as long as it lives.
+/// Slow start that observes the RTT. Small, because every subflow keeps one for its lifetime.
 #[derive(Clone, Debug)]
 pub struct HyStart {
-    /// The round ends when this many bytes are delivered in total; `NONE` before the first ACK.
+    /// The round ends when this many bytes have been delivered in total; `NONE` before the first ACK.
     round_end: u64,
-    /// Smallest RTT of the round before and of this one, nanoseconds, or `NONE`.
+    /// Smallest RTTs of the previous round and of this one in nanoseconds, or `NONE`.
     last_min: u64,
     current_min: u64,
     samples: u32,
     css: Option<Box<Css>>,
 }
 
-/// No such value so far.
+/// No value yet.
 const NONE: u64 = u64::MAX;
 
 impl Default for HyStart {
@@ -65,7 +64,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Whether growth is slowed down at present.
+    /// Whether conservative slow start is active.
     #[must_use]
     pub const fn in_css(&self) -> bool {
         self.css.is_some()
@@ -89,7 +88,7 @@ impl HyStart {
         }
     }
 
-    /// Begins the next round. True if CSS has lasted long enough.
+    /// Starts the next round. Returns true if CSS has lasted long enough.
     fn next_round(&mut self, ack: &AckSample) -> bool {
         self.round_end = ack.total_delivered + ack.bytes_in_flight;
         self.last_min = core::mem::replace(&mut self.current_min, NONE);

@@ -1,8 +1,8 @@
-//! Text form of a [`Reason`]: one line of `name=value`, first of the decision, then of each path after a `|`.
+//! Text form of a [`Reason`]: one line of `name=value` pairs, first for the decision, then for each path after a `|`.
 //!
-//! Numbers are written so that the same number is read again, also where they are fractions. Instants and times that
-//! decisions compare to the nanosecond are in nanoseconds since the clock began, or as such. Absent values are
-//! left out, and names that are not known are ignored.
+//! All numbers, fractions included, parse back to the same value. Instants are written in nanoseconds since the start
+//! of the clock, and so are durations that decisions compare exactly. Absent values are omitted, and unknown names are
+//! ignored.
 
 use core::fmt::{self, Display, Formatter, Write as _};
 use core::str::FromStr;
@@ -18,7 +18,7 @@ use crate::{
     SubflowId, SubflowSet,
 };
 
-/// A line that is no record, by the name of what is missing or wrong in it.
+/// Error for an invalid record: the name of the missing or wrong field.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord(pub &'static str);
 
@@ -70,7 +70,7 @@ fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Option<T> {
 }
 
 impl Rule {
-    /// Its name in a record.
+    /// Name of the rule in a record.
     #[must_use]
     pub fn name(self) -> &'static str {
         name_of(&RULES, &self)
@@ -78,7 +78,7 @@ impl Rule {
 }
 
 impl Reason {
-    /// The line that is logged. It has no line break.
+    /// The line to log, without a line break.
     #[must_use]
     pub fn record(&self) -> String {
         let mut line = Line(String::new());
@@ -95,10 +95,10 @@ impl Reason {
         line.0
     }
 
-    /// Reads a line that was logged.
+    /// Parses a logged line.
     ///
     /// # Errors
-    /// Something is missing, or is not what it should be.
+    /// If a field is missing or invalid.
     pub fn parse(line: &str) -> Result<Reason, BadRecord> {
         let mut parts = line.split('|');
         let general = Fields(parts.next().unwrap_or_default());
@@ -114,7 +114,7 @@ impl Reason {
     }
 }
 
-/// A line that is being written.
+/// A line being written.
 struct Line(String);
 
 impl Line {
@@ -372,7 +372,7 @@ fn read_rate(text: &str) -> Option<Rate> {
     text.parse().ok().map(Rate::from_bits_per_s)
 }
 
-/// A part of a line that is being read.
+/// A part of a line being parsed.
 #[derive(Copy, Clone)]
 struct Fields<'a>(&'a str);
 
@@ -393,7 +393,7 @@ impl<'a> Fields<'a> {
         self.with(name, |text| text.parse().ok())
     }
 
-    /// A value that may be absent.
+    /// Reads a value that may be absent.
     fn some<T>(
         self,
         name: &'static str,
@@ -428,7 +428,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// All but the paths.
+    /// Reads everything except the paths.
     fn inputs(self) -> Result<Inputs, BadRecord> {
         Ok(Inputs {
             now: self.with("now_ns", read_instant)?,
@@ -459,7 +459,7 @@ impl<'a> Fields<'a> {
         Ok(PathInputs {
             id: self.with("id", read_id)?,
             backup: self.with("backup", read_flag)?,
-            // Lines of before had no paths that cost anything.
+            // Older records have no paths that cost anything.
             metered: self.some("metered", read_flag)?.unwrap_or(false),
             wake_share: self.some("wake_share", read_fraction)?.unwrap_or(0.0),
             standing: self.with("health", |text| named(&STANDINGS, text))?,

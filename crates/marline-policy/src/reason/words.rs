@@ -1,11 +1,11 @@
-//! Sentence for each [`Reason`]: why this path, why a copy, why nothing.
+//! Describes each [`Reason`] in a sentence: why this path, why a copy, why nothing.
 
 use super::{Question, Reason, Rule, Standing};
 use crate::{Decision, ReinjectionCause, SubflowId};
 
 impl Reason {
-    /// One sentence, without a full stop, about what was decided and why. `name` says how the path of a subflow is
-    /// called.
+    /// One sentence without a final period about what was decided and why. `name` maps a subflow to the name of its
+    /// path.
     #[must_use]
     pub fn words(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
@@ -85,7 +85,7 @@ impl Reason {
         format!("no copy is worth its price yet; looked at again in {}", time(after))
     }
 
-    /// Bytes that were decided about.
+    /// Number of bytes covered by the decision.
     fn bytes(&self) -> u64 {
         let also: u64 = self.also.iter().map(|range| range.len()).sum();
         let first = match self.decision {
@@ -99,7 +99,7 @@ impl Reason {
         self.grounds.other.map_or_else(|| "another path".to_owned(), name)
     }
 
-    /// Why new data goes first where it goes.
+    /// Why new data is sent where it is.
     fn compared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
@@ -116,7 +116,7 @@ impl Reason {
         }
     }
 
-    /// Why a copy is worth its bytes.
+    /// Why a copy is worth its cost.
     fn weighed(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let (other, takes) = (self.other(name), time(grounds.arrives_us));
@@ -136,7 +136,7 @@ impl Reason {
         format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget(name))
     }
 
-    /// Why a path that would be earlier is left alone.
+    /// Why a faster path is not used.
     fn spared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let other = self.grounds.other.and_then(|id| self.inputs.path(id));
@@ -164,7 +164,7 @@ impl Reason {
         }
     }
 
-    /// Whether anything was measured on a path.
+    /// Whether the path has any measurements.
     fn is_known(&self, id: Option<SubflowId>) -> bool {
         let path = id.and_then(|id| self.inputs.path(id));
         path.is_some_and(|path| path.forecast.is_known())
@@ -187,7 +187,7 @@ impl Reason {
         }
     }
 
-    /// Why something is sent again.
+    /// Why data is sent again.
     fn cause(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let Question::Again(item) = self.question else { return "it was asked for".to_owned() };
         let carriers: Vec<String> = item.carried_by.iter().map(name).collect();
@@ -222,10 +222,10 @@ impl Reason {
     }
 }
 
-/// From here on a time stands for one of which nothing is known: a day.
+/// Times from here on (one day) mean unknown.
 const UNKNOWN_US: u64 = 86_400_000_000;
 
-/// A time as people read it: two digits or more.
+/// A time for people to read, with at least two digits.
 fn time(us: Option<u64>) -> String {
     match us {
         Some(us) if us < 1_000 => format!("{us} µs"),

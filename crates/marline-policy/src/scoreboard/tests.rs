@@ -90,7 +90,7 @@ fn sacked_segments_are_counted_through_cuts_and_reneging() {
     assert_eq!(board.segments_sacked(), 0);
 }
 
-/// Ten segments: the mapping with the first, the fifth and the ninth.
+/// A run of ten segments; the first, fifth and ninth carry the mapping.
 fn run() -> SentSegment {
     let layout = RunLayout { mapped: 80, plain: 100, group: 4 };
     let len = layout.len_of(10);
@@ -132,7 +132,7 @@ fn segments_are_counted_however_a_run_is_cut() {
     assert_eq!((board.len(), board.segments()), (3, 10));
     board.mark_sacked(1);
     assert_eq!((board.segments_sacked(), board.bytes_sacked()), (2, 200));
-    // A part of a segment is acknowledged: it is still one.
+    // A partly acknowledged segment still counts as one.
     assert_eq!(board.pop_acked(Ssn(41)).map(|part| part.len()), Some(40));
     assert_eq!(board.segments(), 10);
     assert_eq!(board.pop_acked(Ssn(231)).map(|part| part.segments()), Some(1));

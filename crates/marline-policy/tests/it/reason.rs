@@ -1,4 +1,4 @@
-//! Reasons in words, and as lines that are read back.
+//! Reasons in words, and as lines that can be parsed.
 
 use marline_policy::{
     BadRecord, Decision, Dsn, Forecast, Forecaster, Grounds, Inputs, Question, Reason, Reinjection,
@@ -16,7 +16,7 @@ fn name(id: SubflowId) -> String {
     if id == WIFI { "wifi".to_owned() } else { "lte".to_owned() }
 }
 
-/// A reason of this decision between two paths, by this rule.
+/// A reason for this decision between two paths, with these grounds.
 fn reason(decision: Decision, grounds: Grounds) -> Reason {
     let paths = [view(0, 20), view(1, 40)];
     let (stream, spending) = (Stream::new(5_000), Spending { spent: 0.36, ..Spending::default() });
@@ -255,7 +255,7 @@ fn a_record_is_read_as_it_was_written() {
         reason.decision = decision;
         assert_eq!(Reason::parse(&reason.record()), Ok(reason.clone()));
     }
-    // What was not asked is not answered, whatever there was.
+    // A query that was not recorded has no answer, even if the data existed.
     assert_eq!(read.inputs.replay(|cx| cx.mappings.at(Dsn(6))), None);
     assert_eq!(read.inputs.path(WIFI).map(|path| path.mss), Some(MSS));
 }

@@ -1,7 +1,7 @@
 //! ADD_ADDR (RFC 8684 section 3.4.1): announces an address, or echoes an announcement.
 //!
-//! Flag E decides whether an HMAC follows: an echo has none (lengths 8, 10, 20, 22), an announcement
-//! must have one (16, 18, 28, 30). A length that fits the other kind makes the option malformed.
+//! Flag E determines whether an HMAC follows: an echo has none (lengths 8, 10, 20, 22), an announcement must have one
+//! (16, 18, 28, 30). A length that fits the other kind makes the option malformed.
 
 use core::net::IpAddr;
 
@@ -17,9 +17,9 @@ pub struct AddAddr {
     pub address_id: u8,
     /// The announced address.
     pub address: IpAddr,
-    /// The announced port, if not that of the connection.
+    /// The announced port, if it differs from that of the connection.
     pub port: Option<u16>,
-    /// `None` is the echo (flag E); else the rightmost 64 bits of the HMAC.
+    /// The rightmost 64 bits of the HMAC; `None` for an echo (flag E).
     pub hmac: Option<u64>,
 }
 

@@ -10,14 +10,14 @@ const EXTENSIBILITY: u8 = 0x40;
 const DENY_JOIN_ID0: u8 = 0x20;
 const HMAC_SHA256: u8 = 0x01;
 
-/// MP_CAPABLE (RFC 8684 section 3.1). Which form it is follows from the segment it stands in.
+/// MP_CAPABLE (RFC 8684 section 3.1). The segment that carries it determines its form.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MpCapable {
     /// Protocol version; 1 here. Four bits on the wire.
     pub version: u8,
     /// Flag A: the sender requires DSS checksums.
     pub checksum_required: bool,
-    /// Flag B: extensibility; must be zero, a receiver that sees it set falls back.
+    /// Flag B: extensibility. Must be zero; a receiver that sees it set falls back.
     pub extensibility: bool,
     /// Flag C: no joins to this source address and port.
     pub deny_join_id0: bool,

@@ -1,8 +1,8 @@
-//! DSS, the data sequence signal (RFC 8684 section 3.3): where bytes belong in the connection, and
-//! what of it has arrived.
+//! DSS, the data sequence signal (RFC 8684 section 3.3): where bytes belong in the connection's data stream, and which
+//! data has arrived.
 //!
-//! Its length follows from the flags but for the checksum, whose presence only the length tells. A
-//! checksum without a mapping, or any other length, makes the option malformed.
+//! The flags determine its length, except for the checksum, whose presence follows only from the length. A checksum
+//! without a mapping, or any other length, makes the option malformed.
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{KIND, subtype};
@@ -13,7 +13,7 @@ const MAPPING: u8 = 0x04;
 const ACK_LONG: u8 = 0x02;
 const ACK: u8 = 0x01;
 
-/// A DATA_ACK as the wire has it.
+/// A DATA_ACK in its wire format.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum DataAck {
     /// Flag a clear: low 32 bits.
@@ -22,7 +22,7 @@ pub enum DataAck {
     Long(u64),
 }
 
-/// A data sequence number as the wire has it.
+/// A data sequence number in its wire format.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum WireDsn {
     /// Flag m clear: low 32 bits.
@@ -32,7 +32,7 @@ pub enum WireDsn {
 }
 
 impl DataAck {
-    /// The full number: that with these low bits nearest to `near`. `None` if that lies below zero.
+    /// The full number with these low bits that is nearest to `near`. `None` if that is below zero.
     #[must_use]
     pub const fn unwrap_near(self, near: u64) -> Option<u64> {
         match self {
@@ -43,7 +43,7 @@ impl DataAck {
 }
 
 impl WireDsn {
-    /// The full number: that with these low bits nearest to `near`. `None` if that lies below zero.
+    /// The full number with these low bits that is nearest to `near`. `None` if that is below zero.
     #[must_use]
     pub const fn unwrap_near(self, near: u64) -> Option<u64> {
         match self {
@@ -58,8 +58,8 @@ impl WireDsn {
 pub struct WireMapping {
     /// First data sequence number.
     pub dsn: WireDsn,
-    /// Relative subflow sequence number of the first byte (1 is the first byte after the SYN);
-    /// 0 when the mapping holds a DATA_FIN alone.
+    /// Relative subflow sequence number of the first byte (1 is the first byte after the SYN); 0 if the mapping holds
+    /// only a DATA_FIN.
     pub ssn: u32,
     /// Data-level length, DATA_FIN included; 0 is the infinite mapping.
     pub length: u16,
@@ -106,7 +106,7 @@ impl Dss {
         let data_ack = match flags & (ACK | ACK_LONG) {
             ACK => Some(DataAck::Short(r.u32()?)),
             0x03 => Some(DataAck::Long(r.u64()?)),
-            // Flag a says how long a DATA_ACK is; without flag A there is none.
+            // Flag a gives the length of a DATA_ACK. Without flag A there is none.
             _ => None,
         };
         let mapping = if flags & MAPPING == 0 {

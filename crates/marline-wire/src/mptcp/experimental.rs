@@ -1,31 +1,31 @@
-//! MP_EXPERIMENTAL: subtype 0xf, which RFC 8684 section 7.2 leaves to private use.
+//! MP_EXPERIMENTAL: subtype 0xf, which RFC 8684 section 7.2 reserves for private use.
 
 use core::fmt;
 
 use crate::bytes::Writer;
 use crate::mptcp::{KIND, subtype};
 
-/// Payload bytes that fit the 40 bytes of options.
+/// Maximum number of payload bytes in the 40 bytes of options.
 const MAX_BYTES: usize = 37;
 
-/// MP_EXPERIMENTAL (subtype 0xf of RFC 8684's registry): uninterpreted bytes after the kind, length
-/// and subtype. What Marline peers put there: [`ExperimentalMessage`](super::ExperimentalMessage).
+/// MP_EXPERIMENTAL (subtype 0xf of RFC 8684's registry): uninterpreted bytes after kind, length and subtype. Marline
+/// peers use it for [`ExperimentalMessage`](super::ExperimentalMessage).
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct MpExperimental {
     /// Low nibble of the subtype byte.
     pub flags: u8,
-    /// Storage; only the first `len` count.
+    /// Storage; only the first `len` bytes are valid.
     pub bytes: [u8; MAX_BYTES],
-    /// How many are filled.
+    /// Number of valid bytes.
     pub len: u8,
 }
 
 impl MpExperimental {
-    /// Nothing in it.
+    /// An empty option.
     pub(crate) const EMPTY: MpExperimental =
         MpExperimental { flags: 0, bytes: [0; MAX_BYTES], len: 0 };
 
-    /// An option with these flags (four bits) and bytes; `None` beyond 37 bytes.
+    /// An option with these flags (four bits) and bytes; `None` if there are more than 37 bytes.
     #[must_use]
     pub fn new(flags: u8, bytes: &[u8]) -> Option<Self> {
         let mut option =
@@ -34,7 +34,7 @@ impl MpExperimental {
         Some(option)
     }
 
-    /// The filled bytes.
+    /// The valid bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).min(MAX_BYTES)]
@@ -46,7 +46,7 @@ impl MpExperimental {
         subtype::EXPERIMENTAL << 4 | self.flags & 0x0f
     }
 
-    /// Bytes on the wire: 3 and the payload.
+    /// Bytes on the wire: 3 plus the payload.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         3 + self.len as usize

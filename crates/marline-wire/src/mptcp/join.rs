@@ -1,4 +1,4 @@
-//! MP_JOIN (RFC 8684 section 3.2): adds a subflow to a connection that exists.
+//! MP_JOIN (RFC 8684 section 3.2): adds a subflow to an existing connection.
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{KIND, subtype};

@@ -1,23 +1,22 @@
 //! Messages between Marline peers in MP_EXPERIMENTAL (subtype 0xf of RFC 8684, private use).
 //!
-//! The low four bits of the subtype's byte name the message; docs/spec/experimental.md has the
-//! layouts, how they are negotiated and what they cost. An option that is none of these, or has not
-//! its message's length, is not an error: subtype 0xf is for private use, and another
-//! implementation may use it differently. So parsing it yields `None` and the option is kept as
-//! bytes.
+//! The low four bits of the subtype's byte select the message. docs/spec/experimental.md describes the layouts, the
+//! negotiation and the costs. An option that is none of these messages, or does not have its message's length, is not
+//! an error: subtype 0xf is for private use, and another implementation may use it differently. So parsing it returns
+//! `None`, and the option is kept as bytes.
 
 use core::fmt;
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{MpExperimental, MpRepair};
 
-/// "ML": tells a HELLO of this protocol from another use of the private subtype.
+/// "ML": distinguishes a HELLO of this protocol from other uses of the private subtype.
 const IDENTIFICATION: u16 = 0x4d4c;
-/// Version of the messages beside HELLO.
+/// Version of all messages except HELLO.
 const VERSION: u8 = 1;
 /// Flag B of a Fast JOIN's SYN/ACK.
 const BACKUP: u8 = 0x01;
-/// Flag of a path's cost.
+/// Flags of PATH_COST.
 const METERED: u8 = 1;
 const FADING: u8 = 2;
 
@@ -34,55 +33,55 @@ mod nibble {
     pub(super) const PATH_COST: u8 = 11;
 }
 
-/// Extensions that two Marline peers may agree on: the feature bits of HELLO.
+/// Extensions that two Marline peers may negotiate: the feature bits of HELLO.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extensions(pub u16);
 
 impl Extensions {
-    /// None.
+    /// No extensions.
     pub const NONE: Extensions = Extensions(0);
-    /// Joins that carry data, or a DATA_ACK, with the SYN.
+    /// Joins whose SYN carries data or a DATA_ACK.
     pub const FAST_JOIN: Extensions = Extensions(0x0001);
-    /// The sender marks the last segment that it has for now.
+    /// The sender marks its last segment for now.
     pub const IDLE: Extensions = Extensions(0x0002);
-    /// The receiver may ask for the sender's retransmission timeout.
+    /// The receiver may request the sender's retransmission timeout.
     pub const RTO: Extensions = Extensions(0x0004);
-    /// The server sends where it heard from the client last.
+    /// The server sends on the path on which it last heard from the client.
     pub const FOLLOW_CLIENT: Extensions = Extensions(0x0008);
     /// Lost segments are repaired by coding.
     pub const REPAIR: Extensions = Extensions(0x0010);
-    /// Fast JOINs are counted: their number is under the HMAC, so that none is good twice.
+    /// Fast JOINs are numbered. The HMAC covers the number, so that none can be replayed.
     pub const COUNTED_JOIN: Extensions = Extensions(0x0020);
-    /// The client says what its paths cost.
+    /// The client reports the cost of its paths.
     pub const PATH_COST: Extensions = Extensions(0x0040);
-    /// All that this version knows of.
+    /// All extensions that this version supports.
     pub const ALL: Extensions = Extensions(0x007f);
 
-    /// Whether all of `other` are among these.
+    /// Whether all extensions in `other` are in this set.
     #[must_use]
     pub const fn contains(self, other: Extensions) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Those of either.
+    /// The union of both sets.
     #[must_use]
     pub const fn with(self, other: Extensions) -> Extensions {
         Extensions(self.0 | other.0)
     }
 
-    /// Those of both.
+    /// The intersection of both sets.
     #[must_use]
     pub const fn and(self, other: Extensions) -> Extensions {
         Extensions(self.0 & other.0)
     }
 
-    /// These but for `other`.
+    /// This set without `other`.
     #[must_use]
     pub const fn without(self, other: Extensions) -> Extensions {
         Extensions(self.0 & !other.0)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -90,7 +89,7 @@ impl Extensions {
 }
 
 impl fmt::Display for Extensions {
-    /// Their names, or `none`; what has no name by its bits.
+    /// The names, or `none`. Unknown extensions are shown as bits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [(Extensions, &str); 7] = [
             (Extensions::FAST_JOIN, "fast-join"),
@@ -114,23 +113,23 @@ impl fmt::Display for Extensions {
     }
 }
 
-/// Which way the data goes that a Fast JOIN is in a hurry for.
+/// Direction of the data for which a Fast JOIN is opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FastJoinForm {
-    /// To the opener: the SYN tells up to where it has the stream.
+    /// To the opener: the SYN states up to where the opener has the stream.
     In,
-    /// From the opener: the SYN has data.
+    /// From the opener: the SYN carries data.
     Out,
 }
 
 /// One message of a Marline peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ExperimentalMessage {
-    /// Length 8 or more: features offered (client) or agreed on (server).
+    /// Length 8 or more: features offered (by the client) or accepted (by the server).
     Hello(Extensions),
-    /// Length 3, on a segment with data: after it the sender has nothing more for now.
+    /// Length 3, on a segment with data: the sender has no more data for now.
     Idle,
-    /// Length 3: what is your retransmission timeout?
+    /// Length 3: requests the peer's retransmission timeout.
     RtoRequest,
     /// Length 7.
     RtoInfo {
@@ -139,7 +138,7 @@ pub enum ExperimentalMessage {
     },
     /// Length 20, in the SYN.
     FastJoinSyn {
-        /// Which form it is.
+        /// Direction of the data.
         form: FastJoinForm,
         /// Use as backup only.
         backup: bool,
@@ -154,7 +153,7 @@ pub enum ExperimentalMessage {
     },
     /// Length 16, in the SYN/ACK.
     FastJoinSynAck {
-        /// Which form is answered.
+        /// Form of the SYN that this answers.
         form: FastJoinForm,
         /// Use as backup only.
         backup: bool,
@@ -165,20 +164,20 @@ pub enum ExperimentalMessage {
     },
     /// Length 18, or 20 with a checksum, on a segment with a repair.
     Repair(MpRepair),
-    /// Length 6: what using the subflow costs that it is sent on.
+    /// Length 6: the cost of the subflow on which it is sent.
     PathCost {
-        /// Bytes on it cost money.
+        /// Bytes on the subflow cost money.
         metered: bool,
-        /// It will soon be gone.
+        /// The path will soon be gone.
         fading: bool,
-        /// Milliseconds from its last packet until its radio sleeps; 0: none that matters.
+        /// Milliseconds from the last packet until the radio sleeps; 0 if there is no such radio.
         tail_ms: u16,
     },
 }
 
 impl ExperimentalMessage {
-    /// The message that an option carries. `None` for a foreign option, another version, or a wrong
-    /// length; such options must be ignored.
+    /// The message in an option. `None` for a foreign option, another version, or a wrong length; such options must be
+    /// ignored.
     #[must_use]
     pub fn parse(option: &MpExperimental) -> Option<Self> {
         let mut r = Reader::new(option.as_slice());
@@ -188,7 +187,7 @@ impl ExperimentalMessage {
                 if r.u16()? != IDENTIFICATION || r.u8()? != VERSION {
                     return None;
                 }
-                // What follows the features belongs to versions to come.
+                // Bytes after the features are reserved for future versions.
                 ExperimentalMessage::Hello(Extensions(r.u16()?))
             }
             (nibble::IDLE, 0) => ExperimentalMessage::Idle,
@@ -245,7 +244,7 @@ impl ExperimentalMessage {
         }
     }
 
-    /// The same with this HMAC, if it has one.
+    /// The same message with this HMAC, if it has one.
     #[must_use]
     pub const fn with_hmac(self, of: u64) -> Self {
         match self {
@@ -266,7 +265,7 @@ impl ExperimentalMessage {
         }
     }
 
-    /// The option that carries it.
+    /// The option that carries the message.
     #[must_use]
     pub fn option(&self) -> MpExperimental {
         let mut option = MpExperimental::EMPTY;

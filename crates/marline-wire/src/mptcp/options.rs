@@ -1,8 +1,8 @@
 //! Set of all MPTCP options of a segment except DSS.
 //!
-//! Most segments have none, a few have one, and all of them together never exceed the 40 bytes of a
-//! TCP header's options. So they are kept as those bytes and decoded when asked for: a parsed data
-//! segment pays for no array of large values.
+//! Most segments have none, a few have one, and all of them together never exceed the 40 bytes of options in a TCP
+//! header. So they are stored as those bytes and decoded on demand, and a parsed data segment does not need an array of
+//! large values.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ use crate::mptcp::{
 };
 use crate::tcp_options::MAX_OPTIONS;
 
-/// Any MPTCP option but DSS.
+/// Any MPTCP option except DSS.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum MptcpOption {
     /// Subtype 0.
@@ -53,7 +53,7 @@ impl MptcpOption {
         }
     }
 
-    /// `option` is the whole option, kind and length included. DSS is none of these.
+    /// `option` is the whole option, kind and length included. DSS is not included here.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         Some(match option.get(2)? >> 4 {
             subtype::CAPABLE => MptcpOption::Capable(MpCapable::parse(option)?),
@@ -84,15 +84,14 @@ impl MptcpOption {
     }
 }
 
-/// The MPTCP options of one segment other than DSS, in the order of the wire: as many as fit the 40
-/// bytes of a header's options.
+/// The MPTCP options of one segment except DSS, in wire order: as many as fit the 40 bytes of options in a header.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct MptcpOptions {
     /// The encoded options; bytes from `len` on are zero.
     bytes: [u8; MAX_OPTIONS],
     len: u8,
-    /// An MPTCP option was there that could not be parsed (wrong length, unknown subtype); the
-    /// segment still counts as one that carries MPTCP.
+    /// There was an MPTCP option that could not be parsed (wrong length, unknown subtype). The segment still counts as
+    /// one that carries MPTCP.
     pub malformed: bool,
 }
 
@@ -107,7 +106,7 @@ impl MptcpOptions {
     pub(crate) const EMPTY: MptcpOptions =
         MptcpOptions { bytes: [0; MAX_OPTIONS], len: 0, malformed: false };
 
-    /// The options in the order of the wire.
+    /// The options in wire order.
     pub fn iter(&self) -> impl Iterator<Item = MptcpOption> + '_ {
         let mut rest = self.as_bytes();
         core::iter::from_fn(move || {
@@ -117,8 +116,8 @@ impl MptcpOptions {
         })
     }
 
-    /// Adds one; `false` if it does not fit the 40 bytes, or is one that no wire can carry (a
-    /// REMOVE_ADDR without ids).
+    /// Adds an option. Returns `false` if it does not fit the 40 bytes or cannot be encoded (a REMOVE_ADDR without
+    /// ids).
     pub fn push(&mut self, option: MptcpOption) -> bool {
         if matches!(option, MptcpOption::RemoveAddr(RemoveAddr { len: 0, .. })) {
             return false;
@@ -130,7 +129,7 @@ impl MptcpOptions {
         true
     }
 
-    /// Messages of a Marline peer, those that cannot be read left out.
+    /// The messages of a Marline peer; invalid ones are skipped.
     pub fn experimental(&self) -> impl Iterator<Item = ExperimentalMessage> + '_ {
         self.iter().filter_map(|option| match option {
             MptcpOption::Experimental(option) => ExperimentalMessage::parse(&option),
@@ -138,13 +137,13 @@ impl MptcpOptions {
         })
     }
 
-    /// Whether there is none.
+    /// Whether there are no options.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Their bytes on the wire, without padding.
+    /// Their length on the wire, without padding.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         self.len as usize

@@ -1,4 +1,4 @@
-//! MP_PRIO (RFC 8684 section 3.3.8): makes a subflow a backup, or a regular one again.
+//! MP_PRIO (RFC 8684 section 3.3.8): makes a subflow a backup or a regular one.
 
 use crate::bytes::Writer;
 use crate::mptcp::{KIND, subtype};

@@ -5,15 +5,15 @@ use core::fmt;
 use crate::bytes::Writer;
 use crate::mptcp::{KIND, subtype};
 
-/// Ids that fit the 40 bytes of options.
+/// Maximum number of ids in the 40 bytes of options.
 const MAX_IDS: usize = 37;
 
-/// REMOVE_ADDR (RFC 8684 section 3.4.2): up to 37 ids fit the 40 bytes.
+/// REMOVE_ADDR (RFC 8684 section 3.4.2), with up to 37 ids.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct RemoveAddr {
-    /// Storage; only the first `len` count.
+    /// Storage; only the first `len` ids are valid.
     pub ids: [u8; MAX_IDS],
-    /// How many are filled, at least 1.
+    /// Number of valid ids, at least 1.
     pub len: u8,
 }
 
@@ -29,13 +29,13 @@ impl RemoveAddr {
         Some(option)
     }
 
-    /// The filled ids.
+    /// The valid ids.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.ids[..usize::from(self.len).min(MAX_IDS)]
     }
 
-    /// Bytes on the wire: 3 and one per id.
+    /// Bytes on the wire: 3 plus one per id.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         3 + self.len as usize

@@ -1,9 +1,9 @@
 //! REPAIR, message 10 of MP_EXPERIMENTAL. It maps payload of a subflow as DSS does, but onto a sum
 //! of bytes that other segments carry (`docs/spec/experimental.md`).
 //!
-//! It takes the place of DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum
-//! of full segments fits a full segment. For that, the position on the subflow has 16 bits (it is
-//! never further than that from the segment's own), and the DATA_ACK is always one of 32.
+//! It replaces DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum of full segments fits into a
+//! full segment. For that, the position on the subflow has 16 bits (it is never further than that from the segment's
+//! own), and the DATA_ACK always has 32 bits.
 
 use crate::Checksum;
 use crate::bytes::{Reader, Writer};
@@ -13,17 +13,17 @@ use crate::bytes::{Reader, Writer};
 pub struct MpRepair {
     /// Low 16 bits of the relative subflow sequence number of the repair's first byte.
     pub ssn: u16,
-    /// Bytes of the repair: of its payload, and of the cells that it sums up.
+    /// Length of the repair in bytes: of its payload, and of each cell it sums.
     pub length: u16,
-    /// Low 32 bits of the data sequence number of the first byte summed up.
+    /// Low 32 bits of the data sequence number of the first byte summed.
     pub dsn: u32,
-    /// How many bytes are summed up from there on.
+    /// Number of bytes summed from there on.
     pub span: u16,
-    /// Which coefficients.
+    /// Row of coefficients.
     pub row: u8,
-    /// Low 32 bits of the next data sequence number wanted.
+    /// Low 32 bits of the next data sequence number expected.
     pub data_ack: u32,
-    /// Checksum of the repair, if checksums were agreed on.
+    /// Checksum of the repair, if checksums were negotiated.
     pub checksum: Option<u16>,
 }
 
@@ -58,8 +58,8 @@ impl MpRepair {
     }
 }
 
-/// The checksum of a repair: that of DSS, over all 64 bits of the DSN and all 32 of the position, with
-/// the span and the row behind it.
+/// The checksum of a repair: that of DSS, over all 64 bits of the DSN and all 32 bits of the position, followed by the
+/// span and the row.
 #[must_use]
 pub fn repair_checksum(repair: &MpRepair, dsn: u64, ssn: u32, payload: Checksum) -> u16 {
     let mut sum = Checksum::new();

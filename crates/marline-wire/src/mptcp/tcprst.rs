@@ -1,4 +1,4 @@
-//! MP_TCPRST (RFC 8684 section 3.6): says why a subflow is reset.
+//! MP_TCPRST (RFC 8684 section 3.6): gives the reason for resetting a subflow.
 
 use crate::bytes::Writer;
 use crate::mptcp::{KIND, subtype};

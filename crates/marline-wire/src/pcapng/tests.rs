@@ -141,7 +141,7 @@ fn keys_stay_hidden_in_mangled_options() {
         bytes[21] = len;
         let (packet, _) = captured(V4, SegmentChecksum::Unknown, &bytes, false);
         let shown = packet.windows(8).any(|w| w == key);
-        // Options of length 2 to 4 hold no key: what follows them is other options.
+        // Options of length 2 to 4 hold no key. The bytes after them are other options.
         assert_eq!(shown, len == 2, "length {len}");
     }
     for offset in [0x00, 0xf0] {
@@ -165,7 +165,7 @@ fn mixed_families_write_nothing() {
     assert_eq!(out.len(), before);
 }
 
-/// The packet of this protocol in a capture of it.
+/// The packet with this protocol, as a capture shows it.
 fn of_ip(reveal_keys: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let (src, dst) = ends(V4);
     let mut bytes = vec![0; 20];
@@ -194,12 +194,12 @@ fn keys_in_whole_packets_are_hidden_unless_asked_for() {
     let ip = IpPacket::parse(&hidden).expect("a packet");
     assert!(verify_tcp_checksum(Some(ends), ip.payload), "it is right as it was");
     assert_eq!(ip.payload.len(), segment.len());
-    // A broken one stays visibly broken.
+    // A wrong checksum stays wrong.
     let mut broken = segment.clone();
     *broken.last_mut().expect("payload") ^= 1;
     let packet = of_ip(false, PROTOCOL_TCP, &broken);
     assert!(!shows(&packet) && !verify_tcp_checksum(Some(ends), &packet[20..]));
-    // An error quotes a packet with its options.
+    // An ICMP error quotes a packet with its options.
     let quoted = [&[3, 4, 0, 0, 0, 0, 5, 0][..], &of_ip(true, PROTOCOL_TCP, &segment)].concat();
     assert!(shows(&quoted));
     let packet = of_ip(false, PROTOCOL_ICMP, &quoted);

@@ -28,7 +28,7 @@ impl Subflows {
         words.join(" ")
     }
 
-    /// The peer has this segment; what it has of the stream, it has on all subflows.
+    /// Records that the peer received this segment. Stream data counts as received on all subflows.
     fn hear(&mut self, on: usize, sent: &Sent) {
         let peer = &mut self.peers[on];
         let in_order = peer.expected == sent.seg.header.seq;
@@ -45,7 +45,7 @@ impl Subflows {
         self.peers.iter_mut().for_each(|peer| peer.expected_dsn = expected);
     }
 
-    /// A subflow that the endpoint opens is the next letter.
+    /// Index of a segment's subflow. A subflow that the endpoint opens gets the next letter.
     fn subflow_of(&mut self, sent: &Sent) -> usize {
         let same = |peer: &Peer| {
             let (mine, theirs) = (peer.path, sent.path);
@@ -60,7 +60,7 @@ impl Subflows {
         new
     }
 
-    /// Keys and nonces that a handshake tells.
+    /// Records keys and nonces from a handshake.
     fn learn(&mut self, on: usize, seg: &Seg) {
         let told = match seg.options.mptcp.capable().map(|capable| capable.form) {
             Some(MpCapableForm::SynAck { listener_key }) => Some(listener_key),
@@ -87,7 +87,7 @@ impl Subflows {
         }
         let at = seg.header.seq.offset_from(peer.irs);
         if flags.contains(TcpFlags::RST) {
-            // A RST to a stranger stands at 0.
+            // A RST outside of any connection has the number 0.
             let at = if seg.header.seq == SeqNum(0) { 0 } else { at };
             return format!("R {at}");
         }

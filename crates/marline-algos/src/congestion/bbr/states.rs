@@ -1,4 +1,4 @@
-//! State machine of BBR: the gains of each state, and the condition that ends it.
+//! BBR's state machine: the gains of each state and the condition that ends it.
 //!
 //! ```text
 //! Startup --(no growth for 3 rounds)--> Drain --(queue gone)--> ProbeBw --+
@@ -12,37 +12,37 @@ use marline_time::{Duration, Instant, Rate};
 
 /// 2 / ln 2: the smallest gain at which the sent data doubles every round trip.
 pub(super) const STARTUP_GAIN: f64 = 2.885_390_081_777_926_8;
-/// Its inverse: what Startup queued in one round trip is gone after one.
+/// Inverse of the Startup gain: drains within one round trip what Startup queued in one.
 const DRAIN_GAIN: f64 = 1.0 / STARTUP_GAIN;
-/// One round trip faster, one slower to drain what that queued, six at the measured rate.
+/// One round trip faster, one slower to drain the resulting queue, six at the measured rate.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// Rounds without growth by [`GROWTH`] after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
-/// Smallest RTT of a round, in RTTs of the path, by which a queue is known to stand.
+/// A round whose smallest RTT is at least this multiple of the path's RTT had a standing queue.
 const STANDING: f64 = 1.1;
-/// Bytes in flight, in multiples of rate x RTT, with which a faster path would have shown itself.
+/// With this many bytes in flight, in multiples of rate x RTT, a higher rate would have shown.
 const CRAMMED: f64 = 1.5;
-/// Share of lost bytes that tells of a full queue (the one of BBR's later versions).
+/// Share of lost bytes that indicates a full queue (as in later BBR versions).
 const LOSSY: f64 = 0.02;
-/// Rounds with less than this show jitter and chance.
+/// Minimum bytes per round to count as evidence. Smaller rounds mostly show jitter and chance.
 const MUCH_BYTES: u64 = 15_000;
 
-/// Where BBR stands.
+/// State of the BBR machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Doubles every round trip until the rate grows no more.
+    /// Doubles the sending rate every round trip until the delivery rate stops growing.
     Startup,
-    /// Empties the queue that Startup made.
+    /// Drains the queue that Startup created.
     Drain,
-    /// Holds the measured rate, and asks for more once in eight round trips.
+    /// Sends at the measured rate and probes for more once in eight round trips.
     ProbeBw(Cycle),
-    /// Lets the queue run empty to see the path's own RTT.
+    /// Empties the queue to measure the path's own RTT.
     ProbeRtt(ProbeRtt),
 }
 
 impl State {
-    /// What is sent relative to the measured rate.
+    /// Pacing rate relative to the measured rate.
     pub(super) fn pacing_gain(self) -> f64 {
         match self {
             State::Startup => STARTUP_GAIN,
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// What may be in flight relative to rate x RTT; `steady` in [`State::ProbeBw`].
+    /// Window relative to rate x RTT; `steady` is the gain in [`State::ProbeBw`].
     pub(super) const fn window_gain(self, steady: f64) -> f64 {
         match self {
             State::Startup | State::Drain => STARTUP_GAIN,
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// Whether Startup has found the path's rate.
+/// Detects that Startup has found the path's rate.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct FullPipe {
     best: f64,
@@ -70,7 +70,7 @@ pub(super) struct FullPipe {
 }
 
 impl FullPipe {
-    /// A round ended with this rate as the largest.
+    /// Ends a round with `rate` as the largest rate so far.
     pub(super) fn on_round(&mut self, rate: Rate) {
         let rate = rate.bits_per_s() as f64;
         if self.is_full() {
@@ -84,7 +84,7 @@ impl FullPipe {
         }
     }
 
-    /// The next rounds decide anew, though a pipe that was full stays so.
+    /// Restarts the evaluation with the next round. A pipe already found full stays full.
     pub(super) const fn reconsider(&mut self) {
         if !self.is_full() {
             self.best = 0.0;
@@ -97,8 +97,8 @@ impl FullPipe {
     }
 }
 
-/// What a round showed beside its rate. A sender that had too little to send now and then may have
-/// filled the pipe all the same; then the largest rate it saw is the path's.
+/// Evidence from one round, other than its rate, that the path was full. A sender that sometimes had too little to send
+/// may still have filled the pipe. Then the largest rate it saw is the path's.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RoundEvidence {
     least_rtt: Option<Duration>,
@@ -117,8 +117,8 @@ impl RoundEvidence {
         self.lost += ack.lost;
     }
 
-    /// A round ended: whether the path was full in it. So says a queue that stood throughout, much more
-    /// in flight than rate x RTT, or loss; but of a round with little data none of them is proof.
+    /// Ends a round and returns whether the path was full in it. A queue that stood throughout, much more in flight
+    /// than rate x RTT, or loss are evidence, but none of them is proof in a round with little data.
     pub(super) fn take(&mut self, rtt: Option<Duration>, bdp: u64, delivered: u64) -> bool {
         let before = core::mem::replace(
             self,
@@ -133,14 +133,14 @@ impl RoundEvidence {
     }
 }
 
-/// The place in the eight phases of ProbeBw.
+/// Position in the eight phases of ProbeBw.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cycle {
     phase: u8,
     since: Instant,
 }
 
-/// What decides whether a phase has lasted long enough.
+/// Inputs that decide whether a phase has lasted long enough.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct PhaseTest {
     pub(super) now: Instant,
@@ -152,8 +152,8 @@ pub(super) struct PhaseTest {
 }
 
 impl Cycle {
-    /// Starts anywhere but in the draining phase. Flows that start together should not probe together;
-    /// the time of the start is as good as a die for that, and the same for one seed.
+    /// Starts in any phase except the draining one. Flows that start together should not probe together. The start time
+    /// is random enough for that and reproducible for a given seed.
     pub(super) const fn start(now: Instant) -> Self {
         let die = now.as_nanos().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let phase = (die % (CYCLE.len() as u64 - 1)) as u8;
@@ -168,8 +168,8 @@ impl Cycle {
         self.phase == 0
     }
 
-    /// Goes on to the next phase if this one is over: one RTT each; probing for more goes on until that
-    /// much is in flight (or was lost), draining ends as soon as nothing is queued.
+    /// Moves to the next phase if this one is over. Each lasts one RTT. Probing continues until the higher target is in
+    /// flight (or loss occurs), and draining ends as soon as nothing is queued.
     pub(super) fn advance(&mut self, test: &PhaseTest) {
         let long_enough = test.now.since(self.since) > test.min_rtt;
         let gain = self.gain();
@@ -188,18 +188,18 @@ impl Cycle {
     }
 }
 
-/// How far the measurement of the RTT has come.
+/// Progress of an RTT measurement.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ProbeRtt {
-    /// When it may end; `None` until so little is in flight.
+    /// Earliest end; `None` until few enough bytes are in flight.
     done_at: Option<Instant>,
-    /// A round trip has passed since.
+    /// A round trip has passed since then.
     round_done: bool,
 }
 
 impl ProbeRtt {
-    /// An ACK came. `small` says that no more than the minimum is in flight, `new_round` that a round
-    /// ended. Returns whether a round must be started to be counted, and whether all is over.
+    /// Processes an ACK. `small` means that at most the minimum is in flight, `new_round` that a round ended. Returns
+    /// whether to start a new round for counting, and whether the measurement is complete.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,

@@ -11,7 +11,7 @@ const RATE: Rate = Rate::from_mbit(80);
 const RTT: Duration = ms(50);
 const BDP: u64 = 500_000;
 
-/// A path that delivers one segment after the other, as fast as the sender paces or the path can.
+/// A path that delivers one segment after another, at the smaller of the sender's pacing rate and its own rate.
 struct Path {
     now: Instant,
     rate: Rate,
@@ -25,8 +25,8 @@ impl Path {
         Path { now: Instant::from_secs(1), rate: RATE, rtt: RTT, total: 0, app_limited: false }
     }
 
-    /// One round trip: a window's worth of ACKs in eight lumps, at the rate that window, pace and path
-    /// allow. What exceeds the path's own product waits in its queue.
+    /// One round trip: a window's worth of ACKs in eight batches, at the rate that window, pacing and path allow. Bytes
+    /// beyond the bandwidth-delay product wait in the queue.
     fn round(&mut self, bbr: &mut Bbr, lost: u64) {
         let window = bbr.window();
         let by_window = Rate::over(window, self.rtt);
@@ -66,7 +66,7 @@ fn controller() -> Bbr {
     Bbr::new(MSS, INITIAL, Instant::from_secs(1))
 }
 
-/// A controller that knows the path.
+/// A controller that has measured the path.
 fn settled(path: &mut Path) -> Bbr {
     let mut bbr = controller();
     path.rounds(&mut bbr, 30);
@@ -175,7 +175,7 @@ fn what_an_idle_application_delivers_does_not_shrink_the_model() {
 fn every_ten_seconds_the_queue_runs_empty_and_the_model_survives_it() {
     let mut path = Path::new();
     let mut bbr = settled(&mut path);
-    // The path has become longer, so that no sample is as small as before.
+    // The path has become longer, so no sample reaches the old minimum.
     path.rtt = ms(60);
     let (mut small, mut before) = (0, 0);
     let started = path.now;
@@ -265,7 +265,7 @@ fn what_proves_a_full_path_and_what_does_not() {
     assert!(proves(ms(52), BDP * 2, 0, much), "more was in flight than fits");
     assert!(proves(ms(52), BDP, 3_000, much), "some of it was lost");
     assert!(!proves(ms(60), BDP * 2, 3_000, 5_000), "of so little nothing follows");
-    // One small RTT in the round: the queue did not stand.
+    // One small RTT in the round shows that the queue was not standing.
     let mut evidence = RoundEvidence::default();
     for rtt in [ms(70), ms(51), ms(70)] {
         evidence.on_ack(&ack(Instant::ZERO, much, 0, rtt));

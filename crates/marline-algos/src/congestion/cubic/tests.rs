@@ -12,7 +12,7 @@ fn signal(cc: &mut Cubic, signal: CongestionSignal) {
 
 const LOSS: CongestionSignal = CongestionSignal::Loss { bytes_in_flight: 0 };
 
-/// A controller that lost at `segments` and has repaired it.
+/// A controller that has recovered from a loss at `segments`.
 fn after_loss_at(segments: u64) -> Cubic {
     let mut cc = Cubic::new(MSS, segments * SEGMENT, SlowStartKind::Classic);
     signal(&mut cc, LOSS);
@@ -40,7 +40,7 @@ fn the_cube_root_is_exact_to_the_last_bits() {
     assert_eq!(cube_root(27.0), 3.0);
 }
 
-/// A short path and a small window: Reno's estimate leads.
+/// With a short path and a small window, Reno's estimate is the larger.
 #[test]
 fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
     for (estimate, per_round) in [(RenoEstimate::Rfc9438, 1.0), (RenoEstimate::Linux, ALPHA)] {
@@ -58,7 +58,7 @@ fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
 
 #[test]
 fn growth_follows_the_closed_formula() {
-    // A long path, so that the cubic region is the relevant one throughout.
+    // A long path, so that the cubic region applies throughout.
     let mut cc = after_loss_at(1_000);
     assert_eq!(cc.window(), 700 * SEGMENT);
     let mut bulk = Bulk::new(100);
@@ -82,8 +82,7 @@ fn growth_follows_the_closed_formula() {
 fn on_a_short_path_it_is_as_fast_as_reno_of_the_same_fairness() {
     let mut cc = after_loss_at(20);
     let mut bulk = Bulk::new(10);
-    // Below the old window 0.53 segments a round trip, beyond it one. Cubic alone would stay below
-    // 20 for 2.5 s.
+    // Below the old window 0.53 segments per round trip, beyond it one. CUBIC alone would stay below 20 for 2.5 s.
     (0..12).for_each(|_| bulk.round(&mut cc));
     let early = segments(&cc);
     assert!((early - (14.0 + 12.0 * ALPHA)).abs() < 0.6, "{early}");
@@ -134,7 +133,7 @@ fn pauses_of_the_application_earn_no_growth() {
     for _ in 0..10 {
         a.round(&mut busy);
         b.round(&mut pausing);
-        // The application sends a little for 5 s, far from the window.
+        // The application sends a little for 5 s, far below the window.
         for _ in 0..50 {
             b.now += ms(100);
             let mut sample = ack(b.now, SEGMENT, 0, ms(100));
@@ -160,7 +159,7 @@ fn a_penalty_is_not_given_back_within_a_round_trip() {
 
 #[test]
 fn hystart_leaves_slow_start_when_the_queue_grows() {
-    // 100 segments fit the path; what is beyond waits in an endless queue, 1 ms a segment.
+    // 100 segments fit the path. The rest waits in an unlimited queue, 1 ms per segment.
     let run = |kind| {
         let mut cc = Cubic::new(MSS, 10 * SEGMENT, kind);
         let mut bulk = Bulk::new(100);

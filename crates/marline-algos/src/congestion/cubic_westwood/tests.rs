@@ -7,7 +7,7 @@ use crate::slow_start::SlowStartKind;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const ME: SubflowId = SubflowId(0);
 
-/// A path of 40 ms that delivers 100 segments in this time.
+/// A path of 40 ms that delivers 100 segments in that time.
 struct Path {
     cc: CubicWestwood,
     now: Instant,
@@ -17,7 +17,7 @@ impl Path {
     fn new() -> Path {
         let cc = CubicWestwood::new(MSS, 100 * u64::from(MSS), SlowStartKind::Classic);
         let mut path = Path { cc, now: Instant::from_secs(1) };
-        // Slow start ends at the first congestion; measured before.
+        // Slow start ends at the first congestion. The tests measure after that.
         path.round(MS(80), 0, false);
         path.signal(CongestionSignal::Loss { bytes_in_flight: 0 });
         path.signal(CongestionSignal::RecoveryDone);
@@ -27,7 +27,7 @@ impl Path {
         path
     }
 
-    /// A round trip that takes so long, in which so many segments are lost.
+    /// A round trip of this RTT, in which `lost` segments are lost.
     fn round(&mut self, rtt: Duration, lost: u64, in_recovery: bool) {
         for segment in 0..100 {
             self.now += rtt / 100;
@@ -50,7 +50,7 @@ impl Path {
         }
     }
 
-    /// One ACK, before which this much was in flight.
+    /// One ACK, with `in_flight` bytes in flight before it.
     fn round_in_flight(&mut self, rtt: Duration, in_flight: u64) {
         self.now += rtt;
         let min_rtt = Some(MS(40));
@@ -78,7 +78,7 @@ fn a_loss_without_a_queue_costs_nothing_and_one_with_a_queue_what_it_costs_cubic
     assert!(path.cc.window() >= before, "growth goes on");
     path.signal(CongestionSignal::RecoveryDone);
     assert!(!path.cc.holds_window_in_recovery());
-    // The round trip is twice as long as it needs to be: seven tenths, as CUBIC.
+    // The RTT is twice its minimum: the window falls to seven tenths, as with CUBIC.
     path.round(MS(80), 0, false);
     let before = path.cc.window() as f64;
     path.lose();
@@ -87,7 +87,7 @@ fn a_loss_without_a_queue_costs_nothing_and_one_with_a_queue_what_it_costs_cubic
     assert!((left - 0.7_f64.max(floor)).abs() < 0.02, "{left} of {before}, floor {floor}");
 }
 
-/// What is in flight fits on the path as fast as it was when the RTT was small: the RTT varies, nothing queues.
+/// The bytes in flight fit on the path at the rate it had when the RTT was small. So the RTT varies without a queue.
 #[test]
 fn a_round_trip_that_varies_is_no_queue() {
     let mut path = Path::new();
@@ -144,7 +144,7 @@ fn a_pause_costs_nothing_where_the_window_was_used() {
     path.now += Duration::from_secs(20);
     path.signal(CongestionSignal::Idle);
     assert_eq!(path.cc.window(), before);
-    // After five minutes it is unknown.
+    // After five minutes, the path is unknown.
     path.now += Duration::from_secs(400);
     path.signal(CongestionSignal::Idle);
     assert!(path.cc.window() <= 100 * u64::from(MSS));

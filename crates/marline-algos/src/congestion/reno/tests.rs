@@ -75,7 +75,7 @@ fn a_timeout_leaves_one_segment_and_repeated_ones_keep_ssthresh() {
     assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 5 * SEGMENT));
     signal(&mut cc, NEXT_RTO);
     assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 5 * SEGMENT));
-    // Slow start up to ssthresh, and not beyond it within one ACK.
+    // Slow start reaches ssthresh, and does not exceed it within one ACK.
     let now = Instant::from_secs(3);
     cc.on_ack(&ack(now, 20 * SEGMENT, 0, ms(10)), ME, &[]);
     assert_eq!(cc.window(), 6 * SEGMENT, "5 by slow start, 1 for the window's worth that was left");

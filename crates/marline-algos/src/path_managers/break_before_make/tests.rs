@@ -10,7 +10,7 @@ fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A phone on WiFi (address 1) with cellular (address 2) in reserve.
+/// A phone on WiFi (address 1), with cellular (address 2) as the backup.
 fn phone() -> Harness<BreakBeforeMake> {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
     let mut w = Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
@@ -31,7 +31,7 @@ fn id(slot: u8) -> SubflowId {
     SubflowId(slot)
 }
 
-/// WiFi's address pair becomes bad, and cellular is up.
+/// WiFi's address pair is bad, and cellular is in use.
 fn on_cellular() -> Harness<BreakBeforeMake> {
     let mut w = phone();
     w.views[0].health = DOUBTFUL;
@@ -106,7 +106,7 @@ fn silence_is_given_some_time() {
     assert_eq!(w.manager.next_timeout(), None, "it was nothing");
 }
 
-/// At the edge of a cell an ACK comes through now and then.
+/// At the edge of a cell, an ACK arrives now and then.
 #[test]
 fn what_is_heard_for_a_moment_has_not_recovered() {
     for (healthy_ms, opens_after_ms) in [(60, 100), (199, 100), (200, 150), (300, 150)] {
@@ -149,7 +149,7 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
     let (slept, actions) = w.fire();
     assert_eq!((slept, actions), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
     assert!(w.down(1).is_empty());
-    // And again, at once, though that subflow did not live long.
+    // It is opened again at once, although the subflow did not live long.
     w.views[0].health = DOUBTFUL;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
 }

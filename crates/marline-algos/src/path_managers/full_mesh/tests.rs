@@ -40,7 +40,7 @@ fn families_pins_flags_and_denied_joins_are_respected() {
     assert_eq!(w.event(PathEvent::Established), [open(3, 0, false), open(4, 0, true)]);
     let mut denied: Harness<FullMesh> = Harness::client(&all, "192.0.2.7:40000");
     denied.deny_join_id0 = true;
-    // The pin is not the initial address, so joining there was not forbidden.
+    // The pin is not the initial address, so joining it is allowed.
     assert_eq!(denied.event(PathEvent::Established), [open(3, 0, false)]);
 }
 
@@ -58,7 +58,7 @@ fn a_balancer_is_left_once_the_server_is_reached_without_it() {
     assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "said once");
     assert!(w.down(0).is_empty(), "and not opened again");
     assert_eq!(w.manager.next_timeout().map(|_| w.fire().1), Some(vec![]));
-    // Where joins are welcome everywhere, all stay.
+    // If joins are allowed everywhere, all subflows stay.
     let mut w = two_interfaces();
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     for (slot, action) in w.event(PathEvent::Established).into_iter().enumerate() {
@@ -78,7 +78,7 @@ fn two_pins_on_one_local_address_are_two_paths() {
     assert_eq!(w.manager.next_timeout(), None, "both are there");
 }
 
-/// WiFi has both families, the cellular network IPv4 alone, and the server both.
+/// WiFi supports both families, the cellular network only IPv4, and the server both.
 #[test]
 fn an_interface_has_a_subflow_by_one_family_until_that_fails() {
     let here = |id, address, link| LocalAddress { link, ..local(id, address) };
@@ -91,14 +91,14 @@ fn an_interface_has_a_subflow_by_one_family_until_that_fails() {
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(3, 255, false)], "not by WiFi's IPv4 as well");
     assert!(w.up(1, actions[0]).is_empty());
-    // WiFi has no IPv6 any more.
+    // WiFi loses IPv6.
     w.paths.remove(0);
     w.views.remove(0);
     w.local[0].up = false;
     assert_eq!(w.event(PathEvent::LocalDown(AddressId(1))), [open(2, 255, false)]);
 }
 
-/// Both networks have both families, but the second one's IPv6 leads nowhere.
+/// Both networks support both families, but the second one's IPv6 does not work.
 #[test]
 fn the_other_family_is_tried_where_the_first_fails() {
     let here = |id, address, link| LocalAddress { link, ..local(id, address) };
@@ -119,7 +119,7 @@ fn the_other_family_is_tried_where_the_first_fails() {
     assert_eq!(w.event(failed), [open(3, 255, false)]);
 }
 
-/// The server has IPv4 addresses alone, one of them announced, and the first is in front of a balancer.
+/// The server has only IPv4 addresses. One of them is announced, and the first belongs to a load balancer.
 #[test]
 fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix() {
     let prefix = marline_wire::Prefix64::WELL_KNOWN;
@@ -185,7 +185,7 @@ fn a_dead_subflow_is_rebuilt_and_a_stable_life_forgets_the_failures() {
     w.now += Duration::from_secs(10);
     assert!(w.down(1).is_empty());
     assert_eq!(w.fire(), (Duration::from_secs(1), vec![open(2, 0, false)]));
-    // A short life does not count as success.
+    // A short-lived subflow does not count as success.
     w.up(1, action);
     w.now += Duration::from_secs(9);
     w.down(1);
@@ -282,7 +282,7 @@ fn manual_does_nothing_by_itself() {
     assert!(w.accepts_join());
 }
 
-/// A translator may have forgotten its ports; others would pass.
+/// A NAT may have lost this translation. Other ports would get through.
 #[test]
 fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
     let only = [local(1, "192.0.2.7:0")];

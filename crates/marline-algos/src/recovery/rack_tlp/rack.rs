@@ -7,16 +7,16 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant, nanos};
 
-/// SACKed segments after which reordering is no longer assumed (unless it was seen before).
+/// Number of SACKed segments after which reordering is no longer assumed (unless it was seen before).
 const DUP_THRESH: usize = 3;
-/// Recoveries without DSACK after which the reordering window shrinks again.
+/// Number of recoveries without DSACK after which the reordering window is reset.
 const REO_WND_PERSIST: u32 = 16;
-/// The reordering window is at most this many quarters of the smallest RTT (and one SRTT).
+/// The reordering window is at most this many quarters of the smallest RTT, and at most one SRTT.
 const MAX_REO_WND_MULT: u32 = 255;
-/// Granularity of the timestamp option: an echo is older than a transmission only by more than this.
+/// Granularity of the timestamp option. Only an echo older than a transmission by more than this is significant.
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
-/// One transmission that is not known to have arrived.
+/// A transmission that is not known to have arrived.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Transmission {
     sent_at: Instant,
@@ -24,25 +24,25 @@ pub(super) struct Transmission {
     end: Ssn,
 }
 
-/// What RACK knows.
+/// State of RACK.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// Transmissions in the order they were made. Entries go stale when their segment is
-    /// delivered, lost or sent again; stale ones are dropped when they come to the front.
+    /// Transmissions in order. An entry becomes stale when its segment is delivered, lost or retransmitted. Stale
+    /// entries are dropped when they reach the front.
     pub(super) order: VecDeque<Transmission>,
-    /// The most recently sent segment that was delivered: when sent, and its end.
+    /// Send time and end of the most recently sent segment that was delivered.
     pub(super) newest_delivered: Option<(Instant, Ssn)>,
-    /// RTT of that transmission. (A word, where a duration is two: each idle subflow has one of these.)
+    /// RTT of that transmission. One word, where a `Duration` takes two, because each idle subflow has one.
     rtt_ns: u64,
-    /// Highest end delivered.
+    /// Highest sequence number delivered.
     fack: Ssn,
     pub(super) reordering_seen: bool,
     reo_wnd_mult: u32,
     reo_wnd_persist: u32,
-    /// DSACKs before this is acknowledged belong to a round that already widened the window; 0: there is none.
+    /// End of the current DSACK round, in which the window was already widened; 0 if there is none.
     dsack_round: Ssn,
     reorder_at: Option<Instant>,
-    /// Step 2 to the letter: the RTT is that of the segment looked at last.
+    /// Step 2 exactly as in the RFC: the RTT is that of the segment processed last.
     rtt_of_last: bool,
 }
 
@@ -64,7 +64,7 @@ impl Default for Rack {
 }
 
 impl Rack {
-    /// `rtt_of_last`: the RTT is that of the segment looked at last, as the RFC writes it.
+    /// Creates the state. With `rtt_of_last`, the RTT is that of the segment processed last, as in the RFC.
     pub(super) fn new(rtt_of_last: bool) -> Self {
         Rack { rtt_of_last, ..Rack::default() }
     }
@@ -77,14 +77,14 @@ impl Rack {
         self.reorder_at
     }
 
-    /// Step 0: remember when the segment was sent.
+    /// Step 0: records when the segment was sent.
     pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
         if self.order.capacity() == 0 {
             self.make_room_for_one();
         }
         self.order.push_back(Transmission { sent_at: cx.now, start: sent.start, end: sent.end });
-        // Stale entries behind a live one are bounded by a round trip's transmissions. Should that
-        // not hold, a fresh start costs less than a queue that grows.
+        // The number of stale entries behind a live one is bounded by one round trip's transmissions. If that does not
+        // hold, rebuilding the queue is cheaper than letting it grow.
         if self.order.len() > 4 * cx.board.len() + 64 {
             self.rebuild(cx);
         }
@@ -95,7 +95,7 @@ impl Rack {
         self.order.reserve_exact(1);
     }
 
-    /// Steps 1 to 4, apart from the minimum RTT, which the core keeps.
+    /// Steps 1 to 4, except for the minimum RTT, which the core maintains.
     pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) {
         let mut newest: Option<(Instant, Ssn)> = None;
         let mut last = None;
@@ -115,7 +115,7 @@ impl Rack {
         self.adapt_to_dsack(ack, cx);
     }
 
-    /// Step 3: a segment that was never retransmitted arrives below one that arrived before.
+    /// Step 3: detects reordering, when a segment that was never retransmitted arrives below one that arrived before.
     fn note_order(&mut self, segment: &DeliveredSegment) {
         if segment.end > self.fack {
             self.fack = segment.end;
@@ -124,8 +124,8 @@ impl Rack {
         }
     }
 
-    /// Step 4, first half: a DSACK says that a retransmission was needless, so wait longer; once
-    /// per round trip.
+    /// Step 4, first half: a DSACK means that a retransmission was unnecessary, so the window is widened once per round
+    /// trip.
     fn adapt_to_dsack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) {
         if ack.una >= self.dsack_round {
             self.dsack_round = Ssn(0);
@@ -137,7 +137,7 @@ impl Rack {
         }
     }
 
-    /// Step 4, on leaving recovery: sixteen recoveries without DSACK forget the reordering.
+    /// Step 4, at the end of recovery: after sixteen recoveries without DSACK, the widening is undone.
     pub(super) fn on_recovery_done(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {
@@ -145,7 +145,7 @@ impl Rack {
         }
     }
 
-    /// Step 4, second half: how long reordering may take to settle.
+    /// Step 4, second half: time allowed for reordering to settle.
     pub(super) fn reordering_window(&self, cx: &RecoveryContext<'_>) -> Duration {
         if !self.reordering_seen
             && (cx.phase != Phase::Open || cx.board.segments_sacked() >= DUP_THRESH)
@@ -157,8 +157,8 @@ impl Rack {
         window.min(cx.rtt.srtt().unwrap_or(window))
     }
 
-    /// Step 5: everything sent before the newest delivered transmission is lost once the
-    /// reordering window has passed. Sets the timer for the first segment whose time is to come.
+    /// Step 5: everything sent before the newest delivered transmission is lost once the reordering window has passed.
+    /// Sets the timer for the first segment that is not due yet.
     pub(super) fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
@@ -171,7 +171,7 @@ impl Rack {
         }
     }
 
-    /// Judges one transmission, the segments of a run one by one. Whether it is done with.
+    /// Judges one transmission; the segments of a run are judged one by one. Returns whether the entry is finished.
     fn judge(
         &mut self,
         sent: Transmission,
@@ -188,7 +188,7 @@ impl Rack {
                 lost.push(part.start);
                 continue;
             }
-            // One not to be judged yet, or whose time is to come; those before it are done with.
+            // Not to be judged yet, or not due yet. The segments before it are finished.
             if before_newest {
                 self.reorder_at = Some(due);
             }
@@ -200,7 +200,7 @@ impl Rack {
         true
     }
 
-    /// Section 6.3: after a timeout the first segment is lost, and all that are overdue.
+    /// Section 6.3: after a timeout, the first segment and all overdue ones are lost.
     pub(super) fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
         let patience = self.rtt() + self.reordering_window(cx);
@@ -212,7 +212,7 @@ impl Rack {
         }
     }
 
-    /// Makes the order of transmission anew from the scoreboard.
+    /// Rebuilds the order of transmission from the scoreboard.
     pub(super) fn rebuild(&mut self, cx: &RecoveryContext<'_>) {
         self.order.clear();
         self.order.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| Transmission {
@@ -224,12 +224,12 @@ impl Rack {
     }
 }
 
-/// Step 2's exception: the delivery of a retransmitted segment may be owed to the original. It is
-/// if the ACK echoes an older timestamp, or came sooner than the path allows. The echo speaks for
-/// what is acknowledged cumulatively only: a segment beyond a hole does not change what the receiver
-/// echoes (RFC 7323 section 4.3), so that every SACK of a repeat would look like the original's.
-/// Jitter brings answers a little sooner than the smallest round trip so far: a quarter is allowed,
-/// since to overlook the only answer to a probe costs a timeout, to believe a wrong one a repeat.
+/// Step 2's exception: a retransmitted segment may have been delivered by its original transmission. This is assumed if
+/// the ACK echoes an older timestamp or arrived faster than the path allows. The echo applies only to cumulatively
+/// acknowledged data, because a segment beyond a hole does not change what the receiver echoes (RFC 7323 section 4.3).
+/// Otherwise every SACK of a retransmission would look like the original's. Jitter can make answers slightly faster
+/// than the smallest RTT so far, so a quarter is allowed: overlooking the only answer to a probe costs a timeout,
+/// believing a wrong one costs only a retransmission.
 fn came_from_original(
     segment: &DeliveredSegment,
     ack: &AckSummary<'_>,
@@ -244,8 +244,8 @@ fn came_from_original(
     echo_is_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min * 3 / 4)
 }
 
-/// The parts of a transmission that are still under way because of it. Mostly one; several if it was
-/// split since, none if it was delivered, lost or sent again.
+/// The parts of a transmission that are still in flight because of it. Usually one; several if it was split since, none
+/// if it was delivered, lost or retransmitted.
 fn outstanding(
     board: &Scoreboard,
     sent: Transmission,

@@ -11,8 +11,7 @@ mod tlp;
 
 type Sender = sender::Sender<RackTlp>;
 
-/// A sender by the RFC's own probe rules, but for the peer's ACK delay, whose path has had this RTT
-/// for long.
+/// A sender that follows the RFC's own probe rules, except for the peer's ACK delay, on a path with this constant RTT.
 fn by_rfc(rtt_ms: u64) -> Sender {
     by_rule(PtoFormula::Rfc8985, rtt_ms)
 }

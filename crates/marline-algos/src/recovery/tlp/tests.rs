@@ -19,7 +19,7 @@ fn with_probes(probes: ProbeConfig) -> Box<dyn LossRecovery> {
     Box::new(RackTlp::new(probes))
 }
 
-/// Probe timeouts after a lone segment and after two, at an SRTT.
+/// Probe timeouts after one segment and after two, at this RTT.
 fn timeouts(formula: PtoFormula, rtt_ms: u64) -> (Duration, Duration) {
     let after = |segments| {
         let mut sender = Sender::with_recovery(with_rack(formula), rtt_ms);
@@ -41,7 +41,7 @@ fn each_formula_probes_when_its_source_says() {
         (PtoFormula::Linux, 3, ms(206), ms(8)),
         (PtoFormula::Rfc8985, 13, ms(226), ms(26)),
         (PtoFormula::NoAllowance, 13, ms(28), ms(28)),
-        // A quarter of a round trip, and what a lone ACK may take: here half a round trip, at most.
+        // A quarter of a round trip, and for a lone segment the allowance for its ACK, here half a round trip.
         (PtoFormula::Variation, 100, ms(165), ms(125)),
     ] {
         let found = timeouts(formula, rtt_ms);
@@ -94,7 +94,7 @@ fn the_drafts_second_probe_follows_the_first_and_no_third_does() {
     assert_eq!(sender.fire().1, TimeoutAction::SendProbe);
     sender.resend(4, SentKind::ProbeRepeat);
     assert_eq!(sender.timeout_in(), None, "now the retransmission timer");
-    // One answered probe is enough: what is outstanding then waits for the verdict.
+    // One answered probe is enough. The outstanding data then waits for the outcome.
     let mut answered = Sender::with_recovery(with_probes(probes), 13);
     answered.send(4);
     answered.fire();

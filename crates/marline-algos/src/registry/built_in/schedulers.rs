@@ -22,7 +22,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     add_degrees_of_redundancy(registry)
 }
 
-/// Each as a scheduler over `min-rtt`, and those that only add copies also as wrappers.
+/// Registers each as a scheduler on top of `min-rtt`. Those that only add copies are also wrappers.
 fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_copies::<WhenIdle>("redundant-idle", |_| ())?;
     registry.register_copies::<Tail>("burst-end", burst_end)?;

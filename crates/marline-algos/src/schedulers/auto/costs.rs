@@ -1,22 +1,22 @@
-//! Costs of a path in the judgement of [`Auto`](super::Auto): which paths are spared by new data, and what a copy must
-//! gain there beside the price of its bytes.
+//! Costs of a path in [`Auto`](super::Auto)'s decisions: which paths new data avoids, and what a copy there must gain
+//! in addition to the price of its bytes.
 //!
-//! *Problem.* A metered path, or one whose radio sleeps, is often the fastest for a single segment. To use it
-//! whenever it is would cost the most where it helps the least: beside a path that brings the data in time.
-//! Never to use it would leave a message on a path that just died.
+//! *Problem.* A metered path, or one whose radio sleeps, is often the fastest for a single segment. Using it whenever
+//! it is fastest would cost the most where it helps the least, beside a path that delivers the data in time. Never
+//! using it would leave a message on a path that has just died.
 //!
-//! *How.* Costs are counted in time, as everything else is ([`Terms`](marline_policy::Terms)). New data goes on
-//! such a path only if the cheaper ones would need longer for *all* that is unsent than it for a segment, by
-//! - `patience` where it is metered, and by the time that all of it takes at `metered_rate`: of two paths,
-//!   both fast enough, the metered one has nothing, and bulk goes there only beside one that is slower than this rate;
-//! - the share of `wake` that a packet costs there now: all of it where the radio sleeps, and next to nothing where it
-//!   was just used. Whoever has woken a radio goes on using it, and who stops lets it sleep.
+//! *How.* Costs are converted to time, like everything else ([`Terms`](marline_policy::Terms)). New data uses such a
+//! path only if the cheaper ones need more time for *all* unsent data than it needs for one segment, by
+//! - `patience` on a metered path, plus the time that all unsent data takes at `metered_rate`. So if both paths are
+//!   fast enough, the metered one carries nothing, and bulk data uses it only beside a path slower than this rate;
+//! - the share of `wake` that a packet costs there now: all of it if the radio sleeps, almost nothing if it was just
+//!   used. So a stream that has woken a radio keeps using it, and one that pauses lets it sleep.
 //!
-//! A copy has the same costs: on a path with a purse its price rises with that purse as well, and where it would wake a
-//! radio it must be expected to save the share of `wake` beside that. So what is late by a round trip or two wakes
-//! none: a path that does not answer falls silent soon, and then the radio is all there is. Such a path is not
-//! explored: what is known of it is old, and the first copy that is worth a wake-up makes it new. Without a limit
-//! (mode `redundant`) copies wake whatever there is, but a purse is still a purse: who is charged by the byte is so in
+//! A copy has the same costs. On a path with its own budget, the price also rises with that budget's spending. If the
+//! copy would wake a radio, it must also be expected to save the share of `wake`. So data that is late by a round trip
+//! or two does not wake a radio. A path that does not answer soon becomes silent, and then the radio is all there is.
+//! Such a path is not explored: what is known about it is old, and the first copy worth a wake-up updates it. Without a
+//! limit (mode `redundant`), copies wake any radio, but per-path budgets still apply, because bytes are charged for in
 //! every mode.
 //!
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
@@ -32,22 +32,22 @@ use super::{EXPLORE_AFTER, MOST_SPENT};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::{answer_by_answer, arrival, is_overdue, opens_soon};
 
-/// A metered path that carried nothing for so long is explored, as long as no more than this share of its purse is
-/// spent: the rest is for what is late.
+/// Idle time after which a metered path is explored, if at most this share of its own budget is spent. The rest is
+/// reserved for late data.
 const EXPLORE_METERED_AFTER: Duration = Duration::from_secs(3);
 const EXPLORE_PURSE: f32 = 0.5;
 
-/// Whether its use costs more than time.
+/// Whether using the path costs more than time.
 pub(super) fn is_dear(view: &SubflowView) -> bool {
     view.metered || view.wake_share > 0.0
 }
 
-/// What paths cost, by what is spent.
+/// Costs of paths, given what is spent.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Costs<'a>(pub(super) &'a Spending);
 
 impl Costs<'_> {
-    /// Paths of a class that new data spares, since cheaper ones bring it soon enough.
+    /// Paths of a class that new data avoids, because cheaper ones deliver it soon enough.
     pub(super) fn spared(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut spared = SubflowSet::EMPTY;
         if !cx.subflows.iter().any(is_dear) {
@@ -61,7 +61,7 @@ impl Costs<'_> {
         spared
     }
 
-    /// The path that spares this one, and when it has brought all that is unsent.
+    /// The cheaper path to use instead of this one, and when it will have delivered all unsent data.
     pub(super) fn stand_in<'a>(
         self,
         view: &SubflowView,
@@ -70,7 +70,7 @@ impl Costs<'_> {
     ) -> Option<(&'a SubflowView, Duration)> {
         let left = cx.written.since(cx.unsent.start);
         let arrives = careful_arrival(view, u64::from(view.mss).min(left), left);
-        // One of which nothing is known might be as fast as can be.
+        // An unknown path might be arbitrarily fast.
         let arrives = if arrives == Duration::MAX { Duration::ZERO } else { arrives };
         let (metered, awake) =
             (view.metered, |other: &SubflowView| view.wake_share - other.wake_share);
@@ -92,9 +92,9 @@ impl Costs<'_> {
         members(cx.subflows, class).filter(cheaper).filter_map(in_time).min_by_key(|(_, all)| *all)
     }
 
-    /// What a copy on this path has to gain; `None`: nothing is copied there.
+    /// What a copy on this path must gain; `None` if no copy is allowed there.
     pub(super) fn price_on(self, view: &SubflowView, class: Class) -> Option<Price> {
-        // Without a limit a copy is made even if nothing is expected of it.
+        // Without a limit, a copy is made even if no gain is expected.
         let common = if self.0.unlimited { -1.0 } else { price(self.0.spent) };
         let purse = self.purse(view, class).unwrap_or(0.0);
         if purse >= MOST_SPENT {
@@ -106,12 +106,12 @@ impl Costs<'_> {
         Some(Price { least, wake })
     }
 
-    /// Whether what is done on the chance that it helps may still be paid from the path's purse.
+    /// Whether the path's own budget still allows speculative copies.
     pub(super) fn purse_lasts(self, view: &SubflowView, class: Class, up_to: f32) -> bool {
         self.purse(view, class).is_none_or(|spent| spent < up_to)
     }
 
-    /// Of what an event has repeated elsewhere, what would go on a path that is to be spared is left out.
+    /// Drops the repeats requested by an event that would go on a path to be avoided.
     pub(super) fn leave_out_dear_repeats(
         self,
         actions: &mut Vec<SchedulerAction>,
@@ -130,27 +130,27 @@ impl Costs<'_> {
         actions.extract_if(from.., left_out).for_each(drop);
     }
 
-    /// Whether a path that holds up others may have its data repeated on this one.
+    /// Whether data of a blocking path may be repeated on this one.
     fn may_unblock(self, view: &SubflowView, class: Class) -> bool {
         let asleep = view.wake_share >= 1.0 && !self.0.unlimited;
         !asleep && self.purse_lasts(view, class, 1.0)
     }
 
-    /// Whether a path that has been unused for so long is explored by a copy.
+    /// Whether a path that has been idle for `unused` is explored by a copy.
     pub(super) fn explores(self, view: &SubflowView, class: Class, unused: Duration) -> bool {
         let spared = view.wake_share > 0.0 && !self.0.unlimited;
         let after = if view.metered { EXPLORE_METERED_AFTER } else { EXPLORE_AFTER };
         unused > after && !spared && self.purse_lasts(view, class, EXPLORE_PURSE)
     }
 
-    /// The share that is spent of the path's own purse. That of a backup counts where backups carry data.
+    /// Spent share of the path's own budget. A backup's budget counts only while backups carry data.
     fn purse(self, view: &SubflowView, class: Class) -> Option<f32> {
         let counts = view.metered || class == Class::Backup;
         if counts { self.0.purse(view.id) } else { None }
     }
 }
 
-/// When a path has brought all that is left, as nine of ten times, if something moves it or it has room.
+/// Time by which a path has delivered all remaining data, in nine out of ten cases, if it has room or will get it.
 fn brings_all(view: &SubflowView, left: u64, cx: &SchedulerContext<'_>) -> Option<Duration> {
     let moves =
         view.bytes_in_flight > 0 || matches!(view.eligibility, Eligibility::PacingLimited(_));
@@ -166,7 +166,7 @@ fn brings_all(view: &SubflowView, left: u64, cx: &SchedulerContext<'_>) -> Optio
     if !view.is_ready() && !opens_soon(view) {
         later += view.srtt.unwrap_or_default();
     }
-    // What did not answer for so long will not, as often as not, for as long again.
+    // A path that has not answered for this long will, in half of the cases, not answer for as long again.
     if is_overdue(view, cx.now) {
         later += view.overdue_at.map_or(Duration::ZERO, |at| cx.now.since(at));
     }

@@ -1,11 +1,10 @@
-//! Judgement of [`Auto`](super::Auto): the decision as a function of what is known, and of nothing else.
+//! Decisions of [`Auto`](super::Auto) as a pure function of its inputs.
 //!
-//! *Problem.* A decision that depends on what a scheduler remembers cannot be explained, or repeated, by what was
-//! known when it was made.
+//! *Problem.* A decision that depends on a scheduler's memory can be neither explained nor repeated from what was known
+//! when it was made.
 //!
-//! *How.* All that `auto` remembers of its past is what the budget has spent. So a [`Judge`] is that number, and
-//! decides by it and the context. It decides for the connection and for whoever recomputes a decision of before
-//! ([`reasons`](super::reasons)).
+//! *How.* The only memory of `auto` is what its budgets have spent. So a [`Judge`] consists of that and decides by it
+//! and the context. It makes decisions for the connection and recomputes earlier ones ([`reasons`](super::reasons)).
 
 use marline_policy::{
     DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, Spending, SubflowId,
@@ -22,31 +21,31 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, in_whole_windows};
 
-/// A decision, the rule that made it, and what was compared.
+/// A decision, the rule that made it, and what it compared.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) decision: Decision,
     pub(super) rule: Rule,
-    /// The path that data goes on, or should not go on.
+    /// The path that data is sent on, or must not be sent on.
     pub(super) path: Option<SubflowId>,
     /// The path that it was compared with.
     pub(super) other: Option<SubflowId>,
-    /// Time until new data is there on either.
+    /// Time until new data arrives on `path` and on `other`.
     pub(super) arrives: Option<Duration>,
     pub(super) other_arrives: Option<Duration>,
-    /// What a copy saves, in times that it takes itself.
+    /// Gain of a copy, in multiples of its own trip time.
     pub(super) gain: f32,
 }
 
 impl Verdict {
-    /// Without comparison.
+    /// A verdict without a comparison.
     const fn by(rule: Rule, decision: Decision) -> Self {
         let (path, other, arrives, other_arrives) = (None, None, None, None);
         Verdict { decision, rule, path, other, arrives, other_arrives, gain: 0.0 }
     }
 }
 
-/// Decides by what is spent of the budget.
+/// Decides, given what is spent of the budgets.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Judge<'a>(pub(super) &'a Spending);
 
@@ -55,7 +54,7 @@ impl<'a> Judge<'a> {
         Costs(self.0)
     }
 
-    /// The next data, and its path.
+    /// Chooses the next data and its path.
     pub(super) fn decide(self, cx: &SchedulerContext<'_>) -> Verdict {
         let Some(class) = classes::best_class(cx.subflows) else {
             return Verdict::by(Rule::NoPath, Decision::Wait);
@@ -71,7 +70,7 @@ impl<'a> Judge<'a> {
         let copy = self.next_copy(class, cx);
         match copy.decision {
             Decision::Wait => placed,
-            // That new data waits is what matters, not when copies are looked at again.
+            // Report that new data waits, not when copies are reconsidered.
             Decision::WaitUntil(_) if placed.rule != Rule::Nothing => {
                 Verdict { decision: copy.decision, ..placed }
             }
@@ -79,7 +78,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// New data: the subflow that brings it first, and how much of it that holds for.
+    /// Places new data: the subflow that delivers it first, and the amount for which that holds.
     fn place_new(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
         let candidates = || members(cx.subflows, class);
         if !class.is_fine() {
@@ -134,7 +133,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Data waits for a path that brings it soon enough, and spares this one, where a segment would take so long.
+    /// Lets data wait for a cheaper path that delivers it soon enough.
     fn for_spared(
         self,
         view: &SubflowView,
@@ -152,9 +151,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether data should rather wait than go on this path: for one that is full now and brings all of it sooner,
-    /// or because the faster ones would have to stop behind it. The rule that says so; the path that is waited for,
-    /// and when it has brought all.
+    /// Whether data should wait instead of using this path, either for a path that is full now and delivers all of it
+    /// sooner, or because it would block the faster ones. Returns the rule, the path waited for, and when that path
+    /// will have delivered everything.
     fn should_wait(
         self,
         view: &SubflowView,
@@ -171,7 +170,7 @@ impl<'a> Judge<'a> {
             .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
     }
 
-    /// The copy that saves the most time, if that is worth its bytes.
+    /// The copy that saves the most time, if it is worth its bytes.
     fn best_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         if self.0.spent >= MOST_SPENT {
             return None;
@@ -182,7 +181,7 @@ impl<'a> Judge<'a> {
                 let may = queue_is_empty(cx) && self.costs().purse_lasts(view, class, 1.0);
                 may.then(|| last_owed(view, price, cx)).flatten()
             })?;
-            // Of two that gain as much the cheaper one.
+            // If the gains are equal, prefer the cheaper path.
             let takes = || arrival_by(view, view.mss.into(), Quantile::P50);
             let price = if is_dear(view) { price.total(takes()?).max(0.0) } else { 0.0 };
             Some((copy.gain - price, copy))
@@ -194,8 +193,8 @@ impl<'a> Judge<'a> {
             .map(|(_, copy)| copy)
     }
 
-    /// A copy of the newest segment for a path that has not been used lately: what is known of it is old. It is made
-    /// whatever was spent, though it counts.
+    /// Copies the newest segment to a path that has not been used recently, because what is known about it is old. The
+    /// copy is made regardless of the budget, but counts as spent.
     fn explore(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
@@ -210,7 +209,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// A sum of the burst that is under way.
+    /// A repair of the current burst.
     fn repair(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
         let (path, other) = (Some(subflow), Some(other));
@@ -232,13 +231,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What only paths hold that have owed an answer for so long that a copy on this one is worth its price, and what the
-/// best of them gains.
+/// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the
+/// largest gain.
 fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
         let owed = Owed::oldest(other, cx.now);
-        // Where nothing is owed there is nothing to gain, which may be enough.
+        // Without an outstanding answer the gain is zero, which may be enough.
         let gain =
             owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.paid_gain(view, price));
         if let Some(gain) = gain {
@@ -271,8 +270,7 @@ fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Optio
     None
 }
 
-/// The last segment that this path did not carry, if a copy of it is worth its price: what was sent before it is worth
-/// less.
+/// The last segment that this path did not carry, if a copy of it is worth its price. Earlier segments are worth less.
 fn last_owed(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
     let mapping = last_undelivered(view.id, cx)?;
     let range = mapping.range.suffix(view.mss.into());
@@ -285,14 +283,14 @@ fn last_owed(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Opt
             least = Some((gain, other.id));
         }
     }
-    // What nobody carries any more is lost.
+    // Data that no path carries any more is lost.
     let gain = least.map_or(worth::MOST_TIMES, |(gain, _)| gain);
     let (path, other) = (Some(view.id), least.map(|(_, id)| id));
     let copy = Decision::Send { subflow: view.id, range };
     Some(Verdict { path, other, gain, ..Verdict::by(Rule::End, copy) })
 }
 
-/// The last data that the subflow did not carry and that no other has brought.
+/// The last data that the subflow did not carry and no other has delivered.
 fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
     let mut before = cx.written;
     for _ in 0..MOST_MAPPINGS {
@@ -305,7 +303,7 @@ fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping>
     None
 }
 
-/// Whether copies are made between the paths of this class: not onto a backup, unless backups are all there is.
+/// Whether copies between paths of this class are allowed: onto a backup only if there are only backups.
 fn may_copy(class: Class, cx: &SchedulerContext<'_>) -> bool {
     match class {
         Class::Backup => members(cx.subflows, class).nth(1).is_some(),

@@ -1,12 +1,12 @@
-//! Purses of paths: what copies may cost on a metered path and on a backup, counted for each by itself.
+//! Per-path budgets: what copies may cost on each metered or backup path.
 //!
-//! *Problem.* One budget for all copies says how many bytes are sent twice, and not where. A quarter of the stream is
+//! *Problem.* One budget for all copies limits how many bytes are sent twice, but not where. A quarter of the stream is
 //! little on a flat rate and much where bytes are charged for.
 //!
-//! *How.* Each path that is metered or a backup has a budget of its own beside the common one
-//! ([`BudgetConfig`], another share and another rate), over the same ten seconds: a share of all new
-//! data of the connection, wherever that went, so that the purse does not depend on what the path carries. The core
-//! counts what a path carried as copies, whoever asked for it ([`SubflowView::bytes_copied`]).
+//! *How.* Each metered or backup path has its own budget in addition to the common one ([`BudgetConfig`] with another
+//! share and rate), over the same ten seconds. The share refers to all new data of the connection, on any path, so that
+//! the budget does not depend on what the path itself carries. The core counts which bytes a path carried as copies,
+//! for any reason ([`SubflowView::bytes_copied`]).
 
 use marline_policy::{SchedulerContext, SubflowId, SubflowView};
 use marline_time::Instant;
@@ -18,21 +18,21 @@ use crate::budget::{Budget, BudgetConfig};
 struct Purse {
     of: SubflowId,
     budget: Budget,
-    /// Copies as of the last look.
+    /// Value of `bytes_copied` when last counted.
     copied: u32,
 }
 
-/// The purses of a connection's paths: at most one for each.
+/// The budgets of a connection's paths, at most one per path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Purses(Vec<Purse>);
 
-/// Whether a path has a purse.
+/// Whether a path has its own budget.
 fn has_one(view: &SubflowView) -> bool {
     view.metered || view.backup
 }
 
 impl Purses {
-    /// Counts `new` data of the connection and what was copied since this was last asked.
+    /// Counts `new` data of the connection and what was copied since the last call.
     pub(super) fn count(&mut self, new: u64, cx: &SchedulerContext<'_>) {
         if self.0.is_empty() && !cx.subflows.iter().any(has_one) {
             return;
@@ -43,7 +43,7 @@ impl Purses {
         }
     }
 
-    /// A repair goes on a path.
+    /// Counts a repair sent on a path.
     pub(super) fn on_repair(&mut self, now: Instant, on: SubflowId, bytes: u64) {
         if let Some(purse) = self.0.iter_mut().find(|purse| purse.of == on) {
             purse.budget.on_copy(now, bytes);
@@ -59,7 +59,7 @@ impl Purses {
         &mut self.0[at]
     }
 
-    /// The share that is spent of each.
+    /// Spent share of each budget.
     pub(super) fn spent(
         &mut self,
         now: Instant,
@@ -76,7 +76,7 @@ impl Purse {
         if new > 0 {
             self.budget.on_new(now, new);
         }
-        // Less than before: another subflow has the slot.
+        // A decrease means that another subflow now uses the slot.
         let more = match copied.wrapping_sub(self.copied) {
             more if more > u32::MAX / 2 => copied,
             more => more,
@@ -109,14 +109,14 @@ mod tests {
         purses.count(50_000, &stream.context(&plain));
         assert_eq!(spent(&mut purses), []);
         let metered = |copied| SubflowView { metered: true, bytes_copied: copied, ..view(1, 30) };
-        // What it carried before it had a purse is not in it.
+        // Copies made before the path had a budget do not count.
         let mut paths = [view(0, 20), metered(7_000), backup(view(2, 40))];
         purses.count(0, &stream.context(&paths));
         paths[1] = metered(9_000);
         purses.count(200_000, &stream.context(&paths));
-        // Ten kilobytes are free, a tenth of 200 kB is more: 2,000 bytes of 20,000, counted in units of 64.
+        // 10 kB are free, and a tenth of 200 kB is more: 2,000 bytes of 20,000, counted in units of 64.
         assert_eq!(spent(&mut purses), [(SubflowId(1), 0.1024), (SubflowId(2), 0.0)]);
-        // Another subflow in the slot, that carried 640 bytes.
+        // Another subflow in the slot that carried 640 bytes.
         paths[1] = metered(640);
         purses.count(0, &stream.context(&paths));
         assert_eq!(spent(&mut purses)[0], (SubflowId(1), 0.1344));

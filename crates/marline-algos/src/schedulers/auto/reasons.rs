@@ -1,7 +1,7 @@
-//! Reasons of [`Auto`]: its decisions with what they followed from, and its decisions computed again from that.
+//! Reasons of [`Auto`]: records decisions with their inputs, and recomputes decisions from these.
 //!
-//! [`answer`] is what both have in common: it decides by a context, be it the connection's or one that was
-//! recorded. Only what the budget has spent is handed in, since that is counted over many decisions.
+//! Both use [`answer`], which decides from a context, either the connection's or a recorded one. Only the spent budget
+//! is passed in, because it accumulates over many decisions.
 
 use marline_policy::{
     DataRange, Decision, Grounds, Inputs, Quantile, Question, Reason, Reinjection, Rule,
@@ -17,12 +17,12 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::arrival_by;
 use crate::schedulers::opportunistic::Opportunistic;
 
-/// A decision, what it says of further data, and why.
+/// A decision, further data that it covers, and why.
 type Answer = (Decision, Vec<DataRange>, Grounds);
 
 impl Auto {
-    /// What `auto` decides if it is asked this and knows this: the reason that it gave when it did. `None`: it would
-    /// not have had anything sent again.
+    /// Recomputes `auto`'s decision for a question and its recorded inputs. The result equals the recorded reason.
+    /// `None` if nothing would have been sent again.
     #[must_use]
     pub fn recompute(question: &Question, inputs: &Inputs) -> Option<Reason> {
         let answer = inputs.replay(|cx| answer(question, &inputs.spending, cx))?;
@@ -30,14 +30,14 @@ impl Auto {
     }
 }
 
-/// The answer to a question, with its reason.
+/// Answers a question and gives the reason.
 pub(super) fn of(question: Question, spending: &Spending, cx: &SchedulerContext<'_>) -> Reason {
     let (given, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
     let nothing = || (Decision::Wait, Vec::new(), Grounds::of(Rule::Nothing));
     reason(question, given.unwrap_or_else(nothing), inputs)
 }
 
-/// The reason of actions that an event led to, if one of them has data sent again.
+/// The reason of actions that an event caused, if one of them sends data again.
 pub(super) fn of_actions(
     event: SchedulerEvent,
     actions: &[SchedulerAction],
@@ -50,7 +50,7 @@ pub(super) fn of_actions(
         SchedulerEvent::SendBufferBlocked => Question::BufferBlocked,
         _ => return None,
     };
-    // What was done is told, and not what it is computed to be: they are the same, as whoever recomputes it finds.
+    // Records the actual actions, not the recomputed ones. Both are the same, as recomputing confirms.
     let (_, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
     Some(reason(question, (decision, also, unblocked(on, cx)), inputs))
@@ -60,8 +60,8 @@ fn reason(question: Question, (decision, also, grounds): Answer, inputs: Inputs)
     Reason { question, decision, also, grounds, inputs }
 }
 
-/// What is decided in this context. The questions about blocked data depend on nothing that was before, other than
-/// whether a path is slowed down for it, which is not a matter of where data goes.
+/// The decision in this context. Answers about blocked data do not depend on earlier events, except for whether a path
+/// is slowed down, which does not affect where data is sent.
 fn answer(question: &Question, spending: &Spending, cx: &SchedulerContext<'_>) -> Option<Answer> {
     let event = match question {
         Question::Next => {
@@ -82,7 +82,7 @@ fn answer(question: &Question, spending: &Spending, cx: &SchedulerContext<'_>) -
     Some((Decision::Send { subflow: on, range: first }, also, unblocked(on, cx)))
 }
 
-/// What actions have sent again: all on one path.
+/// The data that actions send again, all on one path.
 fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<DataRange>)> {
     let mut repeats = actions.iter().filter_map(|action| match action {
         SchedulerAction::Reinject { range, on } => Some((*on, *range)),
@@ -92,7 +92,7 @@ fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<Dat
     Some((on, first, repeats.map(|(_, range)| range).collect()))
 }
 
-/// Times that a verdict compared.
+/// The times that a verdict compared.
 fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) -> Grounds {
     let compared = Grounds {
         path: verdict.path,
@@ -131,7 +131,7 @@ fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) ->
     }
 }
 
-/// Where something that is to be repeated goes; or that it waits, and on which path it is already.
+/// Where data is sent again, or that it waits and which path already carries it.
 fn of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
     if let Some((path, _)) = decision.data() {
         return Grounds { path: Some(path), ..Grounds::of(Rule::Rescue) };
@@ -147,7 +147,7 @@ fn of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) 
     Grounds { path, ..Grounds::of(Rule::RescueWaits) }
 }
 
-/// A path repeats what another one holds up.
+/// One path repeats data that another one blocks.
 fn unblocked(on: SubflowId, cx: &SchedulerContext<'_>) -> Grounds {
     let holders = cx.mappings.oldest().map(|oldest| oldest.carried_by);
     let other = holders.and_then(|holders| holders.iter().find(|id| *id != on));

@@ -1,18 +1,20 @@
-//! Repairs of bursts in the default scheduler: sums of a burst's segments, where the peer can compute with them.
+//! Repairs of bursts in the default scheduler: sums over a burst's segments, if the peer supports them.
 //!
-//! *Problem.* Copies go from the end of a burst backwards, since a lost end is noticed last. A burst that is larger
-//! than what the budget pays for has no copies of its midst, and waits for a round trip where one segment of that is
-//! lost. A sum of all segments stands for whichever of them is missing (`docs/decisions/coding.md`).
+//! *Problem.* Copies start at the end of a burst and go backwards, because a lost end is detected last. A burst larger
+//! than the budget has no copies of its middle, and waits a round trip if one of those segments is lost. A sum of all
+//! segments can replace any one that is missing (`docs/decisions/coding.md`).
 //!
-//! *How.* Once a burst of [`LEAST_SEGMENTS`] to [`MOST_SEGMENTS`] is under way, [`SHARE_PERCENT`] of its segments,
-//! rounded up, are due as repairs of all of it, on the path with room that carried least of it; then come copies as
-//! ever, with what is left of the budget. A copy saves time where one segment is late, a repair where any one of its n
-//! is: it gains n times as much for as many bytes, up to what can be gained at all, and has the same price. Smaller
-//! bursts have no repairs, since the budget pays for copies of everything, which also help where a path dies. Nor have
-//! larger ones, whose time is what the windows take, and those of a budget without a limit.
+//! *How.* Once a burst of [`LEAST_SEGMENTS`] to [`MOST_SEGMENTS`] segments is in flight, repairs of the whole burst
+//! become due: [`SHARE_PERCENT`] of its segments, rounded up, on the path with room that carried least of it. Copies
+//! follow as usual, with the rest of the budget. A copy saves time if one segment is late, a repair if any one of its n
+//! segments is. So a repair gains n times as much for as many bytes, up to the largest possible gain, at the same
+//! price. Smaller bursts have no repairs, because the budget pays for copies of everything, which also help when a path
+//! dies. Larger bursts have none, because their time depends on the windows. With an unlimited budget there are none
+//! either.
 //!
-//! *Source.* As `coded`, whose repairs are 30 % and not beside copies. Which share of which bursts was chosen in the
-//! scenes of that scheduler (docs/research/auto.md): half as many repairs do as much beside copies.
+//! *Source.* Like `coded`, whose repairs are 30 % without copies beside them. The share and the burst sizes were chosen
+//! in the scenarios of that scheduler (docs/research/auto.md): beside copies, half as many repairs have the same
+//! effect.
 
 use marline_policy::{
     DataRange, Dsn, Quantile, RepairsDue, SchedulerContext, Spending, SubflowId, SubflowView,
@@ -25,22 +27,22 @@ use crate::schedulers::classes::{Class, best_class, members};
 use crate::schedulers::copies::queue_is_empty;
 use crate::schedulers::delivery::arrival_by;
 
-/// Segments of the smallest burst that has repairs.
+/// Smallest burst with repairs, in segments.
 const LEAST_SEGMENTS: u64 = 4;
-/// Segments of the largest.
+/// Largest burst with repairs, in segments.
 const MOST_SEGMENTS: u64 = 40;
 /// Repairs per hundred segments.
 const SHARE_PERCENT: u64 = 15;
 
-/// The repairs of a connection's bursts.
+/// Repairs for the bursts of a connection.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Repairs {
-    /// What is before has had its turn.
+    /// Data before this has been considered.
     covered: Dsn,
 }
 
 impl Repairs {
-    /// Has repairs be due once a burst is under way, and forgets those of what has arrived.
+    /// Schedules repairs once a burst is in flight, and drops those for data that has arrived.
     pub(super) fn plan(&mut self, cx: &SchedulerContext<'_>, due: &mut Option<RepairsDue>) {
         if !cx.repairs || cx.subflows.len() < 2 {
             *due = None;
@@ -71,14 +73,14 @@ fn longest_segment(cx: &SchedulerContext<'_>) -> Option<u64> {
     members(cx.subflows, class).map(|view| u64::from(view.mss.max(1))).max()
 }
 
-/// A repair that is due and worth its bytes: on which path, of what, beside which other path, and what it gains.
+/// A due repair that is worth its bytes: its path, its data, the other path involved, and its gain.
 pub(super) fn next(
     spending: &Spending,
     class: Class,
     cx: &SchedulerContext<'_>,
 ) -> Option<(SubflowId, DataRange, SubflowId, f32)> {
     let due = spending.repairs_due.filter(|due| due.count > 0 && cx.repairs)?;
-    // Without a limit everything is copied.
+    // With an unlimited budget, everything is copied.
     if spending.unlimited || spending.spent >= 1.0 {
         return None;
     }
@@ -103,7 +105,7 @@ pub(super) fn next(
     (gain > price.total(takes)).then_some((view.id, range, other, gain))
 }
 
-/// How much of a range a subflow carried.
+/// Number of bytes of a range that a subflow carried.
 fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MOST_MAPPINGS {
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
     use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
-    /// Sends all of a stream on the first path, and returns what else goes where, until nothing does.
+    /// Sends a whole stream on the first path and returns what is sent in addition, until nothing more is.
     fn beside(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
         let last_sent_at = Instant::from_millis(995);
         let forecast = |p50, p99| marline_policy::Forecast::of([p50, p50, p99].map(ms), 1.0, None);
@@ -166,7 +168,7 @@ mod tests {
     fn a_burst_has_a_share_of_its_segments_as_repairs_and_then_copies() {
         let sent = beside(&mut Auto::default(), &mut burst(20, true));
         assert_eq!(sent[..4], [(true, 1), (true, 1), (true, 1), (false, 1)]);
-        // Once, and not for what is small or large, nor where the peer cannot compute.
+        // Only once, and not for small or large bursts or without the peer's support.
         assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 3);
         for (segments, repairs) in [(3, true), (41, true), (20, false)] {
             let sent = beside(&mut Auto::default(), &mut burst(segments, repairs));
@@ -179,7 +181,7 @@ mod tests {
         let rate = marline_time::Rate::from_bytes_per_s(250);
         let budget = BudgetConfig { share: 0.0, rate };
         let mut auto = Auto::new(AutoConfig { budget, ..AutoConfig::default() });
-        // Of six repairs of a thousand bytes three are paid for, as of copies.
+        // Three of six repairs of 1,000 bytes are paid for, as with copies.
         let sent = beside(&mut auto, &mut burst(40, true));
         assert_eq!(sent, [(true, 1); 3]);
         let unlimited = AutoConfig { budget: BudgetConfig::UNLIMITED, ..AutoConfig::default() };

@@ -5,14 +5,14 @@ use marline_time::{Instant, Rate};
 
 use super::*;
 
-/// A path that answers after so many ms and carries 8 Mbit/s: 1,000 bytes a millisecond.
+/// A path with this answer time and 8 Mbit/s, which is 1,000 bytes per millisecond.
 fn path(id: u8, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
     let forecast = Forecast::of([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
     SubflowView { forecast, delivery_rate: rate, ..view(id, answer_ms) }
 }
 
-/// The same with so many episodes of trouble a second.
+/// The same path with `troubles` episodes of trouble per second.
 fn risky(view: SubflowView, troubles: f32) -> SubflowView {
     let answer = |quantile| view.forecast.answer(quantile).unwrap();
     let answers = [answer(Quantile::P50), answer(Quantile::P90), answer(Quantile::P99)];
@@ -27,7 +27,7 @@ fn next(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> Decision {
     auto.next_send(&stream.context(paths))
 }
 
-/// Nothing may be copied.
+/// A scheduler without a budget for copies.
 fn without_copies() -> Auto {
     let budget = BudgetConfig { share: 0.0, rate: Rate::ZERO };
     Auto::new(AutoConfig { budget, ..AutoConfig::default() })
@@ -42,7 +42,7 @@ fn run(id: u8, start: u64, end: u64) -> Decision {
 fn a_burst_is_split_where_the_other_path_is_as_early() {
     let (mut auto, mut stream) = (without_copies(), Stream::new(50_000));
     let mut paths = [path(0, 20), path(1, 40)];
-    // Half of the round trip is the way back: 10 and 20 ms. Ten milliseconds carry 10,000 bytes.
+    // Half of the round trip is the way back: 10 and 20 ms. In ten milliseconds, 10,000 bytes are delivered.
     assert_eq!(next(&mut auto, &stream, &paths), run(0, 0, 10_000));
     stream.apply(SubflowId(0), marline_testkit::views::range(0, 10_000));
     paths[0].forecast = paths[0].forecast.busy_for(ms(11));
@@ -57,7 +57,8 @@ fn a_full_path_that_brings_all_of_it_sooner_is_waited_for() {
     let (mut auto, stream) = (without_copies(), Stream::new(2_000));
     let busy = SubflowView { bytes_in_flight: 1_000, ..full(path(0, 20)) };
     assert_eq!(next(&mut auto, &stream, &[busy, path(1, 200)]), Decision::Wait);
-    // More than it brings in that time does not wait, nor does anything for a path that nothing will wake.
+    // More data than the path delivers in that time does not wait. Nor does any data wait for a path on which nothing
+    // is in flight.
     let much = Stream::new(400_000);
     assert!(next(&mut auto, &much, &[busy, path(1, 200)]).data().is_some());
     let stuck = SubflowView { bytes_in_flight: 0, ..busy };

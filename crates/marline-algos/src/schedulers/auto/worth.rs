@@ -1,18 +1,16 @@
-//! Worth of a copy: how much earlier it would be there than the original, and what that may cost now.
+//! Worth of a copy: how much earlier it would arrive than the original, and what that may cost now.
 //!
-//! *Problem.* A copy that arrives after the original was for nothing, and one that arrives a
-//! millisecond before it nearly so. Which copies are worth their bytes can not be said by the state
-//! of a path alone: behind a path that is late by a second every copy is, in front of one that
-//! answers steadily none is, and in between it depends on both paths.
+//! *Problem.* A copy that arrives after the original is useless, and one that arrives a millisecond before it almost
+//! so. Which copies are worth their bytes does not follow from the state of one path alone. If the original's path is a
+//! second late, every copy is worth it. If that path answers steadily, none is. In between it depends on both paths.
 //!
-//! *How.* The forecast of the path that carries the original says how likely it is that the answer
-//! is still out after any time, given how long it has been waited for; the other path's forecast says when a
-//! copy would arrive. [`Owed::gain`] is the time that the copy is expected to save, in times that the
-//! copy itself takes, counted up to [`MOST_TIMES`]: nothing for a copy that comes second, half for one behind a path
-//! that is as likely as not to take twice as long. [`price`] is the least gain that is paid for, which grows
-//! with what the budget has spent.
+//! *How.* The forecast of the original's path gives the probability that the answer is still outstanding at any later
+//! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy. [`Owed::gain`]
+//! is the time that the copy is expected to save, in multiples of its own trip time and limited to [`MOST_TIMES`]. It
+//! is zero for a copy that arrives second, and one half if the original is equally likely to take twice as long.
+//! [`price`] is the smallest gain worth paying for, which grows with the spent share of the budget.
 //!
-//! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat; this is the same
+//! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat. This is the same
 //! without a threshold. Ours: the gain per byte, and a price that depends on the budget.
 
 use marline_policy::{Quantile, SubflowView};
@@ -20,33 +18,33 @@ use marline_time::{Duration, Instant};
 
 use crate::schedulers::delivery::{arrival_by, way_back};
 
-/// Times of the copy's own way at which the original is asked about, and what each stands for.
+/// Multiples of the copy's trip time at which the original's probability is evaluated, and the weight of each.
 const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
-/// The largest gain: that of a copy of what is not coming.
+/// Largest gain: that of a copy of lost data.
 pub(super) const MOST_TIMES: f32 = 1.5;
-/// Multiples of the cost of a wake-up at which is asked what a copy saves.
+/// Multiples of the cost of a wake-up at which a copy's saving is evaluated.
 const WAKE_TIMES: [u32; 3] = [1, 2, 4];
-/// The price where the budget is spent, and the largest there is, close to [`MOST_TIMES`].
+/// The price when the budget is spent, and the largest price, close to [`MOST_TIMES`].
 const PRICE_OF_LAST: f32 = 0.2;
 const MOST_PRICE: f32 = 1.2;
 
-/// Least gain that is paid for where this share of the budget is spent.
+/// Smallest gain worth paying for when this share of the budget is spent.
 pub(super) fn price(spent: f32) -> f32 {
     let squared = spent * spent;
     (PRICE_OF_LAST * squared * squared * spent).min(MOST_PRICE)
 }
 
-/// What a copy has to gain.
+/// What a copy must gain.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Price {
-    /// For its bytes, in times that it takes itself.
+    /// For its bytes, in multiples of its own trip time.
     pub(super) least: f32,
     /// For waking a radio.
     pub(super) wake: Duration,
 }
 
 impl Price {
-    /// All of it, for a copy that takes so long.
+    /// Total price of a copy with this trip time.
     pub(super) fn total(&self, takes: Duration) -> f32 {
         if self.wake.is_zero() {
             return self.least;
@@ -55,25 +53,25 @@ impl Price {
     }
 }
 
-/// An answer that a path owes.
+/// An outstanding answer of a path.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Owed<'a> {
     path: &'a SubflowView,
-    /// What the path had to do before, counted from now; zero: it is through with it.
+    /// Remaining time, from now, until the path has finished earlier data; zero if it has.
     ahead: Duration,
-    /// How long ago it was.
+    /// How long ago the path finished it.
     waited: Duration,
 }
 
 impl<'a> Owed<'a> {
-    /// For the oldest segment that is on its way; `None`: there is none, or its time has not begun.
+    /// For the oldest segment in flight; `None` if there is none or its time has not started.
     pub(super) fn oldest(path: &'a SubflowView, now: Instant) -> Option<Self> {
         let p99 = path.forecast.answer(Quantile::P99)?;
         let waited = (now + p99).since(path.overdue_at?);
         (!waited.is_zero()).then_some(Owed { path, ahead: Duration::ZERO, waited })
     }
 
-    /// For what so many bytes were sent behind.
+    /// For data with `bytes` sent behind it.
     pub(super) fn before_last(path: &'a SubflowView, bytes: u64, now: Instant) -> Self {
         let (queued, passing) = (path.forecast.queued(), path.forecast.passing(bytes));
         let since_last = match queued {
@@ -87,7 +85,7 @@ impl<'a> Owed<'a> {
         }
     }
 
-    /// Time that a copy which leaves now on `other` is expected to save, in times that it takes itself: 0 to
+    /// Time that a copy sent on `other` now is expected to save, in multiples of its own trip time: 0 to
     /// [`MOST_TIMES`].
     pub(super) fn gain(&self, other: &SubflowView) -> f32 {
         let takes = arrival_by(other, other.mss.into(), Quantile::P50);
@@ -97,7 +95,7 @@ impl<'a> Owed<'a> {
         TIMES.into_iter().map(gain).sum()
     }
 
-    /// The same gain if it is paid for: more than the price, and than what it costs to wake the radio.
+    /// The same gain if it exceeds the price and the cost of waking the radio; otherwise `None`.
     pub(super) fn paid_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
         let gain = self.gain(other);
         if price.wake.is_zero() {
@@ -108,8 +106,8 @@ impl<'a> Owed<'a> {
         (gain > price.total(takes)).then_some(gain)
     }
 
-    /// Time that a copy is expected to save at least, where savings are long beside its own way: each of some
-    /// multiples of `wake`, times the chance that it saves so much.
+    /// Lower bound for the time that a copy is expected to save, when savings are long relative to its own trip time:
+    /// the largest product of a multiple of `wake` and the probability of saving that much.
     fn long_gain(&self, wake: Duration, takes: Duration) -> f32 {
         let still_owed = self.still_owed();
         let in_takes = |time: Duration| time.as_secs_f32() / takes.as_secs_f32().max(1e-6);
@@ -120,25 +118,25 @@ impl<'a> Owed<'a> {
         WAKE_TIMES.into_iter().map(saves).fold(0.0, f32::max)
     }
 
-    /// The chance that what was waited for so long has not come yet.
+    /// Probability that data awaited for this long has not arrived yet.
     fn still_owed(&self) -> f32 {
         self.path.forecast.chance_later(self.waited).max(f32::MIN_POSITIVE)
     }
 
-    /// The chance that the original is not there after this time.
+    /// Probability that the original has not arrived by then.
     fn chance_after(&self, time: Duration, still_owed: f32) -> f32 {
         let Some(within) = (time + way_back(self.path)).checked_sub(self.ahead) else { return 1.0 };
         let later = self.path.forecast.chance_later(self.waited + within);
         (later / still_owed).min(1.0)
     }
 
-    /// Time until it is there by this quantile; zero: it should be there. `None` where nothing is known.
+    /// Time until the data arrives at this quantile; zero if it should have arrived. `None` if nothing is known.
     pub(super) fn due_in(&self, quantile: Quantile) -> Option<Duration> {
         let answer = self.path.forecast.answer(quantile)?;
         Some((self.ahead + answer).saturating_sub(self.waited))
     }
 
-    /// When to look again: after the next quantile of the answer that it is not there by.
+    /// When to evaluate again: at the next quantile of the answer.
     pub(super) fn look_again_at(&self, now: Instant) -> Option<Instant> {
         let answer = |quantile| self.path.forecast.answer(quantile);
         let p99 = answer(Quantile::P99)?;
@@ -169,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The gain of a copy on a path of 20 ms, so many ms after the original left.
+    /// Gain of a copy on a path of 20 ms, `after_ms` after the original was sent.
     fn gain(path: &SubflowView, after_ms: u64) -> f32 {
         let now = path.last_sent_at + ms(after_ms);
         Owed::before_last(path, 0, now).gain(&self::path([20, 20, 25], 0.0))

@@ -6,8 +6,8 @@ use super::*;
 
 const GAP: Duration = ms(100);
 
-/// A message of 100 bytes every 100 ms on paths with RTTs of 50 and 80 ms; each is answered before
-/// the next unless told otherwise.
+/// A message of 100 bytes every 100 ms on paths with RTTs of 50 and 80 ms. By default, each is answered before the
+/// next.
 struct Setup {
     scheduler: AutoRedundant,
     stream: Stream,
@@ -22,7 +22,7 @@ impl Setup {
         Setup { scheduler, stream, views, now: Instant::from_secs(1) }
     }
 
-    /// One that has earned trust.
+    /// A setup with a trusted path.
     fn trusted() -> Self {
         let mut setup = Setup::new(AutoRedundantConfig::default());
         let paths = (0..100).map(|_| setup.message()).last();
@@ -50,7 +50,7 @@ impl Setup {
         self.stream.ack(self.stream.written);
     }
 
-    /// A message and its answer; on how many paths it went at once.
+    /// Sends a message and its answer. Returns the number of paths used at once.
     fn message(&mut self) -> usize {
         self.now += GAP / 2;
         self.answer();
@@ -63,13 +63,13 @@ impl Setup {
         self.scheduler.on_event(event, &context, &mut Vec::new());
     }
 
-    /// So many episodes of trouble a second are forecast for a path.
+    /// Sets the forecast number of episodes of trouble per second for a path.
     fn troubled(&mut self, id: usize, troubles: f32) {
         let answer = self.views[id].srtt.unwrap();
         self.views[id].forecast = Forecast::of([answer; 3], troubles, None);
     }
 
-    /// Messages until one goes on one path alone.
+    /// Number of messages until one is sent on a single path.
     fn copied(&mut self) -> usize {
         (0..1_000).take_while(|_| self.message() == 2).count()
     }
@@ -78,7 +78,7 @@ impl Setup {
 #[test]
 fn a_new_connection_is_redundant_until_its_paths_are_known_for_a_while() {
     let mut setup = Setup::new(AutoRedundantConfig::default());
-    // Two seconds.
+    // Two seconds of messages.
     assert_eq!(setup.copied(), 20);
     setup.views[0].forecast = Forecast::default();
     assert_eq!(setup.message(), 2, "nothing is known of it");
@@ -87,14 +87,14 @@ fn a_new_connection_is_redundant_until_its_paths_are_known_for_a_while() {
 #[test]
 fn copies_are_made_at_once_while_trouble_is_likely_before_the_answer() {
     let mut setup = Setup::trusted();
-    // A message is exposed for the 100 ms since the one before: 0.5 %, 5 %, and 0.8 %.
+    // A message is exposed for the 100 ms since the previous one: 0.5 %, 5 %, and 0.8 %.
     setup.troubled(0, 0.05);
     assert_eq!(setup.message(), 1);
     setup.troubled(0, 0.5);
     assert_eq!(setup.message(), 2);
     setup.troubled(0, 0.08);
     assert_eq!(setup.message(), 1);
-    // On a longer path that is more.
+    // On a longer path, the exposure is longer.
     setup.views[0].srtt = Some(ms(150));
     setup.views[1].srtt = Some(ms(180));
     setup.troubled(0, 0.08);
@@ -126,7 +126,7 @@ fn the_risk_is_that_of_the_path_that_carries() {
     let mut setup = Setup::trusted();
     setup.troubled(1, 5.0);
     assert_eq!(setup.message(), 1, "the other path's trouble is none of this message's");
-    // A path that comes anew has no history.
+    // A path that comes up again has no history.
     setup.event(SchedulerEvent::SubflowDown(SubflowId(0)));
     setup.event(SchedulerEvent::SubflowUp(SubflowId(0)));
     assert_eq!(setup.message(), 2);

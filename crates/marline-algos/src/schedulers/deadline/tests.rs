@@ -3,7 +3,7 @@ use marline_testkit::views::{Stream, ms, send, view};
 
 use super::*;
 
-/// A path whose answers take so long: half of them, nine in ten, 99 in 100.
+/// A path with these answer times at the 50th, 90th and 99th percentile.
 fn path(id: u8, answers_ms: [u64; 3]) -> SubflowView {
     let forecast = Forecast::of(answers_ms.map(ms), 0.0, None);
     SubflowView { forecast, ..view(id, answers_ms[0]) }
@@ -13,7 +13,7 @@ fn deadline(within_ms: u64) -> Deadline {
     Deadline::new(DeadlineConfig { within: ms(within_ms), ..DeadlineConfig::default() })
 }
 
-/// What is decided after a message of 100 bytes went on the fast path, now and at a later time.
+/// The decisions now and at a later time, after a message of 100 bytes was sent on the fast path.
 fn after_message(within_ms: u64, views: &[SubflowView], later_ms: u64) -> [Decision; 2] {
     let (mut scheduler, mut stream) = (deadline(within_ms), Stream::new(100));
     let first = scheduler.next_send(&stream.context(views));

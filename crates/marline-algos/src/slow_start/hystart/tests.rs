@@ -19,7 +19,7 @@ impl Rounds {
         let (mut bytes, mut leave) = (0, false);
         for _ in 0..samples {
             self.total += u64::from(MSS);
-            // What is in flight at a round's end is the next round.
+            // The bytes in flight at the end of a round are the next round.
             let first = u64::from(self.total == u64::from(MSS));
             let in_flight = (samples - first) * u64::from(MSS);
             let mut sample = ack(Instant::ZERO, u64::from(MSS), in_flight, ms(rtt_ms));
@@ -47,11 +47,11 @@ fn a_rise_of_an_eighth_slows_growth_then_ends_slow_start_after_five_rounds() {
     rounds.round(16, 80);
     rounds.round(16, 80);
     assert_eq!(rounds.round(16, 89), (16_000, false), "9 ms of 80 is less than an eighth");
-    // 89 + 11.125 is the threshold now. The eighth sample of the round judges it.
+    // The threshold is now 89 + 11.125. The eighth sample of the round is judged.
     let (bytes, leave) = rounds.round(16, 101);
     assert!(rounds.hystart.in_css());
     assert_eq!((bytes, leave), (7_000 + 9 * 250, false));
-    // That round was the first of five.
+    // That was the first of five rounds.
     for _ in 0..3 {
         assert_eq!(rounds.round(16, 101), (4_000, false));
     }

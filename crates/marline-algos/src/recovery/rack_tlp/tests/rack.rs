@@ -1,6 +1,6 @@
 use super::*;
 
-/// One segment per millisecond, then the round trip's rest.
+/// Sends one segment per millisecond, then waits for the rest of the round trip.
 fn spaced(sender: &mut Sender, segments: u64) {
     for _ in 0..segments {
         sender.send(1);
@@ -81,11 +81,11 @@ fn a_delivery_owed_to_the_original_teaches_nothing() {
     let resent_at = s.now;
     s.send(3);
     s.wait(10);
-    // 10 ms after the retransmission: faster than the path. It was the original.
+    // 10 ms after the retransmission is faster than the path allows, so the original was delivered.
     let (lost, _) = s.ack(5, &[]);
     assert!(lost.is_empty());
     assert_eq!(s.recovery.rack.newest_delivered.map(|n| n.0 < resent_at), Some(true));
-    // The same by timestamps, where time alone would not tell.
+    // The same with timestamps, where time alone would not be sufficient.
     let mut t = by_rfc(100);
     spaced(&mut t, 4);
     t.ack(1, &[2, 3, 4]);

@@ -97,7 +97,7 @@ fn a_dsack_or_a_plain_duplicate_says_that_both_arrived() {
     s.ack_with(3, &[], both);
     s.send(1);
     assert!(!s.ack(4, &[]).1.probe_repaired_loss);
-    // The DSACK may come with the ACK that covers the probe.
+    // The DSACK may arrive with the ACK that covers the probe.
     let mut at_once = probed_by_repetition();
     at_once.ack_with(3, &[], both);
     at_once.send(1);
@@ -156,9 +156,9 @@ fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
             s.recovery.next_timeout().expect("a probe").since(s.now)
         })
     };
-    // A steady path of 100 ms: a quarter of a round trip more, and for a lone segment half a one.
+    // A constant RTT of 100 ms: a quarter of a round trip more, and half a round trip for a lone segment.
     assert_eq!(timeouts(PtoFormula::Variation, &[100]), [ms(165), ms(125)]);
-    // One that jitters wildly: the RFC's two round trips.
+    // With large jitter: the RFC's two round trips.
     let wild = [20, 180, 20, 180, 20, 180, 20, 180];
     let eager = timeouts(PtoFormula::Variation, &wild);
     assert_eq!(eager, timeouts(PtoFormula::Rfc8985, &wild));
@@ -190,10 +190,10 @@ fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
         }
         left
     };
-    // After four of them; before that 40 ms are allowed.
+    // The lone ACKs are believed after four of them; before that, 40 ms are allowed.
     assert_eq!(probe_after(0, 1), ms(165));
     assert_eq!(probe_after(0, 4), ms(125));
-    // One is late: as much is allowed at once, and less from time to time.
+    // One is late: its delay is allowed at once, and decays over time.
     assert_eq!(probe_after(10, 2), ms(135));
     assert_eq!(probe_after(0, 400), ms(125));
 }

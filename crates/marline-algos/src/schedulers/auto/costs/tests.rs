@@ -10,7 +10,7 @@ use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 const WIFI: SubflowId = SubflowId(0);
 const LTE: SubflowId = SubflowId(1);
 
-/// A path that answers after so many ms and carries 8 Mbit/s, used a moment ago.
+/// A path with this answer time and 8 Mbit/s that was used a moment ago.
 fn path(id: SubflowId, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
     let forecast = Forecast::of([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
@@ -26,7 +26,7 @@ fn asleep(view: SubflowView) -> SubflowView {
     SubflowView { wake_share: 1.0, last_sent_at: Instant::ZERO, ..view }
 }
 
-/// Silent for so many ms beyond the p99, with something on its way.
+/// Overdue by `since_ms` beyond the p99, with data in flight.
 fn overdue(view: SubflowView, since_ms: u64) -> SubflowView {
     let overdue_at = Some(Instant::from_millis(1_000 - since_ms));
     SubflowView { overdue_at, bytes_in_flight: 1_000, ..view }
@@ -40,7 +40,7 @@ fn decide(spending: &Spending, stream: &Stream, paths: &[SubflowView]) -> Verdic
     Judge(spending).decide(&stream.context(paths))
 }
 
-/// Where new data goes, and by which rule.
+/// The path chosen for new data, and the rule.
 fn placed(bytes: u64, paths: &[SubflowView]) -> (Option<SubflowId>, Rule) {
     let verdict = decide(&spending(), &Stream::new(bytes), paths);
     (verdict.decision.data().map(|(id, _)| id), verdict.rule)
@@ -49,12 +49,12 @@ fn placed(bytes: u64, paths: &[SubflowView]) -> (Option<SubflowId>, Rule) {
 #[test]
 fn a_metered_path_has_new_data_only_where_no_other_brings_it_soon_enough() {
     let lte = metered(path(LTE, 20));
-    // It would be there 40 ms earlier.
+    // It would arrive 40 ms earlier.
     assert_eq!(placed(300, &[path(WIFI, 100), lte]), (Some(WIFI), Rule::Spared));
     assert_eq!(placed(300, &[path(WIFI, 15), lte]), (Some(WIFI), Rule::First));
-    // Half of 300 ms less half of 20 ms are more than the patience.
+    // Half of 300 ms minus half of 20 ms exceeds the patience.
     assert_eq!(placed(300, &[path(WIFI, 300), lte]), (Some(LTE), Rule::First));
-    // A path that is full is waited for, as long as it is heard of.
+    // Data waits for a full path while it answers.
     let busy = SubflowView { bytes_in_flight: 50_000, ..full(path(WIFI, 40)) };
     assert_eq!(placed(300, &[busy, lte]), (None, Rule::Spared));
     assert_eq!(placed(300, &[overdue(busy, 200), lte]), (Some(LTE), Rule::First));
@@ -74,7 +74,7 @@ fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
     let lte = metered(path(LTE, 20));
     assert_eq!(placed(3_000_000, &[slow(8_000), lte]), (None, Rule::Spared));
     assert_eq!(placed(3_000_000, &[slow(500), lte]).0, Some(LTE));
-    // Whatever one is ready to pay.
+    // Even if no rate limits the price.
     let dear = Terms { metered_rate: Rate::ZERO, ..spending().terms };
     let spending = Spending { terms: dear, ..spending() };
     let verdict = decide(&spending, &Stream::new(3_000_000), &[slow(500), lte]);
@@ -85,18 +85,18 @@ fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
 fn a_radio_sleeps_unless_much_is_to_be_saved() {
     let lte = asleep(path(LTE, 20));
     assert_eq!(placed(300, &[path(WIFI, 300), lte]), (Some(WIFI), Rule::Spared));
-    // Once it is awake each packet costs next to nothing.
+    // While it is awake, a packet costs almost nothing.
     let awake = SubflowView { wake_share: 0.01, ..lte };
     assert_eq!(placed(300, &[path(WIFI, 300), awake]), (Some(LTE), Rule::First));
     // 200 kB take 200 ms, 4 MB take four seconds.
     let busy = SubflowView { bytes_in_flight: 50_000, ..full(path(WIFI, 40)) };
     assert_eq!(placed(200_000, &[busy, lte]), (None, Rule::Spared));
     assert_eq!(placed(4_000_000, &[busy, lte]).0, Some(LTE));
-    // Of two paths that cost, the one that costs less.
+    // Of two paths that cost something, the cheaper one is used.
     assert_eq!(placed(300, &[asleep(path(WIFI, 90)), metered(lte)]).0, Some(WIFI));
 }
 
-/// What is copied of a segment that `WIFI` carries.
+/// The copy made of a segment that `WIFI` carries.
 fn copied(spending: &Spending, paths: &[SubflowView]) -> Option<(SubflowId, Rule)> {
     let mut stream = Stream::new(1_000);
     stream.apply(WIFI, range(0, 1_000));
@@ -110,13 +110,13 @@ fn copies_on_a_metered_path_are_paid_from_its_purse_too() {
     let with = |purse| Spending { purses: vec![(LTE, purse)], ..spending() };
     assert_eq!(copied(&with(0.0), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
-    // What is late may overdraw it, up to twice; without a limit of the common budget just so.
+    // Late data may overdraw the budget up to twice, also if the common budget is unlimited.
     let late = [overdue(path(WIFI, 100), 300), paths[1]];
     assert_eq!(copied(&with(1.1), &late), Some((LTE, Rule::Late)));
     assert_eq!(copied(&with(2.0), &late), None);
     assert_eq!(copied(&Spending { unlimited: true, ..with(2.0) }, &late), None);
     assert_eq!(copied(&Spending { unlimited: true, ..with(0.9) }, &paths), Some((LTE, Rule::End)));
-    // Another path's purse is not its own.
+    // Another path's budget does not matter.
     assert!(copied(&Spending { purses: vec![(WIFI, 2.0)], ..spending() }, &paths).is_some());
 }
 
@@ -130,16 +130,16 @@ fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() 
     assert_eq!(copied(&cheap, &[overdue(path(WIFI, 40), 20), lte]), None);
     let dying = overdue(path(WIFI, 40), 900);
     assert_eq!(copied(&cheap, &[dying, lte]), Some((LTE, Rule::Late)));
-    // Whose budget has no limit has no sleeping radio.
+    // With an unlimited budget, sleeping radios do not matter.
     let unlimited = Spending { unlimited: true, ..spending() };
     assert_eq!(copied(&unlimited, &[path(WIFI, 100), lte]), Some((LTE, Rule::Late)));
-    // A path that costs nothing is explored by a copy that saves no time; a radio that dozes is not.
+    // A path that costs nothing is explored by a copy that saves no time. A dozing radio is not.
     let unused = SubflowView { last_sent_at: Instant::ZERO, ..path(LTE, 400) };
     let spent = Spending { spent: 0.9, ..spending() };
     let explored = |view| copied(&spent, &[path(WIFI, 20), view]);
     assert_eq!(explored(unused), Some((LTE, Rule::Explore)));
     assert_eq!(explored(SubflowView { wake_share: 0.1, ..unused }), None);
-    // Metered it is seldom, and as long as most of its purse is left.
+    // A metered path is explored rarely, and only while most of its budget is left.
     assert_eq!(explored(metered(unused)), None);
     let late = |spending: &Spending| {
         let wifi = SubflowView { last_sent_at: Instant::from_millis(3_090), ..path(WIFI, 20) };
@@ -159,7 +159,7 @@ fn backups_have_purses_where_they_are_all_there_is() {
     let with = |purse| Spending { purses: vec![(LTE, purse)], ..spending() };
     assert_eq!(copied(&with(0.2), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
-    // Beside a regular path they carry nothing.
+    // Beside a regular path, backups carry nothing.
     assert_eq!(copied(&with(0.0), &[path(WIFI, 100), paths[1]]), None);
 }
 

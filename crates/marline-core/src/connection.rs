@@ -3537,7 +3537,8 @@ impl Connection {
             sent_tail = first <= una && end.since(first) == next.since(from);
             (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
         }
-        let proven = self.sender.is_proven(id);
+        // A DATA_ACK that came by another subflow shows the same, and this one may be the only one since.
+        let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         Standing {
             initial,
             others: self.others(id),

@@ -39,7 +39,7 @@ const NAMES: [&str; 2] = ["client", "server"];
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Ended<'a> {
     pub(super) ends: [&'a Facts; 2],
-    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
+    /// By end: it went over to plain TCP where no bytes are left to which the mode matters.
     pub(super) late_fallback: [bool; 2],
     /// No fault but late, lost and copied packets happened.
     pub(super) benign: bool,
@@ -150,12 +150,11 @@ fn false_success(world: &Ended<'_>) -> Option<Complaint> {
 
 /// Both ends finished, one as plain TCP and the other as Multipath TCP.
 ///
-/// The mode says which numbers the bytes of the stream have (RFC 8684 section 3.7). Where one end finished as Multipath
-/// TCP before an end fell back, there are no more bytes: both DATA_FINs are acknowledged to the one that finished. What
-/// comes later without options, as the paths let none pass, is a FIN or the answer to one, which both modes have in
-/// common. An end that has the peer's whole stream when it falls back gets no more bytes either; its own that are lost
-/// it repeats as plain TCP, which the peer hears, and those that are not lost had mappings. [`false_success`] has seen
-/// to it that both have all bytes.
+/// The mode says which numbers further bytes have (RFC 8684 section 3.7). An end that falls back may be alone with that
+/// where it neither sends nor expects any (`docs/spec/fallback.md`): its peer has finished, or it has the peer's whole
+/// stream itself, sent all of its own with mappings, and sees only now that options do not pass. Nothing that it still
+/// sends tells the peer, and a peer that lacks some of it gets that without a mapping, and falls back as well.
+/// [`false_success`] has seen to it that both have all bytes.
 fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));

@@ -62,7 +62,8 @@ pub(super) struct World {
     pub(super) faults: usize,
     /// All faults were benign.
     pub(super) benign: bool,
-    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
+    /// By end: it went over to plain TCP where no bytes are left to which the mode matters
+    /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
     /// The packet to which something must happen next: anything else before it would be the same as before the last
     /// choice.
@@ -271,19 +272,27 @@ impl World {
     /// Gives an end an input, and sends on what it sends. Whether it sent or reported anything.
     fn give(&mut self, ends: &mut Ends<'_>, side: Side, input: Input) -> Result<bool, Failed> {
         let at = side as usize;
-        let was_plain = self.facts(ends, side).fallback.is_some();
-        let finished = |state: &StateId| ends.facts(*state).closed == Some(CloseReason::Finished);
-        let is_late = self.facts(ends, side).at_end || self.states.iter().any(finished);
+        let before = self.states[at];
         let step = ends.step(self.states[at], self.now, input).map_err(Failed::Panicked)?;
         self.states[at] = step.to;
         for id in &step.sent {
             self.send(ends, *id);
         }
-        if !was_plain && self.facts(ends, side).fallback.is_some() {
-            self.late_fallback[at] = is_late;
+        let is_plain = |state| ends.facts(state).fallback.is_some();
+        if !is_plain(before) && is_plain(step.to) {
+            self.late_fallback[at] = self.is_late(ends, side, before, input);
         }
         self.log_events(side, &step);
         Ok(step.acted)
+    }
+
+    /// Whether an end that was in a state `before`, and falls back by this input, may be alone with that: its peer
+    /// has finished, or a packet shows it that options do not pass when it has the peer's whole stream and its own is
+    /// out.
+    fn is_late(&self, ends: &Ends<'_>, side: Side, before: StateId, input: Input) -> bool {
+        let (end, peer) = (ends.facts(before), self.facts(ends, side.other()));
+        let has_all = end.at_end && end.written == end.all_written;
+        peer.closed == Some(CloseReason::Finished) || has_all && matches!(input, Input::Packet(_))
     }
 
     fn send(&mut self, ends: &mut Ends<'_>, mut id: PacketId) {

@@ -5,6 +5,7 @@ use core::fmt;
 use marline_core::CloseReason;
 
 use super::application::Facts;
+use super::world::Harm;
 
 /// What is wrong with a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +42,8 @@ pub(super) struct Ended<'a> {
     pub(super) ends: [&'a Facts; 2],
     /// By end: it went over to plain TCP where no bytes are left to which the mode matters.
     pub(super) late_fallback: [bool; 2],
-    /// No fault but late, lost and copied packets happened.
-    pub(super) benign: bool,
+    /// What happened beside late, lost and copied packets.
+    pub(super) harm: Harm,
     /// It was given up as it never came to rest.
     pub(super) endless: bool,
 }
@@ -57,7 +58,12 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
         .or_else(|| different_modes(world))
         .or_else(|| left_behind(world))
         .or_else(|| server.crowded.then(|| complain("a second connection", world)))
-        .or_else(|| world.benign.then(|| needless(world)).flatten());
+        .or_else(|| withdrawn(world))
+        .or_else(|| match world.harm {
+            Harm::None => needless(world),
+            Harm::NoOptions => not_plain(world),
+            Harm::Other => None,
+        });
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
@@ -74,6 +80,19 @@ fn needless(world: &Ended<'_>) -> Option<Complaint> {
         () => return None,
     };
     Some(complain(rule, world))
+}
+
+/// No options pass on the first path since early on: plain TCP suffices, or another path does.
+fn not_plain(world: &Ended<'_>) -> Option<Complaint> {
+    let failed = |end: &&Facts| end.closed != Some(CloseReason::Finished);
+    let any = world.ends.iter().any(failed);
+    any.then(|| complain("an error where plain TCP was possible", world))
+}
+
+/// A subflow to an address of the peer stayed although the peer had withdrawn that.
+fn withdrawn(world: &Ended<'_>) -> Option<Complaint> {
+    let any = world.ends.iter().any(|end| end.keeps_withdrawn);
+    any.then(|| complain("a subflow to an address that is gone", world))
 }
 
 /// A complaint that shows both ends.

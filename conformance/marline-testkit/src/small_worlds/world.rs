@@ -38,6 +38,15 @@ pub(super) enum OptionFate {
     Lost,
 }
 
+/// What the faults of a world did beside losing, copying and delaying packets.
+#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Harm {
+    None,
+    /// No options pass on the first path since early on ([`World::is_early`]), nor did anything else happen.
+    NoOptions,
+    Other,
+}
+
 /// Why a choice came to nothing.
 #[derive(Clone, Debug)]
 pub(super) enum Failed {
@@ -60,8 +69,7 @@ pub(super) struct World {
     pub(super) waits: usize,
     pub(super) calm_waits: usize,
     pub(super) faults: usize,
-    /// All faults were benign.
-    pub(super) benign: bool,
+    harm: Harm,
     /// By end: it went over to plain TCP where no bytes are left to which the mode matters
     /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
@@ -86,7 +94,7 @@ impl World {
             waits: 0,
             calm_waits: 0,
             faults: 0,
-            benign: true,
+            harm: Harm::None,
             late_fallback: [false; 2],
             bound: None,
             order: scene.order,
@@ -121,7 +129,7 @@ impl World {
     /// This world as it is judged.
     pub(super) fn ended<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
         let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
-        Ended { ends: facts, late_fallback: self.late_fallback, benign: self.benign, endless }
+        Ended { ends: facts, late_fallback: self.late_fallback, harm: self.harm, endless }
     }
 
     /// The same number for worlds that can go on alike.
@@ -145,7 +153,7 @@ impl World {
 
     fn print(&self, packets: &[InFlight]) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.states, self.now, self.faults, self.benign, self.options).hash(&mut hasher);
+        (self.states, self.now, self.faults, self.harm, self.options).hash(&mut hasher);
         let bound = self.bound.map(|n| self.in_flight[n].id);
         (self.lost, self.late_fallback, bound).hash(&mut hasher);
         for packet in packets {
@@ -223,7 +231,7 @@ impl World {
             Choice::TimeOut if self.is_busy() => self.run_timers(ends)?,
             _ => return Err(Failed::Impossible),
         }
-        self.count(choice);
+        self.count(ends, choice);
         Ok(())
     }
 
@@ -235,12 +243,27 @@ impl World {
         self.bound = next.filter(|_| self.order == Order::Sent);
     }
 
-    fn count(&mut self, choice: Choice) {
-        self.benign &= choice.is_benign();
+    fn count(&mut self, ends: &Ends<'_>, choice: Choice) {
+        self.harm = match self.harm {
+            harm if choice.is_benign() => harm,
+            Harm::None if self.is_early(ends, choice) => Harm::NoOptions,
+            _ => Harm::Other,
+        };
         if choice.is_fault() {
             (self.faults, self.calm_waits) = (self.faults + 1, 0);
         } else if choice == Choice::Wait {
             (self.waits, self.calm_waits) = (self.waits + 1, self.calm_waits + 1);
+        }
+    }
+
+    /// From now on no options pass on the first path, and either end may still learn that it is plain TCP. Where
+    /// packets with options go missing, an end that has seen a DSS takes the path for a dead one.
+    fn is_early(&self, ends: &Ends<'_>, choice: Choice) -> bool {
+        let [client, server] = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
+        match choice {
+            Choice::StripPath(0) => client.received + server.received == 0,
+            Choice::BlockOptions(0) => !server.is_open,
+            _ => false,
         }
     }
 

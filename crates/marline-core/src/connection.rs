@@ -2371,6 +2371,10 @@ impl Connection {
             if self.config.speaks_first {
                 tcp.ack_soon(cx.now);
             }
+            let rto = tcp.rto();
+            if self.paths.has_unopened_address() {
+                self.session.wait_for_data_ack(cx.now, rto);
+            }
             let fallback = self.session.fallback_reason();
             cx.out.event(Event::Connected { connection: self.id, fallback });
             self.settle_fast_open(cx, id);
@@ -6301,6 +6305,10 @@ impl Connection {
             cx.out.counters.add_addr_tx += repeated;
         }
         self.repeat_hello(cx);
+        let (busy, rto) = (self.paths.owe_acks(), self.largest_rto());
+        if self.session.asks_for_data_ack(now, rto, busy) {
+            self.paths.ask_all();
+        }
         self.check_wait(cx);
         self.advance_closing(cx);
     }

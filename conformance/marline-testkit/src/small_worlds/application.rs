@@ -144,7 +144,7 @@ impl End {
     pub(super) fn facts(&self) -> Facts {
         let sizes = self.steps.iter().map(|(_, action)| match action {
             Action::Write(size) => *size,
-            Action::Shutdown => 0,
+            Action::Shutdown | Action::Abort => 0,
         });
         Facts {
             connects: self.side == Side::A,
@@ -360,6 +360,7 @@ impl End {
     fn take(&mut self, now: Instant, id: ConnectionId, action: Action) -> bool {
         match action {
             Action::Shutdown => self.endpoint.shutdown(now, id),
+            Action::Abort => self.endpoint.abort(now, id),
             Action::Write(size) => {
                 let bytes: Vec<u8> =
                     (self.written..self.written + size).map(|at| byte(self.side, at)).collect();

@@ -48,6 +48,13 @@ pub(super) struct Ended<'a> {
     pub(super) endless: bool,
 }
 
+impl Ended<'_> {
+    /// An application ended its connection at once.
+    fn is_aborted(&self) -> bool {
+        self.ends.iter().any(|end| end.closed == Some(CloseReason::Aborted))
+    }
+}
+
 /// Judges a world.
 pub(super) fn judge(world: &Ended<'_>) -> Verdict {
     let [client, server] = world.ends;
@@ -60,9 +67,10 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
         .or_else(|| server.crowded.then(|| complain("a second connection", world)))
         .or_else(|| withdrawn(world))
         .or_else(|| match world.harm {
+            Harm::Other => None,
+            _ if world.is_aborted() => misread_abort(world),
             Harm::None => needless(world),
             Harm::NoOptions => not_plain(world),
-            Harm::Other => None,
         });
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
@@ -80,6 +88,13 @@ fn needless(world: &Ended<'_>) -> Option<Complaint> {
         () => return None,
     };
     Some(complain(rule, world))
+}
+
+/// An application ended its connection at once, and the other one is told that its peer did wrong.
+fn misread_abort(world: &Ended<'_>) -> Option<Complaint> {
+    let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
+    let any = world.ends.iter().any(blames);
+    any.then(|| complain("an abort was taken for a broken protocol", world))
 }
 
 /// No options pass on the first path since early on: plain TCP suffices, or another path does.

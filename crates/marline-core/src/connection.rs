@@ -1019,15 +1019,17 @@ impl Connection {
         }
     }
 
-    /// The last join from another address failed: the server does not have our key, or is not to be reached.
-    fn end_if_stranded(&mut self, cx: &mut Context<'_>) {
+    /// The last join from another address failed: the server does not have our key, or is not to be reached. Whether
+    /// that is so.
+    fn end_if_stranded(&mut self, cx: &mut Context<'_>) -> bool {
         let joins = |s: &SubflowContext| !s.is_initial() && !s.tcp().is_over();
         if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
-            return;
+            return false;
         }
         for id in self.paths.those(SubflowContext::is_initial).iter() {
             self.give_up_cut_off(cx, id);
         }
+        true
     }
 
     /// Ends a subflow whose address is gone. A peer that has nothing to send would hold it for good: it gets a RST as
@@ -6023,7 +6025,8 @@ impl Connection {
         }
         subflow.reset();
         self.stop_carrying(cx.now, id);
-        self.end_if_stranded(cx);
+        // What was wrong with a join is not why its connection had no other way left.
+        let why = if self.end_if_stranded(cx) { CloseReason::Unreachable } else { why };
         if self.paths.has_open() {
             return;
         }

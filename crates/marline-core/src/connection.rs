@@ -1019,15 +1019,17 @@ impl Connection {
         }
     }
 
-    /// The last join from another address failed: the server does not have our key, or is not to be reached.
-    fn end_if_stranded(&mut self, cx: &mut Context<'_>) {
+    /// The last join from another address failed: the server does not have our key, or is not to be reached. Whether
+    /// that is so.
+    fn end_if_stranded(&mut self, cx: &mut Context<'_>) -> bool {
         let joins = |s: &SubflowContext| !s.is_initial() && !s.tcp().is_over();
         if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
-            return;
+            return false;
         }
         for id in self.paths.those(SubflowContext::is_initial).iter() {
             self.give_up_cut_off(cx, id);
         }
+        true
     }
 
     /// Ends a subflow whose address is gone. A peer that has nothing to send would hold it for good: it gets a RST as
@@ -2371,6 +2373,10 @@ impl Connection {
             if self.config.speaks_first {
                 tcp.ack_soon(cx.now);
             }
+            let rto = tcp.rto();
+            if self.paths.has_unopened_address() {
+                self.session.wait_for_data_ack(cx.now, rto);
+            }
             let fallback = self.session.fallback_reason();
             cx.out.event(Event::Connected { connection: self.id, fallback });
             self.settle_fast_open(cx, id);
@@ -3537,7 +3543,8 @@ impl Connection {
             sent_tail = first <= una && end.since(first) == next.since(from);
             (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
         }
-        let proven = self.sender.is_proven(id);
+        // A DATA_ACK that came by another subflow shows the same, and this one may be the only one since.
+        let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         Standing {
             initial,
             others: self.others(id),
@@ -6018,7 +6025,8 @@ impl Connection {
         }
         subflow.reset();
         self.stop_carrying(cx.now, id);
-        self.end_if_stranded(cx);
+        // What was wrong with a join is not why its connection had no other way left.
+        let why = if self.end_if_stranded(cx) { CloseReason::Unreachable } else { why };
         if self.paths.has_open() {
             return;
         }
@@ -6300,6 +6308,10 @@ impl Connection {
             cx.out.counters.add_addr_tx += repeated;
         }
         self.repeat_hello(cx);
+        let (busy, rto) = (self.paths.owe_acks(), self.largest_rto());
+        if self.session.asks_for_data_ack(now, rto, busy) {
+            self.paths.ask_all();
+        }
         self.check_wait(cx);
         self.advance_closing(cx);
     }

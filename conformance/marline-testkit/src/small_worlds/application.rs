@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent,
-    MonitorKind, ReadError, Transmit, TransmitBuf, WriteError,
+    MonitorKind, ReadError, SubflowInfo, SubflowState, Transmit, TransmitBuf, WriteError,
 };
+use marline_policy::AddressId;
 use marline_time::{Duration, Instant};
 
-use super::scene::{Action, Step, Trigger};
+use super::scene::{Action, Step, Trigger, client_address};
 use super::state_text;
 use crate::Side;
 
@@ -51,6 +52,7 @@ pub(super) struct End {
     crowded: bool,
     joined: usize,
     was_reset: bool,
+    keeps_withdrawn: bool,
     /// Events since the last [`take_events`](Self::take_events).
     events: Vec<Event>,
 }
@@ -81,6 +83,8 @@ pub(super) struct Facts {
     pub(super) joined: usize,
     /// The peer reset a subflow, or did what made the endpoint reset it.
     pub(super) was_reset: bool,
+    /// The peer withdrew an address, and a subflow to it stayed.
+    pub(super) keeps_withdrawn: bool,
     /// The endpoint holds a connection or an ended subflow.
     pub(super) holds: bool,
     /// When the next timer of the endpoint or of the application runs.
@@ -117,6 +121,7 @@ impl End {
             crowded: false,
             joined: 0,
             was_reset: false,
+            keeps_withdrawn: false,
             events: Vec::new(),
         }
     }
@@ -139,7 +144,7 @@ impl End {
     pub(super) fn facts(&self) -> Facts {
         let sizes = self.steps.iter().map(|(_, action)| match action {
             Action::Write(size) => *size,
-            Action::Shutdown => 0,
+            Action::Shutdown | Action::Abort => 0,
         });
         Facts {
             connects: self.side == Side::A,
@@ -157,6 +162,7 @@ impl End {
             crowded: self.crowded,
             joined: self.joined,
             was_reset: self.was_reset,
+            keeps_withdrawn: self.keeps_withdrawn,
             holds: !self.endpoint.connections().is_empty() || self.endpoint.in_time_wait(),
             deadline: self.deadline(),
         }
@@ -224,8 +230,8 @@ impl End {
     }
 
     fn on_event(&mut self, now: Instant, event: Event) {
-        if let Event::Monitor(MonitorEvent { kind, .. }) = &event {
-            self.note_subflow(kind);
+        if let Event::Monitor(MonitorEvent { connection, kind, .. }) = &event {
+            self.note_subflow(*connection, kind);
         }
         match event {
             Event::Incoming(id) => self.take_incoming(now, id),
@@ -251,15 +257,28 @@ impl End {
         }
     }
 
-    fn note_subflow(&mut self, kind: &MonitorKind) {
+    fn note_subflow(&mut self, connection: ConnectionId, kind: &MonitorKind) {
         match kind {
             MonitorKind::SubflowEstablished { .. } => self.joined += 1,
             MonitorKind::SubflowClosed {
                 reason: CloseReason::PeerReset | CloseReason::PeerMisbehaved,
                 ..
             } => self.was_reset = true,
+            MonitorKind::Removed(id) => {
+                self.keeps_withdrawn |= self.has_subflow_to(connection, *id)
+            }
             _ => {}
         }
+    }
+
+    /// A subflow beside others is open to the client's address of this id. The first one's is 0, too.
+    fn has_subflow_to(&self, connection: ConnectionId, id: AddressId) -> bool {
+        let path = usize::from(id.0.saturating_sub(1));
+        let address = client_address(path).address.ip();
+        let info = self.endpoint.info(connection);
+        let subflows = info.map(|info| info.subflows).unwrap_or_default();
+        let is_open = |s: &SubflowInfo| s.state == SubflowState::Established;
+        subflows.len() > 1 && subflows.iter().any(|s| s.path.remote.ip() == address && is_open(s))
     }
 
     /// Serves a connection. One before it on which nothing came is given up; there is no third.
@@ -341,6 +360,7 @@ impl End {
     fn take(&mut self, now: Instant, id: ConnectionId, action: Action) -> bool {
         match action {
             Action::Shutdown => self.endpoint.shutdown(now, id),
+            Action::Abort => self.endpoint.abort(now, id),
             Action::Write(size) => {
                 let bytes: Vec<u8> =
                     (self.written..self.written + size).map(|at| byte(self.side, at)).collect();

@@ -30,6 +30,8 @@ pub enum Action {
     Write(usize),
     /// It writes nothing more.
     Shutdown,
+    /// It ends the connection at once.
+    Abort,
 }
 
 /// A step of an application.

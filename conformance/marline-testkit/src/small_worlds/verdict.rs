@@ -5,6 +5,7 @@ use core::fmt;
 use marline_core::CloseReason;
 
 use super::application::Facts;
+use super::world::Harm;
 
 /// What is wrong with a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +40,19 @@ const NAMES: [&str; 2] = ["client", "server"];
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Ended<'a> {
     pub(super) ends: [&'a Facts; 2],
-    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
+    /// By end: it went over to plain TCP where no bytes are left to which the mode matters.
     pub(super) late_fallback: [bool; 2],
-    /// No fault but late, lost and copied packets happened.
-    pub(super) benign: bool,
+    /// What happened beside late, lost and copied packets.
+    pub(super) harm: Harm,
     /// It was given up as it never came to rest.
     pub(super) endless: bool,
+}
+
+impl Ended<'_> {
+    /// An application ended its connection at once.
+    fn is_aborted(&self) -> bool {
+        self.ends.iter().any(|end| end.closed == Some(CloseReason::Aborted))
+    }
 }
 
 /// Judges a world.
@@ -57,7 +65,13 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
         .or_else(|| different_modes(world))
         .or_else(|| left_behind(world))
         .or_else(|| server.crowded.then(|| complain("a second connection", world)))
-        .or_else(|| world.benign.then(|| needless(world)).flatten());
+        .or_else(|| withdrawn(world))
+        .or_else(|| match world.harm {
+            Harm::Other => None,
+            _ if world.is_aborted() => misread_abort(world),
+            Harm::None => needless(world),
+            Harm::NoOptions => not_plain(world),
+        });
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
@@ -74,6 +88,26 @@ fn needless(world: &Ended<'_>) -> Option<Complaint> {
         () => return None,
     };
     Some(complain(rule, world))
+}
+
+/// An application ended its connection at once, and the other one is told that its peer did wrong.
+fn misread_abort(world: &Ended<'_>) -> Option<Complaint> {
+    let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
+    let any = world.ends.iter().any(blames);
+    any.then(|| complain("an abort was taken for a broken protocol", world))
+}
+
+/// No options pass on the first path since early on: plain TCP suffices, or another path does.
+fn not_plain(world: &Ended<'_>) -> Option<Complaint> {
+    let failed = |end: &&Facts| end.closed != Some(CloseReason::Finished);
+    let any = world.ends.iter().any(failed);
+    any.then(|| complain("an error where plain TCP was possible", world))
+}
+
+/// A subflow to an address of the peer stayed although the peer had withdrawn that.
+fn withdrawn(world: &Ended<'_>) -> Option<Complaint> {
+    let any = world.ends.iter().any(|end| end.keeps_withdrawn);
+    any.then(|| complain("a subflow to an address that is gone", world))
 }
 
 /// A complaint that shows both ends.
@@ -150,12 +184,11 @@ fn false_success(world: &Ended<'_>) -> Option<Complaint> {
 
 /// Both ends finished, one as plain TCP and the other as Multipath TCP.
 ///
-/// The mode says which numbers the bytes of the stream have (RFC 8684 section 3.7). Where one end finished as Multipath
-/// TCP before an end fell back, there are no more bytes: both DATA_FINs are acknowledged to the one that finished. What
-/// comes later without options, as the paths let none pass, is a FIN or the answer to one, which both modes have in
-/// common. An end that has the peer's whole stream when it falls back gets no more bytes either; its own that are lost
-/// it repeats as plain TCP, which the peer hears, and those that are not lost had mappings. [`false_success`] has seen
-/// to it that both have all bytes.
+/// The mode says which numbers further bytes have (RFC 8684 section 3.7). An end that falls back may be alone with that
+/// where it neither sends nor expects any (`docs/spec/fallback.md`): its peer has finished, or it has the peer's whole
+/// stream itself, sent all of its own with mappings, and sees only now that options do not pass. Nothing that it still
+/// sends tells the peer, and a peer that lacks some of it gets that without a mapping, and falls back as well.
+/// [`false_success`] has seen to it that both have all bytes.
 fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));

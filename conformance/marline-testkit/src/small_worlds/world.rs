@@ -38,6 +38,15 @@ pub(super) enum OptionFate {
     Lost,
 }
 
+/// What the faults of a world did beside losing, copying and delaying packets.
+#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Harm {
+    None,
+    /// No options pass on the first path since early on ([`World::is_early`]), nor did anything else happen.
+    NoOptions,
+    Other,
+}
+
 /// Why a choice came to nothing.
 #[derive(Clone, Debug)]
 pub(super) enum Failed {
@@ -60,9 +69,9 @@ pub(super) struct World {
     pub(super) waits: usize,
     pub(super) calm_waits: usize,
     pub(super) faults: usize,
-    /// All faults were benign.
-    pub(super) benign: bool,
-    /// By end: when it went over to plain TCP, it had the peer's whole stream, or one of both had finished.
+    harm: Harm,
+    /// By end: it went over to plain TCP where no bytes are left to which the mode matters
+    /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
     /// The packet to which something must happen next: anything else before it would be the same as before the last
     /// choice.
@@ -85,7 +94,7 @@ impl World {
             waits: 0,
             calm_waits: 0,
             faults: 0,
-            benign: true,
+            harm: Harm::None,
             late_fallback: [false; 2],
             bound: None,
             order: scene.order,
@@ -120,7 +129,7 @@ impl World {
     /// This world as it is judged.
     pub(super) fn ended<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
         let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
-        Ended { ends: facts, late_fallback: self.late_fallback, benign: self.benign, endless }
+        Ended { ends: facts, late_fallback: self.late_fallback, harm: self.harm, endless }
     }
 
     /// The same number for worlds that can go on alike.
@@ -144,7 +153,7 @@ impl World {
 
     fn print(&self, packets: &[InFlight]) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.states, self.now, self.faults, self.benign, self.options).hash(&mut hasher);
+        (self.states, self.now, self.faults, self.harm, self.options).hash(&mut hasher);
         let bound = self.bound.map(|n| self.in_flight[n].id);
         (self.lost, self.late_fallback, bound).hash(&mut hasher);
         for packet in packets {
@@ -222,7 +231,7 @@ impl World {
             Choice::TimeOut if self.is_busy() => self.run_timers(ends)?,
             _ => return Err(Failed::Impossible),
         }
-        self.count(choice);
+        self.count(ends, choice);
         Ok(())
     }
 
@@ -234,12 +243,27 @@ impl World {
         self.bound = next.filter(|_| self.order == Order::Sent);
     }
 
-    fn count(&mut self, choice: Choice) {
-        self.benign &= choice.is_benign();
+    fn count(&mut self, ends: &Ends<'_>, choice: Choice) {
+        self.harm = match self.harm {
+            harm if choice.is_benign() => harm,
+            Harm::None if self.is_early(ends, choice) => Harm::NoOptions,
+            _ => Harm::Other,
+        };
         if choice.is_fault() {
             (self.faults, self.calm_waits) = (self.faults + 1, 0);
         } else if choice == Choice::Wait {
             (self.waits, self.calm_waits) = (self.waits + 1, self.calm_waits + 1);
+        }
+    }
+
+    /// From now on no options pass on the first path, and either end may still learn that it is plain TCP. Where
+    /// packets with options go missing, an end that has seen a DSS takes the path for a dead one.
+    fn is_early(&self, ends: &Ends<'_>, choice: Choice) -> bool {
+        let [client, server] = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
+        match choice {
+            Choice::StripPath(0) => client.received + server.received == 0,
+            Choice::BlockOptions(0) => !server.is_open,
+            _ => false,
         }
     }
 
@@ -271,19 +295,27 @@ impl World {
     /// Gives an end an input, and sends on what it sends. Whether it sent or reported anything.
     fn give(&mut self, ends: &mut Ends<'_>, side: Side, input: Input) -> Result<bool, Failed> {
         let at = side as usize;
-        let was_plain = self.facts(ends, side).fallback.is_some();
-        let finished = |state: &StateId| ends.facts(*state).closed == Some(CloseReason::Finished);
-        let is_late = self.facts(ends, side).at_end || self.states.iter().any(finished);
+        let before = self.states[at];
         let step = ends.step(self.states[at], self.now, input).map_err(Failed::Panicked)?;
         self.states[at] = step.to;
         for id in &step.sent {
             self.send(ends, *id);
         }
-        if !was_plain && self.facts(ends, side).fallback.is_some() {
-            self.late_fallback[at] = is_late;
+        let is_plain = |state| ends.facts(state).fallback.is_some();
+        if !is_plain(before) && is_plain(step.to) {
+            self.late_fallback[at] = self.is_late(ends, side, before, input);
         }
         self.log_events(side, &step);
         Ok(step.acted)
+    }
+
+    /// Whether an end that was in a state `before`, and falls back by this input, may be alone with that: its peer
+    /// has finished, or a packet shows it that options do not pass when it has the peer's whole stream and its own is
+    /// out.
+    fn is_late(&self, ends: &Ends<'_>, side: Side, before: StateId, input: Input) -> bool {
+        let (end, peer) = (ends.facts(before), self.facts(ends, side.other()));
+        let has_all = end.at_end && end.written == end.all_written;
+        peer.closed == Some(CloseReason::Finished) || has_all && matches!(input, Input::Packet(_))
     }
 
     fn send(&mut self, ends: &mut Ends<'_>, mut id: PacketId) {

@@ -22,13 +22,19 @@
 //! Where segments travel in datagrams of our own nobody sees their options, and none of this applies.
 //!
 //! SYN/ACKs that come again while third ACKs go out are an answer without having asked.
+//!
+//! A client that writes nothing yet, and may not join before the server has shown a DSS, asks with its options: the
+//! DATA_ACK that answers the third ACK is no data, and nobody repeats it.
 
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
 use crate::on_demand::Unused;
 
 /// Answers to segments without options, beside data with options that has none, that show what is in the way.
 const ENOUGH_ANSWERS: u32 = 2;
+
+/// How often the client asks for a DATA_ACK if it has nothing to say.
+const MAX_QUESTIONS: u32 = 5;
 
 /// What follows from a retransmission timeout of the first data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -52,11 +58,18 @@ pub(super) struct OptionBlackhole {
     asked_at: Option<Instant>,
     /// How many of them were answered.
     answers: u32,
+    /// When the client asks for a DATA_ACK, and how often it did.
+    question: Option<(Instant, u32)>,
 }
 
 impl Unused for OptionBlackhole {
-    const UNUSED: &'static Self =
-        &OptionBlackhole { syn_acks_repeated: 0, timeouts: 0, asked_at: None, answers: 0 };
+    const UNUSED: &'static Self = &OptionBlackhole {
+        syn_acks_repeated: 0,
+        timeouts: 0,
+        asked_at: None,
+        answers: 0,
+        question: None,
+    };
 }
 
 impl OptionBlackhole {
@@ -64,6 +77,24 @@ impl OptionBlackhole {
     pub(super) const fn count_repeated_syn_ack(&mut self) -> u32 {
         self.syn_acks_repeated += 1;
         self.syn_acks_repeated
+    }
+
+    /// The client waits for a DATA_ACK, which comes within `rto`.
+    pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
+        self.question = Some((now + rto, 0));
+    }
+
+    /// When it asks for one.
+    pub(super) fn asks_at(&self) -> Option<Instant> {
+        self.question.map(|(at, _)| at)
+    }
+
+    /// Whether it asks now; if so, again after twice the time. With data under way (`busy`) there is no need to.
+    pub(super) fn is_question_due(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
+        let Some((_, count)) = self.question.filter(|(at, _)| *at <= now) else { return false };
+        let goes_on = !busy && count < MAX_QUESTIONS;
+        self.question = goes_on.then(|| (now + rto * (2 << count), count + 1));
+        goes_on
     }
 
     /// The first data timed out. `heard_at`: when anything was heard last on its subflow; `patience`: timeouts of a

@@ -456,6 +456,11 @@ impl Sender {
         self.subflow(id).is_some_and(|subflow| subflow.proven)
     }
 
+    /// Data that had a mapping of its own on the first subflow is DATA_ACKed, wherever the DATA_ACK came.
+    pub(super) fn was_mapped_acked(&self, first: SubflowId) -> bool {
+        self.subflow(first).is_some_and(|subflow| self.una().0 + 1 > subflow.keyed.0)
+    }
+
     /// A subflow is done with these bytes.
     pub(super) fn unpin(&mut self, range: DataRange) {
         self.buffer.unpin(range);

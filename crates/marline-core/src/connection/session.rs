@@ -468,9 +468,22 @@ impl Session {
         self.is_server() && self.agreed_on(Extensions::IDLE)
     }
 
-    /// When a HELLO is to be repeated.
-    pub(super) const fn next_timeout(&self) -> Option<Instant> {
-        self.negotiation.next_timeout()
+    /// When a HELLO is to be repeated, or the server asked for a DATA_ACK.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.negotiation.next_timeout().into_iter().chain(self.blackhole.asks_at()).min()
+    }
+
+    /// Client: nothing is sent before a DATA_ACK has come, perhaps, and it may get lost.
+    pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
+        if self.is_unconfirmed() {
+            self.blackhole.wait_for_data_ack(now, rto);
+        }
+    }
+
+    /// Whether the client asks for one now ([`OptionBlackhole::is_question_due`]).
+    pub(super) fn asks_for_data_ack(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
+        let blackhole = self.blackhole.if_used();
+        blackhole.is_some_and(|blackhole| blackhole.is_question_due(now, rto, busy))
     }
 
     /// The connection is confirmed: the HELLO of a client that wants something.

@@ -176,6 +176,15 @@ fn call(paths: &mut Paths, (plan, seed): (&Plan, u64), index: usize) -> Result<(
     paths.connect(0, app).map(|_| ()).map_err(|error| format!("connect: {error}"))
 }
 
+/// What the applications at both ends of each connection saw.
+pub fn reports(seed: u64, family: Family) -> Vec<[Report; 2]> {
+    let plan = Plan::draw(seed, family);
+    let (mut paths, _) = build(seed, family);
+    watch(&mut paths, (&plan, seed), &mut [Liveness::new(plan.longest_outage(), plan.grace); 2]);
+    let of = |index| [paths.client_report(index), server_report(&paths, &plan, index)];
+    (0..plan.connections).map(|index| of(index).map(|r| r.cloned().unwrap_or_default())).collect()
+}
+
 fn run_unguarded(seed: u64, family: Family) -> Outcome {
     let plan = Plan::draw(seed, family);
     let (mut paths, mut complaint) = build(seed, family);

@@ -117,7 +117,7 @@ impl Endpoint {
             cookie_keys: None,
             fast_pending: 0,
             faults: PathFaults::default(),
-            silent_paths: SilentPaths::default(),
+            silent_paths: SilentPaths::of_shard(config.shard.count),
             replies: ReplyBudget::new(per_s),
             challenges: ReplyBudget::new(per_s),
             out: Outbox::new(config.monitor),

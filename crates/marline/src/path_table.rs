@@ -463,6 +463,9 @@ fn why_not_a_path(entry: &Entry, interfaces: &Interfaces) -> &'static str {
         Some(interface) if interface.tunnel && interface.default_addresses().next().is_some() => {
             "a tunnel that leads over another path"
         }
+        Some(interface) if interfaces.shares_a_wire(interface) => {
+            "it shares the wire of another path"
+        }
         _ => "no default route",
     }
 }

@@ -19,8 +19,10 @@ use crate::{ConnectionId, FourTuple};
 /// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s, which
 /// leaves room for the questions of lanes, those of another shard included.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
-/// The same of a server, whose client probes as well.
+/// The same of a server, whose client probes as well, ...
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
+/// ... and for each of its shards, as every shard probes for its own connections.
+const SHARD_INTERVAL: Duration = Duration::from_millis(650);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
 const LATER_INTERVAL: Duration = Duration::from_secs(5);
 const LONG_SILENCE: Duration = Duration::from_secs(300);
@@ -80,6 +82,8 @@ struct SilentPath {
 /// Silent paths of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct SilentPaths {
+    /// Number of shards whose connections may wait for the same path; 0 is 1.
+    shards: u32,
     paths: BTreeMap<PathAddresses, SilentPath>,
     schedule: BTreeSet<(Instant, PathAddresses)>,
     /// The same as the members of all paths, by connection.
@@ -96,6 +100,11 @@ pub(crate) struct SilentPaths {
 }
 
 impl SilentPaths {
+    /// Those of one shard of so many.
+    pub(crate) fn of_shard(shards: u8) -> Self {
+        SilentPaths { shards: shards.into(), ..SilentPaths::default() }
+    }
+
     /// A connection has a silent subflow on this path. Whether the path is probed.
     pub(crate) fn on_silent(&mut self, now: Instant, path: &FourTuple, id: ConnectionId) -> bool {
         let addresses = addresses_of(path);
@@ -220,7 +229,7 @@ impl SilentPaths {
                 LATER_INTERVAL
             }
             Some(Prober { in_use: true, is_client: true, .. }) => CLIENT_INTERVAL,
-            Some(Prober { in_use: true, .. }) => SERVER_INTERVAL,
+            Some(Prober { in_use: true, .. }) => SERVER_INTERVAL.max(SHARD_INTERVAL * self.shards),
             _ => IDLE_INTERVAL,
         };
         let is_idle = pause == IDLE_INTERVAL;
@@ -298,6 +307,23 @@ mod tests {
         let probers = probes(&mut silent, START + Duration::from_secs(60), true);
         assert_eq!(probers.len(), 100);
         assert_eq!(probers[..3], [0, 1, 2].map(ConnectionId));
+    }
+
+    #[test]
+    fn the_shards_of_a_server_together_probe_hardly_more_often_than_one() {
+        let per_minute = |shards: u8| {
+            let mut silent = SilentPaths::of_shard(shards);
+            silent.on_silent(START, &path(1), ConnectionId(1));
+            let mut sent = 0;
+            let end = START + Duration::from_secs(60);
+            while let Some(now) = silent.next_timeout().filter(|at| *at <= end) {
+                let prober = prober(1, true).map(|prober| Prober { is_client: false, ..prober });
+                silent.on_probed(now, addresses_of(&path(1)), prober);
+                sent += usize::from(shards);
+            }
+            sent
+        };
+        assert_eq!((per_minute(1), per_minute(2), per_minute(4)), (43, 86, 92));
     }
 
     #[test]

@@ -16,10 +16,12 @@ use super::links::{Link, LinkStream, Links, count};
 use super::relayed_links;
 use super::shard::{Shard, ShardHandle};
 use super::socket::SocketOptions;
+use super::stalled_links;
 use super::state::Watch;
 use crate::carrier::FlowEnds;
 use crate::links::{Alien, Failure, PREAMBLE, Unpacker};
 use crate::sys;
+use crate::sys::link::Segments;
 
 /// A client waits so long for the server's preamble, ...
 const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
@@ -31,6 +33,8 @@ const IDLE: Duration = Duration::from_secs(90);
 const STUCK: Duration = Duration::from_secs(30);
 /// A client closes a link that it does not need any more after so long: the server's flows follow in a round trip.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// A first SYN is answered within this time, a repeated one is not.
+const AT_ONCE: Duration = Duration::from_millis(900);
 /// Bytes read in one go.
 const READ_BYTES: usize = 64 << 10;
 /// A listener that cannot accept (no descriptors left) waits so long.
@@ -186,6 +190,7 @@ pub(super) fn start(
     unpacker: Unpacker,
     accepted: bool,
 ) {
+    stalled_links::start(links);
     let (links, writer) = (Arc::clone(links), Arc::clone(&link));
     let write = tokio::spawn(write(writer, Arc::clone(&links), Arc::clone(&shards)));
     let write = Watch(write.abort_handle());
@@ -205,8 +210,11 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     tracing::debug!(remote = %link.outer.remote, "a link has ended: {end}");
     link.close();
     links.remove(link);
+    let is_reset =
+        matches!(end, End::Closed(Some(e)) if e.kind() == io::ErrorKind::ConnectionReset);
+    let stalled = is_reset || link.progress.is_stalled();
     for shard in shards.iter().filter_map(Weak::upgrade) {
-        shard.on_link_closed(&link.outer);
+        shard.on_link_closed(&link.outer, stalled);
     }
 }
 
@@ -245,7 +253,10 @@ async fn read(
         }
         let greeted = unpacker.is_greeted();
         match take(link, links, shards, &mut unpacker) {
-            Ok(true) => heard = Instant::now(),
+            Ok(true) => {
+                link.progress.on_read();
+                heard = Instant::now();
+            }
             Ok(false) => {}
             Err(end) => return end,
         }
@@ -340,9 +351,14 @@ async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
     }
 }
 
-/// Opens a link for a client's shard, and tells it.
-pub(super) async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds) {
-    let opened = match timeout(CONNECT_PATIENCE, connect(&options, ends.1)).await {
+/// Opens a link for a client's shard, and tells it. `stalled`: the one before was a moment ago.
+pub(super) async fn open(
+    shard: Weak<Shard>,
+    options: SocketOptions,
+    ends: FlowEnds,
+    stalled: bool,
+) {
+    let opened = match timeout(CONNECT_PATIENCE, connect(&options, ends.1, stalled)).await {
         Ok(opened) => opened,
         Err(_) => Err(NotOpened::Io(io::ErrorKind::TimedOut.into())),
     };
@@ -363,13 +379,31 @@ pub(super) async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowE
     }
 }
 
-/// Connects and exchanges preambles.
-async fn connect(options: &SocketOptions, remote: SocketAddr) -> Result<TcpStream, NotOpened> {
-    let socket = sys::link::open(&options.spec()).map_err(NotOpened::Io)?;
-    let stream = TcpSocket::from_std_stream(socket).connect(remote).await.map_err(NotOpened::Io)?;
+/// Connects and exchanges preambles. Where the link before was `stalled` and this one is answered at once, the network
+/// takes small segments and loses large ones.
+async fn connect(
+    options: &SocketOptions,
+    remote: SocketAddr,
+    stalled: bool,
+) -> Result<TcpStream, NotOpened> {
+    let begun = Instant::now();
+    let mut stream = connect_with(options, remote, Segments::Usual).await?;
+    if stalled && begun.elapsed() < AT_ONCE {
+        tracing::debug!(server = %remote, "large TCP segments seem to be lost here: using small ones");
+        stream = connect_with(options, remote, Segments::Small).await?;
+    }
     sys::link::prepare(&stream);
     greet(&stream).await?;
     Ok(stream)
+}
+
+async fn connect_with(
+    options: &SocketOptions,
+    remote: SocketAddr,
+    segments: Segments,
+) -> Result<TcpStream, NotOpened> {
+    let socket = sys::link::open(&options.spec(), segments).map_err(NotOpened::Io)?;
+    TcpSocket::from_std_stream(socket).connect(remote).await.map_err(NotOpened::Io)
 }
 
 /// Sends the preamble, and reads the server's and no more.

@@ -15,9 +15,12 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
 use super::elders::Elders;
+use super::stalled_links::Progress;
+use super::state::Watch;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
 use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
+use marline_time::Duration;
 
 /// Links at the same time.
 const MOST_LINKS: usize = 8_192;
@@ -123,10 +126,12 @@ pub(super) struct Link {
     out: Mutex<Out>,
     /// Something waits to be written.
     pub(super) work: Notify,
+    /// Whether its peer acknowledges what is sent.
+    pub(super) progress: Progress,
 }
 
 impl Link {
-    fn new(stream: LinkStream, outer: Outer, port: u16, proven: bool) -> Link {
+    fn new(stream: LinkStream, outer: Outer, port: u16, proven: bool, watch: &Arc<Notify>) -> Link {
         Link {
             stream,
             outer,
@@ -136,12 +141,13 @@ impl Link {
             relays: Mutex::default(),
             out: Mutex::default(),
             work: Notify::new(),
+            progress: Progress::new(watch),
         }
     }
 
     /// The way to another process for frames of `link`.
     pub(super) fn relay(stream: LinkStream, link: &Link) -> Link {
-        Link::new(stream, link.outer, link.port, true)
+        Link::new(stream, link.outer, link.port, true, &Arc::default())
     }
 
     /// The way to the process of this generation.
@@ -175,6 +181,7 @@ impl Link {
         if out.broken {
             return Sent::Dropped;
         }
+        self.progress.on_sent();
         out.scratch.bytes.clear();
         enclose(&mut out.scratch, stride, bytes);
         let length = out.scratch.bytes.len();
@@ -240,6 +247,16 @@ impl Link {
         for relay in lock(&self.relays).values() {
             relay.close();
         }
+    }
+
+    /// Ends it without a word to the peer, which does not hear it: nothing is repeated any more.
+    pub(super) fn abort(&self) {
+        if let LinkStream::Tcp(stream) = &self.stream {
+            // Without this the kernel goes on for a while.
+            let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        }
+        self.progress.set_stalled();
+        self.close();
     }
 
     /// Something has not left yet.
@@ -338,6 +355,10 @@ pub struct Links {
     pub(super) counters: LinkCounters,
     /// Older processes, with which the port is shared.
     elders: OnceLock<Arc<Elders>>,
+    /// Wakes the task that looks for stalled links, ...
+    pub(super) watch: Arc<Notify>,
+    /// ... which ends with them.
+    pub(super) watcher: OnceLock<Watch>,
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -375,7 +396,7 @@ impl Links {
         }
         let slot = table.free_slot()?;
         let outer = Outer { socket: FIRST_LINK + slot as u16, local, remote };
-        let link = Arc::new(Link::new(stream, outer, port, trusted));
+        let link = Arc::new(Link::new(stream, outer, port, trusted, &self.watch));
         table.slots[slot] = Some(Slot { link: Arc::clone(&link), trusted, pending: None });
         let evicted = table.await_proof(&link);
         drop(table);
@@ -419,6 +440,13 @@ impl Links {
             drop(table);
             self.evict(evicted);
         }
+    }
+
+    /// Those on which something was sent since they were last heard.
+    pub(super) fn unheard(&self) -> Vec<Arc<Link>> {
+        let table = lock(&self.table);
+        let links = table.slots.iter().flatten().map(|slot| &slot.link);
+        links.filter(|link| link.progress.is_unheard()).map(Arc::clone).collect()
     }
 
     /// It has ended.

@@ -45,6 +45,7 @@ mod send_error;
 mod shard;
 mod socket;
 mod sockets;
+mod stalled_links;
 mod standing_in;
 mod start;
 mod state;

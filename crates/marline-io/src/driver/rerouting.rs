@@ -216,7 +216,8 @@ impl Shard {
         match (options, self.handle()) {
             (Some(options), Some(handle)) => {
                 let shard = Arc::downgrade(&handle.shard);
-                tokio::spawn(link_tasks::open(shard, options, ends));
+                let stalled = state.rerouting.routes.take_stall(now, &ends);
+                tokio::spawn(link_tasks::open(shard, options, ends, stalled));
             }
             _ => drop(state.rerouting.routes.not_opened(now, ends, Failure::Answered)),
         }
@@ -262,10 +263,14 @@ impl Shard {
         self.serve(&mut state, now);
     }
 
-    pub(super) fn on_link_closed(&self, outer: &Outer) {
+    /// A link has ended. `stalled`: as nothing that was sent on it was acknowledged.
+    pub(super) fn on_link_closed(&self, outer: &Outer, stalled: bool) {
         let mut state = self.lock();
         let now = self.now(&mut state);
         let ends = (outer.local, outer.remote);
+        if stalled {
+            state.rerouting.routes.stalled(now, ends, outer.socket);
+        }
         state.rerouting.routes.closed(now, ends, outer.socket);
         // The next link may have the same index, and room.
         state.rerouting.vacate(outer);

@@ -16,18 +16,19 @@
 //! any processor time answers one before the other. So datagrams get as long again as the link took, before the route
 //! goes over to it.
 //!
-//! *Rates.* A network may let UDP through and police it, so that a link is many times as fast. Where a route looks
-//! policed ([`Paces`]), its flows go by a link for a few seconds, and the rate of data tells which is better. The link
-//! is kept if it is clearly faster. Datagrams are tried again after ten minutes, and later each time that they were
-//! found to be slower; so is a link that was no better.
+//! A network may also let datagrams through and police them: `fallback/comparing.rs`.
+
+mod comparing;
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
 use marline_time::{Duration, Instant};
 
-use super::pace::{Heading, Paces, Policed};
+use super::pace::Paces;
 use crate::carrier::{FIRST_QUIET, FlowEnds};
+pub use comparing::CarrierRates;
+use comparing::{COMPARE, COMPARE_AFTER_NOTHING, Comparison, TRIAL};
 
 /// Silence that is borne of a server that has not answered a datagram here yet, ...
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ const INTEREST: Duration = Duration::from_secs(30);
 /// First and longest pause after a link that did not come about.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Attempts without an answer after which a client that sends no datagrams tries less often: about five minutes.
-const ALONE_IN_VAIN: u32 = 33;
+const ALONE_IN_VAIN: u32 = 37;
 
 /// Why a link did not come about.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -59,15 +60,6 @@ const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(
 const SETTLED: Duration = Duration::from_secs(120);
 /// How long datagrams are given beside a link that has come about: as long again as it took, within these bounds.
 const CONFIRM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// A link that is compared with datagrams carries data so long. What it carries in its first moments counts as well: a
-/// transfer may end while it is compared.
-const TRIAL: Duration = Duration::from_secs(4);
-/// A link must be faster by this much, in percent of the rate of datagrams.
-const FASTER_PERCENT: u64 = 150;
-/// First and longest time after which the two are compared again, ...
-const COMPARE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(7_200));
-/// ... and after a comparison that told nothing.
-const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
 /// Routes remembered; the one used longest ago goes first.
 const MOST_ROUTES: usize = 64;
 
@@ -115,15 +107,6 @@ pub(crate) enum Leaving {
     NextComparison,
 }
 
-/// What a comparison of UDP and TCP on a path measured.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct CarrierRates {
-    /// Data by UDP.
-    pub udp_bits_per_s: u64,
-    /// Data by TCP.
-    pub tcp_bits_per_s: u64,
-}
-
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Way {
     Datagrams,
@@ -132,15 +115,6 @@ enum Way {
     /// This link has come about, and datagrams have until then to be answered.
     Confirming(u16, Instant),
     Link(u16),
-}
-
-/// How a route's link compares with datagrams.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Comparison {
-    /// A link is being opened or in use to find out. `measured_at`: when its rate is there.
-    Running { datagrams: Policed, measured_at: Option<Instant> },
-    /// The link is faster; until then.
-    Faster { rates: CarrierRates, until: Instant },
 }
 
 #[derive(Clone, Debug)]
@@ -164,6 +138,8 @@ struct Route {
     probe: Probe,
     /// When the link that is being opened was asked for.
     asked_for_link_at: Instant,
+    /// When the link stalled.
+    stalled_at: Option<Instant>,
     comparison: Option<Comparison>,
     /// When the two may be compared next, and how often datagrams, or links, were found to be the better ones.
     compare_at: Instant,
@@ -193,6 +169,7 @@ impl Route {
             mistakes: 0,
             probe: Probe::default(),
             asked_for_link_at: now,
+            stalled_at: None,
             comparison: None,
             compare_at: now,
             slower: 0,
@@ -346,7 +323,7 @@ impl Routes {
 
     /// A link has not come about. `true`: it was the first try, so that it is news.
     pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds, failure: Failure) -> bool {
-        let is_alone = !self.sends_datagrams();
+        let udp = self.udp;
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         if route.way == Way::Opening {
             route.way = Way::Datagrams;
@@ -356,12 +333,15 @@ impl Routes {
             route.in_vain = route.in_vain.saturating_add(1);
             return false;
         }
-        route.retry_at = now
-            + match failure {
-                // Nothing else notices that the path is back.
-                Failure::Unanswered if is_alone && route.failures < ALONE_IN_VAIN => RETRY.0,
-                Failure::Unanswered | Failure::Answered => doubled(RETRY, route.failures),
-            };
+        // Nothing else notices that the path is back: datagrams are not sent, or were not answered when it was there.
+        let is_alone = udp == UdpUse::Never || route.suspect;
+        route.retry_at = match failure {
+            // The kernel's SYNs leave at this pace, too.
+            Failure::Unanswered if is_alone && route.failures < ALONE_IN_VAIN => {
+                now.max(route.asked_for_link_at + RETRY.0)
+            }
+            Failure::Unanswered | Failure::Answered => now + doubled(RETRY, route.failures),
+        };
         route.failures = route.failures.saturating_add(1);
         route.failures == 1
     }
@@ -369,6 +349,20 @@ impl Routes {
     /// Whether a refusal was not passed on since this was last asked.
     pub(crate) fn take_refusal(&mut self, ends: &FlowEnds) -> bool {
         self.routes.get_mut(ends).is_some_and(|route| core::mem::take(&mut route.refused))
+    }
+
+    /// The link that is in use has stalled, and ends.
+    pub(crate) fn stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+        let used = |route: &&mut Route| route.way == Way::Link(link);
+        if let Some(route) = self.routes.get_mut(&ends).filter(used) {
+            route.stalled_at = Some(now);
+        }
+    }
+
+    /// Whether the link before the one that is opened stalled, a moment ago.
+    pub(crate) fn take_stall(&mut self, now: Instant, ends: &FlowEnds) -> bool {
+        let stalled_at = self.routes.get_mut(ends).and_then(|route| route.stalled_at.take());
+        stalled_at.is_some_and(|at| now.since(at) < RETRY.0)
     }
 
     /// A link has ended. Where it was in use, flows go by datagrams until there is another one.
@@ -385,66 +379,6 @@ impl Routes {
             Way::Confirming(known, _) if known == link => route.way = Way::Datagrams,
             _ => {}
         }
-    }
-
-    /// Whether segments are to be shown to [`on_segments`](Self::on_segments).
-    pub(crate) fn compares(&self) -> bool {
-        self.udp == UdpUse::Preferred
-    }
-
-    /// Segments of a flow pass on a route, by whatever carries it.
-    pub(crate) fn on_segments<'a>(
-        &mut self,
-        now: Instant,
-        ends: FlowEnds,
-        flow: (u64, Heading),
-        segments: impl Iterator<Item = &'a [u8]>,
-    ) {
-        let Some(datagrams) = self.paces.note(now, ends, flow, segments) else { return };
-        let Some(route) = self.routes.get_mut(&ends) else { return };
-        if route.way == Way::Datagrams && route.comparison.is_none() && route.compare_at <= now {
-            route.comparison = Some(Comparison::Running { datagrams, measured_at: None });
-            (route.way, route.asked_for_link_at) = (Way::Opening, now);
-            self.orders.push_back(Order::Open(ends));
-        }
-    }
-
-    /// The next step of a comparison is due.
-    fn on_comparison_due(&mut self, now: Instant, ends: FlowEnds) {
-        let Some(route) = self.routes.get_mut(&ends) else { return };
-        let Way::Link(link) = route.way else { return };
-        let leaving = match route.comparison.take() {
-            None => return,
-            Some(Comparison::Running { datagrams: Policed { heading, bits_per_s }, .. }) => {
-                let rate = self.paces.trial_rate(now, &ends, heading);
-                let link_rate = rate.unwrap_or_default();
-                if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
-                    let rates =
-                        CarrierRates { udp_bits_per_s: bits_per_s, tcp_bits_per_s: link_rate };
-                    let until = now + doubled(COMPARE, route.slower);
-                    route.slower = route.slower.saturating_add(1);
-                    route.comparison = Some(Comparison::Faster { rates, until });
-                    self.orders.push_back(Order::Keep(ends, rates));
-                    return;
-                }
-                let pause = match rate {
-                    None => COMPARE_AFTER_NOTHING,
-                    Some(_) => doubled(COMPARE, route.in_vain),
-                };
-                route.in_vain = route.in_vain.saturating_add(u32::from(rate.is_some()));
-                route.compare_at = now + pause;
-                Leaving::NotFaster
-            }
-            Some(Comparison::Faster { .. }) => {
-                route.compare_at = now;
-                Leaving::NextComparison
-            }
-        };
-        route.take(now, Way::Datagrams);
-        route.heard_at = Some(now);
-        self.paces.forget(&ends);
-        self.orders.push_back(Order::Leave(ends, leaving));
-        self.orders.push_back(Order::Close(link));
     }
 
     /// The probe that carried this id was answered.
@@ -491,15 +425,6 @@ impl Routes {
         let linked = |route: &Route| matches!(route.way, Way::Link(_)) && !compared(route);
         let linked = self.routes.iter().filter(|(_, route)| linked(route));
         linked.map(|(ends, _)| *ends).collect()
-    }
-
-    /// Those that use a link as it is faster than datagrams, with the rates that were measured.
-    pub(crate) fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
-        let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
-            Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),
-            _ => None,
-        });
-        slower.collect()
     }
 
     /// The local address is gone.

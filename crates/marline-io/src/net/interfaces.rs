@@ -45,6 +45,14 @@ const TUNNELS: [&str; 21] = [
     "xfrm",
 ];
 
+/// Drivers whose interfaces put packets onto the wire of the interface below them.
+const STACKED: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
+/// Of these, the one whose interfaces may each lead to another provider although they share a wire, as behind a switch
+/// between two modems.
+const VLAN: &str = "vlan";
+/// Interfaces may be stacked so deep.
+const DEEPEST: usize = 8;
+
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -58,6 +66,12 @@ pub struct Interface {
     pub loopback: bool,
     /// It is a tunnel: this machine wraps its packets and sends them over another interface.
     pub tunnel: bool,
+    /// The interface whose wire it uses; 0: its own.
+    lower: u32,
+    /// It is a VLAN on that wire.
+    vlan: bool,
+    /// The bridge or bond that it is a port of; 0: none.
+    master: u32,
     /// Its usable addresses, IPv4 first, in the kernel's order.
     pub addresses: Vec<IpAddr>,
     /// The best metric of its default routes, IPv4 and IPv6; `None` where it has none.
@@ -104,7 +118,7 @@ impl Interfaces {
         let mut list: BTreeMap<u32, Interface> = BTreeMap::new();
         for message in messages {
             match message {
-                Message::Link(Link { index, flags, name, kind }) => {
+                Message::Link(Link { index, flags, name, kind, lower, master }) => {
                     let running = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
                     let interface = list.entry(*index).or_default();
                     interface.index = *index;
@@ -112,6 +126,9 @@ impl Interfaces {
                     interface.up = flags & running == running;
                     interface.loopback = flags & libc::IFF_LOOPBACK as u32 != 0;
                     interface.tunnel = TUNNELS.contains(&kind.as_str());
+                    interface.lower = if STACKED.contains(&kind.as_str()) { *lower } else { 0 };
+                    interface.vlan = kind == VLAN;
+                    interface.master = *master;
                 }
                 Message::Address { index, address, scope, flags } => {
                     if let Some(interface) = list.get_mut(index)
@@ -161,10 +178,37 @@ impl Interfaces {
         })
     }
 
-    /// Interfaces with a default route, best metric first; not Marline's own, and a tunnel only where it is all there
-    /// is: beside another interface it is no further path, since its packets leave over that one.
+    /// Interfaces with a default route, best metric first; not Marline's own, of those that share a wire only the
+    /// first, and a tunnel only where it is all there is: beside another interface it is no further path, since its
+    /// packets leave over that one.
     #[must_use]
     pub fn with_default_route(&self) -> Vec<&Interface> {
+        let mut found = self.candidates();
+        if found.iter().any(|interface| !interface.tunnel) {
+            found.retain(|interface| !interface.tunnel);
+        }
+        let mut paths: Vec<&Interface> = Vec::new();
+        for interface in found {
+            if !paths.iter().any(|path| self.share_a_wire(path, interface)) {
+                paths.push(interface);
+            }
+        }
+        paths
+    }
+
+    /// Whether this interface has a default route and is no path, as its packets leave by the wire of another one.
+    #[must_use]
+    pub fn shares_a_wire(&self, interface: &Interface) -> bool {
+        if interface.default_addresses().next().is_none() {
+            return false;
+        }
+        let mut others =
+            self.candidates().into_iter().filter(|other| other.index != interface.index);
+        others.any(|other| self.share_a_wire(other, interface))
+    }
+
+    /// What may be a path, best metric first.
+    fn candidates(&self) -> Vec<&Interface> {
         let best = |interface: &Interface| interface.default_metric.iter().flatten().min().copied();
         let mut found: Vec<&Interface> = self
             .list
@@ -172,11 +216,32 @@ impl Interfaces {
             .filter(|i| i.up && !i.loopback && i.name != GATEWAY_INTERFACE)
             .filter(|i| i.default_addresses().next().is_some())
             .collect();
-        if found.iter().any(|interface| !interface.tunnel) {
-            found.retain(|interface| !interface.tunnel);
-        }
         found.sort_by_key(|interface| (best(interface), interface.index));
         found
+    }
+
+    /// Whether one is on top of the other, or both are on the same one, as different hosts of its network.
+    fn share_a_wire(&self, one: &Interface, other: &Interface) -> bool {
+        let beside = one.lower != 0 && one.lower == other.lower && !one.vlan && !other.vlan;
+        let above = |one: &Interface, other: &Interface| {
+            let mut ports = self.list.iter().filter(|port| port.master == one.index);
+            self.is_above(one, other.index) || ports.any(|port| self.is_above(port, other.index))
+        };
+        beside || above(one, other) || above(other, one)
+    }
+
+    /// Whether its packets leave by the interface with this index, or by that as a port of it.
+    fn is_above(&self, interface: &Interface, index: u32) -> bool {
+        let by_index = |index: u32| self.list.iter().find(|interface| interface.index == index);
+        let mut at = Some(interface);
+        for _ in 0..DEEPEST {
+            let Some(here) = at else { return false };
+            if here.lower == index || here.master == index {
+                return true;
+            }
+            at = by_index(here.lower).or_else(|| by_index(here.master));
+        }
+        false
     }
 }
 
@@ -237,7 +302,7 @@ mod tests {
 
     fn driven_link(index: u32, name: &str, flags: libc::c_int, kind: &str) -> Message {
         let (flags, name) = (flags as u32, name.to_owned());
-        Message::Link(Link { index, flags, name, kind: kind.to_owned() })
+        Message::Link(Link { index, flags, name, kind: kind.to_owned(), ..Link::default() })
     }
 
     fn link(index: u32, name: &str, flags: libc::c_int) -> Message {
@@ -314,6 +379,52 @@ mod tests {
             default_route(5, 600, false),
         ]);
         assert_eq!(names(&messages), ["veth0", "wlan0"]);
+    }
+
+    /// An interface with an address and a default route of this metric.
+    fn stacked(
+        index: u32,
+        (name, kind): (&str, &str),
+        (lower, master): (u32, u32),
+        metric: u32,
+    ) -> Vec<Message> {
+        let flags = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
+        let (name, kind) = (name.to_owned(), kind.to_owned());
+        let link = Message::Link(Link { index, flags, name, kind, lower, master });
+        if metric == 0 {
+            return vec![link];
+        }
+        let address = address(index, &format!("198.51.100.{index}"), 0, 0);
+        vec![link, address, default_route(index, metric, false)]
+    }
+
+    #[test]
+    fn of_interfaces_that_share_a_wire_one_is_a_path() {
+        let names = |messages: &[Vec<Message>]| -> Vec<String> {
+            let interfaces = Interfaces::from_messages(&messages.concat());
+            interfaces.with_default_route().iter().map(|i| i.name.clone()).collect()
+        };
+        let eth0 = |metric| stacked(2, ("eth0", ""), (0, 0), metric);
+        let vlan = |index, name, metric| stacked(index, (name, "vlan"), (2, 0), metric);
+        assert_eq!(names(&[eth0(100), vlan(3, "eth0.7", 200)]), ["eth0"]);
+        assert_eq!(names(&[eth0(200), vlan(3, "eth0.7", 100)]), ["eth0.7"], "the better metric");
+        let two_modems = [eth0(0), vlan(3, "eth0.7", 100), vlan(4, "eth0.8", 200)];
+        assert_eq!(names(&two_modems), ["eth0.7", "eth0.8"]);
+        let macvlan = |index, name, metric| stacked(index, (name, "macvlan"), (2, 0), metric);
+        assert_eq!(names(&[eth0(0), macvlan(3, "mac0", 100), macvlan(4, "mac1", 200)]), ["mac0"]);
+        let bridge = stacked(5, ("br0", "bridge"), (0, 0), 100);
+        let port = stacked(2, ("eth0", ""), (0, 5), 200);
+        assert_eq!(names(&[bridge.clone(), port]), ["br0"]);
+        // A VLAN of a bridge's port, as some routers have it.
+        let silent_port = stacked(2, ("eth0", ""), (0, 5), 0);
+        assert_eq!(names(&[bridge.clone(), silent_port, vlan(3, "eth0.7", 200)]), ["br0"]);
+        let port = stacked(3, ("eth0.7", "vlan"), (2, 5), 0);
+        assert_eq!(names(&[eth0(50), bridge, port]), ["eth0"]);
+        // The other end of a pair is no interface below, and neither is a routing domain a path.
+        let pair = [("veth0", 3), ("veth1", 2)]
+            .map(|(name, peer)| stacked(5 - peer, (name, "veth"), (peer, 9), 100));
+        let domain = stacked(9, ("vrf0", "vrf"), (0, 0), 0);
+        assert_eq!(names(&[pair.concat(), domain]), ["veth0", "veth1"]);
     }
 
     #[test]

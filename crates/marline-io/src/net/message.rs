@@ -49,6 +49,10 @@ pub(super) struct Link {
     pub(super) name: String,
     /// Its driver (IFLA_INFO_KIND), such as `wireguard`; empty: a device of the machine.
     pub(super) kind: String,
+    /// The interface below it (IFLA_LINK), as of a VLAN, or the peer of a pair; 0: none in this namespace.
+    pub(super) lower: u32,
+    /// The bridge, bond or routing domain that it belongs to (IFLA_MASTER); 0: none.
+    pub(super) master: u32,
 }
 
 /// A request for everything of a kind (RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE).
@@ -203,9 +207,13 @@ fn parse_body(kind: u16, body: &[u8]) -> Option<Message> {
 fn parse_link(body: &[u8]) -> Option<Message> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
     let (mut name, mut driver) = (None, String::new());
+    let (mut lower, mut master, mut is_elsewhere) = (0, 0, false);
     for (kind, value) in attributes(body.get(LINK_LEN..)?) {
         match kind {
             libc::IFLA_IFNAME => name = Some(text(value)),
+            libc::IFLA_LINK => lower = u32_at(value, 0)?,
+            libc::IFLA_LINK_NETNSID => is_elsewhere = true,
+            libc::IFLA_MASTER => master = u32_at(value, 0)?,
             libc::IFLA_LINKINFO => {
                 let info = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
                 driver = info.map_or_else(String::new, |(_, value)| text(value));
@@ -213,7 +221,8 @@ fn parse_link(body: &[u8]) -> Option<Message> {
             _ => {}
         }
     }
-    Some(Message::Link(Link { index, flags, name: name?, kind: driver }))
+    let lower = if is_elsewhere || lower == index { 0 } else { lower };
+    Some(Message::Link(Link { index, flags, name: name?, kind: driver, lower, master }))
 }
 
 /// The text before the closing zero.

@@ -2,13 +2,13 @@
 
 use core::net::SocketAddr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::set_option;
 use super::socket::{SocketSpec, bind_to_interface, mark};
+use super::{check, set_option};
 
 /// Bytes that the kernel takes and has not sent: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
 const UNSENT_BYTES: u32 = 32 << 10;
@@ -31,8 +31,20 @@ fn new(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Sizes of segments of a link.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Segments {
+    /// What the interface takes.
+    Usual,
+    /// What any path takes, in both directions.
+    Small,
+}
+
+/// A segment of this size is a packet of 1,200 bytes by IPv4, and of less than 1,280 by IPv6.
+const SMALL_SEGMENT: u32 = 1_160;
+
 /// A socket that is to be connected, bound to the address and interface of `spec`, whatever its port.
-pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<std::net::TcpStream> {
+pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std::net::TcpStream> {
     let socket = new(spec.local)?;
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
@@ -42,6 +54,9 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<std::net::TcpStream> {
     local.set_port(0);
     socket.bind(&local.into())?;
     bound_pauses(&socket);
+    if segments == Segments::Small {
+        socket.set_tcp_mss(SMALL_SEGMENT)?;
+    }
     Ok(socket.into())
 }
 
@@ -74,5 +89,80 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
         .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES));
     if let Err(error) = prepared {
         tracing::debug!(%error, "an option of a TCP connection was refused");
+    }
+}
+
+/// What the kernel knows of a connection.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct TcpInfo {
+    /// Timeouts in a row without an acknowledgement of anything new.
+    pub(crate) timeouts: u8,
+    /// Segments that were sent and are not acknowledged.
+    pub(crate) unacknowledged: u32,
+    pub(crate) acknowledged_bytes: u64,
+    pub(crate) rtt: Duration,
+}
+
+/// The beginning of the kernel's `tcp_info`: `libc` has not all of it.
+#[repr(C)]
+#[derive(Default)]
+struct RawTcpInfo {
+    /// State, congestion state, timeouts, probes, backoff, options and two bytes of bits.
+    bytes: [u8; 8],
+    /// RTO, delayed ACK, MSS of both directions, unacknowledged, SACKed, lost, repeated, FACKs, four ages, path MTU,
+    /// threshold, RTT in microseconds and eight more.
+    words: [u32; 24],
+    /// Pacing rate, its limit, acknowledged bytes.
+    long: [u64; 3],
+}
+
+impl TcpInfo {
+    const TIMEOUTS: usize = 2;
+    const UNACKNOWLEDGED: usize = 4;
+    const RTT: usize = 15;
+    const ACKNOWLEDGED_BYTES: usize = 2;
+
+    /// Asks the kernel.
+    pub(crate) fn of(socket: &impl AsRawFd) -> io::Result<Self> {
+        let mut raw = RawTcpInfo::default();
+        let mut len = size_of::<RawTcpInfo>() as libc::socklen_t;
+        // SAFETY: the descriptor is open; pointer and length describe a live value, of which any bytes are valid.
+        check(unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                core::ptr::from_mut(&mut raw).cast(),
+                &raw mut len,
+            )
+        })?;
+        Ok(TcpInfo {
+            timeouts: raw.bytes[Self::TIMEOUTS],
+            unacknowledged: raw.words[Self::UNACKNOWLEDGED],
+            acknowledged_bytes: raw.long[Self::ACKNOWLEDGED_BYTES],
+            rtt: Duration::from_micros(raw.words[Self::RTT].into()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_what_is_acknowledged() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.write_all(&[7; 1_000]).unwrap();
+        let mut info = TcpInfo::of(&stream).unwrap();
+        while info.unacknowledged > 0 {
+            info = TcpInfo::of(&stream).unwrap();
+        }
+        assert!((1_000..=1_001).contains(&info.acknowledged_bytes), "{info:?}");
+        assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1), "{info:?}");
+        assert_eq!(info.timeouts, 0);
     }
 }

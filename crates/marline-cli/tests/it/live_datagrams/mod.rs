@@ -47,6 +47,11 @@ fn stream_echo() {
 }
 
 fn hosts(wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
+    hosts_of("udp", wifi, lte, name, dir)
+}
+
+/// Hosts whose server has this carrier.
+fn hosts_of(carrier: &str, wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(wifi, lte), name, dir);
     hosts.shell(Side::Server, &format!("ip link set lo up; ip addr add {TARGET}/32 dev lo"));
     hosts.shell(
@@ -59,7 +64,7 @@ fn hosts(wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
     std::fs::write(dir.join("continuity.py"), CONTINUITY).expect("write");
     hear(&hosts.role(Side::Server, "", echo), "ready");
     hear(&hosts.role(Side::Server, "", stream_echo), "ready");
-    hosts.marline_server("udp --allow 203.0.113.0/24");
+    hosts.marline_server(&format!("{carrier} --allow 203.0.113.0/24"));
     hosts
 }
 
@@ -175,6 +180,31 @@ fn streams_pass_over_paths_that_silently_take_1200_bytes() {
     let took = echo_stream(&hosts);
     println!("1 MB there and back over two paths of 1,200 bytes: {took:.2} s");
     assert!(took < 10.0, "{took}");
+}
+
+/// The kernel's TCP, which carries the stream, repeats for ever what is too large.
+#[test]
+fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    for both in [true, false] {
+        let dir = tempfile::tempdir().expect("directory");
+        let mut hosts = hosts_of("tcp", &wifi(1_500), &wifi(1_500), "narrower", dir.path());
+        let client = "marline client --invite-file invite --carrier tcp --path wifi --path lte \
+                      -L 9000:203.0.113.7:8080";
+        hear(&hosts.program(Side::Client, client), "listening on");
+        let before = echo_stream(&hosts);
+        for path in ["wifi", "lte"].into_iter().filter(|path| both || *path == "wifi") {
+            hosts.net.command(path, &format!("set {}", wifi(1_200))).expect("an order");
+        }
+        let [first, second] = [(); 2].map(|()| echo_stream(&hosts));
+        println!(
+            "1 MB there and back by TCP: {before:.2} s; paths take 1,200 bytes (both: {both}): {first:.2} s, \
+             then {second:.2} s"
+        );
+    }
 }
 
 /// Video of 20 s by SRT to this address; discontinuities that the receiver saw.

@@ -321,3 +321,55 @@ time.sleep(600)
     world.testbed.run("client", "ip -6 route flush default");
     world.wait_until("the tunnel to be the path", || names(&world).contains(&"vpn0".to_owned()));
 }
+
+/// Interfaces on top of a path: what they send leaves by its wire. A bridge is a path in place of its port.
+#[test]
+fn of_interfaces_that_share_a_wire_one_is_a_path() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(testbed) = World::set(dir.path(), WORLD, "9.9.9.1", "9.9.9.1") else { return };
+    let mut world = World::join(testbed, Program::Client, "auto");
+    let names = |world: &World| -> BTreeSet<String> {
+        world.paths().into_iter().map(|(name, _)| name).collect()
+    };
+    let are = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    // Once another interface is there, the client has seen this one, too.
+    let is_none = |world: &World, name: &str| {
+        world.testbed.run("client", &format!("{TETHER}\ntether usb0"));
+        world.wait_until("the other interface", || names(world).contains("usb0"));
+        assert!(!names(world).contains(name), "{:?}", names(world));
+        world.testbed.run("client", "ip link del usb0");
+        world.wait_until("the other interface to leave", || !names(world).contains("usb0"));
+    };
+    for (name, kind) in [("mac0", "macvlan mode bridge"), ("vlan7", "vlan id 7")] {
+        let made = world.testbed.run(
+            "client",
+            &format!("ip link add link wlan0 name {name} type {kind} && echo made || echo unknown"),
+        );
+        if made.trim() != "made" {
+            println!("this kernel has no {kind}");
+            continue;
+        }
+        let routes = "ip addr add 192.168.9.2/24 dev NAME; ip link set NAME up
+                      ip route add default via 192.168.9.1 dev NAME metric 300";
+        world.testbed.run("client", &routes.replace("NAME", name));
+        is_none(&world, name);
+        world.testbed.run("client", &format!("ip link del {name}"));
+    }
+    assert_eq!(names(&world), are(&["wlan0", "wwan0"]));
+    world.testbed.run(
+        "client",
+        "ip link add br0 type bridge; ip link set br0 up; ip addr flush dev wwan0
+         ip link set wwan0 master br0; ip addr add 10.70.0.2/24 dev br0
+         ip route add default via 10.70.0.1 dev br0 metric 200",
+    );
+    world.wait_until("the bridge", || names(&world) == are(&["br0", "wlan0"]));
+    world.testbed.run(
+        "client",
+        "ip addr add 10.70.0.9/24 dev wwan0; ip route add default via 10.70.0.1 dev wwan0 metric 300",
+    );
+    is_none(&world, "wwan0");
+    world.talk();
+    world.testbed.run("net", "dead c0");
+    world.goes_on();
+}

@@ -1,4 +1,5 @@
 use super::*;
+use crate::links::pace::Heading;
 
 const LINK: u16 = 0x8003;
 
@@ -325,6 +326,36 @@ fn a_link_that_ends_is_replaced_at_once() {
     assert_eq!(orders(&mut routes), [Order::Leave(ends(), Leaving::LinkEnded)]);
     routes.sent(ms(5_001), ends());
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
+}
+
+/// The path has died: its datagrams were not answered when it lived, so that only a link notices its return.
+#[test]
+fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
+    let mut routes = on_link(ms(0));
+    routes.closed(ms(5_000), ends(), LINK);
+    let mut tried = Vec::new();
+    for _ in 0..6 {
+        let now = tried.last().map_or(ms(5_000), |(_, at)| *at);
+        routes.sent(now, ends());
+        let log = run(&mut routes, now + Duration::from_secs(40), false);
+        let opens = log.iter().find(|(_, order)| *order == Order::Open(ends())).unwrap().0;
+        // The kernel has repeated its SYN meanwhile.
+        let ended = opens + Duration::from_secs(8);
+        routes.not_opened(ended, ends(), Failure::Unanswered);
+        tried.push((opens, ended));
+    }
+    assert!(tried.windows(2).all(|pair| pair[1].0 == pair[0].1), "{tried:?}");
+}
+
+#[test]
+fn only_the_link_that_is_opened_at_once_knows_that_the_one_before_stalled() {
+    let mut routes = on_link(ms(0));
+    routes.stalled(ms(5_000), ends(), LINK + 1);
+    assert!(!routes.take_stall(ms(5_000), &ends()), "another link");
+    routes.stalled(ms(5_000), ends(), LINK);
+    assert!(routes.take_stall(ms(5_001), &ends()) && !routes.take_stall(ms(5_001), &ends()));
+    routes.stalled(ms(6_000), ends(), LINK);
+    assert!(!routes.take_stall(ms(8_000), &ends()), "too late");
 }
 
 #[test]

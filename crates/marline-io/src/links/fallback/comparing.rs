@@ -1,0 +1,112 @@
+//! Comparison of a link with datagrams where a route looks policed.
+//!
+//! *Problem.* A network may let UDP through and police it, so that a link is many times as fast.
+//!
+//! *How.* Where a route looks policed ([`Paces`](super::Paces)), its flows go by a link for a few seconds, and the rate
+//! of data tells which is better. The link is kept if it is clearly faster. Datagrams are tried again after ten
+//! minutes, and later each time that they were found to be slower; so is a link that was no better.
+
+use marline_time::{Duration, Instant};
+
+use super::{Leaving, Order, Routes, UdpUse, Way, doubled};
+use crate::carrier::FlowEnds;
+use crate::links::pace::{Heading, Policed};
+
+/// A link that is compared with datagrams carries data so long. What it carries in its first moments counts as well: a
+/// transfer may end while it is compared.
+pub(super) const TRIAL: Duration = Duration::from_secs(4);
+/// A link must be faster by this much, in percent of the rate of datagrams.
+const FASTER_PERCENT: u64 = 150;
+/// First and longest time after which the two are compared again, ...
+pub(super) const COMPARE: (Duration, Duration) =
+    (Duration::from_secs(600), Duration::from_secs(7_200));
+/// ... and after a comparison that told nothing.
+pub(super) const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
+/// What a comparison of UDP and TCP on a path measured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct CarrierRates {
+    /// Data by UDP.
+    pub udp_bits_per_s: u64,
+    /// Data by TCP.
+    pub tcp_bits_per_s: u64,
+}
+
+/// How a route's link compares with datagrams.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Comparison {
+    /// A link is being opened or in use to find out. `measured_at`: when its rate is there.
+    Running { datagrams: Policed, measured_at: Option<Instant> },
+    /// The link is faster; until then.
+    Faster { rates: CarrierRates, until: Instant },
+}
+
+impl Routes {
+    /// Whether segments are to be shown to [`on_segments`](Self::on_segments).
+    pub(crate) fn compares(&self) -> bool {
+        self.udp == UdpUse::Preferred
+    }
+
+    /// Segments of a flow pass on a route, by whatever carries it.
+    pub(crate) fn on_segments<'a>(
+        &mut self,
+        now: Instant,
+        ends: FlowEnds,
+        flow: (u64, Heading),
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let Some(datagrams) = self.paces.note(now, ends, flow, segments) else { return };
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        if route.way == Way::Datagrams && route.comparison.is_none() && route.compare_at <= now {
+            route.comparison = Some(Comparison::Running { datagrams, measured_at: None });
+            (route.way, route.asked_for_link_at) = (Way::Opening, now);
+            self.orders.push_back(Order::Open(ends));
+        }
+    }
+
+    /// The next step of a comparison is due.
+    pub(super) fn on_comparison_due(&mut self, now: Instant, ends: FlowEnds) {
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        let Way::Link(link) = route.way else { return };
+        let leaving = match route.comparison.take() {
+            None => return,
+            Some(Comparison::Running { datagrams: Policed { heading, bits_per_s }, .. }) => {
+                let rate = self.paces.trial_rate(now, &ends, heading);
+                let link_rate = rate.unwrap_or_default();
+                if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
+                    let rates =
+                        CarrierRates { udp_bits_per_s: bits_per_s, tcp_bits_per_s: link_rate };
+                    let until = now + doubled(COMPARE, route.slower);
+                    route.slower = route.slower.saturating_add(1);
+                    route.comparison = Some(Comparison::Faster { rates, until });
+                    self.orders.push_back(Order::Keep(ends, rates));
+                    return;
+                }
+                let pause = match rate {
+                    None => COMPARE_AFTER_NOTHING,
+                    Some(_) => doubled(COMPARE, route.in_vain),
+                };
+                route.in_vain = route.in_vain.saturating_add(u32::from(rate.is_some()));
+                route.compare_at = now + pause;
+                Leaving::NotFaster
+            }
+            Some(Comparison::Faster { .. }) => {
+                route.compare_at = now;
+                Leaving::NextComparison
+            }
+        };
+        route.take(now, Way::Datagrams);
+        route.heard_at = Some(now);
+        self.paces.forget(&ends);
+        self.orders.push_back(Order::Leave(ends, leaving));
+        self.orders.push_back(Order::Close(link));
+    }
+
+    /// Those that use a link as it is faster than datagrams, with the rates that were measured.
+    pub(crate) fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
+            Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),
+            _ => None,
+        });
+        slower.collect()
+    }
+}

@@ -1,28 +1,25 @@
 //! ECF: earliest completion first (Lim, Nahum, Towsley and Gibbens, CoNEXT 2017).
 //!
-//! *Problem.* At the end of a burst the fast subflow is full for a moment, so lowest-RTT gives the last
-//! segments to a slow one; then the fast one is idle, and all wait for the slow one.
+//! *Problem.* At the end of a burst, the fast subflow is full for a moment, so lowest-RTT gives the last segments to a
+//! slow one. Then the fast one is idle, and everything waits for the slow one.
 //!
-//! *How.* F is the fastest subflow, full or not; S the one that lowest-RTT would take. If S is not F,
-//! compare: with k bytes not yet sent, F needs about srtt_F * (1 + k / cwnd_F) for all of them, waiting
-//! one round trip for room included. If S would need longer than that for even its first window
-//! (srtt_S, and a margin for the variation of both), and also for its own share, nothing is sent on S:
-//! the data waits for F. Once it waits, it waits a little longer (beta): the choice does not flip
-//! with every ACK.
+//! *How.* F is the fastest subflow, full or not; S is the one that lowest-RTT would choose. If S is not F, they are
+//! compared. With k bytes not yet sent, F needs about srtt_F * (1 + k / cwnd_F) for all of them, including one round
+//! trip of waiting for room. If S would need longer than that for its first window (srtt_S plus a margin for the
+//! variation of both), and also for its own share, nothing is sent on S: the data waits for F. Once waiting, it waits a
+//! little longer (beta), so that the choice does not change with every ACK.
 //!
-//! *Source.* The scheduler of the out-of-tree Linux implementation, in the form of its inequalities
-//! without divisions: beta is 1/4, the margin is the larger RTT variation, k is at least F's window.
-//! Written anew from a description.
+//! *Source.* The scheduler of the out-of-tree Linux implementation, with its inequalities without divisions: beta is
+//! 1/4, the margin is the larger RTT variation, k is at least F's window. Reimplemented from a description.
 //!
-//! *Left open, and chosen.* F comes from the class that S is in (`classes.rs`); a subflow without an RTT
-//! sample is never worth waiting for, and none is refused for want of one. The kernel's ECF has OR&P
-//! built in: that is `ecf+orp` here.
+//! *Left open, and chosen.* F has the same class as S (`classes.rs`). A subflow without an RTT sample is never worth
+//! waiting for, and none is rejected for lack of one. The kernel's ECF has OR&P built in; here that is `ecf+orp`.
 
 use marline_algos::schedulers::classes;
 use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
 use marline_time::Duration;
 
-/// How reluctantly waiting ends.
+/// Parameter of the hysteresis.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct EcfConfig {
     /// The share by which S must be better to be used once data waits.

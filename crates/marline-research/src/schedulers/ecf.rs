@@ -22,7 +22,7 @@ use marline_time::Duration;
 /// Parameter of the hysteresis.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct EcfConfig {
-    /// The share by which S must be better to be used once data waits.
+    /// Share by which S must be better to be used once data waits.
     pub beta: f64,
 }
 
@@ -32,22 +32,22 @@ impl Default for EcfConfig {
     }
 }
 
-/// Waits for the fast subflow if it would be done earlier.
+/// Waits for the fast subflow if that completes earlier.
 #[derive(Clone, Debug, Default)]
 pub struct Ecf {
     config: EcfConfig,
-    /// Data waits for the fast subflow.
+    /// Data is waiting for the fast subflow.
     waiting: bool,
 }
 
 impl Ecf {
-    /// With these parameters.
+    /// A scheduler with these parameters.
     #[must_use]
     pub const fn new(config: EcfConfig) -> Self {
         Ecf { config, waiting: false }
     }
 
-    /// Whether `unsent` bytes are done earlier if they wait for `fast` than if `slow` takes of them.
+    /// Whether `unsent` bytes are completed earlier if they wait for `fast` than if `slow` takes some of them.
     fn waits(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
         let (Some(fast_srtt), Some(slow_srtt)) = (fast.srtt, slow.srtt) else { return false };
         let (fast_cwnd, slow_cwnd) = (fast.cwnd as f64, slow.cwnd as f64);
@@ -81,7 +81,7 @@ impl Scheduler for Ecf {
         let members = || classes::members(cx.subflows, class);
         let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
-        // The window does not matter here: what the application has written has to get done.
+        // The peer's window does not matter here: everything the application has written must be completed.
         let unsent = cx.written.since(cx.unsent.start);
         if class.is_fine() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
             return classes::wait(members());

@@ -115,9 +115,9 @@ pub struct LinkSpec {
 /// A radio, as parsed from text.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioSpec {
-    /// Which one.
+    /// Kind of the radio.
     pub kind: RadioKind,
-    /// What it does to packets.
+    /// How it delays packets.
     pub wakes: RadioUse,
 }
 
@@ -147,11 +147,11 @@ pub enum RateSpec {
     Trace(TraceRef),
     /// The walk-out model with this peak rate.
     WalkCycle(Rate),
-    /// Eighty seconds of leaving the range, or of staying in it.
+    /// A walk of 80 s out of the range, or a phone that stays in it.
     PhoneMobility(PhoneMobility),
 }
 
-/// A trace by name, and where to start in it.
+/// A trace by name, and the position to start at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRef {
     /// File name without `.up`, `.down`, `.csv` and `.gz`.

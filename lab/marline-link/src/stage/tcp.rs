@@ -1,6 +1,6 @@
-//! Fields of a TCP segment as middleboxes read and change them.
+//! Fields of a TCP segment that middleboxes read and change.
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options.
 pub(super) const HEADER: usize = 20;
 pub(super) const FLAGS_AT: usize = 13;
 pub(super) const CHECKSUM_AT: usize = 16;
@@ -18,7 +18,7 @@ const SEQUENCE_AT: usize = 4;
 const ACKNOWLEDGMENT_AT: usize = 8;
 const WINDOW_AT: usize = 14;
 
-/// Where the options end; `None` for what is no TCP header.
+/// End of the options; `None` if the bytes are not a TCP header.
 pub(super) fn options_end(segment: &[u8]) -> Option<usize> {
     let end = usize::from(segment.get(12)? >> 4) * 4;
     (end >= HEADER && end <= segment.len()).then_some(end)
@@ -45,7 +45,7 @@ pub(super) fn set_acknowledgment(segment: &mut [u8], value: u32) {
     change(segment, ACKNOWLEDGMENT_AT, &value.to_be_bytes());
 }
 
-/// Where the window field stands, with the two bytes behind it.
+/// The bytes of the window field.
 pub(super) fn window(segment: &[u8]) -> [u8; 2] {
     [segment[WINDOW_AT], segment[WINDOW_AT + 1]]
 }
@@ -66,7 +66,7 @@ pub(super) fn set_destination_port(segment: &mut [u8], port: u16) {
     change(segment, 2, &port.to_be_bytes());
 }
 
-/// The big-endian word at a place.
+/// The big-endian 32-bit word at an offset.
 pub(super) fn word(segment: &[u8], at: usize) -> u32 {
     u32::from(half(segment, at)) << 16 | u32::from(half(segment, at + 2))
 }
@@ -75,7 +75,7 @@ fn half(segment: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([segment[at], segment[at + 1]])
 }
 
-/// Where the first option of a kind stands: its beginning and its end.
+/// Start and end of the first option of a kind.
 pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
     let end = options_end(segment)?;
     find_option(segment, (HEADER, end), |option| option[0] == kind)

@@ -96,7 +96,7 @@ pub struct Paths {
     /// Links to the client, by address.
     pub down: Vec<LinkId>,
     connection: ConnectionConfig,
-    /// Number of addresses that the client has had on each path. The last is the current one.
+    /// Number of times that the client changed its address on each path, which determines the current one.
     renumbered: Vec<u8>,
 }
 

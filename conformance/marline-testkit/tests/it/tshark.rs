@@ -167,7 +167,7 @@ fn addresses(cases: &mut Vec<Case>) {
         ];
         expected.extend(port.map(|p: u16| ("tcp.options.mptcp.port", p.to_string())));
         expected.extend(hmac.map(|h: u64| ("tcp.options.mptcp.addaddrtrunchmac", h.to_string())));
-        // The longest (30 bytes) leaves no room for timestamps: none of them has any.
+        // The longest (30 bytes) leaves no room for timestamps, so all are sent without them.
         let address = address.parse().expect("an address");
         let option = MptcpOption::AddAddr(AddAddr { address_id: 9, address, port, hmac });
         let mut announced = case(TcpFlags::ACK, Some(option), &expected);

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(shaper.finish(MS(0), 1000), MS(2));
         assert_eq!(shaper.finish(MS(2), 504), MS(2));
         assert_eq!(shaper.finish(MS(2), 1505), MS(5));
-        // 1503 bytes of the opportunity at 5 were left, but nobody waited then.
+        // 1503 bytes of the opportunity at 5 were left, but no packet was waiting then.
         assert_eq!(shaper.finish(MS(6), 10), MS(10));
     }
 

@@ -1,5 +1,5 @@
 //! Cross-check with Wireshark: a capture with every option must hold no malformed frame, and each
-//! option must be recognised with the values it was given.
+//! option must be recognized with the values it was given.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,9 +1,9 @@
-//! Policies of the literature: those that papers measured, and baselines for Marline's own.
+//! Policies of the literature: those measured in papers, and baselines for Marline's own.
 //!
-//! They are registered through the same public door as anybody's own (docs/research/policies.md), and stand on the
-//! rules that `marline-algos` shares ([`classes`](marline_algos::schedulers::classes),
-//! [`copies`](marline_algos::schedulers::copies), [`window`](marline_algos::congestion::window)). The program
-//! and the lab know them; a program with the library alone asks for them:
+//! They are registered through the same public API as external policies (docs/research/policies.md) and use shared
+//! rules from `marline-algos` ([`classes`](marline_algos::schedulers::classes),
+//! [`copies`](marline_algos::schedulers::copies), [`window`](marline_algos::congestion::window)). The command-line
+//! program and the lab include them. Programs that use only the library must register them:
 //!
 //! ```
 //! let mut registry = marline_algos::Registry::default();
@@ -38,15 +38,15 @@ mod properties;
 
 use marline_algos::{RegisterError, Registry};
 
-/// Adds all of them to a registry.
+/// Adds all of these policies to a registry.
 ///
 /// # Errors
-/// Another policy has one of the names.
+/// If another policy has one of the names.
 pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
     register::add(registry)
 }
 
-/// A registry that knows the built-in policies and these.
+/// A registry with the built-in policies and these.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();

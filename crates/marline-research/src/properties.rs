@@ -1,6 +1,6 @@
-//! Property tests of every scheduler, here and built in: whatever the snapshot, decisions are
-//! valid: a subflow that has room, data that is new or not acknowledged and not carried by that
-//! subflow, and no backup while a regular one is healthy.
+//! Property tests of every scheduler, here and built in. For any snapshot, decisions are valid: a subflow with room;
+//! data that is new, or is not acknowledged and was not carried by that subflow; and no backup while a regular one is
+//! healthy.
 
 use marline_algos::schedulers::classes::{Class, best_class};
 use marline_algos::schedulers::{
@@ -40,7 +40,7 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
     )
 }
 
-/// What may happen between two questions.
+/// Events between two decisions.
 #[derive(Clone, Debug)]
 enum Step {
     Write(u64),
@@ -106,7 +106,7 @@ fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
                 let decision = scheduler.next_send(&stream.context(&subflows));
                 check(&subflows, decision);
                 if let Some((subflow, range)) = decision.data() {
-                    // Panics if the data is neither new nor open to this subflow.
+                    // Panics if the data is neither new nor allowed on this subflow.
                     stream.apply(subflow, range);
                 }
             }
@@ -167,7 +167,7 @@ proptest! {
         }
     }
 
-    /// Specs come from files and sockets: whatever the text, there is an answer.
+    /// Specs come from files and sockets, so any text must give a result or an error.
     #[test]
     fn any_text_has_an_answer(words in proptest::collection::vec(SPEC, 0..12)) {
         let (registry, text) = (crate::registry(), words.concat());

@@ -16,7 +16,7 @@ pub struct LinkConfig {
     pub rate: RateConfig,
     /// Middleboxes in front of the queue.
     pub middlebox: MiddleboxConfig,
-    /// Largest packet it takes; none: any.
+    /// Size limit for packets; `None` if there is none.
     pub mtu: Option<Mtu>,
     /// Limit of the queue.
     pub queue: QueueLimit,
@@ -40,8 +40,7 @@ pub struct RadioConfig {
     pub parameters: RadioParameters,
     /// Direction: bytes to and from the phone cost different energy.
     pub direction: Direction,
-    /// A packet that finds the radio idle waits for its promotion; else energy is counted and nothing
-    /// waits.
+    /// Whether a packet that finds the radio idle waits for its promotion. Otherwise only energy is counted.
     pub waits: bool,
 }
 
@@ -57,7 +56,7 @@ pub struct Offset<T> {
 /// Rate at which packets leave the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RateConfig {
-    /// At once.
+    /// No limit: packets leave at once.
     #[default]
     Unlimited,
     /// At this rate.
@@ -73,16 +72,16 @@ pub enum RateConfig {
 pub struct Mtu {
     /// Bytes of IP packet, [`Mtu::RANGE`]; larger ones are dropped.
     pub bytes: u32,
-    /// Nobody is told of a drop: a black hole. Otherwise the sender is told as a router does it
-    /// (ICMP "fragmentation needed", ICMPv6 "packet too big"), if [`crate::Packet::too_big`] can.
+    /// Whether drops are silent (a black hole). Otherwise the sender is notified as by a router (ICMP "fragmentation
+    /// needed", ICMPv6 "packet too big"), if [`crate::Packet::too_big`] is implemented.
     pub silent: bool,
 }
 
 impl Mtu {
-    /// What there may be: from what every host takes (RFC 791) to the largest IPv4 packet, bytes.
+    /// Valid sizes in bytes: from what every host accepts (RFC 791) to the largest IPv4 packet.
     pub const RANGE: core::ops::RangeInclusive<u32> = 576..=65_535;
 
-    /// The smaller of the two; of equal ones that which tells the sender.
+    /// The smaller of two limits; among equal ones, the one that notifies the sender.
     #[must_use]
     pub fn smaller(self, other: Mtu) -> Mtu {
         core::cmp::min_by_key(self, other, |mtu| (mtu.bytes, mtu.silent))
@@ -107,7 +106,7 @@ impl Default for QueueLimit {
     }
 }
 
-/// Behaviour of middleboxes towards TCP segments.
+/// Effects of middleboxes on TCP segments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MiddleboxConfig {
     /// These options are overwritten with no-operations.
@@ -134,7 +133,7 @@ pub struct MiddleboxConfig {
 }
 
 impl MiddleboxConfig {
-    /// Whether there is any middlebox beyond those that look for options.
+    /// Whether there are any middleboxes other than those that act on options.
     pub(crate) fn has_middleboxes(&self) -> bool {
         let reshapes = self.split.is_some() || self.coalesce.is_some() || self.thin.is_some();
         reshapes || self.renumber.is_some() || self.rebind.is_some() || self.swallow > 0.0
@@ -146,7 +145,7 @@ impl MiddleboxConfig {
 pub enum Renumber {
     /// Sequence numbers, acknowledgments and selective acknowledgments.
     All,
-    /// All but selective acknowledgments, which then refer to data that was never sent.
+    /// All except selective acknowledgments, which then refer to data that was never sent.
     NotSack,
 }
 
@@ -162,7 +161,7 @@ pub struct Rebind {
 /// Splitting of segments.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Most bytes of payload of a piece.
+    /// Maximum payload of a piece in bytes.
     pub bytes: u16,
     /// Placement of the Multipath TCP options.
     pub options: SplitOptions,
@@ -172,7 +171,7 @@ pub struct Split {
 /// piece.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SplitOptions {
-    /// On every piece, as network cards do it.
+    /// On every piece, as network cards do.
     #[default]
     All,
     /// On the first piece only.
@@ -215,7 +214,7 @@ pub enum Segments {
 /// Losses. All causes apply together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LossConfig {
-    /// Each packet alone, with this probability.
+    /// Independently for each packet, with this probability.
     pub random: f64,
     /// In bursts.
     pub gilbert_elliott: Option<GilbertElliott>,
@@ -227,8 +226,8 @@ pub struct LossConfig {
     pub trace: Option<Offset<PingTrace>>,
 }
 
-/// The two-state loss model of Gilbert and Elliott, in continuous time: the states last
-/// exponentially distributed times whatever the traffic.
+/// The two-state loss model of Gilbert and Elliott, in continuous time: the states last for exponentially distributed
+/// times, regardless of the traffic.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct GilbertElliott {
     /// Mean time in the good state.
@@ -262,7 +261,7 @@ pub struct DelayConfig {
     pub jitter: Jitter,
     /// Whether jitter and a shrinking trace delay may let packets overtake each other.
     pub overtaking: bool,
-    /// Half of this trace's round-trip time at the moment, added.
+    /// Adds half of this trace's current round-trip time.
     pub trace: Option<Offset<PingTrace>>,
 }
 

@@ -1,18 +1,16 @@
 //! Link model for virtual and for real time.
 //!
-//! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a
-//! delay, and the faults that packets meet on the way (reordering, duplication, corruption) until
-//! the link itself goes down. It is a state machine without I/O over opaque packets:
-//! [`Link::offer`] accepts one, [`Link::next_event`] returns the next deadline, [`Link::poll`]
-//! returns arrived ones. The simulator calls it in virtual time; a relay or a TUN emulator with the
-//! time of its clock.
+//! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a delay, and faults of
+//! single packets (reordering, duplication, corruption), up to outages of the link itself. It is a state machine
+//! without I/O over opaque packets. [`Link::offer`] accepts one, [`Link::next_event`] returns the next deadline, and
+//! [`Link::poll`] returns packets that have arrived. The simulator calls it in virtual time, a relay or TUN emulator
+//! with the time of its clock.
 //!
-//! Randomness is one named stream per stage, drawn once per packet whether or not it matters, and
-//! what belongs to time (Gilbert-Elliott states, outages, a walk away from the access point) is
-//! drawn along the time line. So two senders with different policies meet the same conditions,
-//! packet for packet or second for second.
+//! Each stage has its own named random stream, drawn once per packet whether or not it matters. Events that depend on
+//! time (Gilbert-Elliott states, outages, walking away from the access point) are drawn along the time line. So two
+//! senders with different policies meet the same conditions, packet for packet or second for second.
 //!
-//! A link may go over a [`radio`] that sleeps, takes time to wake, and draws energy.
+//! A link may use a [`radio`] that sleeps, takes time to wake, and draws energy.
 //!
 //! A [`DuplexSpec`] is the text form (`rate=20M,delay=10ms,up.rate=5M`); resolving it with the traces
 //! it names gives the two [`LinkConfig`]s.

@@ -8,33 +8,33 @@ pub trait Packet: Clone {
     /// The bytes that corruption may hit; may be fewer than `wire_len`, may be none.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// The TCP segment in it, header and payload; `None` if it is none or a part of one.
+    /// The TCP segment in it, header and payload; `None` if there is none or only a fragment.
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
 
-    /// The same packet with another TCP segment in it; `None` where none can be put in.
+    /// The same packet with another TCP segment; `None` if that is not possible.
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
         None
     }
 
-    /// A packet with this TCP segment back to where this one came from; `None` as above.
+    /// A packet with this TCP segment to the sender of this one; `None` if that is not possible.
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
         None
     }
 
-    /// What a router sends back to where this one came from if a link takes no more than `mtu_bytes`
-    /// of IP packet; `None` where nothing can be said.
+    /// A router's notice to the sender of this packet that a link accepts at most `mtu_bytes` of IP packet; `None` if
+    /// there is none.
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
         let _ = mtu_bytes;
         None
     }
 }
 
-/// An IP packet like `packet` with another TCP segment in it, its lengths and checksum put right; with
-/// the addresses exchanged if it goes `back`. `None` for what is no IP packet, or would be too long.
+/// An IP packet like `packet` with another TCP segment, and with corrected lengths and checksum. If `back`, the
+/// addresses are exchanged. `None` if `packet` is not an IP packet, or the result would be too long.
 #[must_use]
 pub fn ip_with_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>> {
     const V4_CHECKSUM: core::ops::Range<usize> = 10..12;
@@ -71,7 +71,7 @@ pub fn ip_with_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>>
     Some(made)
 }
 
-/// The Internet checksum over these pieces, each but the last of an even length.
+/// The Internet checksum over these pieces, all of even length except possibly the last.
 fn checksum(pieces: &[&[u8]]) -> [u8; 2] {
     let words = pieces.iter().flat_map(|piece| piece.chunks(2));
     let mut sum: u32 = words
@@ -83,15 +83,15 @@ fn checksum(pieces: &[&[u8]]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// What a router answers to an IP packet that is too large for a link of this MTU: ICMP "fragmentation
-/// needed" (RFC 1191), or ICMPv6 "packet too big" (RFC 4443 section 3.2). It comes from the packet's
-/// destination, as routers have no addresses here. `None` for what is no IP packet, for an IPv4 packet
-/// that may be fragmented, and for ICMP, to which no error answers.
+/// A router's answer to an IP packet that is too large for a link with this MTU: ICMP "fragmentation needed" (RFC
+/// 1191), or ICMPv6 "packet too big" (RFC 4443 section 3.2). Its source is the packet's destination, because routers
+/// have no addresses here. `None` if the bytes are not an IP packet, for an IPv4 packet that may be fragmented, and for
+/// ICMP, because errors are not answered with errors.
 #[must_use]
 pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
     const DONT_FRAGMENT: u8 = 0x40;
     const TTL: u8 = 64;
-    /// Header and 64 bits of IPv4, RFC 792; of IPv6 as much as fits into its least MTU.
+    /// IPv4: header and 64 bits (RFC 792). IPv6: as much as fits into its minimum MTU.
     const QUOTED_V4: usize = 8;
     const LEAST_MTU_V6: usize = 1_280;
     let (first, mtu) = (packet.first()?, mtu_bytes.min(65_535).to_be_bytes());
@@ -133,13 +133,13 @@ pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
-/// The TCP segment in an IP packet; `None` if it holds something else, or a fragment. Extension
-/// headers of IPv6 are not looked behind.
+/// The TCP segment in an IP packet; `None` if it contains something else or a fragment. IPv6 extension headers are not
+/// skipped.
 #[must_use]
 pub fn tcp_of_ip(packet: &mut [u8]) -> Option<&mut [u8]> {
     const TCP: u8 = 6;
     const IPV6_HEADER: usize = 40;
-    // More fragments, or not the first.
+    // More fragments follow, or this is not the first.
     const FRAGMENT: u16 = 0x3fff;
     match packet.first()? >> 4 {
         4 if packet.len() >= 20 => {

@@ -3,13 +3,13 @@
 
 /// Name and description (in the language of `DuplexSpec`) of each preset.
 pub const PRESETS: [(&str, &str); 4] = [
-    // A good access point in the next room, shared with neighbours.
+    // A good access point in the next room, shared with neighbors.
     ("wifi", "rate=40M,up.rate=20M,delay=4ms,jitter=uniform:2ms,queue=100ms,loss=0.1%"),
     // A phone standing still in a loaded cell: deep buffers, no visible loss.
     ("lte", "rate=20M,up.rate=8M,delay=22ms,jitter=uniform:4ms,queue=300ms"),
     // The generation before: slow, and buffers for a second.
     ("umts", "rate=3M,up.rate=1M,delay=55ms,jitter=uniform:10ms,queue=1s"),
-    // Out of the access point's range and back: see the `walkout` model.
+    // Out of the access point's range and back; see the `walkout` model.
     ("walkout", "rate=walkout:30M,delay=4ms,jitter=uniform:2ms,queue=200kB"),
 ];
 

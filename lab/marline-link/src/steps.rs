@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, nanos};
 
-/// A step function of the time since the link's start. Before the first step the first value holds.
+/// A step function of the time since the link's start. The first value also applies before the first step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps<T> {
     points: Vec<(Duration, T)>,
@@ -10,12 +10,9 @@ pub struct Steps<T> {
 }
 
 impl<T: Copy> Steps<T> {
-    /// A step function from values and the times from which they hold, ascending; with a `period`
-    /// the whole repeats.
+    /// A step function from values and their ascending start times. With a `period`, it repeats.
     ///
-    /// # Errors
-    /// A description of the error: no step, times that do not ascend, a period that ends before the
-    /// last step.
+    /// A description of the error: no step, times that do not ascend, or a period that ends before the last step.
     pub fn new(points: Vec<(Duration, T)>, period: Option<Duration>) -> Result<Self, &'static str> {
         let Some(last) = points.last() else { return Err("there must be at least one step") };
         if period.is_some_and(|period| period <= last.0 || period.is_zero()) {
@@ -27,10 +24,10 @@ impl<T: Copy> Steps<T> {
         Ok(Steps { points, period })
     }
 
-    /// The same steps as they are met from `start` on, for those that repeat.
+    /// The same steps, starting at `start`. Only for repeating ones.
     ///
     /// # Errors
-    /// They do not repeat.
+    /// If the steps do not repeat.
     pub fn from(&self, start: Duration) -> Result<Self, &'static str> {
         let Some(period) = self.period else { return Err("steps without a period") };
         let start = Duration::from_nanos(nanos(start) % nanos(period));
@@ -38,13 +35,13 @@ impl<T: Copy> Steps<T> {
         let (earlier, later) = self.points.split_at(after);
         let mut points = vec![(Duration::ZERO, self.at(start).0)];
         points.extend(later.iter().map(|(at, value)| (*at - start, *value)));
-        // The first of those before is in force until `start` comes again; the last one is at the front.
+        // The first of the earlier steps applies until `start` is reached again. The last one is at the front.
         let wrapped = earlier.iter().filter(|(at, _)| *at < start);
         points.extend(wrapped.map(|(at, value)| (*at + period - start, *value)));
         Steps::new(points, Some(period))
     }
 
-    /// The value after `elapsed`, and when it changes next (elapsed time too), if ever.
+    /// The value after `elapsed`, and the elapsed time of the next change, if any.
     #[must_use]
     pub fn at(&self, elapsed: Duration) -> (T, Option<Duration>) {
         let (cycle_start, within) = match self.period {
@@ -63,13 +60,13 @@ impl<T: Copy> Steps<T> {
         (value, next)
     }
 
-    /// The steps themselves.
+    /// The steps.
     #[must_use]
     pub fn points(&self) -> &[(Duration, T)] {
         &self.points
     }
 
-    /// When it starts again.
+    /// The period, if the steps repeat.
     #[must_use]
     pub const fn period(&self) -> Option<Duration> {
         self.period

@@ -1,7 +1,7 @@
 //! WiFi mobility: rate and loss of a link whose phone moves, drawn from a seed.
 //!
-//! [`WalkCycle`] goes out of the access point's range and back, again and again; [`PhoneMobility`] is one run of
-//! eighty seconds, out of the range or within it.
+//! [`WalkCycle`] leaves the access point's range and returns, repeatedly. [`PhoneMobility`] is one run of eighty
+//! seconds, leaving the range or staying within it.
 
 mod phone;
 mod walk_cycle;
@@ -15,7 +15,7 @@ pub use walk_cycle::{WalkCycle, WalkCycleProfile};
 
 use crate::Steps;
 
-/// Steps of ascending times, equal neighbours joined.
+/// Steps with ascending times; equal neighbors are merged.
 fn steps<T: Copy + PartialEq>(
     mut points: Vec<(Duration, T)>,
     period: Option<Duration>,

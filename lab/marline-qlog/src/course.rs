@@ -1,24 +1,24 @@
-//! Course of a connection's stream, taken from a trace: when which bytes went on which subflow, in which manner, what
-//! was acknowledged, and where delivery stood still. It is what plots of places over time are drawn from.
+//! Course of a connection's stream, extracted from a trace: when each byte was sent, on which subflow and in which
+//! manner, what was acknowledged, and where delivery stalled. Sequence plots are drawn from it.
 
 use crate::header::Vantage;
 use crate::read::Recording;
 
-/// In which manner bytes were carried.
+/// How bytes were carried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Manner {
     /// For the first time.
     New,
-    /// Twice at once, since the scheduler wanted it.
+    /// A copy requested by the scheduler.
     Copy,
-    /// On another subflow, since the first was in trouble.
+    /// On another subflow, because the first one was in trouble.
     Reinjection,
-    /// Again on the same subflow: a retransmission, or a probe.
+    /// Again on the same subflow: a retransmission or a probe.
     Repeat,
 }
 
 impl Manner {
-    /// All, in the order in which they are named.
+    /// All manners, in the order of their names.
     pub const ALL: [Manner; 4] = [Manner::New, Manner::Copy, Manner::Reinjection, Manner::Repeat];
 
     /// Its name.
@@ -36,44 +36,44 @@ impl Manner {
 /// Bytes that were carried.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Carried {
-    /// When, milliseconds.
+    /// Time in milliseconds.
     pub time_ms: f64,
     /// Slot of the subflow.
     pub subflow: u64,
-    /// Place of the first byte in the stream.
+    /// Position of the first byte in the stream.
     pub dsn: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// In which manner.
+    /// How they were carried.
     pub manner: Manner,
 }
 
-/// A pause of delivery.
+/// A pause in delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hole {
-    /// When it began, milliseconds.
+    /// Start of the pause in milliseconds.
     pub began_ms: f64,
-    /// When it ended, milliseconds.
+    /// End of the pause in milliseconds.
     pub ended_ms: f64,
-    /// What was silent then, if anything: the slot of a subflow, and what showed it.
+    /// The subflow that was silent then, if any, and what showed it.
     pub silent: Option<(u64, String)>,
 }
 
-/// What became of the stream that the trace's end sent.
+/// The stream sent by the endpoint that wrote the trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
-    /// What was carried, in the order of time.
+    /// Carried bytes, ordered by time.
     pub carried: Vec<Carried>,
-    /// When the peer had everything before which place, milliseconds and bytes.
+    /// Acknowledgments: time in milliseconds, and the position before which the peer had everything.
     pub acked: Vec<(f64, u64)>,
-    /// Pauses of its delivery.
+    /// Pauses in delivery.
     pub holes: Vec<Hole>,
-    /// Slots of subflows with the client's address, without the port, that tells them apart; the first that each had.
+    /// Slots of subflows with the first client address of each, without the port.
     pub subflows: Vec<(u64, String)>,
 }
 
 impl Course {
-    /// The course of what was sent.
+    /// Extracts the course of the sent stream.
     #[must_use]
     pub fn of(recording: &Recording) -> Course {
         let mut course = Course::default();
@@ -122,7 +122,7 @@ impl Course {
         self.subflows.push((subflow, address.trim_matches(['[', ']']).to_owned()));
     }
 
-    /// Bytes that went in this manner.
+    /// Number of bytes carried in this manner.
     #[must_use]
     pub fn bytes(&self, manner: Manner) -> u64 {
         self.carried.iter().filter(|carried| carried.manner == manner).map(|c| c.bytes).sum()

@@ -1,8 +1,8 @@
-//! Header of a trace: which form it has, whose it is, and what its times count from.
+//! Header of a trace: its format, its connection, and the origin of its times.
 
 use serde_json::json;
 
-/// Where the events were seen.
+/// Where the events were observed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Vantage {
     /// At the end that opened the connection.
@@ -22,29 +22,28 @@ impl Vantage {
     }
 }
 
-/// What a trace says of itself.
+/// Metadata of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What runs: `marline client`, or the variant of an experiment.
+    /// The program (`marline client`), or the variant of an experiment.
     pub title: String,
-    /// Where the events were seen.
+    /// Where the events were observed.
     pub vantage: Vantage,
-    /// The connection, by the number that `marline monitor` shows: traces of one connection at both ends have different
-    /// ones.
+    /// Number of the connection as in `marline monitor`. It differs between traces of the same connection at both ends.
     pub connection: u64,
-    /// The time of day when the trace began, as RFC 3339 has it; `None`: virtual time, of which zero is zero.
+    /// Time of day at the start of the trace (RFC 3339); `None` for virtual time, which starts at zero.
     pub wall_clock: Option<String>,
 }
 
 impl Header {
-    /// URI of the form: one trace, written from front to back.
+    /// URI of the format: one trace, written sequentially.
     pub const FILE_SCHEMA: &str = "urn:ietf:params:qlog:file:sequential";
-    /// URI of our events. A name that is not registered must not look like a registered one (section 8.1 of the main
-    /// schema), so it is a URL, with month and year.
+    /// URI of our events. An unregistered name must not look like a registered one (section 8.1 of the main schema), so
+    /// it is a URL with month and year.
     pub const EVENT_SCHEMA: &str = "https://github.com/marline-net/marline/112026/mptcp";
 
-    /// The first record. `qlog_version` and `qlog_format` are of drafts before 10: readers of those times, qvis among
-    /// them, know a file by them, and later ones ignore what they do not know.
+    /// The first record. `qlog_version` and `qlog_format` come from drafts before 10. Readers from that time, such as
+    /// qvis, identify a file by them, and later ones ignore unknown fields.
     pub(crate) fn record(&self) -> String {
         let mut reference = json!({ "clock_type": "monotonic", "epoch": "unknown" });
         if let Some(wall_clock) = &self.wall_clock {

@@ -1,16 +1,16 @@
-//! qlog of Multipath TCP: what a connection did, event by event, in the form that tools for QUIC know.
+//! qlog for Multipath TCP: the events of a connection in a form that QUIC tools can read.
 //!
-//! *Problem.* A capture has segments, and not why they were sent: a copy that a scheduler wanted, data that was rescued
-//! from a silent path and data that was lost look alike. A log in a program's own words is read by nobody else's tools.
+//! *Problem.* A capture contains segments, but not why they were sent. A copy requested by a scheduler, data rescued
+//! from a silent path and a retransmission look alike. A program's own log format is not supported by any other tool.
 //!
-//! *How.* The main schema of qlog (draft-ietf-quic-qlog-main-schema) says how a log is built: here as a JSON text
-//! sequence (RFC 7464), a header and then one record for each event, which may be cut off anywhere. What QUIC's events
-//! are to QUIC, the namespace `mptcp` is to Multipath TCP; it is ours, [`SCHEMA`] has its events and fields, and
-//! docs/spec/qlog.md shows the same. A [`Trace`] turns the core's events into records. It looks at no clock and writes
-//! no file, so a live program and a simulation have the same code, and a simulation the same bytes each time.
-//! [`read()`] reads records back, [`Course`] takes from them where and when each byte of the stream went.
+//! *How.* The main schema of qlog (draft-ietf-quic-qlog-main-schema) defines the structure of a log. Here it is a JSON
+//! text sequence (RFC 7464): a header and then one record per event, which may be cut off anywhere. The namespace
+//! `mptcp` defines the events of Multipath TCP. It is ours: [`SCHEMA`] lists its events and fields, and
+//! docs/spec/qlog.md shows the same. A [`Trace`] turns the core's events into records. It reads no clock and writes no
+//! file, so a live program and a simulation use the same code, and a simulation writes the same bytes each time.
+//! [`read()`] parses records, and [`Course`] extracts where and when each byte of the stream was sent.
 //!
-//! There is nothing of keys and of what is sent in it. Addresses are.
+//! A trace contains neither keys nor payload, but it contains addresses.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use marline_time::{Duration, Instant};
 
-/// A record in the making: time, name, and the fields of its data in the order in which they come.
+/// A record being written: time, name, and the fields of its data in order.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     out: &'a mut String,
@@ -13,7 +13,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Begins the record of an event of this name, so long after the trace's zero.
+    /// Starts the record of an event with this name, `after` the trace's zero.
     pub(crate) fn begin(out: &'a mut String, after: Duration, name: &str) -> Line<'a> {
         // Writing to a String cannot fail.
         let _ =
@@ -40,7 +40,7 @@ impl<'a> Line<'a> {
         self
     }
 
-    /// A word of ours: nothing in it needs to be escaped.
+    /// Writes a string that needs no escaping.
     pub(crate) fn word(mut self, name: &str, value: &str) -> Line<'a> {
         debug_assert!(!value.contains(['"', '\\']) && !value.contains(char::is_control), "{value}");
         self.key(name);
@@ -52,14 +52,14 @@ impl<'a> Line<'a> {
         self.word(name, &value.to_string())
     }
 
-    /// A time in milliseconds.
+    /// Writes a time in milliseconds.
     pub(crate) fn time(mut self, name: &str, value: Duration) -> Line<'a> {
         self.key(name);
         let _ = write!(self.out, "{}", millis(value));
         self
     }
 
-    /// What is there only sometimes.
+    /// Writes an optional field.
     pub(crate) fn maybe<T>(
         self,
         value: Option<T>,
@@ -76,7 +76,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Milliseconds with all of a time's nanoseconds, and no more digits than it has.
+/// Milliseconds with full nanosecond precision, without trailing zeros.
 fn millis(time: Duration) -> String {
     let ns = time.as_nanos();
     let (whole, rest) = (ns / 1_000_000, ns % 1_000_000);
@@ -86,7 +86,7 @@ fn millis(time: Duration) -> String {
     format!("{whole}.{rest:06}").trim_end_matches('0').to_owned()
 }
 
-/// How long after `zero`; nothing for what was before.
+/// Time since `zero`; zero for earlier times.
 pub(crate) fn after(at: Instant, zero: Instant) -> Duration {
     if at > zero { at.since(zero) } else { Duration::ZERO }
 }

@@ -1,4 +1,4 @@
-//! Reading of traces: records back from a file, checked against the form and the schema.
+//! Reads traces: parses records from a file and checks them against format and schema.
 
 use core::fmt;
 
@@ -7,56 +7,56 @@ use serde_json::{Map, Value};
 use crate::header::{Header, Vantage};
 use crate::schema::SCHEMA;
 
-/// A trace that was read.
+/// A parsed trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
-    /// What runs.
+    /// The program or experiment.
     pub title: String,
-    /// Where the events were seen.
+    /// Where the events were observed.
     pub vantage: Vantage,
-    /// The events of the namespace `mptcp`, in the order of time.
+    /// The events of the namespace `mptcp`, ordered by time.
     pub records: Vec<Record>,
-    /// The last record is torn: the file was cut off while it was written.
+    /// Whether the last record is incomplete, because the file was cut off during writing.
     pub torn: bool,
 }
 
 /// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// After the trace's zero, milliseconds.
+    /// Milliseconds since the trace's zero.
     pub time_ms: f64,
-    /// Its name, without `mptcp:`.
+    /// Event name, without `mptcp:`.
     pub name: String,
-    /// Its fields.
+    /// Event data.
     pub data: Map<String, Value>,
 }
 
 impl Record {
-    /// A field that is a number.
+    /// The value of a numeric field.
     #[must_use]
     pub fn number(&self, field: &str) -> Option<u64> {
         self.data.get(field)?.as_u64()
     }
 
-    /// A field that is a time in milliseconds.
+    /// The value of a time field in milliseconds.
     #[must_use]
     pub fn time(&self, field: &str) -> Option<f64> {
         self.data.get(field)?.as_f64()
     }
 
-    /// A field that is a word.
+    /// The value of a string field.
     #[must_use]
     pub fn word(&self, field: &str) -> Option<&str> {
         self.data.get(field)?.as_str()
     }
 }
 
-/// Why a text is no trace, and where.
+/// Error in a trace and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
     /// Number of the record, from 1; the header is the first.
     pub record: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub what: String,
 }
 
@@ -68,12 +68,12 @@ impl fmt::Display for ReadError {
 
 impl core::error::Error for ReadError {}
 
-/// Reads a trace. Events of other namespaces are skipped; a last record without its end is left out, since a program
-/// may be writing it.
+/// Parses a trace. Events of other namespaces are skipped. An incomplete last record is ignored, because a program may
+/// still be writing it.
 ///
 /// # Errors
-/// It is no JSON text sequence, its header names another form, or an event has a name or a field that
-/// [`SCHEMA`] does not have, misses one, or is older than the one before.
+/// If the text is not a JSON text sequence, its header names another format, or an event has a name or field that is
+/// not in [`SCHEMA`], lacks a required field, or is older than the previous one.
 pub fn read(text: &str) -> Result<Recording, ReadError> {
     let wrong = |record: usize, what: String| ReadError { record, what };
     let mut parts = text.split('\x1e');
@@ -113,7 +113,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// Title and vantage point.
+/// Parses title and vantage point.
 fn header(text: &str) -> Result<(String, Vantage), String> {
     let header = object(text)?;
     let schema = header.get("file_schema").and_then(Value::as_str);
@@ -141,7 +141,7 @@ fn header(text: &str) -> Result<(String, Vantage), String> {
     Ok((title.to_owned(), vantage))
 }
 
-/// `None`: of another namespace.
+/// Parses an event; `None` if it belongs to another namespace.
 fn event(text: &str) -> Result<Option<Record>, String> {
     let mut event = object(text)?;
     let name = event.get("name").and_then(Value::as_str).ok_or("has no name")?;

@@ -1,25 +1,25 @@
-//! Events of the namespace `mptcp`, with the fields of their data. docs/spec/qlog.md shows the same tables; a test
-//! compares it, and what a [`Trace`](crate::Trace) writes, with these.
+//! Events of the namespace `mptcp`, with the fields of their data. docs/spec/qlog.md shows the same tables. A test
+//! compares both, and the output of a [`Trace`](crate::Trace), with these.
 
 /// A kind of event.
 #[derive(Copy, Clone, Debug)]
 pub struct EventKind {
-    /// Its name, without `mptcp:`.
+    /// Event name, without `mptcp:`.
     pub name: &'static str,
     /// When it is written.
     pub about: &'static str,
-    /// What its data has.
+    /// Fields of its data.
     pub fields: &'static [Field],
 }
 
 /// A field of an event's data.
 #[derive(Copy, Clone, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Field name.
     pub name: &'static str,
     /// Unit or form.
     pub unit: &'static str,
-    /// It may be missing.
+    /// Whether it may be absent.
     pub optional: bool,
     /// Meaning.
     pub about: &'static str,

@@ -1,4 +1,4 @@
-//! Trace of one connection: the core's events as records.
+//! Trace of one connection: writes the core's events as records.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::header::Header;
 use crate::line::{Line, after};
 use crate::words;
 
-/// A field of metrics, by its name.
+/// A metric with its name.
 type Of<T> = (&'static str, fn(&Metrics) -> Option<T>);
 
-/// Writes the events of one connection, up to a size.
+/// Writes the events of one connection, up to a size limit.
 #[derive(Debug)]
 pub struct Trace {
     zero: Instant,
@@ -26,8 +26,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins a trace in `out`, whose times count from `zero`, and which takes no more than so many bytes and the
-    /// record that says so.
+    /// Starts a trace in `out`. Times count from `zero`. The trace takes at most `limit_bytes` plus a record that says
+    /// it was cut.
     #[must_use]
     pub fn begin(header: &Header, zero: Instant, limit_bytes: u64, out: &mut String) -> Trace {
         let record = header.record();
@@ -36,13 +36,13 @@ impl Trace {
         Trace { zero, metrics: BTreeMap::new(), limit_bytes, written_bytes, cut: false }
     }
 
-    /// It has its full size: no more will be written.
+    /// Whether the size limit was reached, so that nothing more is written.
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// Appends the records of an event to `out`; of an event that a trace does not have, none.
+    /// Appends the records of an event to `out`; none if traces do not contain this kind of event.
     pub fn event(&mut self, event: &MonitorEvent, out: &mut String) {
         if self.cut {
             return;
@@ -61,11 +61,11 @@ impl Trace {
         self.written_bytes += bytes;
     }
 
-    /// The records of so many events could not be kept, `unkept_bytes` of them: appends to `out` that they are missing.
-    /// What is measured next is told whole, as what was told of it last may be among them.
+    /// Appends a record that `count` events with `unkept_bytes` bytes are missing. The next metrics are written
+    /// completely, because the last ones may be among the missing events.
     pub fn note_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
         self.metrics.clear();
-        // The record of the cut is among them, if there was one.
+        // If there was a record of the cut, it is among them.
         self.cut &= unkept_bytes == 0;
         self.written_bytes = self.written_bytes.saturating_sub(unkept_bytes);
         let before = out.len();
@@ -117,7 +117,7 @@ impl Trace {
         }
     }
 
-    /// What happens to the connection as a whole.
+    /// Writes an event of the connection as a whole.
     fn connection(&self, at: Instant, kind: &MonitorKind, out: &mut String) {
         let pen = self.pen(at, out);
         match kind {
@@ -145,7 +145,7 @@ impl Trace {
         }
     }
 
-    /// What becomes of a subflow.
+    /// Writes an event of a subflow.
     fn subflow(&self, at: Instant, kind: &MonitorKind, out: &mut String) {
         let pen = self.pen(at, out);
         const HEALTH: &str = "subflow_health_changed";
@@ -217,7 +217,7 @@ impl Trace {
         }
     }
 
-    /// What changed since the last time.
+    /// Writes the metrics that changed.
     fn metrics(&mut self, at: Instant, now: &Metrics, out: &mut String) {
         let before = self.metrics.insert(now.on, *now);
         if before.as_ref() == Some(now) {
@@ -256,7 +256,7 @@ impl Trace {
     }
 }
 
-/// Begins the one record that an event is.
+/// Starts the record of an event.
 struct Pen<'a> {
     after: Duration,
     out: &'a mut String,
@@ -267,7 +267,7 @@ impl<'a> Pen<'a> {
         Line::begin(self.out, self.after, name)
     }
 
-    /// Of something that happened on a subflow.
+    /// Starts the record of an event on a subflow.
     fn on(self, name: &str, subflow: SubflowId) -> Line<'a> {
         self.begin(name).number("subflow", subflow.0)
     }
@@ -277,12 +277,12 @@ fn ends<'a>(line: Line<'a>, path: &FourTuple) -> Line<'a> {
     line.address("local", path.local).address("remote", path.remote)
 }
 
-/// A count, if there is anything.
+/// The count, or `None` if it is zero.
 fn some(count: u64) -> Option<u64> {
     (count > 0).then_some(count)
 }
 
-/// Where data is, if there is any.
+/// Start of the data, or `None` if there is none.
 fn place(data: &DataRange) -> Option<u64> {
     (!data.is_empty()).then_some(data.start.0)
 }

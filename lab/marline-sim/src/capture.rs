@@ -1,5 +1,5 @@
-//! Packet captures: every packet of a host as pcapng, one interface for each of its addresses,
-//! which Wireshark reads as native TCP.
+//! Packet captures: all packets of a host as pcapng, with one interface per address. Wireshark shows them as native
+//! TCP.
 
 use core::net::IpAddr;
 
@@ -9,7 +9,7 @@ use marline_wire::pcapng::{self, CapturedSegment, Direction, PacketInfo, Segment
 
 use crate::{NodeId, Observer, Packet, Sighting};
 
-/// Captures what one host sends and receives.
+/// Captures the packets that one host sends and receives.
 #[derive(Debug)]
 pub struct Capture {
     node: NodeId,
@@ -21,8 +21,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures packets of `node` at these addresses, at most `max_bytes` of file. Keys are written
-    /// as they are: in a simulation they protect nothing.
+    /// Captures packets of `node` at these addresses, up to `max_bytes` of file. Keys are written unchanged, because
+    /// they protect nothing in a simulation.
     #[must_use]
     pub fn new(node: NodeId, addresses: &[IpAddr], max_bytes: usize) -> Self {
         let mut bytes = Vec::new();
@@ -33,7 +33,7 @@ impl Capture {
         Capture { node, interfaces, writer, bytes, max_bytes, left_out: 0 }
     }
 
-    /// Whose packets it captures.
+    /// The captured host.
     #[must_use]
     pub const fn node(&self) -> NodeId {
         self.node
@@ -45,7 +45,7 @@ impl Capture {
         &self.bytes
     }
 
-    /// Packets that are not in the file: it was full, or the address was none of its interfaces.
+    /// Number of packets missing from the file, because it was full or their address had no interface.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out

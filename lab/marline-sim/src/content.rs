@@ -1,8 +1,8 @@
 //! Verifiable stream content: byte `n` of a stream is a function of `n` and the stream's seed.
 //!
-//! The bytes come from one random table of prime length, which each stream enters at its own place:
-//! generating and checking are then a copy and a comparison. Bytes moved, lost or repeated by less
-//! than a quarter of a megabyte, and bytes of another stream, are noticed.
+//! The bytes come from one random table of prime length, which each stream enters at a different position. So
+//! generating is a copy and checking is a comparison. Bytes moved, lost or repeated by less than a quarter of a
+//! megabyte, and bytes of another stream, are detected.
 
 use std::sync::OnceLock;
 
@@ -10,10 +10,11 @@ use marline_time::{PcgRng, Rng};
 
 /// Prime, so that no power of two and no segment size divides it.
 pub(crate) const TABLE_BYTES: usize = 262_139;
-/// The longest piece. The table's first bytes follow its last ones once more, so that each lies in one piece.
+/// Maximum length of a piece. The table's first bytes are repeated after its last ones, so that each piece is
+/// contiguous.
 pub(crate) const MAX_PIECE: usize = 65_536;
 
-/// The table lasts as long as the program, so that streams, and packets on their way, can refer to it.
+/// The table has a static lifetime, so that streams and packets in flight can refer to it.
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -26,7 +27,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// So many bytes, at most [`MAX_PIECE`], from a place of the table on, which is counted around.
+/// `len` bytes, at most [`MAX_PIECE`], from a position in the table (modulo its length).
 pub(crate) fn piece_at(place: usize, len: usize) -> &'static [u8] {
     let at = place % TABLE_BYTES;
     &table()[at..at + len.min(MAX_PIECE)]
@@ -45,14 +46,14 @@ impl Content {
         Content { entry: PcgRng::new(seed, 2).below(TABLE_BYTES as u64) }
     }
 
-    /// The bytes from `offset` on, `len` of them, or the first 65,536.
+    /// `len` bytes from `offset` on, at most 65,536.
     #[must_use]
     pub fn piece(&self, offset: u64, len: usize) -> &'static [u8] {
         piece_at(((self.entry + offset) % TABLE_BYTES as u64) as usize, len)
     }
 }
 
-/// Checks a stream as it arrives.
+/// Verifies a stream as it arrives.
 #[derive(Copy, Clone, Debug)]
 pub struct Verifier {
     content: Content,
@@ -67,7 +68,7 @@ impl Verifier {
         Verifier { content: Content::new(seed), offset: 0, wrong_at: None }
     }
 
-    /// Takes the next bytes.
+    /// Verifies the next bytes.
     pub fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let expected = self.content.piece(self.offset, bytes.len());
@@ -81,7 +82,7 @@ impl Verifier {
         }
     }
 
-    /// Bytes taken.
+    /// Number of bytes verified.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset

@@ -1,8 +1,8 @@
 //! Stable hash over all events of a run: equal runs have equal digests.
 //!
-//! For a fixed input, a step is a bijection of the state, and for a fixed state a bijection of the
-//! input. So no value erases what came before, and two runs that differ in a single number, or in a
-//! single word of bytes, have different digests for certain. Not for adversaries.
+//! For a fixed input, a step is a bijection of the state, and for a fixed state, a bijection of the input. So no value
+//! erases earlier ones, and two runs that differ in a single number, or in a single word of bytes, always have
+//! different digests. Not secure against adversaries.
 
 use core::cell::Cell;
 
@@ -14,7 +14,7 @@ pub struct Digest(u64);
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xd1b5_4a32_d192_ed03;
-/// Where the lanes of [`Digest::bytes`] start.
+/// Initial values of the lanes of [`Digest::bytes`].
 const LANES: [u64; 4] = [K0, K1, !K0, !K1];
 
 /// A bijection of 64-bit numbers (the finalizer of SplitMix64).
@@ -24,7 +24,7 @@ const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// One step; the addition keeps zeros after a state of zero apart from no input.
+/// One step. The addition ensures that a zero after a state of zero still counts.
 const fn step(state: u64, value: u64) -> u64 {
     mix(state ^ value).wrapping_add(K1)
 }
@@ -36,19 +36,19 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Takes in a number.
+    /// Adds a number.
     pub fn number(&mut self, value: u64) {
         self.0 = step(self.0, value);
     }
 
-    /// Takes in a time.
+    /// Adds a time.
     pub fn time(&mut self, at: Instant) {
         self.number(at.as_nanos());
     }
 
-    /// Takes in bytes, and how many they are.
+    /// Adds bytes and their number.
     pub fn bytes(&mut self, bytes: &[u8]) {
-        // Four chains side by side: one alone would wait for each multiplication.
+        // Four parallel chains, because a single one would wait for each multiplication.
         let mut lanes = LANES;
         let mut take = |block: &[u8; 32]| {
             let (words, _) = block.as_chunks::<8>();
@@ -77,12 +77,12 @@ impl Digest {
 }
 
 thread_local! {
-    /// What [`of_runs`] of this thread has seen so far; `None` outside of it.
+    /// Runs that [`of_runs`] has collected on this thread; `None` outside of it.
     static RUNS: Cell<Option<Digest>> = const { Cell::new(None) };
 }
 
-/// Does `work` and returns the digest of all scenes ([`Paths`](crate::Paths)) that ended meanwhile on
-/// this thread, in their order. Work that was done on other threads is told by [`run_ended`].
+/// Runs `work` and returns the digest of all scenes ([`Paths`](crate::Paths)) that ended during it on this thread, in
+/// order. Work on other threads is reported with [`run_ended`].
 pub fn of_runs<R>(work: impl FnOnce() -> R) -> (R, Digest) {
     let outer = RUNS.replace(Some(Digest::default()));
     let result = work();
@@ -90,7 +90,7 @@ pub fn of_runs<R>(work: impl FnOnce() -> R) -> (R, Digest) {
     (result, seen)
 }
 
-/// Tells [`of_runs`] of this thread, if there is one, of a run that has ended.
+/// Reports a run that ended to this thread's [`of_runs`], if there is one.
 pub fn run_ended(digest: u64) {
     RUNS.set(RUNS.get().map(|mut runs| {
         runs.number(digest);
@@ -157,7 +157,7 @@ mod tests {
                 let bytes = word.to_le_bytes().repeat(words);
                 let digests: BTreeSet<u64> = (0..200).map(|first| after(first, &bytes)).collect();
                 assert_eq!(digests.len(), 200, "{words} words {word:#x} make pasts equal");
-                // Nor do they hide a word that stands beside them.
+                // They do not hide a neighboring word either.
                 let beside = |place: usize, changed: u64| {
                     let mut bytes = bytes.clone();
                     bytes[8 * place..][..8].copy_from_slice(&changed.to_le_bytes());

@@ -1,27 +1,27 @@
-//! Elision of payloads: of a packet on its way only the header is kept where the payload is a piece of the table
-//! that verifiable streams are made of.
+//! Payload elision: for a packet in flight, only the header is stored if the payload is a piece of the table from which
+//! verifiable streams are made.
 //!
-//! A link of 50 Mbit/s holds half a megabyte of packets, and worlds that are run in turns, as environments for
-//! learning are, would push each other's out of the processor's caches. A piece of the table is named by its place
-//! instead, and the packet is whole again before a host or a middlebox sees it: runs are the same, bit for bit.
+//! A link of 50 Mbit/s holds half a megabyte of packets. Worlds that run in turns, such as environments for learning,
+//! would evict each other's packets from the processor's caches. Instead, a piece of the table is represented by its
+//! position, and the packet is restored before a host or a middlebox sees it. Runs are the same, bit for bit.
 //!
-//! Where a payload lies in the table is guessed: a stream goes on where it was. Else the table is searched by the
-//! keys of some of its places, of which each payload of a segment's size has one.
+//! The position of a payload in the table is guessed first: a stream continues where it was. Otherwise the table is
+//! searched by keys at some of its positions; every payload of a segment's size contains one.
 
 use std::sync::OnceLock;
 
 use crate::content::{MAX_PIECE, TABLE_BYTES, piece_at};
 
-/// Each so many places of the table one is known by its key.
+/// Interval of the positions with a key.
 const STRIDE: usize = 64;
-/// Bytes of a key.
+/// Length of a key in bytes.
 const KEY_BYTES: usize = 8;
-/// Shorter payloads are kept: too little would be saved. Each that is longer has a key within.
+/// Minimum length of an elided payload. Eliding shorter ones would save too little, and each longer one contains a key.
 const LEAST_BYTES: usize = 2 * (STRIDE + KEY_BYTES);
-/// While nothing is found, it is searched for in one of so many packets at last.
+/// After repeated failures, only one of this many packets is searched for.
 const MAX_PAUSE: u32 = 64;
 
-/// A payload that a packet is without.
+/// A payload that a packet does not store.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Elided {
     place: u32,
@@ -33,24 +33,24 @@ impl Elided {
         self.bytes as usize
     }
 
-    /// Puts the payload behind its header.
+    /// Appends the payload to its header.
     pub(crate) fn append_to(self, header: &mut Vec<u8>) {
         header.extend_from_slice(piece_at(self.place as usize, self.len()));
     }
 }
 
-/// What finds payloads in the table, for the packets of a world.
+/// Finds payloads of a world's packets in the table.
 #[derive(Debug, Default)]
 pub(crate) struct Elider {
-    /// The place behind the payload that was found last.
+    /// Position after the last payload found.
     next: usize,
-    /// Searches without success since then, and packets to let pass before the next one.
+    /// Failed searches since then, and packets to skip before the next one.
     failed: u32,
     pause: u32,
 }
 
 impl Elider {
-    /// Where the header of a segment ends, if what follows is in the table, and what that is.
+    /// Splits a segment whose payload is in the table: returns the header length and the payload.
     pub(crate) fn split(&mut self, segment: &[u8]) -> Option<(usize, Elided)> {
         const DATA_OFFSET: usize = 12;
         let header = usize::from(*segment.get(DATA_OFFSET)? >> 4) * 4;
@@ -79,13 +79,13 @@ impl Elider {
     }
 }
 
-/// Keys of places, in order, and for each end of a key whether one has it.
+/// Keys of positions, in order, and for each possible end of a key whether there is one.
 struct Index {
     keys: Vec<(u64, u32)>,
     ends: Vec<u64>,
 }
 
-/// The bit of a key among [`Index::ends`].
+/// The bit of a key in [`Index::ends`].
 const fn end(key: u64) -> (usize, u64) {
     let low = key as u16 as usize;
     (low / 64, 1 << (low % 64))
@@ -111,7 +111,7 @@ fn key(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().copied().map(u64::from_le_bytes)
 }
 
-/// Where the payload begins in the table if it is there.
+/// Position of the payload in the table, if it is there.
 fn search(payload: &[u8]) -> Option<usize> {
     let index = index();
     (0..STRIDE).find_map(|offset| {
@@ -172,7 +172,7 @@ mod tests {
             assert!(elider.split(&segment(&[0x5a; 1_400])).is_none());
         }
         assert!((64..200).contains(&elider.failed), "{} searches", elider.failed);
-        // And the stream is found once more.
+        // The stream is found again.
         let found =
             (0..=MAX_PAUSE).any(|_| elider.split(&segment(content.piece(5, 999))).is_some());
         assert!(found && elider.failed == 0);

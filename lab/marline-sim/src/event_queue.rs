@@ -12,8 +12,8 @@ pub(crate) struct EventQueue<E> {
     made: u64,
 }
 
-/// An event and its place: nanoseconds, then the number of its making, in one number, since the comparisons of
-/// two are what a queue costs.
+/// An event with its order: nanoseconds and insertion number in a single number, because comparisons dominate the cost
+/// of a queue.
 #[derive(Debug)]
 struct Entry<E> {
     place: u128,
@@ -26,7 +26,7 @@ impl<E> Entry<E> {
     }
 }
 
-/// The earliest is the greatest, as the heap gives that.
+/// Reversed, because the heap returns the greatest entry and the queue the earliest.
 impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.place.cmp(&self.place)

@@ -1,10 +1,9 @@
 //! Simulator that runs Marline in virtual time.
 //!
-//! A [`World`] holds hosts and links. A [`Host`] runs the same [`Endpoint`](marline_core::Endpoint)
-//! as behind real sockets, through its five calls, with applications on top that check every byte
-//! they get; a link is a [`marline_link::Link`] for each direction. Events happen in the order of
-//! their time and, at equal times, of their insertion. Nothing reads a clock or the machine's
-//! random source: runs with equal seeds are identical, which [`World::digest`] verifies.
+//! A [`World`] contains hosts and links. A [`Host`] runs the same [`Endpoint`](marline_core::Endpoint) as real sockets
+//! do, through its five calls, with applications on top that verify every byte they receive. A link is a
+//! [`marline_link::Link`] for each direction. Events are ordered by time and, at equal times, by insertion. Nothing
+//! reads a clock or the machine's random source: runs with equal seeds are identical, which [`World::digest`] verifies.
 //!
 //! ```text
 //! app -> Host(Endpoint) -> route -> Link -> Host(Endpoint) -> app

@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Rate};
 
-/// Durations, kept exactly; sorted when asked.
+/// Durations, stored exactly and sorted on demand.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     values: Vec<Duration>,
@@ -16,33 +16,33 @@ impl Samples {
         Samples { values }
     }
 
-    /// The value below or at which the share `quantile` (0 to 1) of the samples lies (nearest rank);
-    /// zero without samples.
+    /// The smallest sample such that the share `quantile` (0 to 1) of the samples is not larger (nearest rank); zero
+    /// without samples.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {
         nearest_rank(&self.values, quantile).unwrap_or_default()
     }
 
-    /// The largest.
+    /// The largest sample.
     #[must_use]
     pub fn max(&self) -> Duration {
         self.values.last().copied().unwrap_or_default()
     }
 
-    /// How many.
+    /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// None at all.
+    /// Whether there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 }
 
-/// The value below or at which that share (0 to 1) of sorted values lies.
+/// The smallest of sorted values such that this share (0 to 1) of them is not larger.
 fn nearest_rank<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
@@ -54,20 +54,20 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The value below or at which the share `quantile` (0 to 1) of the values lies (nearest rank); NaN of
-/// none.
+/// The smallest value such that the share `quantile` (0 to 1) of the values is not larger (nearest rank); NaN without
+/// values.
 #[must_use]
 pub fn quantile(values: &[f64], quantile: f64) -> f64 {
     nearest_rank(&sorted(values), quantile).unwrap_or(f64::NAN)
 }
 
-/// The arithmetic mean; NaN of none.
+/// The arithmetic mean; NaN without values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The middle of values; of an even number the mean of the two in the middle; NaN of none.
+/// The median; for an even number of values, the mean of the middle two. NaN without values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);

@@ -9,26 +9,26 @@ use crate::packet::Pool;
 
 /// A machine at the edge of the network, driven in virtual time.
 pub trait Node {
-    /// A packet arrived. Its path is the sender's: `remote` is this node.
+    /// Processes an arriving packet. Its path is the sender's: `remote` is this node.
     fn handle_packet(&mut self, now: Instant, packet: &Packet);
 
-    /// A router says that the segment it quotes, which this node sent, is larger than a link takes:
-    /// `mtu_bytes` of IP packet. The path is the message's: `remote` is this node.
+    /// A router reports that a segment sent by this node exceeds a link's MTU of `mtu_bytes` (IP packet). `_quoted`
+    /// contains the segment's beginning. The path is that of the message: `remote` is this node.
     fn handle_too_big(&mut self, _now: Instant, _quoted: &Packet, _mtu_bytes: u32) {}
 
-    /// The time of `poll_timeout` has come, or the world wants to know what there is to do.
+    /// Called when the time of `poll_timeout` has come, or the world asks for pending work.
     fn handle_timeout(&mut self, now: Instant);
 
     /// When to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Puts everything that is to be sent now into `outbox`.
+    /// Puts all packets to send now into `outbox`.
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>);
 
-    /// One of its addresses came up or went away.
+    /// One of its addresses became available or disappeared.
     fn set_address(&mut self, _now: Instant, _address: IpAddr, _up: bool) {}
 
-    /// A hash over what its applications saw.
+    /// A hash over the observations of its applications.
     fn digest(&self) -> u64 {
         0
     }
@@ -40,12 +40,12 @@ pub struct Outbox<'a> {
     pub(crate) pool: &'a mut Pool,
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     pub(crate) packets: &'a mut Vec<Box<Packet>>,
-    /// Observers see what is sent.
+    /// Whether observers see the packets.
     pub(crate) watched: bool,
 }
 
 impl Outbox<'_> {
-    /// Sends a packet with the fields of `template` (its segment aside) and this segment.
+    /// Sends a packet with the fields of `template` and this segment.
     pub fn push(&mut self, template: &Packet, segment: &[u8]) {
         let packet = self.pool.take(template, segment, self.watched);
         self.packets.push(packet);

@@ -8,15 +8,14 @@ use marline_time::Instant;
 use crate::elision::{Elided, Elider};
 use crate::{LinkId, NodeId};
 
-/// A TCP segment with what its carrier knows of it; or what a router says of one.
+/// A TCP segment with its metadata, or a router's message about one.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Which of the packets of its world it is, from 1 in the order of sending; a copy that a link made
-    /// has the number of its original. The world sets it.
+    /// Number of the packet in its world, from 1 in the order of sending. A copy made by a link has the number of its
+    /// original. Set by the world.
     pub number: u64,
-    /// A router's message (ICMP) to the sender of a packet that a link does not take: the link's MTU,
-    /// bytes of IP packet. `segment` holds the beginning of the TCP header it quotes. `None` for a
-    /// segment.
+    /// For a router's message (ICMP) to the sender of a packet that exceeds a link's MTU: that MTU in bytes of IP
+    /// packet. `segment` then contains the beginning of the quoted TCP header. `None` for a segment.
     pub too_big_mtu: Option<u32>,
     /// Sender (`local`) and receiver (`remote`) as the sender sees them.
     pub path: FourTuple,
@@ -24,21 +23,21 @@ pub struct Packet {
     pub ecn: Ecn,
     /// The receiver's subflow id; 0 if unknown or unused.
     pub flow: u64,
-    /// The sender's subflow id, on handshake packets; else 0.
+    /// The sender's subflow id on handshake packets; otherwise 0.
     pub peer_flow: u64,
     /// Bytes of headers below TCP.
     pub overhead: u16,
-    /// The sender's own checksum holds, for nothing on the way has had the bytes in its hands: the receiver need not
-    /// compute it again, which is a part of what a packet costs.
+    /// The sender's checksum is still valid, because nothing on the path has modified the bytes. The receiver need not
+    /// verify it, which saves part of the cost per packet.
     pub untouched: bool,
     /// TCP header, options and payload.
     pub segment: Vec<u8>,
-    /// The payload, where a link has the packet and it can be named; `segment` is without it then.
+    /// The payload, while the packet is on a link and the payload can be elided. `segment` then lacks it.
     pub(crate) elided: Elided,
 }
 
 impl Packet {
-    /// A packet without a segment, ids and ECN, as a template for those of a node.
+    /// A packet without segment, ids and ECN, as a template for a node's packets.
     #[must_use]
     pub fn new(path: FourTuple, overhead: u16) -> Self {
         Packet {
@@ -55,7 +54,7 @@ impl Packet {
         }
     }
 
-    /// Bytes of the IP header between such addresses.
+    /// Length of the IP header between these addresses.
     #[must_use]
     pub const fn ip_header_bytes(address: IpAddr) -> u16 {
         if address.is_ipv4() { 20 } else { 40 }
@@ -63,7 +62,7 @@ impl Packet {
 }
 
 impl Packet {
-    /// Has all its bytes again.
+    /// Restores an elided payload.
     fn complete(&mut self) {
         core::mem::take(&mut self.elided).append_to(&mut self.segment);
     }
@@ -74,7 +73,7 @@ impl Packet {
         Packet { untouched: false, segment, elided: Elided::default(), ..self.clone() }
     }
 
-    /// Native segments go by the ports in their header, which a translator may have changed.
+    /// Takes the ports from the native segment's header, which a NAT may have changed.
     pub(crate) fn take_ports_from_segment(&mut self) {
         if self.too_big_mtu.is_some() {
             return;
@@ -95,7 +94,7 @@ impl marline_link::Packet for Packet {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.untouched = false;
         self.complete();
-        // A router's message has a checksum: who gets a damaged one ignores it, as if it were lost.
+        // A router's message has a checksum. A receiver ignores a damaged one, as if it were lost.
         if self.too_big_mtu.is_some() { &mut [] } else { &mut self.segment }
     }
 
@@ -115,7 +114,7 @@ impl marline_link::Packet for Packet {
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
-        /// Ports and sequence number: what RFC 792 has routers quote of a segment.
+        /// Ports and sequence number: the part of a segment that routers quote according to RFC 792.
         const QUOTED: usize = 8;
         const ICMP_HEADER: u16 = 8;
         if self.too_big_mtu.is_some() {
@@ -132,20 +131,20 @@ impl marline_link::Packet for Packet {
     }
 }
 
-/// Memory of packets that are gone, for those to come.
+/// Memory of delivered packets, for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     free: Vec<Box<Packet>>,
     elider: Elider,
-    /// Where packets that arrived are put together; while one is, the header that it came with.
+    /// Buffer for restored packets. While it is in use, it holds the header with which the packet arrived.
     whole: Vec<u8>,
 }
 
 impl Pool {
     const MAX_FREE: usize = 4_096;
 
-    /// A packet like `template`, whose segment is `bytes`; if nobody `watches`, perhaps without its payload.
+    /// A packet like `template` with the segment `bytes`. Its payload may be elided if no observer `watches`.
     pub(crate) fn take(&mut self, template: &Packet, bytes: &[u8], watches: bool) -> Box<Packet> {
         let split = if watches { None } else { self.elider.split(bytes) };
         let (header, elided) = split.unwrap_or((bytes.len(), Elided::default()));
@@ -166,8 +165,8 @@ impl Pool {
         packet
     }
 
-    /// Gives a packet that arrived its payload again, in memory that all such packets share. Whether it was without;
-    /// then [`put_aside`](Self::put_aside) has to follow before the next one.
+    /// Restores the payload of an arrived packet in memory shared by all such packets. Returns whether it was elided;
+    /// if so, [`put_aside`](Self::put_aside) must be called before the next packet.
     pub(crate) fn complete(&mut self, packet: &mut Packet) -> bool {
         let was_without = packet.elided.len() > 0;
         if was_without {
@@ -179,7 +178,7 @@ impl Pool {
         was_without
     }
 
-    /// Takes back the memory that [`complete`](Self::complete) lent.
+    /// Returns the memory that [`complete`](Self::complete) lent.
     pub(crate) const fn put_aside(&mut self, packet: &mut Packet) {
         core::mem::swap(&mut self.whole, &mut packet.segment);
     }
@@ -194,35 +193,35 @@ impl Pool {
 /// Where a packet was seen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Sighting {
-    /// Leaving a host, before its link took it.
+    /// Leaving a host, before its link accepts it.
     Sent {
         /// The host.
         node: NodeId,
-        /// The link it is offered to; `None` if there is no route or the interface is gone.
+        /// The link to which it is offered; `None` if there is no route or the interface is gone.
         link: Option<LinkId>,
     },
     /// Arriving at a host.
     Delivered {
         /// The host.
         node: NodeId,
-        /// The link it came over.
+        /// The link over which it arrived.
         link: LinkId,
     },
 }
 
 /// Observer of every packet: a capture, a check, a counter.
 pub trait Observer: core::fmt::Debug {
-    /// A packet was seen.
+    /// Processes a sighting of a packet.
     fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet);
 
-    /// What is wrong with what was seen so far, if anything.
+    /// Reports an error in the packets seen so far, if any.
     ///
     /// # Errors
-    /// Words for a failure message.
+    /// If there is one; the text is for a failure message.
     fn verdict(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// For callers that want their observer back.
+    /// For access to the concrete type.
     fn as_any(&self) -> &dyn core::any::Any;
 }

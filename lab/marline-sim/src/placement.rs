@@ -1,12 +1,12 @@
-//! Places of captured segments in the stream, by the mappings that their subflow announced.
+//! Positions of captured segments in the stream, from the mappings that their subflow announced.
 
 use std::collections::BTreeMap;
 
 use marline_wire::mptcp::{WireDsn, WireMapping};
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
-/// What one end of a connection said on each subflow. `K` names subflows as the caller likes. Keeps all mappings: for
-/// tests and measurements.
+/// Mappings that one end of a connection announced on each subflow. The caller chooses `K` to identify subflows. Keeps
+/// all mappings: for tests and measurements.
 #[derive(Clone, Debug)]
 pub struct Placement<K> {
     subflows: BTreeMap<K, Subflow>,
@@ -26,9 +26,9 @@ impl<K> Default for Placement<K> {
 }
 
 impl<K: Ord> Placement<K> {
-    /// Takes a segment of the subflow. The low half of the DSN of the first byte of its payload; `None` if it has none,
-    /// or no mapping so far covers it. Of a subflow whose SYN was not seen the first mapped segment is taken to be
-    /// the first of its mapping.
+    /// Processes a segment of the subflow. Returns the low half of the DSN of its first payload byte; `None` if it has
+    /// no payload or no mapping so far covers it. On a subflow whose SYN was not seen, the first mapped segment counts
+    /// as the start of its mapping.
     pub fn place(&mut self, subflow: K, segment: &TcpSegment<'_>) -> Option<u32> {
         let seq = segment.header.seq;
         if segment.header.flags.contains(TcpFlags::SYN) {

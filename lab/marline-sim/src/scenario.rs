@@ -1,5 +1,5 @@
-//! Standard scenario of most tests: a client with several addresses, a server with one, and a link
-//! of its own behind each address of the client.
+//! Standard scenario of most tests: a client with several addresses, a server with one, and a separate link for each
+//! address of the client.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -17,8 +17,7 @@ use crate::{Host, HostConfig, LinkId, Listen, NodeId, Report, World, digest};
 /// The server's port.
 pub const SERVER_PORT: u16 = 443;
 
-/// A carrier like UDP, whose largest segment is not known from the start: subflows are told apart by ids, and
-/// middleboxes see no TCP.
+/// A carrier like UDP without a known maximum segment size: ids identify subflows, and middleboxes see no TCP.
 pub const UDP_CAPABILITIES: Capabilities = Capabilities {
     base_segment: 1_200,
     max_segment: 1_400,
@@ -27,23 +26,23 @@ pub const UDP_CAPABILITIES: Capabilities = Capabilities {
     ecn: true,
 };
 
-/// What the scene is made of.
+/// Configuration of the scene.
 #[derive(Clone, Debug)]
 pub struct PathsConfig {
-    /// A link for each address of the client; up is from the client.
+    /// One link per address of the client. Up is from the client.
     pub links: Vec<DuplexConfig>,
-    /// Names of the links. A named one draws its chances by its name, as a live one does, whatever
-    /// other links there are: what it loses with others it loses alone.
+    /// Names of the links. A named link derives its random streams from its name, as a live one does, regardless of
+    /// other links: it loses the same packets alone as with others.
     pub names: Vec<String>,
-    /// Backup flag of each address; missing ones are not backup.
+    /// Backup flag of each address; missing ones are false.
     pub backup: Vec<bool>,
-    /// What using each address costs; missing ones cost nothing.
+    /// Cost of each address; missing ones cost nothing.
     pub costs: Vec<PathCost>,
     /// Connections of the client; `local_addresses` is filled in.
     pub client: ConnectionConfig,
     /// Connections of the server; `local_addresses` is filled in.
     pub server: ConnectionConfig,
-    /// What the carrier can do.
+    /// Capabilities of the carrier.
     pub capabilities: Capabilities,
     /// Bytes of headers between IP and TCP.
     pub carrier_overhead: u16,
@@ -52,8 +51,8 @@ pub struct PathsConfig {
 }
 
 impl PathsConfig {
-    /// Native TCP over Ethernet over these links: as with real carriers, connections start with small
-    /// segments and find out that 1500-byte packets pass.
+    /// Native TCP over Ethernet over these links. As with real carriers, connections start with small segments and
+    /// discover that 1500-byte packets pass.
     #[must_use]
     pub fn new(links: Vec<DuplexConfig>, connection: ConnectionConfig) -> Self {
         PathsConfig {
@@ -75,7 +74,7 @@ impl PathsConfig {
         }
     }
 
-    /// Segments are of the largest size from the start, and none is tried: for what counts segments.
+    /// Uses maximum-size segments from the start without probing, for tests that count segments.
     #[must_use]
     pub const fn with_known_mtu(mut self) -> Self {
         self.capabilities.base_segment = self.capabilities.max_segment;
@@ -83,7 +82,7 @@ impl PathsConfig {
     }
 }
 
-/// A client, a server, and the links between them. Its end is told to [`digest::of_runs`].
+/// A client, a server, and the links between them. Its end is reported to [`digest::of_runs`].
 #[derive(Debug)]
 pub struct Paths {
     /// The world.
@@ -97,7 +96,7 @@ pub struct Paths {
     /// Links to the client, by address.
     pub down: Vec<LinkId>,
     connection: ConnectionConfig,
-    /// Addresses the client ever had on each path; the last is the present one.
+    /// Number of times that the client changed its address on each path, which determines the current one.
     renumbered: Vec<u8>,
 }
 
@@ -108,7 +107,7 @@ impl Drop for Paths {
 }
 
 impl Paths {
-    /// Builds the scene. All randomness grows from `seeds`.
+    /// Builds the scene. All randomness is derived from `seeds`.
     #[must_use]
     pub fn new(config: &PathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);
@@ -173,7 +172,7 @@ impl Paths {
         self.down.push(down);
     }
 
-    /// The client's address on a path after so many changes of it.
+    /// The client's address on a path after this many changes.
     #[must_use]
     pub fn address(path: usize, renumbered: u8) -> IpAddr {
         IpAddr::from([10, path as u8, renumbered, 1])
@@ -193,7 +192,7 @@ impl Paths {
     /// Opens a connection over a path.
     ///
     /// # Errors
-    /// The endpoint's.
+    /// Those of the endpoint.
     pub fn connect(
         &mut self,
         path: usize,
@@ -205,11 +204,10 @@ impl Paths {
         self.world.node_mut(self.client).connect(now, config, local, remote, app)
     }
 
-    /// Opens a connection of another configuration over a path, beside the others; its paths are those
-    /// of the client.
+    /// Opens a connection with another configuration over a path. It uses the client's paths.
     ///
     /// # Errors
-    /// The endpoint's.
+    /// Those of the endpoint.
     pub fn connect_as(
         &mut self,
         mut config: ConnectionConfig,
@@ -223,7 +221,7 @@ impl Paths {
         connected
     }
 
-    /// From now on the packets of a path take the link of another: both meet in one bottleneck.
+    /// Routes the packets of a path over another path's link from now on, as a shared bottleneck.
     pub fn share_link(&mut self, path: usize, with: usize) {
         let address = Self::address(path, self.renumbered[path]);
         (self.up[path], self.down[path]) = (self.up[with], self.down[with]);
@@ -231,26 +229,26 @@ impl Paths {
         self.world.route(Self::server_address(), address, self.down[path]);
     }
 
-    /// Takes both directions of a path down or up; nobody is told.
+    /// Takes both directions of a path down or up, without notifying the hosts.
     pub fn set_path_up(&mut self, path: usize, up: bool) {
         self.world.set_link_up(self.up[path], up);
         self.world.set_link_up(self.down[path], up);
     }
 
-    /// Takes both directions of a path down or up at a time to come; nobody is told.
+    /// Takes both directions of a path down or up at a later time, without notifying the hosts.
     pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
         let links = [self.up[path], self.down[path]];
         self.world
             .at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
     }
 
-    /// The client's interface loses its address or gets it back, and the client knows.
+    /// The client's interface loses its address or gets it back, and the client is notified.
     pub fn at_set_address(&mut self, when: Instant, path: usize, up: bool) {
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.at(when, move |world| world.set_address(client, address, up));
     }
 
-    /// From `when` on the client has another address on this path; the old one must be gone by then.
+    /// Gives the client another address on this path at `when`. The old one must be gone by then.
     pub fn at_renumber(&mut self, when: Instant, path: usize) {
         self.renumbered[path] += 1;
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));

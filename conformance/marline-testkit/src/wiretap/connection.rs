@@ -1,4 +1,4 @@
-//! Connections and flows as an observer of packets knows them.
+//! Connections and flows as known to an observer of packets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,18 +10,18 @@ use super::mapping::Mapping;
 use super::{Findings, FrameRef};
 use crate::keys;
 
-/// Mappings of data that another mapping had, by who sent them: the connection's initiator, its
-/// listener.
+/// Names of the counters for mappings of data that another mapping contained, by sender: the connection's initiator or
+/// its listener.
 const COPIES: [&str; 2] = ["copies from the client", "copies from the server"];
 
-/// What the keys give.
+/// A connection, known by its keys.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// The initiator's, the listener's.
+    /// Keys of the initiator and of the listener.
     pub(super) keys: [u64; 2],
-    /// The highest data sequence number seen from each, to which short ones are near.
+    /// The highest data sequence number seen from each end, used to extend short ones.
     pub(super) highest: [u64; 2],
-    /// What each sent: the first number of a piece, and its bytes.
+    /// Data sent by each end: first number of each piece, and its bytes.
     pub(super) pieces: [BTreeMap<u64, Vec<u8>>; 2],
 }
 
@@ -32,7 +32,7 @@ impl Connection {
         connection
     }
 
-    /// The number of the first byte that an end sends.
+    /// Number of the first byte that an end sends.
     pub(super) fn first_dsn(&self, sender: usize) -> u64 {
         keys::idsn(self.keys[sender]).wrapping_add(1)
     }
@@ -62,12 +62,12 @@ pub(super) struct Join {
     pub(super) nonces: [u32; 2],
 }
 
-/// One TCP connection. Side 0 is who opened it.
+/// One TCP connection. Side 0 is the opener.
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     pub(super) isn: [Option<SeqNum>; 2],
     pub(super) connection: Option<usize>,
-    /// Which end of the connection opened this flow: 0 its initiator.
+    /// The end of the connection that opened this flow: 0 for its initiator.
     pub(super) opener: usize,
     pub(super) listener_key: Option<u64>,
     pub(super) join: Option<Join>,
@@ -92,12 +92,12 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// The end of the connection that sends on a side of this flow.
+    /// The end of the connection that sends on one side of this flow.
     pub(super) const fn sender(&self, side: usize) -> usize {
         self.opener ^ side
     }
 
-    /// Payload came. What came first counts: TCP's receiver keeps that too.
+    /// Records payload. The first copy of a byte counts, as in TCP's receiver.
     pub(super) fn payload(&mut self, side: usize, seq: SeqNum, flags: TcpFlags, bytes: &'a [u8]) {
         let Some(isn) = self.isn[side] else { return };
         if bytes.is_empty() || flags.contains(TcpFlags::RST) {
@@ -112,7 +112,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// A mapping came.
+    /// Records a mapping.
     pub(super) fn map(
         &mut self,
         side: usize,
@@ -135,14 +135,14 @@ impl<'a> Flow<'a> {
     }
 
     fn remember(&mut self, side: usize, mapping: Mapping) {
-        // The same again on the next segment of the mapping, or a retransmission.
+        // The same mapping again, on its next segment or in a retransmission.
         let mappings = &mut self.mappings[side];
         if mappings.last().is_none_or(|last| !last.is_same(&mapping)) {
             mappings.push(mapping);
         }
     }
 
-    /// Verifies every mapping whose bytes are all there.
+    /// Verifies every complete mapping.
     pub(super) fn verify(&mut self, connection: &mut Connection, findings: &mut Findings) {
         for side in 0..2 {
             let sender = self.sender(side);

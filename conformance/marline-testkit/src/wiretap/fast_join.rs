@@ -7,7 +7,7 @@ use super::{FrameRef, Wiretap};
 use crate::keys;
 
 impl<'a> Wiretap<'a> {
-    /// One message on a SYN or SYN/ACK; `byte` is the low half of the option's third byte.
+    /// Processes one message on a SYN or SYN/ACK. `byte` is the low half of the option's third byte.
     pub(super) fn fast_join(
         &mut self,
         flow: usize,
@@ -69,7 +69,7 @@ impl<'a> Wiretap<'a> {
         }
     }
 
-    /// All 64 bits: of a DSN of `who`, or of a DATA_ACK that `who` sends.
+    /// All 64 bits of a DSN of `who`, or of a DATA_ACK that `who` sends.
     fn full(&self, number: usize, who: usize, form: FastJoinForm, low: u32) -> Option<u64> {
         let highest = self.connections[number].highest;
         match form {

@@ -61,8 +61,8 @@ impl Mapping {
         findings.check(name, right, self.at);
     }
 
-    /// Compares with what was sent before under the same numbers, and keeps what is new. Whether some
-    /// of it was.
+    /// Compares with earlier data under the same numbers, and keeps new data. Returns whether there was any earlier
+    /// data.
     fn compare(
         &self,
         body: Vec<u8>,
@@ -84,8 +84,8 @@ impl Mapping {
             }
         }
         if again && !equal && body.len() == 1 {
-            // Linux probes a window that is zero with a byte of what comes next under the number of
-            // the last one acknowledged: whoever gets it has that number and drops the byte.
+            // Linux probes a zero window with the next byte under the number of the last acknowledged one. The receiver
+            // already has that number and drops the byte.
             findings.see("probes of a zero window");
             return false;
         }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A file that is no capture.
+/// Error for a file that is not a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
     /// Which of the files, from 0.

@@ -201,7 +201,7 @@ fn a_repair_and_its_sums() {
     assert_eq!(v.take_message("repair checked"), Message::Repair(MpRepair { checksum, ..plain }));
 }
 
-/// A vector that no test looks at is no vector.
+/// Every vector must be used by a test.
 #[test]
 fn the_document_has_these_vectors_and_no_others() {
     let mut v = Vectors::read();

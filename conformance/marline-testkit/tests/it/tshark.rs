@@ -1,5 +1,5 @@
 //! Cross-check with Wireshark: a capture with every option must hold no malformed frame, and each
-//! option must be recognised with the values it was given.
+//! option must be recognized with the values it was given.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -167,7 +167,7 @@ fn addresses(cases: &mut Vec<Case>) {
         ];
         expected.extend(port.map(|p: u16| ("tcp.options.mptcp.port", p.to_string())));
         expected.extend(hmac.map(|h: u64| ("tcp.options.mptcp.addaddrtrunchmac", h.to_string())));
-        // The longest (30 bytes) leaves no room for timestamps: none of them has any.
+        // The longest (30 bytes) leaves no room for timestamps, so all are sent without them.
         let address = address.parse().expect("an address");
         let option = MptcpOption::AddAddr(AddAddr { address_id: 9, address, port, hmac });
         let mut announced = case(TcpFlags::ACK, Some(option), &expected);

@@ -9,7 +9,7 @@
 //!
 //! | retransmit | what is repeated on F |
 //! |---|---|
-//! | `paper` | the oldest segment, whoever holds it |
+//! | `paper` | the oldest segment, on whichever subflow |
 //! | `kernel` | the oldest, if its first holder has 4 segments of window or less, or more than 4 times F's RTT |
 //! | `wide` | the same, and then all that subflows with more than 4 times F's RTT hold, as far as F has room |
 //!

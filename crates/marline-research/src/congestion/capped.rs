@@ -1,52 +1,50 @@
-//! Wrapper `+cap`: a congestion window that does not fill a deep buffer (NSDI 2012, mechanism M4),
-//! around any congestion control.
+//! Wrapper `+cap`: a congestion window that does not fill a deep buffer (NSDI 2012, mechanism M4), around any
+//! congestion control.
 //!
-//! *Problem.* Some links, cellular ones above all, have buffers of seconds. A loss-based controller
-//! fills them, and then whatever is sent there comes seconds late: a multipath connection has it all
-//! in its reassembly buffer, a message on that path simply waits.
+//! *Problem.* Some links, above all cellular ones, have buffers of several seconds. A loss-based controller fills them,
+//! and then everything sent there arrives seconds late. A multipath connection keeps it all in its reassembly buffer,
+//! and a message on that path simply waits.
 //!
-//! *How.* A queue shows in the RTT: while the smoothed RTT is more than `ratio` times the smallest one
-//! (2 in the paper), half the window or more stands in queues. Then the window is capped at what would
-//! make it exactly that much: `window * ratio * base / srtt`. The cap is set anew at most once per
-//! smoothed RTT, as the RTT answers one round trip later. While the RTT is below the bound it
-//! rises by the same rule, a quarter per round trip at most, and is gone when it no longer holds
-//! anything back: dropped at once, the window would fall back into the same queue. While it is in force
-//! the inner controller is told that its window is not the limit, so that it does not grow behind the
-//! cap; it hears of losses as always.
+//! *How.* A queue shows in the RTT: if the smoothed RTT is more than `ratio` times the smallest one (2 in the paper),
+//! half the window or more stands in queues. Then the window is capped to the size that would make it exactly that
+//! much: `window * ratio * base / srtt`. The cap is updated at most once per smoothed RTT, because the RTT responds one
+//! round trip later. While the RTT is below the bound, the cap rises by the same rule, by at most a quarter per round
+//! trip, and is removed when it no longer limits anything. If it were removed at once, the window would refill the same
+//! queue. While the cap applies, the inner controller sees samples in which its window is not the limit, so that it
+//! does not grow behind the cap. Losses are reported to it as usual.
 //!
-//! *Source.* Raiciu et al., NSDI 2012, names the mechanism and its condition; no code of it was found in
-//! either Linux implementation.
+//! *Source.* Raiciu et al., NSDI 2012, names the mechanism and its condition. Neither Linux implementation seems to
+//! contain code for it.
 //!
-//! *Left open, and chosen.* What the window is capped to: the paper's word allows to freeze it, which
-//! leaves a full queue full. *Where it lives:* here, not in the scheduler. The window and both RTTs
-//! are at hand with every ACK, it works for a single path too, and a scheduler could only halve
-//! (penalise). The base is the core's smallest RTT of the last minutes. A link whose delay varies by
-//! itself without a queue (jitter above half the mean) is capped without need: that is the price of the
-//! paper's condition, and `ratio` is a parameter.
+//! *Left open, and chosen.* The size of the cap: the paper's wording allows freezing the window, which leaves a full
+//! queue full. *Location:* here, not in the scheduler. The window and both RTTs are available with every ACK, it works
+//! for a single path too, and a scheduler could only halve the window (penalize). The base is the core's smallest RTT
+//! within the last few minutes. A link whose delay varies without a queue (jitter above half the mean) is capped
+//! unnecessarily. That is the price of the paper's condition, and `ratio` is a parameter.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Instant, Rate};
 
-/// Segments that a cap leaves at least.
+/// Minimum cap in segments.
 const LEAST_SEGMENTS: u64 = 4;
-/// A cap rises by this factor per round trip at most.
+/// Largest growth factor of a cap per round trip.
 const FASTEST_RISE: f64 = 1.25;
 
-/// Caps the window of the controller inside.
+/// Caps the window of the inner controller.
 #[derive(Debug)]
 pub struct Capped {
     inner: Box<dyn CongestionController>,
-    /// Smoothed RTT over smallest RTT from which on it caps.
+    /// Ratio of smoothed to smallest RTT above which the window is capped.
     ratio: f64,
     mss: u64,
-    /// The cap in force.
+    /// The current cap.
     cap: Option<u64>,
-    /// Before then the cap is not set anew.
+    /// Earliest time of the next update of the cap.
     next_at: Instant,
 }
 
 impl Capped {
-    /// Around this controller; `ratio` is more than 1.
+    /// Wraps a controller. `ratio` must be more than 1.
     #[must_use]
     pub fn new(inner: Box<dyn CongestionController>, ratio: f64, mss: u32) -> Self {
         let mss = u64::from(mss.max(1));
@@ -74,7 +72,7 @@ impl CongestionController for Capped {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         self.judge(ack);
         if self.cap.is_some_and(|cap| cap < self.inner.window()) {
-            // As for an application that sends little: neither curve nor slow start goes on.
+            // As for an application that sends little, neither the curve nor slow start advances.
             let idle = AckSample { cwnd_limited: false, prior_in_flight: 0, ..*ack };
             self.inner.on_ack(&idle, me, group);
         } else {
@@ -135,7 +133,7 @@ mod tests {
     const SEGMENT: u64 = MSS as u64;
     const ME: SubflowId = SubflowId(0);
 
-    /// 100 segments, in congestion avoidance.
+    /// 100 segments in congestion avoidance.
     fn capped() -> Capped {
         let mut inner = Reno::new(MSS, 200 * SEGMENT, SlowStartKind::Classic);
         let loss = CongestionSignal::Loss { bytes_in_flight: 0 };

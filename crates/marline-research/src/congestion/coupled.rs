@@ -1,20 +1,18 @@
-//! Common part of the coupled controllers: their snapshot of all subflows, and the behaviour of any
-//! loss-based TCP.
+//! Common part of the coupled controllers: their snapshot of all subflows, and the behavior of any loss-based TCP.
 //!
-//! *Problem.* Uncoupled subflows each take the share of a TCP; several through one bottleneck take
-//! several shares. A coupled controller reads its siblings and grows each subflow less, so that all
-//! together are no more aggressive than one TCP at a shared bottleneck, and get at least the
-//! throughput of the best path alone.
+//! *Problem.* Uncoupled subflows each take the share of a TCP, and several through one bottleneck take several shares.
+//! A coupled controller reads the views of its siblings and grows each subflow less. So all together are no more
+//! aggressive than one TCP at a shared bottleneck, and get at least the throughput of the best path alone.
 //!
-//! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA
-//! couples the decrease too). Slow start, loss detection, timeouts and undo are each subflow's own
-//! and are those of Reno (`marline_algos::congestion::window`). A window grows only while it is the limit.
+//! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA couples the
+//! decrease, too). Slow start, loss detection, timeouts and undo belong to each subflow and are those of Reno
+//! (`marline_algos::congestion::window`). A window grows only while it is the limit.
 //!
-//! *Windows and RTTs.* Windows are counted in segments of each subflow and RTTs in seconds, as in
-//! the formulas. During recovery a subflow counts with its window after it (ssthresh), since the
-//! window meanwhile is meaningless. A controller's own window is its current one, not that of the
-//! snapshot, which was taken before the ACK. Suspects do not count, since nothing flows there and
-//! they must not slow the others down. A subflow without RTT sample does not count either.
+//! *Windows and RTTs.* As in the formulas, windows are counted in each subflow's segments and RTTs in seconds. During
+//! recovery, a subflow counts with its window after it (ssthresh), because the current window has no meaning then. A
+//! controller's own window is its current one, not that of the snapshot, which was taken before the ACK. Suspected
+//! subflows do not count, because nothing flows there and they must not slow down the others. Subflows without an RTT
+//! sample do not count either.
 
 mod balia;
 mod lia;
@@ -32,16 +30,16 @@ use marline_policy::{
 };
 use marline_time::Instant;
 
-/// One subflow as the formulas see it.
+/// One subflow as used in the formulas.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(crate) struct Member {
-    /// Window, segments.
+    /// Window in segments.
     window: f64,
-    /// Smoothed RTT, seconds.
+    /// Smoothed RTT in seconds.
     rtt: f64,
-    /// Bytes between losses: the larger of the last two counts.
+    /// Bytes between losses: the larger of the last two values.
     between_losses: f64,
-    /// The subflow that asks.
+    /// Whether this is the controller's own subflow.
     is_me: bool,
 }
 
@@ -64,14 +62,14 @@ impl Member {
     }
 }
 
-/// All subflows that count, and which of them asks.
+/// All subflows that count, including the controller's own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Group {
     members: Vec<Member>,
 }
 
 impl Group {
-    /// Reads the views; `window` is the asking subflow's in segments.
+    /// Reads the views. `window` is that of the controller's own subflow, in segments.
     fn read(&mut self, views: &[SubflowView], me: SubflowId, window: f64) {
         self.members.clear();
         for view in views {
@@ -89,29 +87,29 @@ impl Group {
         self.members.iter().find(|member| member.is_me)
     }
 
-    /// Whether there is anybody to couple with.
+    /// Whether there is no other subflow to couple with.
     fn is_alone(&self) -> bool {
         self.members.len() < 2 || self.me().is_none()
     }
 
-    /// Segments per second of all.
+    /// Total rate in segments per second.
     fn total_rate(&self) -> f64 {
         self.members.iter().map(Member::rate).sum()
     }
 }
 
-/// A rule that couples.
+/// A coupling rule.
 pub(crate) trait Coupling: Debug + Send + Default {
-    /// Segments by which the window changes per segment acknowledged in congestion avoidance.
+    /// Change of the window in segments per segment acknowledged in congestion avoidance.
     fn increase(group: &Group) -> f64;
 
-    /// What a loss leaves of the window.
+    /// Share of the window that remains after a loss.
     fn keeps(_group: &Group) -> f64 {
         0.5
     }
 }
 
-/// A coupled controller of one subflow, by its rule.
+/// A coupled controller of one subflow with its rule.
 #[derive(Debug)]
 pub(crate) struct Coupled<C> {
     window: Window,
@@ -147,7 +145,7 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         let (cwnd, mss) = (self.window.cwnd(), self.window.mss());
         let acked = rest / mss;
         let per_segment = if self.group.is_alone() { mss / cwnd } else { C::increase(&self.group) };
-        // Never more than the window again, however much one ACK brings.
+        // At most doubles the window, however much one ACK acknowledges.
         self.window.set(cwnd + (per_segment * acked * mss).min(rest));
     }
 
@@ -180,7 +178,7 @@ impl<C: Coupling> CongestionController for Coupled<C> {
     }
 }
 
-/// Defines a public controller of a rule.
+/// Defines a public controller for a rule.
 macro_rules! controller {
     ($(#[$doc:meta])* $name:ident, $rule:ty) => {
         $(#[$doc])*

@@ -1,29 +1,27 @@
-//! Wrapper `+keep-window`: a congestion window that idle times do not reduce, around any congestion
-//! control.
+//! Wrapper `+keep-window`: a congestion window that idle times do not reduce, around any congestion control.
 //!
-//! *Problem.* RFC 5681 section 4.1 has a sender start anew after a pause longer than its timeout: what
-//! it knew of the path may be out of date. For traffic in bursts every burst begins with the initial
-//! window then; on several paths, most of a burst that once fitted the fast path's window spills
-//! over to the slow one.
+//! *Problem.* RFC 5681 section 4.1 makes a sender start over after a pause longer than its timeout, because its
+//! knowledge of the path may be outdated. With bursty traffic, every burst then begins with the initial window. With
+//! several paths, most of a burst that once fitted the fast path's window moves to the slow one.
 //!
-//! *How.* The controller inside is not told of pauses. It is what Linux does with
-//! `net.ipv4.tcp_slow_start_after_idle=0`, which servers of web content commonly set. The core's pacer
-//! still spreads the burst over a round trip.
+//! *How.* The inner controller is not notified of pauses. Linux does the same with
+//! `net.ipv4.tcp_slow_start_after_idle=0`, which web servers commonly set. The core's pacer still spreads the burst
+//! over a round trip.
 //!
-//! *p99 of a small message:* unchanged on an idle path; behind a burst into a queue that others have
-//! filled meanwhile, worse.
+//! *p99 of a small message:* unchanged on an idle path; worse behind a burst into a queue that other flows have filled
+//! in the meantime.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Instant, Rate};
 
-/// Keeps pauses from the controller inside.
+/// Hides pauses from the inner controller.
 #[derive(Debug)]
 pub struct KeepWindow {
     inner: Box<dyn CongestionController>,
 }
 
 impl KeepWindow {
-    /// Around this controller.
+    /// Wraps a controller.
     #[must_use]
     pub fn new(inner: Box<dyn CongestionController>) -> Self {
         KeepWindow { inner }

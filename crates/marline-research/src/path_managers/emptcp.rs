@@ -1,36 +1,36 @@
-//! eMPTCP: the interfaces over which a byte costs the least energy (Lim, Chen, Nahum, Towsley, Gibbens, 2015).
+//! eMPTCP: uses the interfaces with the lowest energy per byte (Lim, Chen, Nahum, Towsley, Gibbens, 2015).
 //!
-//! *Problem.* A second path makes a download faster, and a cellular radio draws ten times the power of WiFi while it
-//! carries anything, and nearly that for ten seconds afterwards. Whether it saves energy or wastes it depends on the
-//! rates: power is paid by the second, so a slow WiFi that takes minutes costs more than a fast cellular link that is
-//! done in seconds. A small transfer never pays for the tail.
+//! *Problem.* A second path makes a download faster, but a cellular radio draws ten times the power of WiFi while it
+//! carries anything, and nearly as much for ten seconds afterwards. Whether it saves or wastes energy depends on the
+//! rates. Power is paid per second, so a slow WiFi transfer of several minutes costs more than a cellular one that
+//! takes seconds. A small transfer never justifies the tail.
 //!
-//! *How.* At the client; a path whose address is flagged `backup`, or has a radio whose sleep matters, is cellular,
-//! any other one WiFi.
-//! - *Meters.* What passes on each interface is looked at each 50 ms, and smoothed with its trend (`meter.rs`). Pauses
-//!   of more than 200 ms are the application's, and what passes around them is not counted.
-//! - *Energy information base* (`energy_base.rs`). For the expected rates: joules per byte over WiFi alone, cellular
-//!   alone, both. One in use is left only for what is cheaper by `margin`, and after two seconds at the least.
-//! - *Delayed establishment.* A transfer (bytes without a pause of half a second) begins over WiFi alone. Nothing is
-//!   weighed before it brought `bytes`, or went on for `time`. Only then a cellular subflow is opened.
-//! - *Suspension.* MP_PRIO makes a subflow a backup that is not wanted, and a regular one that is wanted again. When
-//!   a transfer is over, the cellular one is suspended.
-//! - *Failure.* If no WiFi subflow is well (silent, doubtful, or gone), energy does not count: the cellular subflow is
-//!   opened or resumed at once.
-//! - *Another look.* A suspended WiFi is not measured. After `again` it takes part for two seconds.
+//! *How.* This applies at the client. A path whose address is flagged `backup`, or which has a radio whose sleep
+//! matters, is cellular; any other is WiFi.
+//! - *Meters.* The bytes that pass on each interface are sampled every 50 ms and smoothed with their trend
+//!   (`meter.rs`). Pauses of more than 200 ms are attributed to the application, and bytes around them are not counted.
+//! - *Energy information base* (`energy_base.rs`). For the expected rates, it gives the joules per byte over WiFi
+//!   alone, cellular alone, and both. The current choice changes only if another is cheaper by `margin`, and only after
+//!   at least two seconds.
+//! - *Delayed establishment.* A transfer (bytes without a pause of half a second) starts over WiFi alone. No other
+//!   choice is considered before `bytes` have passed or `time` has elapsed. Only then may a cellular subflow be opened.
+//! - *Suspension.* MP_PRIO makes an unwanted subflow a backup and a wanted one regular again. At the end of a transfer,
+//!   the cellular one is suspended.
+//! - *Failure.* If no WiFi subflow is healthy (all are silent, doubtful, or gone), energy does not matter: the cellular
+//!   subflow is opened or resumed at once.
+//! - *Re-evaluation.* A suspended WiFi subflow is not measured. After `again`, it is resumed for two seconds.
 //!
-//! *Source.* The published description: an energy information base, a predictor of bandwidths, delayed establishment
-//! by bytes or time, suspension by MP_PRIO. The paper's powers, formulas and constants could not be had: **all of them
-//! are ours.** The powers are those of the energy meter of the lab (docs/research/link.md, Radios). Written anew.
+//! *Source.* The published description: an energy information base, a bandwidth predictor, delayed establishment by
+//! bytes or time, and suspension by MP_PRIO. The paper's powers, formulas and constants were not available: **all of
+//! them are ours.** The powers are those of the lab's energy meter (docs/research/link.md, Radios). Reimplemented.
 //!
-//! *What differs.* The wake-up of the radio (promotion and tail, 12.6 J for LTE) is part of the price: it is shared
-//! among as many bytes as the transfer has brought so far, for the longer a transfer went on, the longer it will. What
-//! is still awake costs that share of a wake-up for which it has not been used. The delay holds for each transfer, not
-//! only for the first.
+//! *What differs.* The radio's wake-up (promotion and tail, 12.6 J for LTE) is part of the price. It is divided by the
+//! bytes of the transfer so far, because a transfer that has lasted longer will also continue longer. A radio that is
+//! still awake costs the share of a wake-up that corresponds to the time since its last use. The delay applies to each
+//! transfer, not only to the first.
 //!
-//! *What it can not know.* A receiver can not tell a path that is slow from a server that sends slowly without
-//! pauses. Such a transfer wakes the radio once it is long enough, and lets it sleep when the rate there shows that
-//! nothing is gained.
+//! *Limits.* A receiver cannot distinguish a slow path from a server that sends slowly without pauses. Such a transfer
+//! wakes the radio once it is long enough, and lets it sleep when the rate there shows no gain.
 
 mod energy_base;
 mod meter;
@@ -48,28 +48,28 @@ use marline_time::{Duration, Instant};
 pub use energy_base::{EnergyBase, InterfaceSet, Rates};
 use meter::Meter;
 
-/// From one look to the next while bytes pass, and at most.
+/// Shortest and longest time between two samples while bytes pass.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_MOST: Duration = Duration::from_secs(1);
-/// A longer pause ends a transfer.
+/// Pause that ends a transfer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A choice stays for this time.
+/// Minimum duration of a choice.
 const STAY: Duration = Duration::from_secs(2);
 
-/// When cellular is thought of, and what is supposed of it.
+/// Settings of eMPTCP.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct EmptcpConfig {
-    /// Bytes of a transfer after which interfaces are weighed.
+    /// Bytes of a transfer after which other interfaces are considered.
     pub bytes: u64,
-    /// Time of a transfer after which they are weighed, however little it brought.
+    /// Time of a transfer after which they are considered, however few bytes it has transferred.
     pub time: Duration,
-    /// The share by which another set must be cheaper; 0 to 0.9.
+    /// Share by which another choice must be cheaper; 0 to 0.9.
     pub margin: f64,
-    /// The cellular rate before it was measured, bytes a second; more than zero.
+    /// Assumed cellular rate before the first measurement, in bytes per second; more than zero.
     pub supposed: u64,
-    /// Time after which a suspended WiFi is looked at again.
+    /// Time after which a suspended WiFi subflow is tried again.
     pub again: Duration,
-    /// The cellular radio.
+    /// Kind of the cellular radio.
     pub radio: RadioKind,
 }
 
@@ -86,16 +86,16 @@ impl Default for EmptcpConfig {
     }
 }
 
-/// Bytes without a longer pause.
+/// Bytes without a pause longer than [`PAUSE`].
 #[derive(Copy, Clone, Debug)]
 struct Transfer {
     since: Instant,
     bytes: u64,
-    /// Those that this side sent.
+    /// Bytes that this side sent.
     sent: u64,
 }
 
-/// Opens, suspends and resumes subflows by the energy of a byte.
+/// Opens, suspends and resumes subflows according to the energy per byte.
 #[derive(Clone, Debug)]
 pub struct Emptcp {
     config: EmptcpConfig,
@@ -108,16 +108,16 @@ pub struct Emptcp {
     cellular: Meter,
     transfer: Option<Transfer>,
     last_moved_at: Option<Instant>,
-    /// Counters of bytes sent and received, as of the last look.
+    /// Counters of bytes sent and received at the last sample.
     counters: BTreeMap<SubflowId, [u32; 2]>,
-    /// What priority was asked for: the peer may insist on its own view.
+    /// Priorities already requested. The peer may insist on its own view.
     asked: BTreeMap<SubflowId, bool>,
     actions: VecDeque<PathAction>,
     look_at: Option<Instant>,
 }
 
 impl Emptcp {
-    /// With these settings.
+    /// A manager with these settings.
     #[must_use]
     pub fn new(config: EmptcpConfig) -> Self {
         Emptcp {
@@ -138,13 +138,13 @@ impl Emptcp {
         }
     }
 
-    /// Whether there is anything to choose: a client with both kinds of addresses.
+    /// Whether there is a choice: a client with both kinds of addresses.
     fn chooses(cx: &PathContext<'_>) -> bool {
         let any = |wanted: bool| cx.local.iter().any(|l| l.subflow && is_cellular(l) == wanted);
         cx.role == Role::Client && any(true) && any(false)
     }
 
-    /// Counts what passed, and decides again.
+    /// Counts the bytes that passed, and decides again.
     fn look(&mut self, cx: &PathContext<'_>) {
         let mut moved = [0, 0];
         let mut sent_now = 0;
@@ -188,7 +188,7 @@ impl Emptcp {
         }
     }
 
-    /// The set for what is under way, while WiFi works.
+    /// The choice for the current transfer while WiFi works.
     fn weigh(&self, now: Instant) -> InterfaceSet {
         let Some(transfer) = self.transfer else { return InterfaceSet::Wifi };
         let EmptcpConfig { bytes, time, margin, again, .. } = self.config;
@@ -198,7 +198,7 @@ impl Emptcp {
         if self.set == InterfaceSet::Cellular && now.since(self.set_at) >= again {
             return InterfaceSet::Both;
         }
-        // Too slow for a sample: what it brought on the whole.
+        // Too slow for a sample: use the mean rate of the whole transfer.
         let mean = transfer.bytes as f64 / now.since(transfer.since).as_secs_f64().max(1e-3);
         let wifi = self.wifi.rate().unwrap_or(mean);
         let cellular = self.cellular.rate().unwrap_or(self.config.supposed as f64);
@@ -209,7 +209,7 @@ impl Emptcp {
         self.base.cheapest(self.set, &rates, ahead, unused, margin)
     }
 
-    /// What the mesh is to see: cellular addresses only while they are wanted, and then as regular ones.
+    /// The addresses shown to the mesh: cellular ones only while wanted, and then as regular ones.
     fn locals(&self, cx: &PathContext<'_>) -> Vec<LocalAddress> {
         let open = self.set.has_cellular();
         let seen = |local: &LocalAddress| match is_cellular(local) {
@@ -220,7 +220,7 @@ impl Emptcp {
     }
 
     fn set_priorities(&mut self, cx: &PathContext<'_>) {
-        // WiFi is given up only for a subflow that is there.
+        // WiFi is given up only for an existing subflow.
         let serves = |view: &SubflowView| on_cellular(view, cx) && is_well(view);
         let spared = !self.set.has_wifi() && cx.subflows.iter().any(serves);
         for view in cx.subflows.iter().filter(|view| view.is_usable()) {
@@ -246,19 +246,19 @@ impl Default for Emptcp {
     }
 }
 
-/// Whether a local address is that of a radio to be spared.
+/// Whether a local address belongs to a radio to be spared.
 const fn is_cellular(local: &LocalAddress) -> bool {
     local.backup || local.cost.tail_ms > 0
 }
 
-/// Whether what is sent on a subflow is expected to arrive.
+/// Whether data sent on a subflow is expected to arrive.
 const fn is_well(view: &SubflowView) -> bool {
     let health = view.health;
     let bad = health.is_silent() || health.is_doubtful() || health.has_bad_address_pair();
     view.is_usable() && !bad
 }
 
-/// Whether a subflow starts at such an address.
+/// Whether a subflow starts at a cellular address.
 fn on_cellular(view: &SubflowView, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == view.id);
     path.is_some_and(|path| {

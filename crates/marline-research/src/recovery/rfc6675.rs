@@ -1,34 +1,32 @@
-//! Loss detection by counting SACKed segments (RFC 6675), as senders did it before RACK; the stack
-//! of the tail-loss studies.
+//! Loss detection by counting SACKed segments (RFC 6675), as senders did before RACK; the stack of the tail-loss
+//! studies.
 //!
-//! *Problem.* The predecessor is what a new algorithm must be compared with, and it is more than three
-//! duplicate ACKs: limited transmit, early retransmit, forward acknowledgement and tail loss probes each
-//! take one of its timeouts away.
+//! *Problem.* A new algorithm must be compared with its predecessor, which is more than three duplicate ACKs: limited
+//! transmit, early retransmit, forward acknowledgement and tail loss probes each avoid some of its timeouts.
 //!
-//! *How.* A segment is lost once three segments sent after it were SACKed. Around that rule:
-//! - *Limited transmit* (RFC 3042): the first duplicate ACKs let new data out, so that a third may come.
-//! - *Early retransmit* (RFC 5827): with fewer than four segments outstanding and nothing new to send a
-//!   third cannot come; then fewer are enough. Linux 3.5 to 4.9 took any SACK for it, and waited a
-//!   quarter of an RTT for reordering to settle; so does [`EarlyRetransmit::Linux`].
-//! - *FACK* (Mathis and Mahdavi, SIGCOMM 1996; on in Linux until reordering is seen): everything more than
-//!   three segments below the highest SACK is lost. Without it the SACK of a tail loss probe is one
-//!   of the three that are needed, and the rest of the tail waits for the timer all the same.
-//! - *Retransmission beyond doubt* (RFC 6675 section 4, NextSeg rule 3): with nothing new to send,
-//!   all holes below the highest SACK are repeated. *Rescue* (rule 4): what is left at the end
-//!   of a recovery is repeated once.
+//! *How.* A segment is lost once three segments sent after it were SACKed. In addition:
+//! - *Limited transmit* (RFC 3042): the first duplicate ACKs allow new data, so that a third may arrive.
+//! - *Early retransmit* (RFC 5827): with fewer than four segments outstanding and nothing new to send, a third cannot
+//!   arrive, so fewer are enough. Linux 3.5 to 4.9 accepted any SACK, and waited a quarter of an RTT for reordering to
+//!   settle. [`EarlyRetransmit::Linux`] does the same.
+//! - *FACK* (Mathis and Mahdavi, SIGCOMM 1996; on in Linux until reordering is seen): everything more than three
+//!   segments below the highest SACK is lost. Without it, the SACK of a tail loss probe is only one of the three
+//!   required, and the rest of the tail still waits for the timer.
+//! - *Speculative retransmission* (RFC 6675 section 4, NextSeg rule 3): with nothing new to send, all holes below the
+//!   highest SACK are retransmitted. *Rescue* (rule 4): what is left at the end of a recovery is retransmitted once.
 //! - *Tail loss probes* by any formula (`marline_algos::recovery::Tlp`), or none.
 //!
-//! *Source.* RFC 6675, 3042, 5827; the behaviour of Linux 3.14 where it is named. Written anew.
+//! *Source.* RFC 6675, 3042, 5827, and the behavior of Linux 3.14 where named. Reimplemented.
 //!
 //! *Differences.*
-//! - SACKed segments are counted, not bytes or blocks, as Linux does: for full segments it is the same, and
-//!   three small ones mean loss as well.
-//! - A segment is marked lost by rules 3 and 4 too, though the RFC counts it as in flight still. The window that
-//!   follows is the core's PRR in either case.
+//! - SACKed segments are counted, not bytes or blocks, as in Linux. For full segments this is the same, and three small
+//!   ones also mean loss.
+//! - A segment is also marked lost by rules 3 and 4, although the RFC still counts it as in flight. In either case, the
+//!   resulting window is the core's PRR.
 //! - Rescue waits for an ACK that advances SND.UNA and for one round trip since the segment was sent.
-//! - Reordering raises the threshold beyond its extent (Linux: at most 127) and ends FACK for good. Its
-//!   extent is counted in segments of the late one's size.
-//! - A retransmission that is lost waits for the timer. That is what RACK changed.
+//! - Reordering raises the threshold beyond its extent (Linux: at most 127) and disables FACK permanently. The extent
+//!   is counted in segments of the late one's size.
+//! - A lost retransmission waits for the timer. RACK changed that.
 
 use marline_algos::recovery::no_sack::NoSack;
 use marline_algos::recovery::{ProbeConfig, Tlp, no_sack};
@@ -38,26 +36,26 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// SACKed segments above one that mean that it is lost.
+/// Number of SACKed segments above a segment that mean its loss.
 const DUP_THRESH: usize = 3;
-/// The most that reordering raises it to.
+/// Upper limit when reordering raises the threshold.
 const MAX_DUP_THRESH: usize = 127;
-/// Early retransmit is for fewer segments outstanding than this.
+/// Early retransmit applies to fewer outstanding segments than this.
 const FEW_SEGMENTS: usize = 4;
-/// The least that Linux's early retransmit waits.
+/// Minimum delay of Linux's early retransmit.
 const MIN_EARLY_DELAY: Duration = Duration::from_millis(2);
-/// Segments beyond the window that limited transmit allows a peer without SACK.
+/// Maximum number of segments beyond the window in limited transmit, for a peer without SACK.
 const MOST_LIMITED: u32 = 2;
 
-/// Whether fewer than three SACKs may do when fewer than four segments are outstanding.
+/// Whether fewer than three SACKs are enough when fewer than four segments are outstanding.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum EarlyRetransmit {
-    /// No.
+    /// Disabled.
     #[default]
     Off,
-    /// As Linux 3.5 to 4.9: any SACK, after a quarter of an RTT.
+    /// Linux 3.5 to 4.9: any SACK, after a quarter of an RTT.
     Linux,
-    /// RFC 5827 to the letter: all but one segment SACKed, at once.
+    /// Exactly RFC 5827: all but one segment SACKed, without delay.
     Rfc5827,
 }
 
@@ -66,13 +64,13 @@ pub enum EarlyRetransmit {
 pub struct Rfc6675Config {
     /// Tail loss probes.
     pub probes: ProbeConfig,
-    /// Let new data out on the first duplicate ACKs.
+    /// Allow new data on the first duplicate ACKs.
     pub limited_transmit: bool,
     /// Early retransmit.
     pub early_retransmit: EarlyRetransmit,
     /// Forward acknowledgement, until reordering is seen.
     pub fack: bool,
-    /// Repeat what is left at the end of a recovery.
+    /// Retransmit what is left at the end of a recovery.
     pub rescue: bool,
 }
 
@@ -88,7 +86,7 @@ impl Default for Rfc6675Config {
     }
 }
 
-/// Loss detection by counting of one subflow.
+/// Loss detection by counting, for one subflow.
 #[derive(Clone, Debug)]
 pub struct Rfc6675 {
     config: Rfc6675Config,
@@ -100,11 +98,11 @@ pub struct Rfc6675 {
     reordering_seen: bool,
     /// One past the highest byte delivered.
     highest: Ssn,
-    /// Everything below was judged already.
+    /// Everything below has already been judged.
     judged: Ssn,
-    /// When early retransmit has waited long enough.
+    /// End of early retransmit's delay.
     early_at: Option<Instant>,
-    /// This recovery has had its rescue.
+    /// The current recovery has had its rescue.
     rescued: bool,
 }
 
@@ -127,7 +125,7 @@ impl Rfc6675 {
         }
     }
 
-    /// A segment that was sent once arrives below one that arrived before: how far below?
+    /// Measures reordering: how far a segment sent once arrives below one that arrived before.
     fn note_order(&mut self, ack: &AckSummary<'_>) {
         for segment in ack.delivered {
             if segment.end > self.highest {
@@ -142,7 +140,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Segments at positions below this one are lost, as far as SACKs tell.
+    /// Position below which segments are lost according to SACKs.
     fn lost_below(&self, cx: &RecoveryContext<'_>, certain: bool) -> usize {
         let Some(top) = cx.board.index_of(Ssn(self.highest.0.saturating_sub(1))) else { return 0 };
         if certain && cx.app_limited {
@@ -161,7 +159,7 @@ impl Rfc6675 {
             .unwrap_or(0)
     }
 
-    /// Names what is lost below `end` and was neither repeated nor named before.
+    /// Reports segments below `end` that are lost and were neither retransmitted nor reported before.
     fn name_lost(&mut self, cx: &RecoveryContext<'_>, end: usize, lost: &mut Vec<Ssn>) {
         let first = cx.board.front().map_or(self.judged, |front| front.start.max(self.judged));
         let first = cx.board.index_of(first).unwrap_or(cx.board.len());
@@ -178,7 +176,7 @@ impl Rfc6675 {
         let end = self.lost_below(cx, repairing);
         self.name_lost(cx, end, lost);
         if !repairing && !lost.is_empty() {
-            // Recovery begins: the holes above, too, if there is nothing better to send.
+            // At the start of recovery, report the holes above as well if there is nothing better to send.
             let end = self.lost_below(cx, true);
             self.name_lost(cx, end, lost);
         }
@@ -223,7 +221,7 @@ impl Rfc6675 {
         self.name_lost(cx, end, lost);
     }
 
-    /// NextSeg rule 4: the newest segment once more, if a partial ACK left nothing else to repair.
+    /// NextSeg rule 4: retransmits the newest segment if a partial ACK left nothing else to repair.
     fn rescue(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         let partial = cx.phase == Phase::Recovery && ack.una > ack.prior_una;
         if !self.config.rescue || self.rescued || !partial || !cx.app_limited {
@@ -244,7 +242,7 @@ impl Rfc6675 {
         self.rescued = false;
     }
 
-    /// Duplicate ACKs that mean loss to a sender without SACK.
+    /// Number of duplicate ACKs that mean loss to a sender without SACK.
     fn duplicates_needed(&self, cx: &RecoveryContext<'_>) -> u32 {
         let few = cx.board.len() < FEW_SEGMENTS && cx.app_limited;
         if few && self.config.early_retransmit != EarlyRetransmit::Off {
@@ -313,7 +311,7 @@ impl LossRecovery for Rfc6675 {
         self.tlp.end_episode();
         self.no_sack.restart();
         self.forget_judgements();
-        // RFC 6675 section 5.1: what was not SACKed is to be sent again.
+        // RFC 6675 section 5.1: everything that was not SACKed must be retransmitted.
         lost.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| s.start));
     }
 

@@ -153,7 +153,7 @@ fn raven(parameters: &mut Parameters<'_>) -> RavenConfig {
     config
 }
 
-/// Over `min-rtt`, and as a wrapper over any scheduler as its multipath mode.
+/// Registers PAPD over `min-rtt`, and as a wrapper that is the multipath mode of any scheduler.
 fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler_with("papd", |parameters| {
         let config = papd(parameters);

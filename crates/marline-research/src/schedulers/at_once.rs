@@ -1,28 +1,28 @@
-//! Copies at the moment of the original: the segment that was given out last goes also on those paths that were
-//! chosen with it, and on no other later.
+//! Copies sent together with the original: the last segment sent also goes on other paths chosen at that moment, and on
+//! none later.
 
 use marline_algos::schedulers::classes;
 use marline_algos::schedulers::copies::{copying_class, not_on};
 use marline_policy::{Decision, Dsn, SchedulerContext, SubflowSet};
 
-/// The segment that was given out last, and who else is to carry it.
+/// The last segment sent, and the other subflows that must carry it.
 #[derive(Copy, Clone, Debug)]
 struct Fresh {
     start: Dsn,
     others: SubflowSet,
 }
 
-/// The copies that are still to be sent.
+/// Copies still to be sent.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct AtOnce(Option<Fresh>);
 
 impl AtOnce {
-    /// The segment from `start` on is given out now, and goes on these others as well.
+    /// Records that the segment starting at `start` is being sent and must also go on these others.
     pub(super) const fn note(&mut self, start: Dsn, others: SubflowSet) {
         self.0 = Some(Fresh { start, others });
     }
 
-    /// The next copy, on the fastest of the others. Who has no room when asked is not asked again.
+    /// The next copy, on the fastest of the others. One without room is not tried again.
     pub(super) fn next(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let fresh = self.0.as_mut()?;
         let class = copying_class(cx.subflows)?;

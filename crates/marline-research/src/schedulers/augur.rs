@@ -1,36 +1,37 @@
-//! AUGUR: whether the costly path is worth it, message by message (Tencent's cloud gaming; NSDI 2025).
+//! AUGUR: decides for each message whether the costly path is worth it (Tencent's cloud gaming; NSDI 2025).
 //!
-//! *Problem.* A game over WiFi stalls when the radio fades for a moment. A cellular path would carry those frames
-//! in time, but its bytes cost money: of all frames, only those few should take it that would be late otherwise.
+//! *Problem.* A game over WiFi stalls when the radio fades for a moment. A cellular path would deliver those frames in
+//! time, but its bytes cost money. Only the few frames that would otherwise be late should use it.
 //!
-//! *How.* The primary (`primary.rs`) carries all data. When everything written has been sent, that is the end of a
-//! message, and it is decided whether what is outstanding of it goes on the second path as well. So it is, too,
-//! when the primary has no room for the rest of a message; then that rest goes on the second path instead, or
-//! waits. The gain is the delay that this is expected to save: a model of the primary's states
-//! (`augur/model.rs`) says how probable it is that the message comes late and by how much; what the copy itself
-//! takes longer is subtracted, and the second path's own lateness taken into account. If the answer is overdue,
-//! lateness is certain, and it is decided again. The copy is made if
+//! *How.* The primary (`primary.rs`) carries all data. When everything written has been sent, a message is complete,
+//! and the scheduler decides whether its outstanding part is also sent on the second path. It also decides when the
+//! primary has no room for the rest of a message, which then is sent on the second path instead, or waits. The gain is
+//! the delay that this is expected to save. A model of the primary's states (`augur/model.rs`) gives the probability
+//! that the message is late and by how much. The additional time of the copy is subtracted, and the second path's own
+//! lateness is taken into account. If the answer is overdue, lateness is certain, and the scheduler decides again. The
+//! copy is made if
 //!
-//! - the byte budget allows it: each byte of new data adds `budget` bytes to a purse, which holds `purse` at
-//!   most and begins half full; and
-//! - the gain is at least `worth` per segment, twice that with a quarter of the purse left, half of it with a full one.
+//! - the byte budget allows it: each byte of new data adds `budget` bytes to the budget, which holds at most `purse`
+//!   and starts half full; and
+//! - the gain is at least `worth` per segment, twice that if the budget is a quarter full, and half of it if it is
+//!   full.
 //!
-//! *Source.* The abstract of "AUGUR: Practical mobile multipath transport service for low tail latency in real-time
-//! streaming", all that could be read: models of state probabilities for each user, and from them integer linear
-//! programs for each session that say when frames are sent again and on which path, so that tail latency and
+//! *Source.* Only the abstract of "AUGUR: Practical mobile multipath transport service for low tail latency in
+//! real-time streaming" was available. It describes models of state probabilities for each user, and integer linear
+//! programs for each session that decide when frames are sent again and on which path, so that tail latency and
 //! cellular bytes are balanced. The venue is from memory. States, thresholds, budget and price are our assumptions.
 //!
-//! *What differs.* An integer program with one limit on bytes is a knapsack: relaxed, its best answer is to take
-//! all whose gain per byte is above a price. Messages come one at a time, so here the price follows the purse,
-//! and nothing has to be solved. A byte stream has no frames and no deadlines: what was written and sent without
-//! more to follow is a message, and each millisecond counts alike. Outcomes are learned from the ACKs of each
-//! subflow, so a copy that came first does not hide how late the original was. A backup is taken only with
-//! `backup=on`; otherwise the second path is the next regular one. If the primary is silent or gone, the
-//! others take over by class, whatever the budget.
+//! *What differs.* An integer program with one limit on bytes is a knapsack. Relaxed, its best solution is to take all
+//! items whose gain per byte exceeds a price. Messages arrive one at a time, so here the price follows the budget, and
+//! nothing has to be solved. A byte stream has no frames and no deadlines: written data that was sent without more to
+//! follow is a message, and every millisecond counts equally. Outcomes are learned from the ACKs of each subflow, so a
+//! copy that arrived first does not hide how late the original was. A backup is used only with `backup=on`; otherwise
+//! the second path is the next regular one. If the primary is silent or gone, the others replace it by class,
+//! regardless of the budget.
 //!
-//! *Extra bytes:* at most `budget` of the data, the purse, and what recovery repeats. *p99 of a small message:* on a
-//! path that tells of its bad times by RTT, loss or habit, the second path's, as long as the purse lasts; a loss that
-//! nothing foretold costs the time until the answer is overdue, and the second path's delay.
+//! *Extra bytes:* at most `budget` of the data, plus the stored budget and retransmissions. *p99 of a small message:*
+//! on a path whose RTT, losses or history show its bad times, that of the second path while the budget lasts. An
+//! unpredicted loss costs the time until the answer is overdue plus the second path's delay.
 
 mod model;
 
@@ -47,19 +48,19 @@ use marline_time::{Duration, Instant};
 use super::primary::{self, Primary};
 use model::{Model, State, due_at};
 
-/// Messages whose answer is awaited at a time; older ones teach nothing.
+/// Maximum number of messages with outstanding answers. Older ones are not learned from.
 const MAX_WATCHED: usize = 32;
 
-/// What the costly path may cost, and what it must bring.
+/// Cost limits of the costly path, and the gain it must bring.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AugurConfig {
-    /// Bytes that each byte of new data allows to be sent again, 0 to 1.
+    /// Bytes that may be sent again per byte of new data, 0 to 1.
     pub budget: f64,
-    /// Bytes that can be saved up.
+    /// Maximum number of bytes that can be saved up.
     pub purse: u64,
-    /// Delay that a copied segment must save in the mean, with the purse half full.
+    /// Mean delay that a copied segment must save when the budget is half full.
     pub worth: Duration,
-    /// A backup may carry the copies.
+    /// Whether a backup may carry the copies.
     pub with_backups: bool,
 }
 
@@ -79,31 +80,31 @@ impl Default for AugurConfig {
 struct Watched {
     end: Dsn,
     on: SubflowId,
-    /// In which it was sent.
+    /// State in which it was sent.
     state: State,
     due_at: Instant,
-    /// It counts as late already.
+    /// Whether it already counts as late.
     late: bool,
 }
 
-/// One path for everything; another one for messages that it would bring late.
+/// Uses one path for everything, and another one for messages that would be late.
 #[derive(Debug)]
 pub struct Augur {
     config: AugurConfig,
     primary: Primary,
-    /// By slot.
+    /// Models by slot.
     models: Vec<Model>,
     watched: VecDeque<Watched>,
     /// Bytes that may be sent again.
     saved: f64,
-    /// Up to where new data was counted for that.
+    /// Position up to which new data has been counted.
     counted: Option<Dsn>,
-    /// The copy that was decided on: up to where, and its path.
+    /// The copy in progress: its end and its path.
     copying: Option<(Dsn, SubflowId)>,
 }
 
 impl Augur {
-    /// Knows nothing of the paths yet.
+    /// A scheduler without knowledge of the paths.
     #[must_use]
     pub fn new(config: AugurConfig) -> Self {
         Augur {
@@ -125,7 +126,7 @@ impl Augur {
         &mut self.models[slot]
     }
 
-    /// Looks at the paths, at what is late, and at what was sent since.
+    /// Updates the models with the state of the paths, late answers, and newly sent data.
     fn observe(&mut self, cx: &SchedulerContext<'_>) {
         for view in cx.subflows.iter().filter(|view| view.is_usable()) {
             self.model(view.id).look(view, cx.now);
@@ -142,7 +143,7 @@ impl Augur {
         }
     }
 
-    /// Everything up to `end` was sent on this path: its answer is awaited.
+    /// Watches the answer to everything up to `end`, which was sent on this path.
     fn watch(&mut self, view: &SubflowView, end: Dsn, now: Instant) {
         let known = self.watched.iter().any(|watched| watched.on == view.id && watched.end >= end);
         let Some(due_at) = due_at(view, now).filter(|_| !known) else { return };
@@ -153,7 +154,7 @@ impl Augur {
         self.watched.push_back(Watched { end, on, state, due_at, late: false });
     }
 
-    /// Something that was awaited on this path has arrived.
+    /// Processes the arrival of watched data on this path.
     fn answered(&mut self, on: SubflowId, range: DataRange, now: Instant) {
         let mut watched = core::mem::take(&mut self.watched);
         watched.retain(|watched| {
@@ -175,19 +176,19 @@ impl Augur {
         self.watched = watched;
     }
 
-    /// The next part of what goes on the second path, now that the primary takes nothing.
+    /// The next part to send on the second path, when the primary takes nothing.
     fn next_copy(
         &mut self,
         primary: &SubflowView,
         second: &SubflowView,
         cx: &SchedulerContext<'_>,
     ) -> Option<Decision> {
-        // What is outstanding first: new data is of no use without it.
+        // Outstanding data first, because new data is useless without it.
         let waiting = (!cx.unsent.is_empty()).then_some(cx.unsent);
         let missing = not_on(second.id, cx.data_una, cx).or(waiting);
         let decided = self.copying.filter(|(_, on)| *on == second.id).map(|(end, _)| end);
         let Some(missing) = missing else {
-            // All of it is there: what became of it teaches about the second path.
+            // The copy is complete: its outcome is evidence about the second path.
             if let Some(end) = decided.filter(|end| *end > cx.data_una) {
                 self.watch(second, end, cx.now);
             }
@@ -207,7 +208,7 @@ impl Augur {
         Some(if second.is_ready() { sent } else { classes::wait(core::iter::once(second)) })
     }
 
-    /// Whether so many bytes on `second` as well are worth what they cost.
+    /// Whether sending this many bytes on `second` as well is worth the cost.
     fn is_worth(
         &mut self,
         bytes: u64,
@@ -228,11 +229,11 @@ impl Augur {
         let gain_s = in_time * self.model(primary.id).expected_delay_s(srtt, longer_s, overdue);
         let segments = bytes.div_ceil(u64::from(second.mss.max(1)));
         let price_s = self.config.worth.as_secs_f64() * segments as f64;
-        // By how full the purse is.
+        // The price depends on how full the budget is.
         gain_s * 2.0 * self.saved >= price_s * self.config.purse as f64
     }
 
-    /// When something that nobody reports is to be looked at: an answer that is overdue by then.
+    /// When an overdue answer, which no event reports, must be checked.
     fn next_time(&mut self, primary: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
         let awaited = self.watched.iter().filter(|watched| watched.end > cx.data_una);
         let due = awaited.map(|watched| watched.due_at).filter(|at| *at > cx.now).min();
@@ -252,7 +253,7 @@ impl Scheduler for Augur {
         self.observe(cx);
         let Some(primary) = self.primary.choose(cx) else { return primary::among_suspects(cx) };
         let alone = primary::alone(primary, cx);
-        // Where the peer's window ends before the data does, there is no end of a message in sight.
+        // If the peer's window ends before the data does, no message is complete.
         if alone.data().is_some() || cx.unsent.end < cx.written {
             return alone;
         }

@@ -1,25 +1,24 @@
 //! BLEST: blocking estimation (Ferlin, Alay, Mehani and Boreli, IFIP Networking 2016).
 //!
-//! *Problem.* What a slow subflow takes blocks the shared receive window until it arrives. Repeating it
-//! afterwards (OR&P) costs bytes and comes late; better is not to give it away in the first place.
+//! *Problem.* Data on a slow subflow blocks the shared receive window until it arrives. Repeating it afterwards (OR&P)
+//! costs bytes and is late. It is better not to send it there in the first place.
 //!
-//! *How.* F is the fastest subflow, full or not; S the one that lowest-RTT would take. If S is not F,
-//! estimate what F would send until a segment put on S now is acknowledged: n round trips of F, its
-//! window growing (doubling in slow start, a segment per round trip after). If that, times lambda, does
-//! not fit into the window beside what S holds, nothing is sent now: the segment waits for F. Lambda
-//! learns: it grows when the window blocked nevertheless, and shrinks slowly otherwise.
+//! *How.* F is the fastest subflow, full or not; S is the one that lowest-RTT would choose. If S is not F, BLEST
+//! estimates what F would send until a segment sent on S now is acknowledged: n round trips of F, with a growing window
+//! (doubling in slow start, otherwise one more segment per round trip). If that, times lambda, does not fit into the
+//! window beside S's data, nothing is sent now: the segment waits for F. Lambda adapts: it grows when the window
+//! blocked nevertheless, and otherwise shrinks slowly.
 //!
-//! *Source.* The scheduler of the out-of-tree Linux implementation in its last version, which is more
-//! than the paper: its time on S interpolates between the shortest and longest RTT seen, by how full S
-//! is. The numbers (1.2 in 1.0 to 1.3, +0.04, -0.01, at most once per shortest RTT of S) are its own.
-//! Written anew from a description.
+//! *Source.* The scheduler of the out-of-tree Linux implementation in its last version, which goes beyond the paper:
+//! its time on S interpolates between the shortest and longest RTT seen, according to how full S is. The numbers (1.2
+//! in 1.0 to 1.3, +0.04, -0.01, at most once per shortest RTT of S) are its own. Reimplemented from a description.
 //!
 //! *Left open, and chosen.*
-//! - F comes from the class that S is in (`classes.rs`): the kernel takes any subflow that can send, also
-//!   a backup, and may then wait for one that it never uses.
-//! - The kernel learns when OR&P acted; here when the window blocked, whether OR&P is put around it
+//! - F has the same class as S (`classes.rs`). The kernel takes any subflow that can send, even a backup, and may then
+//!   wait for one that it never uses.
+//! - The kernel adapts when OR&P acted. Here it adapts when the window blocked, whether BLEST is wrapped in OR&P
 //!   (`blest+orp`, which is the kernel's BLEST) or not.
-//! - A subflow whose congestion window is full counts its next segment too, as the kernel does.
+//! - A subflow with a full congestion window also counts its next segment, as in the kernel.
 
 use marline_algos::schedulers::classes;
 use marline_policy::{
@@ -28,21 +27,21 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// Slow start doubles no further than this in the estimate.
+/// Maximum number of doublings in slow start in the estimate.
 const MAX_DOUBLINGS: u32 = 16;
 
-/// How lambda moves.
+/// Parameters of lambda.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct BlestConfig {
-    /// Where it starts.
+    /// Initial value.
     pub lambda: f64,
-    /// It stays between these.
+    /// Smallest and largest value.
     pub bounds: (f64, f64),
-    /// Added when the window blocked.
+    /// Increase when the window blocked.
     pub up: f64,
-    /// Taken off when it did not.
+    /// Decrease when it did not.
     pub down: f64,
-    /// It moves at all.
+    /// Whether lambda adapts at all.
     pub adapts: bool,
 }
 
@@ -59,19 +58,19 @@ struct Seen {
     max: Duration,
 }
 
-/// Waits for the fast subflow rather than block it.
+/// Waits for the fast subflow instead of blocking it.
 #[derive(Clone, Debug)]
 pub struct Blest {
     config: BlestConfig,
     lambda: f64,
     seen: [Option<Seen>; SubflowSet::CAPACITY as usize],
-    /// The window blocked since lambda last moved.
+    /// The window has blocked since lambda last changed.
     was_blocked: bool,
     moved_at: Option<Instant>,
 }
 
 impl Blest {
-    /// With these parameters.
+    /// A scheduler with these parameters.
     #[must_use]
     pub const fn new(config: BlestConfig) -> Self {
         let seen = [None; SubflowSet::CAPACITY as usize];
@@ -82,7 +81,7 @@ impl Blest {
         &mut self.seen[usize::from(id.0 % SubflowSet::CAPACITY)]
     }
 
-    /// Takes note of the RTTs.
+    /// Records the RTTs.
     fn observe(&mut self, subflows: &[SubflowView]) {
         for view in subflows {
             if let Some(srtt) = view.srtt {
@@ -103,7 +102,7 @@ impl Blest {
         self.moved_at = Some(now);
     }
 
-    /// Whether a segment on `slow` would block what `fast` could send meanwhile.
+    /// Whether a segment on `slow` would block what `fast` could send in the meantime.
     fn would_block(
         &mut self,
         fast: &SubflowView,
@@ -123,8 +122,8 @@ impl Blest {
     }
 }
 
-/// How long a segment given to this subflow now stays out: from its shortest RTT when it is empty to
-/// its longest when it is full, never less than what it is now.
+/// Time until a segment given to this subflow now is acknowledged: from its shortest RTT when it is empty to its
+/// longest when it is full, at least the current RTT.
 fn linger(view: &SubflowView, seen: Seen) -> Duration {
     let mss = u64::from(view.mss.max(1));
     let (in_flight, window) = (view.bytes_in_flight.div_ceil(mss) + 1, (view.cwnd / mss).max(1));
@@ -136,7 +135,7 @@ fn linger(view: &SubflowView, seen: Seen) -> Duration {
     view.srtt.map_or(expected, |srtt| expected.max(srtt))
 }
 
-/// Segments that a subflow sends in so many round trips if nothing holds it back.
+/// Segments that a subflow sends in this many round trips if nothing limits it.
 fn segments_in(view: &SubflowView, rounds: u32) -> f64 {
     let mss = f64::from(view.mss.max(1));
     let window = (view.cwnd as f64 / mss).max(1.0);

@@ -1,31 +1,28 @@
 //! ECF: earliest completion first (Lim, Nahum, Towsley and Gibbens, CoNEXT 2017).
 //!
-//! *Problem.* At the end of a burst the fast subflow is full for a moment, so lowest-RTT gives the last
-//! segments to a slow one; then the fast one is idle, and all wait for the slow one.
+//! *Problem.* At the end of a burst, the fast subflow is full for a moment, so lowest-RTT gives the last segments to a
+//! slow one. Then the fast one is idle, and everything waits for the slow one.
 //!
-//! *How.* F is the fastest subflow, full or not; S the one that lowest-RTT would take. If S is not F,
-//! compare: with k bytes not yet sent, F needs about srtt_F * (1 + k / cwnd_F) for all of them, waiting
-//! one round trip for room included. If S would need longer than that for even its first window
-//! (srtt_S, and a margin for the variation of both), and also for its own share, nothing is sent on S:
-//! the data waits for F. Once it waits, it waits a little longer (beta): the choice does not flip
-//! with every ACK.
+//! *How.* F is the fastest subflow, full or not; S is the one that lowest-RTT would choose. If S is not F, they are
+//! compared. With k bytes not yet sent, F needs about srtt_F * (1 + k / cwnd_F) for all of them, including one round
+//! trip of waiting for room. If S would need longer than that for its first window (srtt_S plus a margin for the
+//! variation of both), and also for its own share, nothing is sent on S: the data waits for F. Once waiting, it waits a
+//! little longer (beta), so that the choice does not change with every ACK.
 //!
-//! *Source.* The scheduler of the out-of-tree Linux implementation, in the form of its inequalities
-//! without divisions: beta is 1/4, the margin is the larger RTT variation, k is at least F's window.
-//! Written anew from a description.
+//! *Source.* The scheduler of the out-of-tree Linux implementation, with its inequalities without divisions: beta is
+//! 1/4, the margin is the larger RTT variation, k is at least F's window. Reimplemented from a description.
 //!
-//! *Left open, and chosen.* F comes from the class that S is in (`classes.rs`); a subflow without an RTT
-//! sample is never worth waiting for, and none is refused for want of one. The kernel's ECF has OR&P
-//! built in: that is `ecf+orp` here.
+//! *Left open, and chosen.* F has the same class as S (`classes.rs`). A subflow without an RTT sample is never worth
+//! waiting for, and none is rejected for lack of one. The kernel's ECF has OR&P built in; here that is `ecf+orp`.
 
 use marline_algos::schedulers::classes;
 use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
 use marline_time::Duration;
 
-/// How reluctantly waiting ends.
+/// Parameter of the hysteresis.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct EcfConfig {
-    /// The share by which S must be better to be used once data waits.
+    /// Share by which S must be better to be used once data waits.
     pub beta: f64,
 }
 
@@ -35,22 +32,22 @@ impl Default for EcfConfig {
     }
 }
 
-/// Waits for the fast subflow if it would be done earlier.
+/// Waits for the fast subflow if that completes earlier.
 #[derive(Clone, Debug, Default)]
 pub struct Ecf {
     config: EcfConfig,
-    /// Data waits for the fast subflow.
+    /// Data is waiting for the fast subflow.
     waiting: bool,
 }
 
 impl Ecf {
-    /// With these parameters.
+    /// A scheduler with these parameters.
     #[must_use]
     pub const fn new(config: EcfConfig) -> Self {
         Ecf { config, waiting: false }
     }
 
-    /// Whether `unsent` bytes are done earlier if they wait for `fast` than if `slow` takes of them.
+    /// Whether `unsent` bytes are completed earlier if they wait for `fast` than if `slow` takes some of them.
     fn waits(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
         let (Some(fast_srtt), Some(slow_srtt)) = (fast.srtt, slow.srtt) else { return false };
         let (fast_cwnd, slow_cwnd) = (fast.cwnd as f64, slow.cwnd as f64);
@@ -84,7 +81,7 @@ impl Scheduler for Ecf {
         let members = || classes::members(cx.subflows, class);
         let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
-        // The window does not matter here: what the application has written has to get done.
+        // The peer's window does not matter here: everything the application has written must be completed.
         let unsent = cx.written.since(cx.unsent.start);
         if class.is_fine() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
             return classes::wait(members());

@@ -1,35 +1,35 @@
 //! FUSO: a loss on one path is repaired on a better one (Chen et al., USENIX ATC 2016).
 //!
-//! *Problem.* A subflow repairs its losses by itself, on the path that lost. In a data centre one path in congestion,
-//! or one failing switch, then delays the whole flow by its timeouts, though the others have room and nothing left to
-//! send. On the way to a phone the repair takes a round trip of the slow path, when the fast one would have brought
-//! it in half of its own.
+//! *Problem.* A subflow repairs its losses by itself, on the path that lost them. In a data center, one congested path
+//! or one failing switch then delays the whole flow by its timeouts, although the others have room and nothing left to
+//! send. On the way to a phone, the repair takes a round trip of the slow path, while the fast one would need half of
+//! its own.
 //!
-//! *How.* Around any scheduler, in two cases:
-//! - `found`: what loss recovery finds lost goes at once also on the best path with room, if that is better than the
-//!   one that lost it; and once nothing new is left to send, what that one carries behind the hole as well. The
-//!   subflow repeats its losses besides, as it must (RFC 8684 section 3.3.6).
-//! - `spare`: when nothing new is left to send and the best path has room, the oldest data that the worst path
-//!   carries, that is not known to have arrived and that the best one did not carry goes there as well: of what is
-//!   outstanding it is the likeliest to be lost. Each byte once, and never in the way of new data.
+//! *How.* A wrapper around any scheduler, for two cases:
+//! - `found`: data that loss recovery finds lost is also sent at once on the best path with room, if that is better
+//!   than the path that lost it. Once no new data is left, the data behind the hole is sent there as well. The subflow
+//!   still retransmits its losses, as it must (RFC 8684 section 3.3.6).
+//! - `spare`: when no new data is left and the best path has room, it also sends the oldest data that the worst path
+//!   carries, that is not known to have arrived, and that it has not carried itself. Of all outstanding data, this is
+//!   the most likely to be lost. Each byte is sent once, and never before new data.
 //!
-//! How good a path is says the delay that is to be expected with what it loses (`losses.rs`).
+//! The rank of a path is its expected delay, including losses (`losses.rs`).
 //!
-//! *Source.* "Fast and Cautious: Leveraging Multi-path Diversity for Transport Loss Recovery in Data Centers": from its
-//! abstract, that losses are recovered on another path at once, in spare window and without new data waiting, and from
-//! published summaries, that the packets most likely lost go from the worst path to the best, by their loss rates and
-//! RTTs. Written anew.
+//! *Source.* "Fast and Cautious: Leveraging Multi-path Diversity for Transport Loss Recovery in Data Centers". Its
+//! abstract says that losses are recovered on another path at once, in spare window and without new data waiting.
+//! Published summaries say that the packets most likely lost go from the worst path to the best, by loss rates and
+//! RTTs. Reimplemented.
 //!
-//! *What differs.* The paper weighs loss rate and RTT by factors; here both are a time. Its path with the best chance
-//! may be the one that lost, where others are worse; then nothing is repeated elsewhere. `found` applies also while
-//! new data waits: of what is found lost, the reader waits already. That what is behind the hole goes along is ours:
-//! a peer gives to the connection what its subflow has in order, so a copy of the hole alone brings only the hole,
-//! and the rest still waits for the repair on the slow path. (Measured: of bursts over unequal paths none was sooner
-//! by it.) Backups and silent paths repair nothing while a regular one is healthy.
+//! *What differs.* The paper weighs loss rate and RTT by factors; here both are converted to time. The best path may be
+//! the one that lost data, if the others are worse; then nothing is repeated elsewhere. `found` also applies while new
+//! data waits, because the reader already waits for lost data. Sending the data behind the hole is ours. A peer
+//! delivers a subflow's data to the connection in order, so a copy of the hole alone fills only the hole, and the rest
+//! still waits for the repair on the slow path. (Measured: it made no burst over unequal paths faster.) Backups and
+//! silent paths repair nothing while a regular one is healthy.
 //!
-//! *Extra bytes:* `found`: those of what is lost and what is under way behind it, at the end of what was written;
-//! `spare`: what a worse path carries of the end of each burst. *p99 of a message* that was spread over paths: that
-//! of the better one.
+//! *Extra bytes:* `found`: lost data, and at the end of the written data also the data in flight behind it; `spare`:
+//! the data at the end of each burst that a worse path carries. *p99 of a message* that was spread over paths: that of
+//! the better one.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::{copying_class, queue_is_empty};
@@ -41,15 +41,15 @@ use marline_time::Duration;
 
 use super::losses::{BURST, Losses, expected_delay};
 
-/// Mappings that are looked at for one copy, or one repair.
+/// Maximum number of mappings examined for one copy or repair.
 const MOST_LOOKS: usize = 64;
 
-/// What is repeated on another path.
+/// Which data is repeated on another path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FusoConfig {
-    /// What loss recovery finds lost.
+    /// Data that loss recovery finds lost.
     pub found: bool,
-    /// What may be lost, in room that is to spare.
+    /// Data that may be lost, in spare room.
     pub spare: bool,
 }
 
@@ -59,7 +59,7 @@ impl Default for FusoConfig {
     }
 }
 
-/// A scheduler, and repairs across paths.
+/// A scheduler with repairs across paths.
 #[derive(Debug)]
 pub struct Fuso {
     base: Box<dyn Scheduler>,
@@ -68,19 +68,19 @@ pub struct Fuso {
 }
 
 impl Fuso {
-    /// With this scheduler for new data.
+    /// Uses this scheduler for new data.
     #[must_use]
     pub fn around(base: Box<dyn Scheduler>, config: FusoConfig) -> Self {
         Fuso { base, config, losses: Losses::default() }
     }
 
-    /// Lower is better; what is unknown is worst.
+    /// Expected delay: lower is better; unknown paths are last.
     fn rank(&self, view: &SubflowView) -> Duration {
         let loss = self.losses.chance(view, BURST);
         expected_delay(view, loss).unwrap_or(Duration::MAX)
     }
 
-    /// The best of a class that has room.
+    /// The best path of a class with room.
     fn best<'a>(
         &self,
         class: Class,
@@ -91,7 +91,7 @@ impl Fuso {
         ready.filter(|view| fits(view)).min_by_key(|view| self.rank(view))
     }
 
-    /// Data of the worst path on the best one.
+    /// A copy of data of the worst path for the best one.
     fn spare_copy(&self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let class = copying_class(cx.subflows)?;
         let best = self.best(class, cx, |_| true)?;
@@ -104,7 +104,7 @@ impl Fuso {
         Some(Decision::Send { subflow: best.id, range })
     }
 
-    /// Asks for what was lost on a path to be repeated on a better one.
+    /// Requests that data lost on a path be repeated on a better one.
     fn repair(
         &self,
         on: SubflowId,
@@ -118,7 +118,7 @@ impl Fuso {
         let worth = self.rank(loser);
         let better = self.best(class, cx, |view| view.id != on && self.rank(view) < worth);
         let Some(better) = better else { return };
-        // What came behind the hole waits for its repair there, in the peer's queue of that path.
+        // Data behind the hole waits in the peer's queue of that path until the hole is repaired there.
         let end = if queue_is_empty(cx) { cx.unsent.start } else { lost.end };
         let mut from = lost.start.max(cx.data_una);
         for _ in 0..MOST_LOOKS {
@@ -135,7 +135,7 @@ impl Fuso {
     }
 }
 
-/// The oldest data that one carried and the other did not, and that is not known to have arrived.
+/// The oldest data that one subflow carried and the other did not, and that is not known to have arrived.
 fn oldest_of(worst: SubflowId, best: SubflowId, cx: &SchedulerContext<'_>) -> Option<DataRange> {
     let mut from = cx.data_una;
     for _ in 0..MOST_LOOKS {

@@ -1,27 +1,28 @@
-//! LAMPS: a scheduler that knows what paths lose (Dong, Xu, Fu and Cao, LCN 2017 and Computer Networks 2019).
+//! LAMPS: a scheduler that considers the losses of paths (Dong, Xu, Fu and Cao, LCN 2017 and Computer Networks 2019).
 //!
-//! *Problem.* On trains, by satellite or over balloons paths lose much, and in bursts. Lowest RTT prefers a path for
-//! its delay although half of what it gets must be repeated. Copies of everything repair that at twice the bytes,
-//! also while nothing is lost.
+//! *Problem.* On trains, over satellites or balloons, paths lose much, and in bursts. Lowest RTT prefers a path for its
+//! delay, although half of its data must be retransmitted. Copying everything repairs that at twice the bytes, even
+//! while nothing is lost.
 //!
-//! *How.* Of each path the scheduler knows the chance p that a segment is lost: one in so many as it gave the path
-//! between two losses, of the average interval and the one that lasts whichever is longer. While the path repairs,
-//! p is at least `burst`: what is sent then shares the fate of what was just lost. From that follow two choices.
+//! *How.* For each path, the scheduler estimates the probability p that a segment is lost: one divided by the number of
+//! segments between two losses, using the average interval or the current one, whichever is longer. While the path is
+//! in recovery, p is at least `burst`, because data sent then probably shares the fate of what was just lost. This
+//! determines two choices.
 //! - The path: the lowest expected delay, SRTT + p / (1 - p) × (SRTT + 4 RTTVAR). The last factor is about the time
-//!   until a lost segment has been missed and sent again, and p / (1 - p) the number of such times.
-//! - The copies: the segment goes at once also on the next paths in this order that have room, until it is lost on
-//!   all of them with a chance of no more than 1 - `sure`.
+//!   until a loss is detected and retransmitted, and p / (1 - p) the expected number of such times.
+//! - The copies: the segment is also sent at once on the next paths in this order that have room, until the probability
+//!   that all of them lose it is at most 1 - `sure`.
 //!
-//! *Source.* The abstracts: loss and delay decide on the subflow, the states of subflows on the segments; steady
+//! *Source.* The abstracts: loss and delay select the subflow, and the states of subflows select the segments; steady
 //! performance at constant rates and in bulk; fewer extra bytes than with redundancy, above all when losses come in
-//! bursts. From a published summary: that segments are copied until delivery is likely enough. Written anew.
+//! bursts. A published summary: segments are copied until delivery is likely enough. Reimplemented.
 //!
-//! *What differs.* The formulas are ours; the papers' were not to be had. A burst counts as one loss, since the
-//! intervals that subflows show begin with an episode of recovery: in between, p is that of the next burst, and
-//! within it `burst`. Before a path's first loss its p is zero.
+//! *What differs.* The formulas are ours, because those of the papers were not available. A burst counts as one loss,
+//! because the intervals that subflows report begin with an episode of recovery. Outside of bursts, p is the
+//! probability of the next burst; within one, it is `burst`. Before a path's first loss, its p is zero.
 //!
-//! *Extra bytes:* none where losses are rarer than 1 - `sure` but in the time after each; everything where they are
-//! more frequent, bulk included. *p99 of a small message:* the second path's delay as soon as the first has lost.
+//! *Extra bytes:* none if losses are rarer than 1 - `sure`, except shortly after each; everything, bulk data included,
+//! if they are more frequent. *p99 of a small message:* the second path's delay once the first has lost something.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::copying_class;
@@ -34,12 +35,12 @@ use marline_time::Duration;
 use super::at_once::AtOnce;
 use super::losses::{BURST, Losses, expected_delay};
 
-/// How sure delivery should be.
+/// Required certainty of delivery.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct LampsConfig {
-    /// Copies are made until a segment arrives with this chance, 0 to 1.
+    /// Copies are made until a segment arrives with this probability, 0 to 1.
     pub sure: f64,
-    /// Chance that a segment is lost that is sent while its path repairs a loss, 0 to 0.9.
+    /// Probability of losing a segment that is sent while its path is in recovery, 0 to 0.9.
     pub burst: f64,
 }
 
@@ -49,16 +50,16 @@ impl Default for LampsConfig {
     }
 }
 
-/// A path, and what comes of a segment there.
+/// A path and its expected outcome for a segment.
 #[derive(Copy, Clone, Debug)]
 struct Prospect<'a> {
     view: &'a SubflowView,
     loss: f64,
-    /// `None`: its RTT is unknown.
+    /// Expected delay; `None` if the RTT is unknown.
     delay: Option<Duration>,
 }
 
-/// By delay and loss, with copies until delivery is sure enough.
+/// Selects paths by delay and loss, and adds copies until delivery is certain enough.
 #[derive(Clone, Debug)]
 pub struct Lamps {
     config: LampsConfig,
@@ -67,7 +68,7 @@ pub struct Lamps {
 }
 
 impl Lamps {
-    /// As sure as that.
+    /// A scheduler with these settings.
     #[must_use]
     pub fn new(config: LampsConfig) -> Self {
         Lamps { config, losses: Losses::default(), copies: AtOnce::default() }
@@ -78,7 +79,7 @@ impl Lamps {
         Prospect { view, loss, delay: expected_delay(view, loss) }
     }
 
-    /// The paths of this class that have room, the best one first.
+    /// The paths of this class with room, best first.
     fn ready<'a>(&self, class: Class, cx: &SchedulerContext<'a>) -> Vec<Prospect<'a>> {
         let members = classes::members(cx.subflows, class).filter(|view| view.is_ready());
         let mut ready: Vec<Prospect<'a>> = members.map(|view| self.prospect(view)).collect();
@@ -86,7 +87,7 @@ impl Lamps {
         ready
     }
 
-    /// Those of the others, in order, that make delivery sure enough.
+    /// The other paths, in order, that are needed for certain enough delivery.
     fn others(&self, ready: &[Prospect<'_>]) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let mut loss = 1.0;

@@ -1,27 +1,27 @@
-//! Losses of paths, as schedulers can tell them: how many segments were given to a path between the losses that its
-//! view shows, and the delay that follows from that.
+//! Losses of paths as far as schedulers can observe them: the number of segments given to a path between the losses
+//! that its view shows, and the resulting delay.
 //!
-//! A view counts the bytes acknowledged since the last loss, from where an episode of recovery began: less than before
-//! means a loss, and a burst of them is one.
+//! A view counts the bytes acknowledged since the last loss, starting with the episode of recovery. A decrease means a
+//! loss, and a burst of losses counts as one.
 
 use marline_policy::{Phase, SubflowId, SubflowView};
 use marline_time::Duration;
 
-/// Weight of the newest interval between losses.
+/// Weight of the newest interval between losses in the average.
 const INTERVAL_GAIN: f64 = 0.25;
-/// Chance of loss on a path that repairs a loss, unless something else is configured.
+/// Default probability of loss on a path in recovery.
 pub(super) const BURST: f64 = 0.3;
-/// No path loses more than this for certain: something must be tried.
+/// Upper limit of a path's loss probability, so that it can still be tried.
 const MOST_LOSS: f64 = 0.9;
 
-/// What a path lost so far.
+/// Losses of a path so far.
 #[derive(Copy, Clone, Debug)]
 struct Known {
     of: SubflowId,
     bytes_since_loss: u64,
     /// Segments given to it since its last loss.
     since: f64,
-    /// The same between losses, smoothed; `None` before the first.
+    /// Smoothed number of segments between losses; `None` before the first loss.
     between: Option<f64>,
 }
 
@@ -35,12 +35,12 @@ impl Known {
     }
 }
 
-/// What all paths lost so far.
+/// Losses of all paths so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses(Vec<Known>);
 
 impl Losses {
-    /// Notices new paths, and losses since the last look.
+    /// Detects new paths, and losses since the last call.
     pub(super) fn look(&mut self, views: &[SubflowView]) {
         for view in views {
             if let Some(known) = self.0.iter_mut().find(|known| known.of == view.id) {
@@ -52,20 +52,21 @@ impl Losses {
         }
     }
 
-    /// A segment is given to this path.
+    /// Records that a segment is given to this path.
     pub(super) fn note_sent(&mut self, id: SubflowId) {
         if let Some(known) = self.0.iter_mut().find(|known| known.of == id) {
             known.since += 1.0;
         }
     }
 
-    /// The path is gone, or another one has its place.
+    /// Removes a path that is gone or whose slot is reused.
     pub(super) fn forget(&mut self, id: SubflowId) {
         self.0.retain(|known| known.of != id);
     }
 
-    /// The chance that the next segment on a path is lost: one in so many as it had between two losses, on average or
-    /// since the last, whichever is more; while it repairs at least `burst`; 0 before its first loss.
+    /// Probability that the next segment on a path is lost: one divided by the number of segments between two losses,
+    /// either the average or the number since the last one, whichever is larger. At least `burst` during recovery; 0
+    /// before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);
         let of = |known: &Known| Some(1.0 / known.between?.max(known.since).max(1.0));
@@ -74,7 +75,7 @@ impl Losses {
         now.min(MOST_LOSS)
     }
 
-    /// A path that had so many segments between losses.
+    /// Sets the number of segments between losses.
     #[cfg(test)]
     pub(super) fn set_between(&mut self, view: &SubflowView, between: f64) {
         self.look(&[*view]);
@@ -84,8 +85,8 @@ impl Losses {
     }
 }
 
-/// The time until a segment that is lost with this chance is expected to be answered: a round trip, and for each time
-/// that it is lost another one, and until that is noticed 4 RTTVAR. `None`: the RTT is unknown.
+/// Expected time until a segment with this loss probability is answered: a round trip, plus for each loss another round
+/// trip and 4 RTTVAR until the loss is detected. `None` if the RTT is unknown.
 pub(super) fn expected_delay(view: &SubflowView, loss: f64) -> Option<Duration> {
     let srtt = view.srtt?;
     let repair = (srtt + view.rttvar * 4).mul_f64(loss / (1.0 - loss));

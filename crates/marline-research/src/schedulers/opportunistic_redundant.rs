@@ -1,23 +1,21 @@
-//! Opportunistic redundant scheduler: a new segment goes on every path that has room at that
-//! moment, and on no other later.
+//! Opportunistic redundant scheduler: a new segment is sent on every path that has room at that moment, and on none
+//! later.
 //!
-//! *Problem.* With `redundant` a path that was full catches up later: it spends its room on copies
-//! that are old by then, in front of newer data that could still profit from a copy. A copy is
-//! worth most at the moment of the original.
+//! *Problem.* With `redundant`, a path that was full catches up later. It spends its room on copies that are old by
+//! then, before newer data that could still benefit from a copy. A copy is worth most at the time of the original.
 //!
-//! *How.* The fastest subflow with room (of those that `min-rtt` would use) takes the next segment.
-//! The others of its class that had room at that moment take the same segment at once. Then the next
-//! one. Nobody catches up.
+//! *How.* The fastest subflow with room (of those that `min-rtt` would use) takes the next segment. The others of its
+//! class that have room at that moment take the same segment at once. Then comes the next segment. No subflow catches
+//! up.
 //!
-//! *Source.* The redundant scheduler of the first ReMP implementation, and the opportunistic one of
-//! the ProgMP collection (Frömmgen et al., CoNEXT workshop 2015 and Middleware 2017); written anew.
+//! *Source.* The redundant scheduler of the first ReMP implementation, and the opportunistic one of the ProgMP
+//! collection (Frömmgen et al., CoNEXT workshop 2015 and Middleware 2017); reimplemented.
 //!
-//! *Difference.* Those pop a segment and send clones; a subflow that is full a moment later drops its
-//! clone. Here the others are asked again one by one, and one that filled up meanwhile is passed over.
+//! *Difference.* Those take a segment and send clones, and a subflow that is full a moment later drops its clone. Here
+//! the others are consulted one by one, and one that filled up in the meantime is skipped.
 //!
-//! *Extra bytes:* small messages as `redundant`. In bulk the slower path copies what its window
-//! allows, about as much as it could carry of new data. *p99 of a small message:* as `redundant` as
-//! long as no path is full.
+//! *Extra bytes:* for small messages as with `redundant`. In bulk, the slower path copies what its window allows, about
+//! as much as it could carry of new data. *p99 of a small message:* as with `redundant` while no path is full.
 
 use marline_algos::schedulers::copies::{base, copying_class};
 use marline_algos::schedulers::{MinRtt, classes};
@@ -27,7 +25,7 @@ use marline_policy::{
 
 use super::at_once::AtOnce;
 
-/// Sends new segments on all regular subflows that have room now.
+/// Sends new segments on all regular subflows that currently have room.
 #[derive(Clone, Debug)]
 pub struct OpportunisticRedundant {
     base: MinRtt,
@@ -56,12 +54,12 @@ impl Scheduler for OpportunisticRedundant {
                 .filter(|view| view.id != subflow && view.is_ready())
                 .for_each(|view| others.insert(view.id));
             if others.is_empty() {
-                // Nobody takes copies of it: it need not go by segments.
+                // There are no copies of it, so it need not be sent by segments.
                 return decision;
             }
             self.copies.note(range.start, others);
         }
-        // One segment: the copies are of what goes out now.
+        // One segment, because the copies must match what is sent now.
         Decision::Send { subflow, range: range.prefix(mss) }
     }
 

@@ -1,19 +1,19 @@
-//! Wrapper `+orp`: opportunistic retransmission and penalisation around any scheduler.
+//! Wrapper `+orp`: opportunistic retransmission and penalization around any scheduler.
 //!
-//! *Problem.* Raiciu et al. (NSDI 2012) describe M1 and M2 beside the lowest-RTT scheduler, but neither
-//! has to do with how subflows are chosen: a window that is blocked by a slow subflow is blocked under
-//! BLEST, ECF and round-robin, too. In Linux every scheduler that wanted them called the same code.
+//! *Problem.* Raiciu et al. (NSDI 2012) describe M1 and M2 together with the lowest-RTT scheduler, but neither depends
+//! on how subflows are chosen. A slow subflow can also block the window with BLEST, ECF and round-robin. In Linux,
+//! every scheduler that needed them called the same code.
 //!
-//! *How.* The inner scheduler places all data. When the core says that the peer's window (or the send
-//! buffer) blocks, the rules of `opportunistic.rs` answer instead of the inner scheduler: it hears of
-//! it (BLEST learns from that), but what it would do about it is dropped, so that `min-rtt+orp` is OR&P
-//! by these rules and not by its own as well.
+//! *How.* The inner scheduler places all data. When the core reports that the peer's window (or the send buffer)
+//! blocks, the rules of `opportunistic.rs` respond instead of the inner scheduler. The inner scheduler still gets the
+//! event (BLEST learns from it), but its actions are dropped, so that `min-rtt+orp` follows only these rules and not
+//! also its own.
 //!
-//! The repeated data goes out before new data and moves no cursor: the peer drops what comes second.
+//! The repeated data is sent before new data and moves no cursor. The peer drops duplicates.
 //!
-//! M3 (buffers that grow towards the sum of all rates times the longest RTT) is a setting of the
-//! connection (`BufferTuning`), M4 (windows capped while a queue inflates the RTT) a wrapper around the
-//! congestion control (`+cap`): the one concerns both ends' buffers, the other every sender.
+//! M3 (buffers that grow towards the sum of all rates times the longest RTT) is a setting of the connection
+//! (`BufferTuning`), because it concerns the buffers at both ends. M4 (windows capped while a queue inflates the RTT)
+//! is a wrapper around the congestion control (`+cap`), because it concerns every sender.
 
 use marline_algos::schedulers::{Opportunistic, OpportunisticRules};
 use marline_policy::{
@@ -21,17 +21,17 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-/// Opportunistic retransmission and penalisation around a scheduler.
+/// Opportunistic retransmission and penalization around a scheduler.
 #[derive(Debug)]
 pub struct Orp {
     inner: Box<dyn Scheduler>,
     opportunistic: Opportunistic,
-    /// What the inner scheduler would do about blocking; kept for its memory only.
+    /// Actions of the inner scheduler on blocking, which are dropped; kept to reuse memory.
     dropped: Vec<SchedulerAction>,
 }
 
 impl Orp {
-    /// Puts these rules around a scheduler.
+    /// Adds these rules to a scheduler.
     #[must_use]
     pub fn new(inner: Box<dyn Scheduler>, rules: OpportunisticRules) -> Self {
         Orp { inner, opportunistic: Opportunistic::new(rules), dropped: Vec::new() }

@@ -1,35 +1,35 @@
 //! PAAF, primary-anchored adaptive failover with partial duplication (Alvarez-Merino et al., arXiv 2604.24352,
 //! 2026).
 //!
-//! *Problem.* A control stream over two mobile networks must not stall when one of them fades. All data on both
-//! at all times gives the best tail and costs twice the bytes; switching when a path has failed costs nothing
-//! and comes too late. But a fade announces itself, mostly.
+//! *Problem.* A control stream over two mobile networks must not stall when one of them fades. Sending all data on both
+//! at all times gives the best tail but costs twice the bytes. Switching after a path has failed costs nothing but is
+//! too late. But most fades show in advance.
 //!
-//! *How.* One path, the primary (`primary.rs`), carries everything: what it has no room for waits. While an early
-//! warning lasts, a second path carries the same data, too: first what is outstanding, then all that is new, each
-//! of the two at its own pace. Any of these signs on the primary is a warning, and it lasts until all have been
-//! gone for `hold`:
+//! *How.* One path, the primary (`primary.rs`), carries everything; data for which it has no room waits. During an
+//! early warning, a second path carries the same data, too: first the outstanding data, then all new data, each of the
+//! two at its own pace. Any of these signs on the primary starts a warning, which lasts until all have been absent for
+//! `hold`:
 //!
-//! | sign | begins | is gone |
+//! | sign | begins | ends |
 //! |---|---|---|
 //! | the RTT rose | SRTT over `rise` times the smallest, by 5 ms at least | half of that rise |
-//! | loss | recovery, something waits for its retransmission, or a loss since the last look | none of it |
-//! | the rate fell | below `drop` of its peak (which fades by an eighth each RTT) | half way back to it |
+//! | loss | recovery, something waits for its retransmission, or a loss since the last check | none of these |
+//! | the rate fell | below `drop` of its peak (which decays by an eighth each RTT) | half way back to it |
 //! | silence | no answer for SRTT + `silence` RTT variations while something is in flight | an answer |
 //!
-//! *Source.* The paper's abstract and its authors' summary (nanoping.com, 2026): a designated primary link,
-//! duplication only while early-warning signs say that the uplink is about to become bad, near the tail of full
-//! duplication for up to 75 % less redundancy. The signs there are of the radio (signal level, transmit power),
-//! of latency and of cost; their thresholds and the hysteresis could not be read.
+//! *Source.* The paper's abstract and its authors' summary (nanoping.com, 2026): a designated primary link; duplication
+//! only while early-warning signs indicate that the uplink is about to become bad; nearly the tail of full duplication
+//! with up to 75 % less redundancy. The signs there are those of the radio (signal level, transmit power), of latency
+//! and of cost. Their thresholds and the hysteresis were not available.
 //!
-//! *What differs.* A transport does not see the radio. So signs of the transport stand in for it: all four
-//! above, their thresholds, `hold` and the two levels of each are ours. A primary that is silent or gone is
-//! failed over by class (`classes.rs`), as with every scheduler here. A backup helps only with `backup=on`.
-//! There is no byte budget: what is spent is as long as the warnings.
+//! *What differs.* A transport does not see the radio, so signs of the transport replace those of the radio. All four
+//! above, their thresholds, `hold` and the two levels of each are ours. A primary that is silent or gone is replaced by
+//! class (`classes.rs`), as with every scheduler here. A backup is used only with `backup=on`. There is no byte budget:
+//! the cost depends only on the duration of warnings.
 //!
-//! *Extra bytes:* those sent during warnings; a bulk transfer that fills the primary's queue raises its RTT, and
-//! counts as a warning. *p99 of a small message:* the primary's, without its bad times if they announce
-//! themselves; a loss in a good time costs its recovery, or the silence and the second path's delay.
+//! *Extra bytes:* those sent during warnings. A bulk transfer that fills the primary's queue raises its RTT and counts
+//! as a warning. *p99 of a small message:* that of the primary without its bad times, if these show in advance. A loss
+//! in a good time costs its recovery, or the silence plus the second path's delay.
 
 use marline_algos::schedulers::{Redundant, classes};
 use marline_policy::{
@@ -40,23 +40,23 @@ use marline_time::{Duration, Instant};
 
 use super::primary::{Primary, Silence, helper};
 
-/// An RTT that rose by less is no sign.
+/// Smaller increases of the RTT are not a sign.
 const LEAST_RISE: Duration = Duration::from_millis(5);
-/// The peak rate loses so much of its lead in each RTT.
+/// Share by which the peak rate approaches the current one in each RTT.
 const PEAK_FADES_BY: f64 = 1.0 / 8.0;
 
 /// Thresholds of the signs.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PaafConfig {
-    /// SRTT over the smallest RTT from which on the RTT counts as risen, 1 at least.
+    /// Ratio of SRTT to smallest RTT above which the RTT counts as risen; at least 1.
     pub rise: f64,
     /// Share of the peak rate below which the rate counts as fallen, 0 to 1.
     pub drop: f64,
     /// RTT variations beyond the SRTT after which an answer is overdue.
     pub silence: f64,
-    /// So long a warning lasts after its last sign.
+    /// Time that a warning lasts after its last sign.
     pub hold: Duration,
-    /// A backup may carry the copies.
+    /// Whether a backup may carry the copies.
     pub with_backups: bool,
 }
 
@@ -72,16 +72,16 @@ impl Default for PaafConfig {
     }
 }
 
-/// What the primary showed so far.
+/// State of the primary.
 #[derive(Copy, Clone, Debug)]
 struct Watch {
     on: SubflowId,
     silence: Silence,
     bytes_since_loss: u64,
-    /// Bytes per second, faded.
+    /// Decaying peak rate in bytes per second.
     peak: f64,
     faded_at: Instant,
-    /// The last sign of the warning that lasts.
+    /// Time of the last sign of the current warning.
     warned_at: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Looks for signs; returns whether a warning lasts.
+    /// Checks for signs. Returns whether there is a warning.
     fn look(&mut self, view: &SubflowView, config: &PaafConfig, now: Instant) -> bool {
         self.silence.look(view, now);
         let lost = view.bytes_since_loss < self.bytes_since_loss;
@@ -117,7 +117,7 @@ impl Watch {
     fn has_risen(&self, view: &SubflowView, config: &PaafConfig) -> bool {
         let Some((srtt, least)) = view.srtt.zip(view.min_rtt) else { return false };
         let rise = least.mul_f64(config.rise - 1.0).max(LEAST_RISE);
-        // What has begun ends half way back.
+        // An increase that has started a warning ends half way back.
         let rise = if self.warned_at.is_some() { rise / 2 } else { rise };
         srtt > least.saturating_add(rise)
     }
@@ -139,20 +139,20 @@ impl Watch {
     }
 }
 
-/// A primary that carries everything, and a second path while there is a warning.
+/// A primary that carries everything, and a second path during warnings.
 #[derive(Debug)]
 pub struct Paaf {
     config: PaafConfig,
     primary: Primary,
     watch: Option<Watch>,
-    /// Walks the stream on both while a warning lasts.
+    /// Sends the stream on both during a warning.
     both: Redundant,
-    /// The views of one question, for `both`.
+    /// Views for one decision of `both`.
     views: Vec<SubflowView>,
 }
 
 impl Paaf {
-    /// With these thresholds.
+    /// A scheduler with these thresholds.
     #[must_use]
     pub fn new(config: PaafConfig) -> Self {
         Paaf {
@@ -164,7 +164,7 @@ impl Paaf {
         }
     }
 
-    /// Whether a warning lasts on the primary.
+    /// Whether there is a warning on the primary.
     fn is_warned(&mut self, primary: &SubflowView, now: Instant) -> bool {
         let watch = self.watch.filter(|watch| watch.on == primary.id);
         let mut watch = watch.unwrap_or_else(|| Watch::new(primary, now));
@@ -173,19 +173,19 @@ impl Paaf {
         warned
     }
 
-    /// The same on both, each at its own pace.
+    /// Sends the same data on both, each at its own pace.
     fn on_both(&mut self, pair: [&SubflowView; 2], cx: &SchedulerContext<'_>) -> Decision {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
-        // Both count as regular here: that the second may help was decided already.
+        // Both count as regular here, because the use of the second path was already decided.
         views.extend(pair.map(|view| SubflowView { backup: false, ..*view }));
-        // What it would do does not hold until the warning is looked at again: by segments, then.
+        // A run would continue after the end of the warning, so data is sent by segments.
         let decision = self.both.next_send(&SchedulerContext { subflows: &views, ..*cx });
         self.views = views;
         decision.by_segment()
     }
 
-    /// Waits, but no longer than until the primary's silence is a sign.
+    /// Waits, but at most until the primary's silence becomes a sign.
     fn until_silence(&self, primary: &SubflowView, decision: Decision, now: Instant) -> Decision {
         let overdue = self.watch.and_then(|w| w.silence.overdue_at(primary, self.config.silence));
         match (decision, overdue.filter(|at| *at > now)) {

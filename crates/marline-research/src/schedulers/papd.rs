@@ -1,39 +1,36 @@
-//! PAPD scheduler: measures whether using several paths pays, and otherwise uses the best one
-//! alone.
+//! PAPD scheduler: measures whether using several paths is worthwhile, and otherwise uses only the best one.
 //!
-//! *Problem.* With a buffer B and paths of unequal RTT, a connection that spreads its data gets
-//! at most B / RTT_max: what the slow path carries holds up all the rest. If B is smaller than RTT_max
-//! times the best path's rate, the best path alone is faster. Opportunistic retransmission and
-//! penalisation react when that has happened, and then go on spreading.
+//! *Problem.* With a buffer B and paths of unequal RTT, a connection that spreads its data gets at most B / RTT_max,
+//! because data on the slow path blocks all the rest. If B is smaller than RTT_max times the best path's rate, the best
+//! path alone is faster. Opportunistic retransmission and penalization react after that has happened, and then continue
+//! spreading.
 //!
-//! *How.* Two modes. In the *redundant* mode all paths carry the same data, so each path's rate is
-//! measured while the connection runs at that of the best; in the *multipath* mode a scheduler spreads
-//! the data. A connection starts redundant, as nothing is known of the paths, until each has found
-//! its rate; from then on the mode that delivered more in its last windows runs, and the other one
-//! is measured for a share of the time (`papd/modes.rs`). Within the redundant mode the best
-//! path, once found, can carry the data alone: the others get copies again in the first window of
-//! each period, and as soon as the best one brings less than it should.
+//! *How.* There are two modes. In the *redundant* mode, all paths carry the same data, so each path's rate is measured
+//! while the connection runs at the best path's rate. In the *multipath* mode, a scheduler spreads the data. A
+//! connection starts redundant, because nothing is known about the paths, until each has found its rate. From then on,
+//! the mode that delivered more in its last windows is used, and the other one is measured for a share of the time
+//! (`papd/modes.rs`). Within the redundant mode, the best path, once found, can carry the data alone. The others get
+//! copies again in the first window of each period, and as soon as the best one delivers less than expected.
 //!
-//! `measure=in-turn` finds the best path the other way that the slides name: one path after the other carries all data
-//! alone for a window, and what it brought is its rate. No copies are needed for that, and no estimate of a rate; but
-//! each window on a poor path is spent at its rate, which is what the slides hold against it. The start is the same.
+//! `measure=in-turn` finds the best path in the other way that the slides name: one path after another carries all data
+//! alone for a window, and what it delivers is its rate. That requires neither copies nor rate estimates. But each
+//! window on a poor path runs at that path's rate, which is the slides' objection. The start is the same.
 //!
 //! *Source.* Zuo et al., "A Proactive Approach to Avoid Performance Degradation of MPTCP", IETF 100
 //! (2017), slides to draft-zuo-mptcp-degradation-00. They name the rule, the two stages, and BBR on
 //! each subflow as what makes rates measurable under loss.
 //!
-//! *The rule* saves measurements (`rule`): while the buffer per longest RTT is less than what the
-//! redundant mode delivers, spreading cannot win and is not tried; and spreading ends at once when it
-//! brings less in a window than the best path's own rate.
+//! *The rule* saves measurements (`rule`). While the buffer per longest RTT is less than what the redundant mode
+//! delivers, spreading cannot win and is not tried. Spreading ends at once when it delivers less in a window than the
+//! best path's own rate.
 //!
-//! *Left open there, chosen here.* Window, period and hysteresis (`PapdConfig`; that the losing mode
-//! has 10 % of the time follows from the published throughputs); when the start is over (each path's
-//! congestion control has left slow start, or so many RTTs have passed); what a path is worth: its
-//! delivery rate, but no more than the buffer per RTT, or a long path of equal rate would be chosen to
-//! carry alone what it cannot.
+//! *Left open there, chosen here.* Window, period and hysteresis (`PapdConfig`; that the losing mode gets 10 % of the
+//! time follows from the published throughputs). The end of the start: when each path's congestion control has left
+//! slow start, or after a number of RTTs. The value of a path: its delivery rate, but at most the buffer per RTT,
+//! because otherwise a long path of equal rate would be chosen to carry alone what it cannot.
 //!
-//! *Beyond it.* Windows in which the application had little to send count for nothing, so interactive
-//! connections stay redundant, which is what is best for their latency.
+//! *Beyond it.* Windows in which the application had little to send do not count, so interactive connections stay
+//! redundant, which is best for their latency.
 
 mod modes;
 
@@ -49,36 +46,36 @@ use modes::{Mode, Modes, Reading};
 /// How the redundant mode measures paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// All carry the same data.
+    /// All paths carry the same data.
     AtOnce,
-    /// One after the other carries it alone.
+    /// One path after another carries the data alone.
     InTurn,
 }
 
-/// The numbers of PAPD.
+/// Parameters of PAPD.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PapdConfig {
-    /// A measurement window in multiples of the longest RTT in use.
+    /// Length of a measurement window in multiples of the longest RTT in use.
     pub window_rtts: f64,
-    /// It is at least this long.
+    /// Minimum length of a window.
     pub least_window: Duration,
-    /// And at most this.
+    /// Maximum length of a window.
     pub most_window: Duration,
-    /// Share of the time that the losing mode gets, above 0, at most 1/2.
+    /// Share of the time for the losing mode, above 0, at most 1/2.
     pub share: f64,
-    /// Beginning of a window that does not count, in multiples of the longest RTT.
+    /// Part of a window at its start that does not count, in multiples of the longest RTT.
     pub discard_rtts: f64,
-    /// How much better the other mode must be to win, as a share.
+    /// Share by which the other mode must be better to win.
     pub hysteresis: f64,
-    /// The start ends after so many of the longest RTT at the latest.
+    /// Maximum length of the start in multiples of the longest RTT.
     pub start_rtts: u32,
-    /// In the redundant mode the best path carries the data alone outside of measurements.
+    /// Whether, in the redundant mode, the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
     /// How the best path is found.
     pub measure: Measure,
-    /// What is known beforehand is not measured: the multipath mode is not tried while the buffer per
-    /// longest RTT is less than the redundant mode delivers, and is left as soon as it delivers less in
-    /// a window than the best path's own rate.
+    /// Whether predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
+    /// is less than the redundant mode delivers, and ends as soon as it delivers less in a window than the best path's
+    /// own rate.
     pub by_rule: bool,
 }
 
@@ -105,55 +102,54 @@ impl PapdConfig {
     }
 }
 
-/// The best path carries less than this share of what it was chosen for: then the others are asked
-/// again.
+/// If the best path delivers less than this share of its expected rate, the others are measured again.
 const FALLEN: f64 = 0.75;
 
-/// Who carries the data in the redundant mode.
+/// Paths that carry the data in the redundant mode.
 #[derive(Copy, Clone, Debug)]
 enum Carriers {
-    /// All.
+    /// All paths.
     All,
-    /// One, whose turn it is to be measured.
+    /// One path, whose rate is being measured.
     Turn { path: SubflowId },
-    /// One, which is expected to bring so many bytes per second.
+    /// One path, expected to deliver `rate` bytes per second.
     Best { path: SubflowId, rate: f64 },
 }
 
-/// A window in the redundant mode, after which it is judged who shall carry.
+/// A window in the redundant mode, after which the carriers are chosen.
 #[derive(Copy, Clone, Debug)]
 struct Look {
     since: Instant,
     delivered: Dsn,
-    /// What came before may have been sent on another path, and does not count: it has not begun.
+    /// Not started yet: earlier data may have been sent on another path and does not count.
     pending: bool,
-    /// At some time in it the application had too little to send.
+    /// The application had too little to send at some time in the window.
     void: bool,
 }
 
-/// Redundant or spread, whichever delivers more.
+/// Redundant or spread, depending on which delivers more.
 #[derive(Debug)]
 pub struct Papd {
     config: PapdConfig,
     modes: Modes,
     carriers: Carriers,
     look: Option<Look>,
-    /// What each path brought in its turn, in bytes per second.
+    /// Rate of each path in its turn, in bytes per second.
     turns: Vec<(SubflowId, f64)>,
     redundant: Redundant,
     multipath: Box<dyn Scheduler>,
-    /// The views of one question, without the paths that are left out.
+    /// Views for one decision, without excluded paths.
     views: Vec<SubflowView>,
 }
 
 impl Papd {
-    /// With `min-rtt` as the multipath mode.
+    /// A scheduler with `min-rtt` as the multipath mode.
     #[must_use]
     pub fn new(config: PapdConfig) -> Self {
         Self::around(Box::<MinRtt>::default(), config)
     }
 
-    /// With this scheduler as the multipath mode.
+    /// A scheduler with this one as the multipath mode.
     #[must_use]
     pub fn around(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
         Papd {
@@ -198,7 +194,7 @@ impl Papd {
         }
     }
 
-    /// Measures all paths, then leaves the data to the best one as long as it brings what it should.
+    /// Measures all paths, then uses only the best one while it delivers what is expected.
     fn choose_carriers(&mut self, anew: bool, reading: &Reading, cx: &SchedulerContext<'_>) {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
@@ -222,7 +218,7 @@ impl Papd {
         }
         let brought = cx.data_una.since(look.delivered) as f64 * 1e9 / length.as_nanos() as f64;
         self.carriers = match self.carriers {
-            // Who writes little has copies.
+            // Applications that write little get copies.
             _ if look.void => Carriers::All,
             Carriers::All if in_turn => self.measure_anew(cx),
             Carriers::All => {
@@ -235,21 +231,21 @@ impl Papd {
         self.look = Some(from_here(matches!(self.carriers, Carriers::Turn { .. })));
     }
 
-    /// Who carries while paths are measured, at first.
+    /// The first carriers of a new measurement.
     fn measure_anew(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
         self.turns.clear();
         let first = (self.config.measure == Measure::InTurn).then(|| self.next_turn(cx)).flatten();
         first.map_or(Carriers::All, |path| Carriers::Turn { path })
     }
 
-    /// The path with the shortest RTT of those that had no turn.
+    /// The path with the shortest RTT among those that had no turn.
     fn next_turn(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let open = |view: &&SubflowView| self.turns.iter().all(|(had, _)| *had != view.id);
         let members = classes::members(cx.subflows, classes::best_class(cx.subflows)?);
         members.filter(open).min_by_key(|view| classes::rank(view)).map(|view| view.id)
     }
 
-    /// A path has brought so much in its turn: the next one, or the best of all.
+    /// Ends a path's turn with its rate: chooses the next one, or the best of all.
     fn after_turn(&mut self, path: SubflowId, brought: f64, cx: &SchedulerContext<'_>) -> Carriers {
         self.turns.push((path, brought));
         if let Some(path) = self.next_turn(cx) {
@@ -260,7 +256,7 @@ impl Papd {
         best.map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
     }
 
-    /// The scheduler of the mode that runs now.
+    /// The scheduler of the current mode.
     fn running(&mut self) -> &mut dyn Scheduler {
         match self.modes.mode() {
             Mode::Multipath => &mut *self.multipath,
@@ -268,7 +264,7 @@ impl Papd {
         }
     }
 
-    /// The path that carries alone, while it is as good as any.
+    /// The path that carries the data alone, while it belongs to the best class.
     fn alone(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let (Carriers::Best { path, .. } | Carriers::Turn { path }) = self.carriers else {
             return None;
@@ -278,17 +274,17 @@ impl Papd {
     }
 }
 
-/// Bytes that may be under way at once.
+/// Maximum number of bytes in flight at once.
 fn buffer(cx: &SchedulerContext<'_>) -> u64 {
     cx.send_limit.min(cx.window_end.since(cx.data_una))
 }
 
-/// Whether the application leaves the buffer half empty. (What it may write at a time is an eighth.)
+/// Whether the application leaves the buffer half empty. (It may write an eighth at a time.)
 fn application_is_slow(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }
 
-/// The path that would deliver most on its own, and how many bytes per second.
+/// The path that would deliver most on its own, and its rate in bytes per second.
 fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
     let class = classes::best_class(cx.subflows)?;
     let bound = buffer(cx);
@@ -297,7 +293,7 @@ fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
         let by_buffer = Rate::over(bound, view.srtt?);
         Some((view.id, rate.min(by_buffer).bytes_per_s() as f64))
     };
-    // Of equals the one with the shorter RTT.
+    // Among equals, the one with the shorter RTT.
     let mut members: Vec<&SubflowView> = classes::members(cx.subflows, class).collect();
     members.sort_by_key(|view| classes::rank(view));
     let worths = members.into_iter().filter_map(worth);
@@ -320,8 +316,8 @@ impl Scheduler for Papd {
                 decision
             }
         };
-        // A mode that waits must not wait beyond its end. (An end that has passed is no time to wait for:
-        // with one path left nothing is compared, and nothing ends.)
+        // A mode that waits must not wait beyond its end. (An end in the past does not matter: with one path left,
+        // nothing is compared, and nothing ends.)
         let change = self.modes.next_change().filter(|change| *change > cx.now);
         match (decision, change) {
             (Decision::WaitUntil(at), Some(change)) => Decision::WaitUntil(at.min(change)),

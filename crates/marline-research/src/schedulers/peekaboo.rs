@@ -1,36 +1,35 @@
 //! Peekaboo: learns whether to wait for the fast path (Wu, Alay, Brunstrom, Ferlin and Caso, IEEE JSAC 2020).
 //!
-//! *Problem.* The fastest path is full. Whether the next one should take the segment (lowest RTT) or the segment
-//! should wait (BLEST, ECF) depends on how long both will take, and formulas for that assume paths that stay as
-//! they are. On wireless paths they do not.
+//! *Problem.* The fastest path is full. Whether the next one should take the segment (lowest RTT) or the segment should
+//! wait (BLEST, ECF) depends on how long both will take. Formulas for that assume that paths do not change. On wireless
+//! paths they do.
 //!
-//! *How.* A contextual bandit decides, LinUCB (`peekaboo/bandit.rs`), with two actions: wait, or send on the next
-//! path. It sees six numbers: congestion window, bytes in flight and the peer's window, for either path divided
-//! by its RTT. Each action promises a reward that is linear in them; the one with the larger promise is taken,
-//! where what was seldom tried gets `alpha` times its uncertainty on top. The reward is the throughput from the
-//! decision until its segment is DATA_ACKed; each round trip that a byte takes discounts it. Last comes the
-//! stochastic adjustment: where delays vary, the decision is reversed now and then. Once it waits, it waits
-//! until the fast path has room.
+//! *How.* A contextual bandit, LinUCB (`peekaboo/bandit.rs`), chooses between two actions: wait, or send on the next
+//! path. Its input is six numbers: congestion window, bytes in flight and the peer's window, for each path divided by
+//! its RTT. The estimated reward of each action is linear in them. The action with the higher estimate is taken, where
+//! rarely tried actions get `alpha` times their uncertainty as a bonus. The reward is the throughput from the decision
+//! until its segment is DATA_ACKed, and each round trip that a byte takes discounts it. Finally, the stochastic
+//! adjustment reverses some decisions where delays vary. Once it waits, it waits until the fast path has room.
 //!
-//! *Source.* The paper's abstract (bandit, deterministic and stochastic part, learns while it runs). Its text
-//! could not be read. From a published port of its code (SHARANTANGEDA/mp-quic-schedulers) we know the six
-//! numbers, 0.75 for `alpha`, and that decisions to wait are kept with a probability of 70 %, those to send with
-//! 90 %. From memory: that the reward is a discounted throughput.
+//! *Source.* The paper's abstract (bandit, deterministic and stochastic part, online learning). Its text was not
+//! available. A published port of its code (SHARANTANGEDA/mp-quic-schedulers) gives the six numbers, 0.75 for `alpha`,
+//! and the probabilities of keeping decisions: 70 % for waiting, 90 % for sending. From memory: the reward is a
+//! discounted throughput.
 //!
 //! *Left open, and chosen.*
-//! - All is divided by what both windows together bring per RTT, so that nothing depends on the link's rate.
-//! - The adjustment grows with the RTT's variation over the RTT, up to the published shares at one half. The
-//!   paper derives its shares from the paths' dynamics in a way that we do not know; `adjust=off` leaves it out.
-//! - Decisions fade (`memory`), instead of the paper's learning anew after a change.
-//! - The outcome of either action is looked at for one of the longer RTTs at least, or waiting would always look
-//!   better, as it is over sooner; and for four of them at most. 32 outcomes are awaited at a time, further
-//!   decisions teach nothing.
-//! - It waits no longer than two RTTs of the fast path. A path that its pacer holds back counts as full: the
-//!   bandit finds out what that is worth.
-//! - Randomness is a named stream from `seed`, the same in each connection, so runs repeat.
+//! - All values are divided by what both windows together deliver per RTT, so that nothing depends on the link's rate.
+//! - The adjustment grows with the ratio of RTT variation to RTT, up to the published shares at one half. The paper
+//!   derives its shares from the paths' dynamics in an unknown way; `adjust=off` disables it.
+//! - Decisions decay (`memory`), whereas the paper learns again after a change.
+//! - The outcome of either action is observed for at least one of the longer RTT, because otherwise waiting, which ends
+//!   sooner, would always look better; and for at most four of them. At most 32 outcomes are pending; further decisions
+//!   are not learned from.
+//! - It waits no longer than two RTTs of the fast path. A path delayed by its pacer counts as full, and the bandit
+//!   learns the value of waiting for it.
+//! - Randomness is a named stream from `seed`, the same in each connection, so runs are reproducible.
 //!
-//! *Extra bytes:* none. *p99 of a small message:* as lowest RTT for one that fits the fast path's window; for a
-//! burst beyond it, what was learned, and now and then what is being tried.
+//! *Extra bytes:* none. *p99 of a small message:* as with lowest RTT if it fits the fast path's window; for a burst
+//! beyond it, according to what was learned, and sometimes according to an experiment.
 
 mod bandit;
 
@@ -45,31 +44,31 @@ use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 
 use bandit::{Arm, Context, Promise};
 
-/// Decisions whose outcome is awaited at a time.
+/// Maximum number of decisions with pending outcomes.
 const MAX_EPISODES: usize = 32;
-/// An outcome is awaited for so many of the longer RTT.
+/// Maximum time to observe an outcome, in multiples of the longer RTT.
 const EPISODE_RTTS: u32 = 4;
-/// Waiting ends after so many RTTs of the path waited for.
+/// Maximum time to wait, in RTTs of the path waited for.
 const PATIENCE_RTTS: u32 = 2;
-/// Features and rewards beyond this say no more.
+/// Upper limit of features and rewards.
 const MOST: f64 = 4.0;
-/// Round trips after which the discount does not grow.
+/// Number of round trips after which the discount no longer grows.
 const MAX_ROUNDS: u128 = 64;
-/// No RTT is shorter than this.
+/// Lower limit of an RTT.
 const LEAST_RTT: Duration = Duration::from_micros(100);
 
-/// How it learns.
+/// Learning parameters.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PeekabooConfig {
-    /// Weight of an action's uncertainty, 0 at least.
+    /// Weight of an action's uncertainty, at least 0.
     pub alpha: f64,
-    /// Worth of a byte that takes a round trip longer, 0 to 1.
+    /// Value of a byte for each further round trip that it takes, 0 to 1.
     pub discount: f64,
-    /// Decisions that are remembered, 1 at least.
+    /// Number of decisions remembered, at least 1.
     pub memory: u32,
-    /// The stochastic adjustment.
+    /// Whether the stochastic adjustment is on.
     pub adjusts: bool,
-    /// Seed of its randomness.
+    /// Seed of the randomness.
     pub seed: u64,
 }
 
@@ -79,7 +78,7 @@ impl Default for PeekabooConfig {
     }
 }
 
-/// What can be done while the fastest path is full.
+/// Possible actions while the fastest path is full.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Action {
     Wait,
@@ -94,7 +93,7 @@ impl Action {
         }
     }
 
-    /// How often a decision for it is kept where delays vary most.
+    /// Probability of keeping such a decision where delays vary most.
     const fn kept(self) -> f64 {
         match self {
             Action::Wait => 0.7,
@@ -103,28 +102,28 @@ impl Action {
     }
 }
 
-/// A decision whose outcome is awaited.
+/// A decision with a pending outcome.
 #[derive(Copy, Clone, Debug)]
 struct Episode {
     action: Action,
     context: Context,
     begun_at: Instant,
-    /// It lasts so long at least: the longer RTT, for either action.
+    /// Minimum duration: the longer RTT, for either action.
     horizon: Duration,
     /// When its segment was DATA_ACKed.
     acked_at: Option<Instant>,
-    /// A round trip of the fast path.
+    /// Round trip of the fast path.
     round: Duration,
-    /// What both windows bring, in bytes per second.
+    /// Rate of both windows together in bytes per second.
     scale: f64,
-    /// The segment that was decided about.
+    /// The segment of the decision.
     segment: DataRange,
-    /// Bytes DATA_ACKed since, discounted.
+    /// Discounted bytes DATA_ACKed since the decision.
     gained: f64,
 }
 
 impl Episode {
-    /// Counts what was DATA_ACKed since the last look; whether it goes on.
+    /// Counts bytes DATA_ACKed since the last call. Returns whether the episode continues.
     fn goes_on(&mut self, bytes: f64, discount: f64, cx: &SchedulerContext<'_>) -> bool {
         let age = cx.now.since(self.begun_at);
         if bytes > 0.0 {
@@ -137,7 +136,7 @@ impl Episode {
         age < self.horizon * least
     }
 
-    /// Discounted throughput as a share of what both windows bring.
+    /// Discounted throughput relative to the rate of both windows.
     fn reward(&self, now: Instant) -> f64 {
         let length = self.acked_at.unwrap_or(now).since(self.begun_at).max(self.horizon);
         (self.gained / length.as_secs_f64() / self.scale).clamp(0.0, MOST)
@@ -151,7 +150,7 @@ struct Waiting {
     until: Instant,
 }
 
-/// Lowest RTT that learns when to wait.
+/// Lowest RTT with learned waiting.
 #[derive(Debug)]
 pub struct Peekaboo {
     config: PeekabooConfig,
@@ -160,12 +159,12 @@ pub struct Peekaboo {
     next: Arm,
     episodes: VecDeque<Episode>,
     waiting: Option<Waiting>,
-    /// What was DATA_ACKed when last looked.
+    /// Position that was DATA_ACKed at the last call.
     acked: Option<Dsn>,
 }
 
 impl Peekaboo {
-    /// Knows nothing yet.
+    /// A scheduler that has learned nothing yet.
     #[must_use]
     pub fn new(config: PeekabooConfig) -> Self {
         Peekaboo {
@@ -179,7 +178,7 @@ impl Peekaboo {
         }
     }
 
-    /// Credits what was DATA_ACKed to the open episodes, and learns from those that end.
+    /// Credits DATA_ACKed bytes to the open episodes and learns from those that end.
     fn follow(&mut self, cx: &SchedulerContext<'_>) {
         if self.episodes.is_empty() {
             self.acked = Some(cx.data_una);
@@ -202,7 +201,7 @@ impl Peekaboo {
         });
     }
 
-    /// Decides about the next segment: `fast` is full, `next` is not.
+    /// Decides about the next segment when `fast` is full and `next` is not.
     fn decide(
         &mut self,
         fast: &SubflowView,
@@ -222,7 +221,7 @@ impl Peekaboo {
         let chosen = if better { Action::Wait } else { Action::Next };
         let action = self.adjust(chosen, fast, next);
         let segment = cx.unsent.prefix(u64::from(next.mss));
-        // The core may have refused what it was given last.
+        // The core may have rejected the last segment.
         let refused = |episode: &Episode| {
             episode.action == Action::Next && episode.segment.start == segment.start
         };
@@ -245,7 +244,7 @@ impl Peekaboo {
         action
     }
 
-    /// The stochastic adjustment.
+    /// Applies the stochastic adjustment.
     fn adjust(&mut self, action: Action, fast: &SubflowView, next: &SubflowView) -> Action {
         let variation = variation(fast).max(variation(next));
         let reversed = (1.0 - action.kept()) * (2.0 * variation).min(1.0);
@@ -253,25 +252,25 @@ impl Peekaboo {
         if reverses { action.other() } else { action }
     }
 
-    /// Whether the decision to wait for this path stands; `None`: there is none.
+    /// End of the current wait for this path; `None` if there is none.
     fn still_waits(&self, fast: &SubflowView, now: Instant) -> Option<Instant> {
         self.waiting.filter(|waiting| waiting.on == fast.id && now < waiting.until).map(|w| w.until)
     }
 }
 
-/// Worth of a byte that took so long.
+/// Value of a byte that took this long.
 fn discounted(discount: f64, age: Duration, round: Duration) -> f64 {
     let rounds = (age.as_nanos() / round.as_nanos().max(1)).min(MAX_ROUNDS);
     (0..rounds).fold(1.0, |worth, _| worth * discount)
 }
 
-/// The RTT's variation as a share of the RTT.
+/// RTT variation relative to the RTT.
 fn variation(view: &SubflowView) -> f64 {
     let srtt = view.srtt.unwrap_or_default().max(LEAST_RTT);
     view.rttvar.as_secs_f64() / srtt.as_secs_f64()
 }
 
-/// The context, and what both windows bring in bytes per second; `None` if they bring nothing.
+/// The context, and the rate of both windows in bytes per second; `None` if it is zero.
 fn see(
     (fast, fast_rtt): (&SubflowView, Duration),
     (next, next_rtt): (&SubflowView, Duration),
@@ -317,7 +316,7 @@ impl Scheduler for Peekaboo {
         }
         let until = match (self.still_waits(fastest, cx.now), self.waiting.take()) {
             (Some(until), _) => until,
-            // It was waited for long enough.
+            // The wait has lasted long enough.
             (None, Some(waited)) if waited.on == fastest.id => return sent,
             _ => match self.decide(fastest, picked, cx) {
                 Action::Next => return sent,
@@ -344,7 +343,7 @@ impl Scheduler for Peekaboo {
         _cx: &SchedulerContext<'_>,
         _out: &mut Vec<SchedulerAction>,
     ) {
-        // What was decided about other paths teaches nothing about these.
+        // Decisions about other paths are not evidence about these.
         if let SchedulerEvent::SubflowUp(_) | SchedulerEvent::SubflowDown(_) = event {
             self.waiting = None;
             self.episodes.clear();

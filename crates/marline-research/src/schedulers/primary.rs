@@ -1,24 +1,24 @@
-//! Primary path and its helper, for schedulers that keep one path for everything and pay for another only now
-//! and then (`paaf.rs`, `augur.rs`).
+//! Primary path and its helper, for schedulers that use one path for everything and a costly one only occasionally
+//! (`paaf.rs`, `augur.rs`).
 //!
-//! The primary is the first path of the connection. While it is not in the best class (gone, silent), the
-//! fastest of that class stands in for it; once it is well again, it carries again. If it is closed, the
-//! fastest then becomes the primary for good.
+//! The primary is the first path of the connection. While it is not in the best class (gone, silent), the fastest of
+//! that class replaces it. When it is healthy again, it carries data again. If it is closed, the fastest path then
+//! becomes the primary permanently.
 //!
-//! The helper is the fastest healthy path beside it of the same class. Backups help only where that was asked
-//! for: who marks a path as a backup says that it may cost money (RFC 8684 section 3.3.8).
+//! The helper is the fastest other healthy path of the same class. Backups are used only where requested, because
+//! marking a path as a backup means that it may cost money (RFC 8684 section 3.3.8).
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_policy::{Decision, SchedulerContext, SchedulerEvent, SubflowId, SubflowView};
 use marline_time::Instant;
 
-/// Which subflow is the primary.
+/// Selects the primary subflow.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Primary(Option<SubflowId>);
 
 impl Primary {
-    /// Who carries new data now: the primary or its stand-in. In a class of suspects there is none: there the
-    /// one heard of last is taken.
+    /// The subflow for new data: the primary or its replacement. `None` in a class of suspected subflows, where the one
+    /// heard from last is used.
     pub(super) fn choose<'a>(&mut self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows).filter(|class| class.is_fine())?;
         let members = || classes::members(cx.subflows, class);
@@ -34,7 +34,7 @@ impl Primary {
     }
 }
 
-/// The best path beside `primary` for what is sent twice.
+/// The best path other than `primary` for copies.
 pub(super) fn helper<'a>(
     primary: &SubflowView,
     with_backups: bool,
@@ -49,7 +49,7 @@ pub(super) fn helper<'a>(
     others.min_by_key(|view| (view.backup, classes::rank(view)))
 }
 
-/// New data on this path only; what it has no room for waits.
+/// Sends new data on this path only. Data for which it has no room waits.
 pub(super) fn alone(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decision {
     if cx.unsent.is_empty() {
         return Decision::Wait;
@@ -60,7 +60,7 @@ pub(super) fn alone(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decisio
     Decision::SendRun { subflow: primary.id, range: cx.unsent }
 }
 
-/// New data where no path is healthy: on the one heard of last.
+/// Places new data when no path is healthy: on the one heard from last.
 pub(super) fn among_suspects(cx: &SchedulerContext<'_>) -> Decision {
     let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
     if cx.unsent.is_empty() {
@@ -69,7 +69,7 @@ pub(super) fn among_suspects(cx: &SchedulerContext<'_>) -> Decision {
     classes::among_doubted(class, cx).by_segment()
 }
 
-/// Since when a subflow owes an answer: something is in flight on it, and nothing was heard since.
+/// Since when a subflow has not answered: something is in flight on it, and nothing has been heard since.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Silence(Option<Instant>);
 
@@ -80,7 +80,7 @@ impl Silence {
         self.0 = since.or(waiting.then_some(now));
     }
 
-    /// When the answer is overdue: an RTT and so many of its deviations after that.
+    /// When the answer is overdue: an RTT plus `deviations` of its variations after that.
     pub(super) fn overdue_at(self, view: &SubflowView, deviations: f64) -> Option<Instant> {
         let since = self.0?;
         Some(since + view.srtt? + view.rttvar.mul_f64(deviations))

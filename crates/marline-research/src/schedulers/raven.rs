@@ -1,30 +1,30 @@
-//! RAVEN: copies while it is not known which path is faster (Lee, Flinn and Tonshal, MobiCom 2018).
+//! RAVEN: copies data while it is unclear which path is faster (Lee, Flinn and Tonshal, MobiCom 2018).
 //!
-//! *Problem.* In a car the delay of each network changes much, suddenly and not together with that of the others.
-//! Lowest RTT follows an average that says little of the next request, and the tail is what users notice. But
-//! copies of everything cost twice the bytes even where one network is clearly the faster one.
+//! *Problem.* In a car, the delay of each network changes much, suddenly and independently of the others. Lowest RTT
+//! follows an average that says little about the next request, and users notice the tail. But copies of everything cost
+//! twice the bytes even where one network is clearly faster.
 //!
-//! *How.* Each path has an interval in which its RTT probably is. New data goes on the path of the lowest SRTT. If
-//! the interval of another one reaches down to that of the first, nobody knows which of them is faster, and the
-//! segment goes there as well, at once. If not, the first is faster as surely as the intervals say, and nothing is
-//! copied. The interval is SRTT ± `deviations` × RTTVAR, wider by the root of 1 + age / `fresh`, the age being the
-//! time since something came in on the path; after `stale` nothing is known of it, and its interval holds
-//! everything. So an application that asks seldom gets copies at its first request, whose answers make the
-//! intervals narrow again. What was DATA_ACKed is not sent on the slower path any more: the core cancels it.
+//! *How.* Each path has a confidence interval for its RTT. New data is sent on the path with the lowest SRTT. If the
+//! interval of another path overlaps that of the first, it is unclear which of them is faster, and the segment is also
+//! sent there at once. Otherwise the first is faster with the confidence of the intervals, and nothing is copied. The
+//! interval is SRTT ± `deviations` × RTTVAR, widened by the square root of 1 + age / `fresh`, where age is the time
+//! since something was last received on the path. After `stale` nothing is known about it, and its interval contains
+//! everything. So an application that rarely sends requests gets copies of its first one, and the answers make the
+//! intervals narrow again. Data that was DATA_ACKed is no longer sent on the slower path: the core cancels it.
 //!
 //! *Source.* The abstract: redundancy when confidence in the predictions is low, age of measurements as part of that
-//! confidence, three networks and more, transparent to applications, needless copies cancelled. From a published
-//! summary: that confidence intervals of RTTs which overlap are the test. Written anew; the authors' code was not
-//! looked at.
+//! confidence, three or more networks, transparency to applications, cancellation of unnecessary copies. A published
+//! summary: the test is whether confidence intervals of RTTs overlap. Reimplemented without looking at the authors'
+//! code.
 //!
-//! *What differs.* The default of `deviations` is the 95 % of a normal distribution, whose standard deviation is 1.25
-//! mean deviations. That an interval grows with the root of its age is our choice: a delay that drifts without a
-//! direction is as far away as that. How the authors tell interactive traffic from bulk was not to be had; here data
-//! is copied while no more than `limit` bytes of what was written are not DATA_ACKed.
+//! *What differs.* The default of `deviations` is the 95 % interval of a normal distribution, whose standard deviation
+//! is 1.25 mean deviations. The growth of an interval with the square root of its age is our choice, because a delay
+//! that drifts without direction is that far away. How the authors distinguish interactive traffic from bulk was not
+//! available. Here data is copied while at most `limit` bytes of the written data are not DATA_ACKed.
 //!
-//! *Extra bytes:* those of small messages, one for one where paths are alike or answers old, none where one path is
-//! clearly faster. *p99 of a small message:* as `redundant` in the first case, as `lowest-rtt` in the second: a loss
-//! on a path whose RTT is known to be the lowest is repaired as if there were no other.
+//! *Extra bytes:* those of small messages: all of them if paths are alike or answers are old, none if one path is
+//! clearly faster. *p99 of a small message:* as with `redundant` in the first case, as with `lowest-rtt` in the second,
+//! because a loss on a path known to have the lowest RTT is repaired as if there were no other.
 
 use marline_algos::schedulers::copies::copying_class;
 use marline_algos::schedulers::{MinRtt, MinRttConfig, classes};
@@ -36,16 +36,16 @@ use marline_time::{Duration, Instant};
 
 use super::at_once::AtOnce;
 
-/// How wide intervals are, and what is copied.
+/// Width of the intervals, and which data is copied.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RavenConfig {
-    /// Half of an interval in RTTVARs, while the last answer is new; 0 to 100.
+    /// Half width of an interval in RTTVARs while the last answer is new; 0 to 100.
     pub deviations: f64,
-    /// At this age of the last answer an interval is 1.4 times as wide; more than zero.
+    /// Age of the last answer at which an interval is 1.4 times as wide; more than zero.
     pub fresh: Duration,
-    /// At this age nothing is known.
+    /// Age after which nothing is known about a path.
     pub stale: Duration,
-    /// With more bytes than this written and not DATA_ACKed, nothing is copied.
+    /// Nothing is copied while more than this many written bytes are not DATA_ACKed.
     pub limit: u64,
 }
 
@@ -69,13 +69,13 @@ pub struct Raven {
 }
 
 impl Raven {
-    /// With intervals like these.
+    /// A scheduler with these settings.
     #[must_use]
     pub fn new(config: RavenConfig) -> Self {
         Raven { config, base: MinRtt::new(MinRttConfig::BARE), copies: AtOnce::default() }
     }
 
-    /// The least and the largest RTT that a path probably has now; `None`: any.
+    /// Lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.
     fn interval(&self, view: &SubflowView, now: Instant) -> Option<[Duration; 2]> {
         let age = now.since(view.last_heard_at);
         let srtt = view.srtt.filter(|_| age <= self.config.stale)?;
@@ -84,13 +84,13 @@ impl Raven {
         Some([srtt.saturating_sub(half), srtt.saturating_add(half)])
     }
 
-    /// Whether the other one may be as fast as the chosen one.
+    /// Whether another path may be as fast as the chosen one.
     fn may_be_as_fast(&self, other: &SubflowView, chosen: &SubflowView, now: Instant) -> bool {
         let intervals = self.interval(other, now).zip(self.interval(chosen, now));
         intervals.is_none_or(|([least, _], [_, most])| least <= most)
     }
 
-    /// Who carries a segment beside the chosen one.
+    /// The subflows that carry copies besides the chosen one.
     fn others(&self, chosen: SubflowId, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let (Some(class), Some(chosen)) = (copying_class(cx.subflows), cx.subflow(chosen)) else {

@@ -1,33 +1,32 @@
-//! Tail loss probes across subflows: TLP-MP and TLP-STD (Yedugundla et al., IFIP Networking 2017; the
-//! same with cloud traffic, 2019).
+//! Tail loss probes across subflows: TLP-MP and TLP-STD (Yedugundla et al., IFIP Networking 2017; also with cloud
+//! traffic, 2019).
 //!
-//! *Problem.* A tail loss probe (`marline_algos::recovery::Tlp`) goes where the lost segment went. If that path
-//! is dead, so is the probe, and the stack of the studies copies data to another subflow only when the
-//! retransmission timer fires, a full timeout after the probe. For a lone segment the timeout is spent twice: the
-//! probe itself waits nearly as long.
+//! *Problem.* A tail loss probe (`marline_algos::recovery::Tlp`) is sent on the path of the lost segment. If that path
+//! is dead, the probe is lost as well, and the stack of the studies copies data to another subflow only when the
+//! retransmission timer fires, a full timeout after the probe. For a lone segment, the timeout is spent twice, because
+//! the probe itself waits nearly as long.
 //!
-//! *How.* Around any scheduler. When a subflow's probe repeats its last segment, the same segment goes as a
-//! reinjection on every other subflow that is established, healthy, has room at that time and did
-//! not carry it; on backups only if no regular one is there. The copy has a place in that subflow's sequence space and
-//! window like any other data, and is not made again: later probes of the same silence find it
-//! carried. Then, by `after`:
-//! - [`After::Reinject`]: once the copy is acknowledged while nothing was heard on the original since
-//!   the probe, the original is held to be dead: new data avoids it, and what it holds goes out on the others in
-//!   order. It is trusted again with the first segment heard.
+//! *How.* A wrapper around any scheduler. When a subflow's probe retransmits its last segment, the same segment is
+//! reinjected on every other subflow that is established, is healthy, has room at that time and did not carry it.
+//! Backups are used only if there is no regular one. The copy occupies that subflow's sequence space and window like
+//! any other data, and is not made again: for later probes of the same silence, it has been carried. What follows
+//! depends on `after`:
+//! - [`After::Reinject`]: if the copy is acknowledged while nothing has been heard on the original since the probe, the
+//!   original is considered dead. New data avoids it, and its data is sent on the others in order. It is trusted again
+//!   once a segment arrives on it.
 //! - [`After::Rto`]: the rest waits for the original's retransmission timer.
 //!
-//! [`TailProbes::standard`] is TLP-STD: no copies, no suspicion before the timer.
+//! [`TailProbes::standard`] is TLP-STD: no copies, and no suspicion before the timer fires.
 //!
-//! *Left open by the authors, and chosen.* How the packets that were lost before the probed one are sent
-//! again "faster than the original" is not said: `after` has both readings. More than two
-//! subflows, backups, a second probe: as above. If new data waits, the probe repeats the last segment all the same
-//! while a healthy subflow is there: new data goes there at once and needs no probe.
+//! *Left open by the authors, and chosen.* The papers do not say how packets lost before the probed one are
+//! retransmitted "faster than the original"; `after` implements both readings. More than two subflows, backups, and a
+//! second probe: as above. If new data waits, the probe still retransmits the last segment while there is a healthy
+//! subflow, because new data is sent there at once and needs no probe.
 //!
-//! *Differences from our default.* Without this wrapper an unanswered probe timeout is reason enough
-//! to send all that the subflow holds elsewhere at once (`probe_patience`): sooner, at the price of repeating
-//! data that was only late.
+//! *Differences from our default.* Without this wrapper, an unanswered probe timeout is enough to send all data of the
+//! subflow elsewhere at once (`probe_patience`). That is sooner, at the cost of repeating data that was only late.
 //!
-//! *p99 of a small message* on a path that dies: the probe timeout and the other path's delay.
+//! *p99 of a small message* on a path that dies: the probe timeout plus the other path's delay.
 
 use marline_policy::{
     DataRange, Decision, Eligibility, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
@@ -35,47 +34,47 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// What follows when a copy was acknowledged and the original is silent.
+/// Reaction when a copy was acknowledged and the original is silent.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum After {
-    /// The original is held to be dead, and what it holds goes elsewhere.
+    /// The original is considered dead, and its data is sent elsewhere.
     #[default]
     Reinject,
     /// The rest waits for the original's retransmission timer.
     Rto,
 }
 
-/// A probe of a subflow, and the copies of it.
+/// A probe of a subflow and its copies.
 #[derive(Copy, Clone, Debug)]
 struct Episode {
     probed: DataRange,
     at: Instant,
-    /// Subflows that the copy is still to be sent on.
+    /// Subflows on which the copy has not been sent yet.
     pending: SubflowSet,
-    /// Subflows that it was meant for.
+    /// Subflows chosen for the copy.
     copies: SubflowSet,
 }
 
-/// Around a scheduler: what follows a tail loss probe.
+/// A wrapper that reacts to tail loss probes.
 #[derive(Debug)]
 pub struct TailProbes {
     base: Box<dyn Scheduler>,
-    /// `None`: TLP-STD.
+    /// `None` for TLP-STD.
     after: Option<After>,
-    /// By the subflow that was probed.
+    /// Episodes by probed subflow.
     episodes: [Option<Episode>; SubflowSet::CAPACITY as usize],
-    /// Episodes there are.
+    /// Number of open episodes.
     open: usize,
 }
 
 impl TailProbes {
-    /// TLP-MP: probes on all subflows.
+    /// TLP-MP: probes are copied to all subflows.
     #[must_use]
     pub fn across(base: Box<dyn Scheduler>, after: After) -> Self {
         Self::new(base, Some(after))
     }
 
-    /// TLP-STD: probes where the segment went, reinjection when the retransmission timer fires.
+    /// TLP-STD: probes on the segment's own subflow, reinjection when the retransmission timer fires.
     #[must_use]
     pub fn standard(base: Box<dyn Scheduler>) -> Self {
         Self::new(base, None)
@@ -91,8 +90,8 @@ impl TailProbes {
         self.open -= usize::from(slot.take().is_some());
     }
 
-    /// Ends episodes whose subflow was heard since, or is gone. What became of the data does not end one: the
-    /// silence of the original is still to be judged.
+    /// Ends episodes whose subflow has been heard from or is gone. Delivery of the data does not end an episode,
+    /// because the silence of the original must still be judged.
     fn end_answered(&mut self, cx: &SchedulerContext<'_>) {
         for slot in 0..SubflowSet::CAPACITY {
             let id = SubflowId(slot);
@@ -108,7 +107,7 @@ impl TailProbes {
         self.end_answered(cx);
         let slot = usize::from(on.0 % SubflowSet::CAPACITY);
         let carried = cx.mappings.at(range.start).map(|mapping| mapping.carried_by);
-        // An episode that is open had its copies; data that is DATA_ACKed needs none.
+        // An open episode had its copies, and DATA_ACKed data needs none.
         let (None, Some(carried)) = (self.episodes[slot], carried) else { return };
         let targets = |backup: bool| {
             let mut set = SubflowSet::EMPTY;
@@ -133,7 +132,7 @@ impl TailProbes {
         }
     }
 
-    /// The next copy that is due, if its subflow has room now.
+    /// The next copy to send, if its subflow has room now.
     fn next_copy(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         for episode in self.episodes.iter_mut().flatten() {
             for id in episode.pending.iter() {
@@ -145,7 +144,7 @@ impl TailProbes {
                     (Some(range), Some(view)) if view.is_ready() => {
                         return Some(Decision::Send { subflow: id, range });
                     }
-                    // Its pacer opens soon.
+                    // Its pacer will soon allow it.
                     (Some(_), Some(_)) => {}
                     _ => episode.pending.remove(id),
                 }
@@ -154,7 +153,7 @@ impl TailProbes {
         None
     }
 
-    /// A subflow delivered data: was it a copy, and is the original silent still?
+    /// A subflow delivered data. Checks whether it was a copy whose original is still silent.
     fn on_acked(
         &mut self,
         on: SubflowId,
@@ -177,7 +176,7 @@ impl TailProbes {
     }
 }
 
-/// Room in its congestion window, whatever its pacer says.
+/// Whether the congestion window has room, regardless of the pacer.
 const fn has_window(view: &SubflowView) -> bool {
     view.is_ready() || matches!(view.eligibility, Eligibility::PacingLimited(_))
 }
@@ -210,7 +209,7 @@ impl Scheduler for TailProbes {
             SchedulerEvent::Acked { on, range } if self.open > 0 => {
                 self.on_acked(on, range, cx, out);
             }
-            // The timer says what the copy would have said.
+            // The timer shows what the copy would have shown.
             SchedulerEvent::SubflowDown(id) | SchedulerEvent::SubflowRto(id) => self.end(id),
             _ => {}
         }

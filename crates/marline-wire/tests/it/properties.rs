@@ -30,7 +30,7 @@ fn option_like() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What must hold of any parsed options: they can be told again, and mean the same.
+/// Checks any parsed options: encoded and parsed again, they mean the same.
 fn assert_stable(options: &TcpOptions) -> Result<(), TestCaseError> {
     let mut canonical = options.clone();
     canonical.mptcp.malformed = false;

@@ -4,10 +4,9 @@
 //! offer -> middleboxes -> MTU -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
-//! Only the head of the queue has a time at which it will have left; everything behind is decided
-//! when it gets there, so any setting can change while packets wait. Packets in flight are kept in
-//! order of arrival. A late call changes nothing: each step happens at its own time, not at the
-//! time of the call.
+//! Only the head of the queue has a scheduled departure. Everything behind it is decided when it becomes the head, so
+//! any setting can change while packets wait. Packets in flight are kept in order of arrival. A late call changes
+//! nothing: each step happens at its own time, not at the time of the call.
 
 mod outage;
 mod stats;
@@ -30,7 +29,7 @@ pub use stats::LinkStats;
 struct Head {
     started: Instant,
     finish: Instant,
-    /// Bytes of it that were left at `started`.
+    /// Bytes left to send at `started`.
     bytes: u64,
 }
 
@@ -48,7 +47,7 @@ pub struct Link<P> {
     queue: VecDeque<P>,
     queued_bytes: u64,
     head: Option<Head>,
-    /// Bytes left of the head while the link stands still.
+    /// Bytes left of the head while the link is stopped.
     paused_bytes: Option<u64>,
     shaper: Shaper,
     loss: LossStage,
@@ -64,22 +63,22 @@ pub struct Link<P> {
     commanded_down: bool,
     down_since: Option<Instant>,
     dropped: Vec<P>,
-    /// What senders of too large packets are told.
+    /// Notices to senders of packets that were too large.
     notices: VecDeque<P>,
     stats: LinkStats,
     start: Instant,
 }
 
 impl<P: Packet> Link<P> {
-    /// Bytes that a queue limit in time stands for where the rate has no limit.
+    /// Queue limit in bytes for a limit in time if the rate is unlimited.
     pub const UNLIMITED_QUEUE_BYTES: u64 = 16 << 20;
-    /// Packets in flight at once; more are dropped as by a full queue.
+    /// Maximum number of packets in flight. More are dropped as by a full queue.
     pub const MAX_IN_FLIGHT: usize = 1 << 20;
     /// Dropped packets kept for [`Link::take_dropped`].
     const MAX_DROPPED: usize = 256;
-    /// Notices that wait for [`Link::take_answer`]; more are not written.
+    /// Maximum number of notices kept for [`Link::take_answer`]; more are not created.
     const MAX_NOTICES: usize = 256;
-    /// What a queue limit in time allows at least.
+    /// Minimum number of bytes for a queue limit in time.
     const MIN_QUEUE_BYTES: u64 = 3_008;
 
     /// A link whose schedules and traces begin at `start`. `seeds` should be a branch of its own.
@@ -190,7 +189,7 @@ impl<P: Packet> Link<P> {
         self.enqueue_from_middleboxes(now);
     }
 
-    /// Puts what the middleboxes let go into the queue.
+    /// Moves packets released by the middleboxes into the queue.
     fn enqueue_from_middleboxes(&mut self, now: Instant) {
         let counts = self.middleboxes.counts();
         self.stats.dropped_swallowed = counts.swallowed;
@@ -222,7 +221,7 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    /// Drops a packet that is larger than the link takes.
+    /// Drops a packet larger than the MTU.
     fn refuse(&mut self, now: Instant, packet: P, mtu: Mtu) {
         self.stats.dropped_mtu += 1;
         if !mtu.silent && self.notices.len() < Self::MAX_NOTICES {
@@ -236,8 +235,8 @@ impl<P: Packet> Link<P> {
         self.poll_timed(now).map(|(_, packet)| packet)
     }
 
-    /// As [`Link::poll`], with the time of arrival: in real time the host is always slightly late
-    /// and needs to know by how much.
+    /// Like [`Link::poll`], with the time of arrival. In real time, the host is always slightly late and needs to know
+    /// by how much.
     pub fn poll_timed(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.advance(now);
         if self.is_suspended() || self.flight.front()?.at > now {
@@ -249,8 +248,8 @@ impl<P: Packet> Link<P> {
         Some((at, packet))
     }
 
-    /// Time of the next call of [`Link::poll`]; `None` while nothing is in transit. Possibly
-    /// nothing arrives yet at that time.
+    /// Time of the next call of [`Link::poll`]; `None` while nothing is in transit. Nothing may have arrived at that
+    /// time.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         let release = self.middleboxes.next_release();
@@ -266,8 +265,8 @@ impl<P: Packet> Link<P> {
         (next != Instant::FAR_FUTURE).then_some(next)
     }
 
-    /// A packet that a middlebox sends back to where packets are offered, or that says that one was
-    /// larger than the MTU. It is not part of the statistics.
+    /// A packet that a middlebox sends back to the sender, or a notice that a packet was larger than the MTU. Not part
+    /// of the statistics.
     pub fn take_answer(&mut self) -> Option<P> {
         self.middleboxes.pop_answer().or_else(|| self.notices.pop_front())
     }
@@ -277,7 +276,7 @@ impl<P: Packet> Link<P> {
         self.dropped.pop()
     }
 
-    /// Does everything that was due until `now`, in the order of its times.
+    /// Performs everything due until `now`, in chronological order.
     fn advance(&mut self, now: Instant) {
         loop {
             let finish = self.head.map_or(Instant::FAR_FUTURE, |head| head.finish);
@@ -299,7 +298,7 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    /// The head of the queue has been sent.
+    /// Handles the departure of the head of the queue.
     fn depart(&mut self, now: Instant) {
         self.head = None;
         let Some(packet) = self.queue.pop_front() else { return };
@@ -352,8 +351,8 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    /// Flips one to three bits of one 16-bit word, as a short burst does. Flips in several words
-    /// could cancel out in the Internet checksum; these are caught by it without exception.
+    /// Flips one to three bits of one 16-bit word, like a short burst. The Internet checksum always detects these.
+    /// Flips in several words could cancel out in it.
     fn corrupt(&mut self, now: Instant, packet: &mut P) {
         let flips = 1 + self.corruptions.below(3);
         let bytes = packet.bytes_mut();
@@ -363,7 +362,7 @@ impl<P: Packet> Link<P> {
         self.stats.corrupted += 1;
         self.stats.last_fault_at = Some(now);
         let word = self.corruptions.below(bytes.len() as u64 / 2) as usize * 2;
-        // Distinct bits, or the flips would undo each other.
+        // The bits must be distinct, or the flips would cancel out.
         let first = self.corruptions.below(16);
         for flip in 0..flips {
             let bit = (first + flip * 5) % 16;
@@ -380,7 +379,7 @@ impl<P: Packet> Link<P> {
         probability > 0.0 && stream(self).chance(probability)
     }
 
-    /// Begins to send the head of the queue, if there is one and the link is up.
+    /// Starts sending the head of the queue, if there is one and the link is up.
     fn start_head(&mut self, now: Instant) {
         if self.head.is_some() || self.down_since.is_some() {
             return;
@@ -391,7 +390,7 @@ impl<P: Packet> Link<P> {
         self.head = Some(Head { started, finish: self.shaper.finish(started, bytes), bytes });
     }
 
-    /// Stops sending the head and remembers how much of it is left.
+    /// Stops sending the head and records how much of it is left.
     fn pause_head(&mut self, now: Instant) {
         let Some(head) = self.head.take() else { return };
         let whole = head.finish.since(head.started).as_nanos();

@@ -30,7 +30,7 @@ impl<P: Packet> Link<P> {
         self.down_since.is_some() && matches!(self.config.outage.mode, OutageMode::Suspend)
     }
 
-    /// Applies what command and schedule say of the link's state.
+    /// Applies the state that command and schedule require.
     pub(super) fn follow_outage(&mut self, now: Instant) {
         let down = self.commanded_down || self.outage.is_down();
         match (self.down_since, down) {
@@ -52,7 +52,7 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    /// Everything that has not arrived yet is lost.
+    /// Drops everything that has not arrived yet.
     fn kill(&mut self, now: Instant) {
         self.paused_bytes = None;
         self.queued_bytes = 0;
@@ -69,7 +69,7 @@ impl<P: Packet> Link<P> {
         self.last_arrival = now;
     }
 
-    /// Packets in flight stood still for so long.
+    /// Delays packets in flight by the duration of the pause.
     fn resume(&mut self, pause: Duration) {
         for packet in &mut self.flight {
             packet.at += pause;

@@ -6,8 +6,8 @@ use marline_time::Duration;
 
 use super::{RadioKind, RadioState};
 
-/// Femtojoules in a joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not
-/// depend on how time was cut.
+/// Femtojoules in a joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not depend on how
+/// time is divided.
 const FJ_PER_J: f64 = 1e15;
 
 /// Energy reading of a radio.
@@ -29,13 +29,13 @@ pub struct Energy {
     pub idle_fj: u128,
     /// Promotions.
     pub promotion_fj: u128,
-    /// Power of transfer, without the bytes.
+    /// Base power of transfers, without the energy of bytes.
     pub transfer_fj: u128,
-    /// The bytes.
+    /// Energy of bytes.
     pub bytes_fj: u128,
     /// Tails.
     pub tail_fj: u128,
-    /// Times the radio was woken.
+    /// Number of times the radio was woken.
     pub promotions: u64,
     /// Packets that passed.
     pub packets: u64,

@@ -10,16 +10,16 @@ use crate::Direction;
 pub enum RadioState {
     /// Asleep, except for short paging intervals.
     Idle,
-    /// On its way from idle to being able to send.
+    /// Waking up, not yet able to send.
     Promotion,
     /// Packets are being transferred.
     Transfer,
-    /// Connected and waiting for more, in this part of the tail.
+    /// Connected and waiting for more packets, in this part of the tail.
     Tail(u8),
 }
 
 impl RadioState {
-    /// Its name in tables.
+    /// The state's name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ enum Phase {
 pub struct Radio {
     parameters: RadioParameters,
     phase: Phase,
-    /// Everything until then is in `energy`.
+    /// Everything before this time is included in `energy`.
     accounted: Instant,
     energy: Energy,
 }
@@ -63,8 +63,8 @@ impl Radio {
         &self.parameters
     }
 
-    /// Wakes the radio for sending: an idle radio begins its promotion, one in its tail restarts
-    /// the tail. Returns when a packet can leave (`now`, if it need not wait).
+    /// Wakes the radio for sending. An idle radio starts its promotion; one in its tail restarts the tail. Returns when
+    /// a packet can leave (`now` if it need not wait).
     pub fn wake(&mut self, now: Instant) -> Instant {
         self.advance(now);
         let now = self.accounted;
@@ -83,7 +83,7 @@ impl Radio {
         }
     }
 
-    /// A packet of so many bytes passes; with [`Radio::wake`] if nobody called that.
+    /// Records a packet of `bytes` bytes, and calls [`Radio::wake`] if that was not done before.
     pub fn packet(&mut self, now: Instant, direction: Direction, bytes: u64) -> Instant {
         let ready = self.wake(now);
         let per_byte = match direction {
@@ -95,7 +95,7 @@ impl Radio {
         ready
     }
 
-    /// Its state at `now`, which must not be before the latest packet.
+    /// The state at `now`, which must not be before the latest packet.
     #[must_use]
     pub fn state(&self, now: Instant) -> RadioState {
         let mut later = *self;
@@ -111,7 +111,7 @@ impl Radio {
         later.energy
     }
 
-    /// The same with the radio's kind.
+    /// Like [`Radio::energy`], with the radio's kind.
     #[must_use]
     pub fn reading(&self, now: Instant) -> RadioReading {
         let (kind, state) = (self.parameters.kind, self.state(now));
@@ -139,8 +139,7 @@ impl Radio {
         }
     }
 
-    /// The present state, its end, and its power in microwatts. Idle has no end, and its power is that
-    /// of listening.
+    /// The current state, its end, and its power in microwatts. Idle has no end, and its power is that of listening.
     fn stay(&self) -> (RadioState, Instant, u64) {
         let p = &self.parameters;
         match self.phase {
@@ -160,7 +159,7 @@ impl Radio {
         }
     }
 
-    /// Goes on to the phase that begins at `accounted`.
+    /// Enters the phase that begins at `accounted`.
     fn settle(&mut self) {
         match self.phase {
             Phase::Promotion { until } if until <= self.accounted => {

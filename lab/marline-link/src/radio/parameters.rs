@@ -1,13 +1,13 @@
 //! Parameters of a radio: power and dwell time of each state.
 //!
-//! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
-//! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be
-//! checked against the full paper**: only its abstract was available. Every figure in joules
-//! therefore has its run with each of them 20 % lower and higher ([`RadioParameters::varied`]).
+//! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power characteristics of
+//! 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be checked against the full paper**: only
+//! its abstract was available. So every figure in joules comes with runs in which each value is 20 % lower and higher
+//! ([`RadioParameters::varied`]).
 //!
-//! Ours, because the paper's tables do not say: `transfer_hold`, the time after a packet that still
-//! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms), and that packets
-//! do not wait for a sleeping WiFi station, which wakes itself to send within a millisecond.
+//! Ours, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still counts as
+//! transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not wait for a sleeping
+//! WiFi station, which wakes itself to send within a millisecond.
 
 use core::fmt;
 use core::str::FromStr;
@@ -29,7 +29,7 @@ impl RadioKind {
     /// All of them.
     pub const ALL: [RadioKind; 3] = [RadioKind::Lte, RadioKind::Umts, RadioKind::Wifi];
 
-    /// Its name in descriptions.
+    /// The kind's name in link specs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,9 +39,8 @@ impl RadioKind {
         }
     }
 
-    /// Guesses the radio from the name of an interface or path; `None` if unknown. Recognises names
-    /// used by Linux, Android and users: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`,
-    /// `umts`, `3g`. Case does not matter.
+    /// Guesses the radio from the name of an interface or path; `None` if unknown. Recognizes names used by Linux,
+    /// Android and users: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`, `umts`, `3g`. Case does not matter.
     #[must_use]
     pub fn guess(interface: &str) -> Option<RadioKind> {
         const BEGINNINGS: [(&str, RadioKind); 16] = [
@@ -101,28 +100,28 @@ impl Stay {
     }
 }
 
-/// Parameters of a radio's state machine. Powers are those of the whole radio in that state; the
-/// energy of bytes comes on top of the power of transfer.
+/// Parameters of a radio's state machine. Powers are those of the whole radio in that state. The energy of bytes is
+/// added to the power of transfer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioParameters {
-    /// Which radio they describe.
+    /// Kind of the radio.
     pub kind: RadioKind,
-    /// From idle until data can be sent.
+    /// Promotion: from idle until data can be sent.
     pub promotion: Stay,
-    /// Power while data is on its way, without what the bytes cost, microwatts.
+    /// Power in microwatts while data is in transit, without the energy of bytes.
     pub transfer_power_uw: u64,
-    /// How long after a packet the radio still counts as transferring.
+    /// Time after a packet during which the radio still counts as transferring.
     pub transfer_hold: Duration,
-    /// A byte from the phone, femtojoules.
+    /// Energy of a byte from the phone, in femtojoules.
     pub up_fj_per_byte: u64,
-    /// A byte to the phone, femtojoules.
+    /// Energy of a byte to the phone, in femtojoules.
     pub down_fj_per_byte: u64,
-    /// The tail, counted from the last packet: what the radio stays in, one after the other, before
-    /// it is idle. The first holds [`RadioParameters::transfer_hold`] of transfer.
+    /// The tail, counted from the last packet: successive states before the radio is idle. The first one includes
+    /// [`RadioParameters::transfer_hold`] of transfer.
     pub tails: [Stay; 2],
     /// Idle: how often the radio listens ...
     pub idle_cycle: Duration,
-    /// ... and for how long at which power. Between it draws nothing.
+    /// ... and for how long, at which power. In between it draws nothing.
     pub idle_listen: Stay,
 }
 
@@ -143,8 +142,8 @@ const LTE: RadioParameters = RadioParameters {
     idle_listen: Stay::new(43_200, 594_300),
 };
 
-/// A packet in the second tail (FACH) goes back to the first (DCH) at once: the promotion between
-/// them is not in the source. Nor is idle listening, which is taken from LTE's cycle and power.
+/// A packet in the second tail (FACH) returns to the first (DCH) at once, because the source does not give the
+/// promotion between them. Nor does it give idle listening, which is taken from LTE's cycle and power.
 const UMTS: RadioParameters = RadioParameters {
     kind: RadioKind::Umts,
     promotion: Stay::new(582_100, 659_400),
@@ -169,10 +168,10 @@ const WIFI: RadioParameters = RadioParameters {
     idle_listen: Stay::new(7_600, 77_200),
 };
 
-/// A parameter that can be another share of itself.
+/// Scales one parameter.
 type Turn = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
 
-/// What a sensitivity run turns, one at a time.
+/// Parameters that a sensitivity run varies, one at a time.
 const TURNS: [(&str, Turn); 8] = [
     ("promotion time", |p, by| p.promotion.lasts = scaled(p.promotion.lasts, by)),
     ("promotion power", |p, by| p.promotion.power_uw = by(p.promotion.power_uw)),
@@ -210,7 +209,7 @@ impl RadioParameters {
         !matches!(self.kind, RadioKind::Wifi)
     }
 
-    /// How long after its last packet the radio is idle.
+    /// Time after its last packet until the radio is idle.
     #[must_use]
     pub fn tail(&self) -> Duration {
         self.tails[0].lasts + self.tails[1].lasts

@@ -1,8 +1,7 @@
 //! Sensitivity of the energy figures to uncertain parameters.
 //!
-//! The same packets run through machines of which each has one parameter at 80 or 120 % of its value.
-//! Only energy is asked again: when packets came is taken as given, although a longer promotion would
-//! also have held them back.
+//! The same packets run through machines each of which has one parameter at 80 or 120 % of its value. Only energy is
+//! computed again: the packets' times are taken as given, although a longer promotion would also have delayed them.
 
 use marline_time::Instant;
 
@@ -42,7 +41,7 @@ impl Sensitivity {
         Sensitivity { nominal: Radio::new(parameters, start), varied }
     }
 
-    /// A packet passed.
+    /// Records a packet.
     pub fn packet(&mut self, now: Instant, direction: Direction, bytes: u64) {
         self.nominal.packet(now, direction, bytes);
         for radio in self.varied.iter_mut().flat_map(|(_, pair)| pair) {
@@ -50,7 +49,7 @@ impl Sensitivity {
         }
     }
 
-    /// The radio with the parameters as they are.
+    /// The radio with unchanged parameters.
     #[must_use]
     pub const fn nominal(&self) -> &Radio {
         &self.nominal

@@ -11,7 +11,7 @@ use crate::{Direction, RadioConfig};
 #[derive(Clone, Debug)]
 pub(crate) struct RadioTap {
     config: RadioConfig,
-    /// The other direction has it too. Both are called by one thread: nobody ever waits here.
+    /// Shared with the other direction. One thread calls both, so the lock never blocks.
     radio: Arc<Mutex<Radio>>,
 }
 
@@ -20,32 +20,32 @@ impl RadioTap {
         RadioTap { config, radio: Arc::new(Mutex::new(Radio::new(config.parameters, start))) }
     }
 
-    /// From now on both directions use the radio of `other`, if it is of the same kind.
+    /// Makes both directions use the radio of `other`, if it is of the same kind.
     pub(crate) fn share(&mut self, other: &RadioTap) {
         if self.config.parameters == other.config.parameters {
             self.radio = Arc::clone(&other.radio);
         }
     }
 
-    /// A packet wants to leave; returns when it can.
+    /// Wakes the radio for a packet. Returns when the packet can leave.
     pub(crate) fn wake(&self, now: Instant) -> Instant {
         let ready = self.with(|radio| radio.wake(now));
         if self.config.waits { ready.max(now) } else { now }
     }
 
-    /// A packet has left.
+    /// Records a departed packet.
     pub(crate) fn passed(&self, now: Instant, bytes: u64) {
         let direction: Direction = self.config.direction;
         self.with(|radio| radio.packet(now, direction, bytes));
     }
 
-    /// The radio as it is.
+    /// A copy of the radio's state.
     pub(crate) fn snapshot(&self) -> Radio {
         self.with(|radio| *radio)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Radio) -> T) -> T {
-        // A machine of plain numbers is whole even if somebody panicked beside it.
+        // The plain numbers of the machine are consistent even if a thread panicked with the lock.
         act(&mut self.radio.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

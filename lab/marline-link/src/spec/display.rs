@@ -7,8 +7,8 @@ use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceR
 use crate::{Jitter, Mtu, OutageMode, QueueLimit, Renumber, SplitOptions};
 
 impl fmt::Display for DuplexSpec {
-    /// Items that both directions share stand once, the others with their prefix. Properties at
-    /// their default are left out.
+    /// Writes items that both directions share once, and the others with their prefix. Omits properties with default
+    /// values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (up, down) = (self.up.items(), self.down.items());
         let shared = up.iter().filter(|item| down.contains(item)).cloned();
@@ -26,7 +26,7 @@ impl fmt::Display for LinkSpec {
 }
 
 impl LinkSpec {
-    /// `key=value` of every property that is not at its default.
+    /// `key=value` for every property that does not have its default value.
     fn items(&self) -> Vec<String> {
         let default = LinkSpec::default();
         let mut items = Vec::new();
@@ -78,7 +78,7 @@ impl LinkSpec {
     }
 }
 
-/// The middleboxes that meddle with more than options.
+/// Writes the middleboxes that modify more than options.
 fn middleboxes(spec: &LinkSpec, item: &mut impl FnMut(bool, String)) {
     let (middlebox, time) = (&spec.middlebox, |time: Option<_>| Time(time.unwrap_or_default()));
     let not_sack = middlebox.renumber == Some(Renumber::NotSack);

@@ -11,10 +11,10 @@
 //! | `rate=walkout:30M` | the WiFi walk-out model with this peak rate (and its losses) |
 //! | `rate=leaving:40M`, `rate=staying:40M` | a walk of 80 s out of the range; a phone that stays |
 //! | `trace=ATT-LTE-driving`, `...@30s` | mahimahi trace, from that time in it |
-//! | `mtu=1280B`, `mtu=1280B:silent` | largest IP packet; senders of larger ones are told, or not |
+//! | `mtu=1280B`, `mtu=1280B:silent` | largest IP packet; senders of larger ones are notified, or not |
 //! | `queue=80ms`, `queue=64kB` | drop-tail limit |
 //! | `delay=10ms` | one-way delay |
-//! | `jitter=uniform:5ms`, `jitter=normal:2ms`, `jitter=5ms` | its variation (uniform if not said) |
+//! | `jitter=uniform:5ms`, `jitter=normal:2ms`, `jitter=5ms` | its variation (uniform by default) |
 //! | `overtaking=yes` | jitter may reorder |
 //! | `rtt=s042:verizon`, `...@5s` | half of this ping trace's RTT added to the delay |
 //! | `lost=s042:verizon` | its lost probes are losses; `ping=` sets both |
@@ -27,13 +27,13 @@
 //! | `mangle=mp_experimental:syn` | a middlebox inverts the bits of these TCP options |
 //! | `block=mp_join`, `block=mptcp:synack@3s` | a middlebox drops segments with these TCP options (from a time on) |
 //! | `renumber=yes`, `renumber=not-sack` | a middlebox chooses other sequence numbers (and leaves SACK untranslated) |
-//! | `rebind=5s` | a translator of addresses forgets its translations at that time |
+//! | `rebind=5s` | a NAT loses its translations at that time |
 //! | `split=500B`, `split=500B:first` | a middlebox splits segments; their options go on each piece, or the first |
 //! | `coalesce=2ms` | a middlebox waits this long to merge two segments, with the options of the first |
 //! | `thin=4` | a middlebox passes one of this many acknowledgments |
 //! | `swallow=1%` | a middlebox acknowledges data and drops it |
-//! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle one delays what wakes it |
-//! | `radio=lte:400ms`, `radio=lte:meter` | by so much; not at all, only its energy is counted |
+//! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle one delays the packet that wakes it |
+//! | `radio=lte:400ms`, `radio=lte:meter` | with this delay; with no delay, only counting energy |
 //! | `down=10s-15s+20s-21s` | outages |
 //! | `flap=10s:500ms` | random outages: mean time up and down |
 //! | `outage=suspend` | outages keep packets instead of killing them |
@@ -115,9 +115,9 @@ pub struct LinkSpec {
 /// A radio, as parsed from text.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioSpec {
-    /// Which one.
+    /// Kind of the radio.
     pub kind: RadioKind,
-    /// What it does to packets.
+    /// How it delays packets.
     pub wakes: RadioUse,
 }
 
@@ -147,11 +147,11 @@ pub enum RateSpec {
     Trace(TraceRef),
     /// The walk-out model with this peak rate.
     WalkCycle(Rate),
-    /// Eighty seconds of leaving the range, or of staying in it.
+    /// A walk of 80 s out of the range, or a phone that stays in it.
     PhoneMobility(PhoneMobility),
 }
 
-/// A trace by name, and where to start in it.
+/// A trace by name, and the position to start at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRef {
     /// File name without `.up`, `.down`, `.csv` and `.gz`.

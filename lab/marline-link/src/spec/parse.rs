@@ -128,7 +128,7 @@ fn choice<T: Copy, const N: usize>(value: &str, choices: [(&str, T); N]) -> Word
     }
 }
 
-/// Nothing if the value is that word.
+/// `None` if the value is that word, otherwise the parsed value.
 fn unless<T>(value: &str, word: &str, parse: impl FnOnce(&str) -> Words<T>) -> Words<Option<T>> {
     if value == word { Ok(None) } else { parse(value).map(Some) }
 }

@@ -56,11 +56,11 @@ impl From<TraceError> for ResolveError {
 }
 
 impl DuplexSpec {
-    /// Loads traces and draws walks. `read` is called with file names until it returns contents. If
-    /// both directions use the walk-out model they share one walk.
+    /// Loads traces and draws walks. `read` is called with file names until it returns contents. If both directions use
+    /// the walk-out model, they share one walk.
     ///
     /// # Errors
-    /// A trace that was not found or cannot be parsed.
+    /// If a trace was not found or cannot be parsed.
     pub fn resolve(
         &self,
         seeds: &SeedTree,
@@ -74,10 +74,10 @@ impl DuplexSpec {
 }
 
 impl LinkSpec {
-    /// As [`DuplexSpec::resolve`], for one direction.
+    /// Like [`DuplexSpec::resolve`], for one direction.
     ///
     /// # Errors
-    /// A trace that was not found or cannot be parsed.
+    /// If a trace was not found or cannot be parsed.
     pub fn resolve(
         &self,
         direction: Direction,

@@ -1,4 +1,4 @@
-//! Textual rules about TCP options: `mptcp:syn`, `mp_join`, `sack:rest+timestamps`, `dss@2s`.
+//! Text form of rules about TCP options: `mptcp:syn`, `mp_join`, `sack:rest+timestamps`, `dss@2s`.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use marline_time::Duration;
 use super::value::{Time, duration};
 use crate::{OptionRule, Segments, TcpOption};
 
-/// Options by name; the others by the number of their kind.
+/// Named options; others are given by the number of their kind.
 const OPTIONS: [(&str, TcpOption); 16] = [
     ("mptcp", TcpOption::Kind(30)),
     ("mp_capable", TcpOption::Mptcp(0)),
@@ -34,14 +34,14 @@ const SEGMENTS: [(&str, Segments); 4] = [
     ("rest", Segments::Rest),
 ];
 
-/// Most rules of a list.
+/// Maximum number of rules in a list.
 const MAX_RULES: usize = 32;
 
 impl OptionRule {
     /// Rules from `OPTION[:SEGMENTS][@TIME]+...`, or `none`.
     ///
     /// # Errors
-    /// What cannot be understood, and what there is.
+    /// If the text cannot be parsed; the error lists what is allowed.
     pub(crate) fn parse_list(text: &str) -> Result<Vec<OptionRule>, String> {
         if text == "none" {
             return Ok(Vec::new());
@@ -79,7 +79,7 @@ impl fmt::Display for OptionRule {
         match (OPTIONS.iter().find(|(_, option)| *option == self.option), self.option) {
             (Some((name, _)), _) => f.write_str(name)?,
             (None, TcpOption::Kind(kind)) => write!(f, "{kind}")?,
-            // No subtype without a name can be written, so none can be read.
+            // Subtypes without a name cannot be written, so none can have been parsed.
             (None, TcpOption::Mptcp(subtype)) => write!(f, "mptcp/{subtype}")?,
         }
         match SEGMENTS.iter().find(|(_, segments)| *segments == self.segments) {

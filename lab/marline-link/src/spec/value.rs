@@ -1,4 +1,4 @@
-//! Numbers with units: exact decimal in, the shortest exact form out.
+//! Numbers with units: parsed exactly from decimals, and written in the shortest exact form.
 
 use core::fmt;
 
@@ -52,7 +52,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
     Ok(value)
 }
 
-/// The value in the largest unit that leaves no fraction.
+/// Writes the value in the largest unit that leaves no fraction.
 fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
     let exact =
         units.iter().find(|(_, scale)| value.is_multiple_of(*scale) && (value > 0 || *scale == 1));
@@ -60,7 +60,7 @@ fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -
     write!(f, "{}{unit}", value / scale)
 }
 
-/// A duration in our spelling.
+/// A duration in the spelling of link specs.
 pub(super) struct Time(pub(super) Duration);
 
 impl fmt::Display for Time {
@@ -72,7 +72,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A rate in our spelling.
+/// A rate in the spelling of link specs.
 pub(super) struct Bits(pub(super) Rate);
 
 impl fmt::Display for Bits {
@@ -81,7 +81,7 @@ impl fmt::Display for Bits {
     }
 }
 
-/// A number of bytes in our spelling.
+/// A number of bytes in the spelling of link specs.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {

@@ -1,14 +1,14 @@
-//! Loss stage: the decision which packets that left the queue never arrive.
+//! Loss stage: decides which packets that left the queue never arrive.
 //!
-//! Every cause draws for every packet, even if it is already lost by another cause; only a packet's
-//! number (or its time) decides, not the fate of earlier packets.
+//! Every cause draws for every packet, even if another cause already lost it. Only a packet's number (or its time)
+//! matters, not the fate of earlier packets.
 
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
 use super::exponential;
 use crate::{GilbertElliott, LossConfig};
 
-/// Where the Gilbert-Elliott chain stands.
+/// State of the Gilbert-Elliott chain.
 #[derive(Copy, Clone, Debug)]
 struct Chain {
     bad: bool,
@@ -44,7 +44,7 @@ impl LossStage {
         stage
     }
 
-    /// New probabilities; streams, count and the chain's state go on.
+    /// Sets new probabilities. Random streams, packet count and the chain's state continue.
     pub(crate) fn set_config(&mut self, config: LossConfig, now: Instant) {
         let restart = self.config.gilbert_elliott != config.gilbert_elliott;
         self.config = config;
@@ -72,7 +72,7 @@ impl LossStage {
         lost || self.config.pattern.binary_search(&self.packets).is_ok()
     }
 
-    /// Moves the chain to `now`. It begins in the good state.
+    /// Advances the chain to `now`. It starts in the good state.
     fn walk_chain(&mut self, now: Instant) {
         let Some(model) = self.config.gilbert_elliott else { return };
         while self.chain.until <= now {

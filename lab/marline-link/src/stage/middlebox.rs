@@ -1,19 +1,18 @@
-//! Middleboxes that take TCP for something they may mend: they choose other sequence numbers, cut
-//! segments and put them together, thin out acknowledgments, forget a translation, or answer for the
-//! receiver.
+//! Middleboxes that modify TCP: they choose other sequence numbers, split and merge segments, thin out acknowledgments,
+//! lose a NAT translation, or answer for the receiver.
 //!
-//! The sources are the surveys of what the field does to TCP (Honda et al., "Is it still possible to
-//! extend TCP?", IMC 2011; Detal et al., "Revealing middlebox interference with tracebox", IMC 2013;
-//! Edeline and Donnet, "A first look at the prevalence and persistence of middleboxes in the wild", ITC
-//! 2017) and the notes on what a Multipath TCP must stand (RFC 8684 section 6).
+//! The sources are surveys of TCP interference in the field (Honda et al., "Is it still possible to extend TCP?", IMC
+//! 2011; Detal et al., "Revealing middlebox interference with tracebox", IMC 2013; Edeline and Donnet, "A first look at
+//! the prevalence and persistence of middleboxes in the wild", ITC 2017) and RFC 8684 section 6 on what Multipath TCP
+//! must withstand.
 //!
-//! A link is one direction, and so is a box: what a box must know of the other direction is made a
-//! function of what every segment carries (renumbering follows from the ports, a translation from the
-//! time). What a box sends back by itself goes to [`crate::Link::take_answer`].
+//! A link is one direction, and so is a middlebox. Everything it must know about the other direction is a function of
+//! what every segment carries or of time: renumbering follows from the ports, a lost translation from the time. Packets
+//! that a middlebox sends back by itself are returned by [`crate::Link::take_answer`].
 //!
-//! The order is: swallow, renumber, rebind, split, coalesce, thin. All but the last two decide on a
-//! segment alone. Those hold back at most one segment per flow, in a table that is bounded, and let it
-//! go when its time is over or the next one of its flow does not go with it.
+//! The order is: swallow, renumber, rebind, split, coalesce, thin. All except the last two decide about each segment
+//! separately. The last two hold back at most one segment per flow, in a bounded table, and release it when its time is
+//! over or the next segment of its flow cannot be combined with it.
 
 mod held;
 mod numbers;
@@ -30,19 +29,19 @@ use self::held::Held;
 use super::tcp::{ACK, FIN, FLAGS_AT, RST, SYN, options_end};
 use crate::{MiddleboxConfig, Packet};
 
-/// The boxes of one direction.
+/// The middleboxes of one direction.
 #[derive(Debug)]
 pub(crate) struct Middleboxes<P> {
     held: Held<P>,
-    /// Goes on over the link now.
+    /// Packets to send on over the link now.
     out: VecDeque<P>,
-    /// Goes back to where the packets come from.
+    /// Packets to send back to the sender.
     answers: VecDeque<P>,
     swallows: PcgRng,
     counts: Counts,
 }
 
-/// What the boxes did.
+/// Number of actions of the middleboxes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) swallowed: u64,
@@ -67,8 +66,8 @@ impl<P: Packet> Middleboxes<P> {
         self.counts
     }
 
-    /// A packet that came so long (`age`) after the link's start. What goes on is then in
-    /// [`Middleboxes::pop`]. `false`: a box dropped it.
+    /// Takes a packet that arrives `age` after the link's start. [`Middleboxes::pop`] then returns what continues.
+    /// Returns `false` if a middlebox dropped the packet.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -111,7 +110,7 @@ impl<P: Packet> Middleboxes<P> {
         true
     }
 
-    /// The next packet that goes on.
+    /// The next packet that continues.
     pub(crate) fn pop(&mut self) -> Option<P> {
         self.out.pop_front()
     }
@@ -121,12 +120,12 @@ impl<P: Packet> Middleboxes<P> {
         self.answers.pop_front()
     }
 
-    /// When something that is held must go on.
+    /// When a held segment must be released.
     pub(crate) fn next_release(&self) -> Instant {
         self.held.next_release()
     }
 
-    /// Lets go what is held no longer than until `now`.
+    /// Releases segments held until `now` at the latest.
     pub(crate) fn release_due(&mut self, now: Instant) {
         while let Some(packet) = self.held.pop_due(now) {
             self.out.push_back(packet);
@@ -137,18 +136,18 @@ impl<P: Packet> Middleboxes<P> {
         self.release_due(Instant::FAR_FUTURE);
     }
 
-    /// Acknowledges what never arrives.
+    /// Acknowledges a segment that will be dropped.
     fn swallow(&mut self, packet: &mut P) {
         self.counts.swallowed += 1;
         let answer = packet.tcp_mut().and_then(|segment| numbers::acknowledgment_of(segment));
         let answer = answer.and_then(|segment| packet.answer(&segment));
-        // What nobody fetches is not kept for ever.
+        // Answers that are not fetched are not kept indefinitely.
         if self.answers.len() < Held::<P>::MOST {
             self.answers.extend(answer);
         }
     }
 
-    /// The stages that wait for a segment's followers.
+    /// Applies the stages that wait for the next segment of a flow.
     fn hold(&mut self, now: Instant, config: &MiddleboxConfig, mut packet: P) {
         let Some(segment) = packet.tcp_mut() else { return self.out.push_back(packet) };
         let (flow, payload, flags) = (
@@ -177,8 +176,8 @@ impl<P: Packet> Middleboxes<P> {
         self.out.push_back(packet);
     }
 
-    /// Of acknowledgments one after the other the latest goes on, when there were `every` of them or the
-    /// first has waited long enough.
+    /// Of consecutive acknowledgments, only the latest continues, after `every` of them or when the first has waited
+    /// long enough.
     fn thin(
         &mut self,
         now: Instant,

@@ -10,7 +10,7 @@ use crate::OutageConfig;
 pub(crate) struct OutageStage {
     config: OutageConfig,
     start: Instant,
-    /// Intervals that have begun or passed.
+    /// Number of intervals that have started.
     passed: usize,
     in_interval: bool,
     flapped_down: bool,
@@ -33,7 +33,7 @@ impl OutageStage {
         stage
     }
 
-    /// New outages; intervals that are over are not made up for.
+    /// Sets new outages. Intervals in the past are skipped.
     pub(crate) fn set_config(&mut self, config: OutageConfig, now: Instant) {
         if self.config.flap != config.flap {
             self.flapped_down = false;
@@ -52,12 +52,12 @@ impl OutageStage {
         self.in_interval || self.flapped_down
     }
 
-    /// When that changes next; `FAR_FUTURE` for never.
+    /// Time of the next change; `FAR_FUTURE` if there is none.
     pub(crate) fn next_change(&self) -> Instant {
         self.interval_change().min(self.flap_at)
     }
 
-    /// Steps over the change at `next_change`.
+    /// Applies the change at `next_change`.
     pub(crate) fn step(&mut self) {
         if self.interval_change() <= self.flap_at {
             self.passed += usize::from(!self.in_interval);

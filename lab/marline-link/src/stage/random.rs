@@ -1,5 +1,5 @@
-//! Random distributions by additions and comparisons only, so that every machine draws the same
-//! numbers. Logarithm and cosine of the platform's mathematical library may differ in the last bit.
+//! Random distributions that use only additions and comparisons, so that every machine draws the same numbers. The
+//! logarithm and cosine of the platform's math library may differ in the last bit.
 
 use marline_time::{Duration, Rng, nanos};
 

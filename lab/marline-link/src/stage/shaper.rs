@@ -1,9 +1,9 @@
-//! Rate stage: the time at which the packet at the head of the queue has been sent.
+//! Rate stage: computes when the packet at the head of the queue has been sent.
 //!
-//! A mahimahi trace (Netravali et al., USENIX ATC 2015) lists milliseconds at which 1504 bytes may
-//! leave. What one opportunity does not use goes to the next packet if that waits already, and is
-//! lost otherwise; a packet longer than what is left waits for further opportunities. After the last
-//! line the trace begins anew, the last value being its length.
+//! A mahimahi trace (Netravali et al., USENIX ATC 2015) lists milliseconds at which 1504 bytes may leave. The unused
+//! part of an opportunity goes to the next packet if that is already waiting, and is lost otherwise. A packet longer
+//! than the rest waits for further opportunities. After the last line the trace starts again; the last value is its
+//! length.
 
 use marline_time::{Duration, Instant, Rate};
 
@@ -15,9 +15,9 @@ use crate::{Offset, RateConfig, Steps, trace::Opportunities};
 struct Cursor {
     /// Number of the next unused opportunity, counted through all repetitions.
     next: u64,
-    /// Bytes left of the opportunity before, usable at that very moment only.
+    /// Bytes left of the previous opportunity, usable only at the same time.
     credit: u64,
-    /// When that was, in trace time.
+    /// Time of that opportunity, in trace time.
     credit_at_ms: u64,
 }
 
@@ -34,7 +34,7 @@ impl Shaper {
         Shaper { rate, start, cursor: Cursor::default() }
     }
 
-    /// When `bytes` have left if they begin to at `from`; `FAR_FUTURE` if the link stands still.
+    /// When `bytes` have left if sending starts at `from`; `FAR_FUTURE` if the link is stopped.
     pub(crate) fn finish(&mut self, from: Instant, bytes: u64) -> Instant {
         match &self.rate {
             RateConfig::Unlimited => from,
@@ -47,7 +47,7 @@ impl Shaper {
         }
     }
 
-    /// The rate that a queue limit in time refers to; `None` without limit.
+    /// The rate for converting a queue limit in time; `None` if the rate is unlimited.
     pub(crate) fn reference_rate(&self, now: Instant) -> Option<Rate> {
         match &self.rate {
             RateConfig::Unlimited => None,
@@ -58,14 +58,14 @@ impl Shaper {
     }
 }
 
-/// `from + duration`, where the longest duration means never.
+/// `from + duration`; the longest duration means never.
 fn after(from: Instant, duration: Duration) -> Instant {
     if duration == Duration::MAX { Instant::FAR_FUTURE } else { from + duration }
 }
 
 fn finish_steps(steps: &Steps<Rate>, start: Instant, from: Instant, bytes: u64) -> Instant {
     let mut now = from;
-    // Bits times 10^9: a rate multiplied by nanoseconds gives just that.
+    // Bits times 10^9, which equals a rate multiplied by nanoseconds.
     let mut left = u128::from(bytes) * 8_000_000_000;
     let mut idle_steps = 0;
     loop {
@@ -85,7 +85,7 @@ fn finish_steps(steps: &Steps<Rate>, start: Instant, from: Instant, bytes: u64) 
     }
 }
 
-/// The elapsed link time at which the bytes have left.
+/// The elapsed link time when the bytes have left.
 fn finish_trace(
     trace: &Offset<Opportunities>,
     cursor: &mut Cursor,
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(shaper.finish(MS(0), 1000), MS(2));
         assert_eq!(shaper.finish(MS(2), 504), MS(2));
         assert_eq!(shaper.finish(MS(2), 1505), MS(5));
-        // 1503 bytes of the opportunity at 5 were left, but nobody waited then.
+        // 1503 bytes of the opportunity at 5 were left, but no packet was waiting then.
         assert_eq!(shaper.finish(MS(6), 10), MS(10));
     }
 

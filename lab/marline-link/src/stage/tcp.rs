@@ -1,6 +1,6 @@
-//! Fields of a TCP segment as middleboxes read and change them.
+//! Fields of a TCP segment that middleboxes read and change.
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options.
 pub(super) const HEADER: usize = 20;
 pub(super) const FLAGS_AT: usize = 13;
 pub(super) const CHECKSUM_AT: usize = 16;
@@ -18,7 +18,7 @@ const SEQUENCE_AT: usize = 4;
 const ACKNOWLEDGMENT_AT: usize = 8;
 const WINDOW_AT: usize = 14;
 
-/// Where the options end; `None` for what is no TCP header.
+/// End of the options; `None` if the bytes are not a TCP header.
 pub(super) fn options_end(segment: &[u8]) -> Option<usize> {
     let end = usize::from(segment.get(12)? >> 4) * 4;
     (end >= HEADER && end <= segment.len()).then_some(end)
@@ -45,7 +45,7 @@ pub(super) fn set_acknowledgment(segment: &mut [u8], value: u32) {
     change(segment, ACKNOWLEDGMENT_AT, &value.to_be_bytes());
 }
 
-/// Where the window field stands, with the two bytes behind it.
+/// The bytes of the window field.
 pub(super) fn window(segment: &[u8]) -> [u8; 2] {
     [segment[WINDOW_AT], segment[WINDOW_AT + 1]]
 }
@@ -66,7 +66,7 @@ pub(super) fn set_destination_port(segment: &mut [u8], port: u16) {
     change(segment, 2, &port.to_be_bytes());
 }
 
-/// The big-endian word at a place.
+/// The big-endian 32-bit word at an offset.
 pub(super) fn word(segment: &[u8], at: usize) -> u32 {
     u32::from(half(segment, at)) << 16 | u32::from(half(segment, at + 2))
 }
@@ -75,7 +75,7 @@ fn half(segment: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([segment[at], segment[at + 1]])
 }
 
-/// Where the first option of a kind stands: its beginning and its end.
+/// Start and end of the first option of a kind.
 pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
     let end = options_end(segment)?;
     find_option(segment, (HEADER, end), |option| option[0] == kind)
@@ -105,10 +105,10 @@ pub(super) fn find_option(
     None
 }
 
-/// Overwrites bytes and brings the checksum up to date, by what changed (RFC 1624): a segment that
-/// was damaged before stays damaged.
+/// Overwrites bytes and updates the checksum by the difference (RFC 1624), so that a segment damaged before stays
+/// damaged.
 pub(super) fn change(segment: &mut [u8], at: usize, bytes: &[u8]) {
-    // Options may begin at any byte, the checksum is one of words.
+    // Options may begin at any byte, but the checksum consists of 16-bit words.
     let words = at & !1..(at + bytes.len()).next_multiple_of(2).min(segment.len());
     let before = sum(&segment[words.clone()]);
     segment[at..at + bytes.len()].copy_from_slice(bytes);
@@ -116,26 +116,26 @@ pub(super) fn change(segment: &mut [u8], at: usize, bytes: &[u8]) {
     update_checksum(segment, before, after);
 }
 
-/// Overwrites bytes with no-operations and brings the checksum up to date.
+/// Overwrites bytes with no-operations and updates the checksum.
 pub(super) fn blank(segment: &mut [u8], start: usize, end: usize) {
-    // No option is longer than this.
+    // Maximum length of an option.
     const LONGEST: usize = 40;
     let blanks = [NO_OPERATION; LONGEST];
     change(segment, start, &blanks[..(end - start).min(LONGEST)]);
 }
 
-/// After words that summed up to `before` were replaced by some that sum up to `after`.
+/// Updates the checksum after words with the sum `before` were replaced by words with the sum `after`.
 pub(super) fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
     let old = half(segment, CHECKSUM_AT);
-    // Equation 3 of RFC 1624, with the sums of words in the place of one word.
+    // Equation 3 of RFC 1624, with sums of words instead of a single word.
     let total = fold(u32::from(!old) + u32::from(!before) + u32::from(after));
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
 }
 
-/// Gives a segment that was made of another one its checksum. What the other's covered beside itself
-/// (the addresses, if it covered them) follows from its own, so that a damaged one makes damaged ones.
+/// Sets the checksum of a segment made from another one. What the other's checksum covered in addition (the addresses,
+/// if any) is derived from that checksum, so that a damaged segment results in damaged ones.
 pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
-    // Nothing but the segment itself is covered where all adds up to it: no length then either.
+    // If everything adds up with the segment alone, nothing else was covered, not even a length.
     let beside = !sum(made_of);
     let lengths = if beside == 0 {
         0
@@ -147,7 +147,7 @@ pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
 }
 
-/// The one's complement sum; a last odd byte is the high one of its word.
+/// The one's complement sum. A last odd byte is the high byte of its word.
 pub(super) fn sum(bytes: &[u8]) -> u16 {
     let word = |word: &[u8]| u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
     fold(bytes.chunks(2).map(|bytes| u32::from(word(bytes))).sum())

@@ -1,5 +1,5 @@
-//! Arrival traces (`t_ms,len_bytes,tcp_seq`): data segments that a path delivered under some
-//! congestion control, a lower bound of its capacity.
+//! Arrival traces (`t_ms,len_bytes,tcp_seq`): data segments that a path delivered under some congestion control. They
+//! are a lower bound of the path's capacity.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use marline_time::{Duration, Rate};
 use super::{TraceError, millis, number, rows, text};
 use crate::Steps;
 
-/// One segment that arrived.
+/// A segment that arrived.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When, in the time of the whole capture (paths captured together share it).
+    /// Arrival time within the capture (paths captured together share it).
     pub at: Duration,
     /// Payload bytes.
     pub bytes: u32,
@@ -26,14 +26,14 @@ pub struct ArrivalTrace {
 }
 
 impl ArrivalTrace {
-    /// How far stamps may go back: captures of several cores interleave by fractions of a
-    /// millisecond. Such arrivals are put in order.
+    /// Largest decrease of timestamps, because captures of several cores interleave by fractions of a millisecond. Such
+    /// arrivals are sorted.
     const DISORDER: Duration = Duration::from_millis(5);
 
     /// Parses a file's contents, gzip or plain.
     ///
     /// # Errors
-    /// Wrong header or fields, times that go back by more than 5 ms, no arrival.
+    /// If header or fields are wrong, times decrease by more than 5 ms, or there is no arrival.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         let text = text(file, bytes)?;
         let mut arrivals: Vec<Arrival> = Vec::new();
@@ -69,11 +69,11 @@ impl ArrivalTrace {
         holes.max().unwrap_or_default()
     }
 
-    /// The achieved rate in windows of `window`, as rate steps that repeat: a link at least as good
-    /// as the recorded one was. `packet_overhead` bytes of headers are added to each segment.
+    /// The achieved rate in windows of `window`, as repeating rate steps: a link at least as good as the recorded one.
+    /// `packet_overhead` bytes of headers are added to each segment.
     ///
     /// # Errors
-    /// Words, if `window` is shorter than 1 ms.
+    /// If `window` is shorter than 1 ms.
     pub fn rate_steps(
         &self,
         window: Duration,

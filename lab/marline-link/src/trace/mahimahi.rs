@@ -1,5 +1,4 @@
-//! Mahimahi packet-delivery traces: one timestamp in milliseconds per line, at each of which 1504
-//! bytes may leave.
+//! Mahimahi packet-delivery traces: one timestamp in milliseconds per line, at which 1504 bytes may leave.
 
 use marline_time::{Duration, Rate};
 
@@ -18,7 +17,7 @@ impl Opportunities {
     /// Parses a file's contents, gzip or plain.
     ///
     /// # Errors
-    /// Empty file, a line that is no number, times that go back, no time after 0.
+    /// If the file is empty, a line is not a number, times decrease, or no time is after 0.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         let text = text(file, bytes)?;
         let mut times_ms: Vec<u32> = Vec::with_capacity(text.len() / 6);
@@ -40,7 +39,7 @@ impl Opportunities {
         }
     }
 
-    /// Time of opportunity number `number` (from 0, through all repetitions), ms of trace time.
+    /// Time of opportunity `number` (from 0, through all repetitions), in ms of trace time.
     #[must_use]
     pub fn time_ms(&self, number: u64) -> u64 {
         let count = self.times_ms.len() as u64;
@@ -51,21 +50,20 @@ impl Opportunities {
     #[must_use]
     pub fn first_at(&self, time_ms: u64) -> u64 {
         let (period, count) = (self.period_ms(), self.times_ms.len() as u64);
-        // A time that is a multiple of the period is also the end of the repetition before, and
-        // opportunities there come first.
+        // A multiple of the period is also the end of the previous repetition, whose opportunities come first.
         let cycle = time_ms.saturating_sub(1) / period;
         let within = time_ms - cycle * period;
         let index = self.times_ms.partition_point(|t| u64::from(*t) < within) as u64;
         cycle * count + index
     }
 
-    /// How long until it repeats.
+    /// Period after which the trace repeats.
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms())
     }
 
-    /// How many opportunities one repetition has.
+    /// Number of opportunities in one repetition.
     #[must_use]
     pub fn len(&self) -> usize {
         self.times_ms.len()

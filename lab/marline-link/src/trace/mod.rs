@@ -1,4 +1,4 @@
-//! Trace parsers: from the bytes of recorded files to values. Reading files is left to the caller.
+//! Trace parsers: from the bytes of recorded files to values. The caller reads the files.
 
 mod arrivals;
 mod mahimahi;
@@ -14,17 +14,17 @@ pub use arrivals::{Arrival, ArrivalTrace};
 pub use mahimahi::{OPPORTUNITY_BYTES, Opportunities};
 pub use ping::{PingTrace, Probe};
 
-/// Largest file after decompression.
+/// Maximum size of a file after decompression.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// A trace that cannot be used: which file, which line (from 1; 0 for the file as a whole), why.
+/// Error of an unusable trace: file, line (from 1; 0 for the file as a whole) and cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The file's name, as the caller gave it.
+    /// File name, as given by the caller.
     pub file: String,
-    /// The line, from 1; 0 if it is no single line's fault.
+    /// Line number from 1; 0 if the error does not concern a single line.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub why: String,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for TraceError {
 
 impl core::error::Error for TraceError {}
 
-/// The text of a trace file; gzip is recognised by its first two bytes.
+/// The text of a trace file. Gzip is recognized by its first two bytes.
 fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, str>, TraceError> {
     if bytes.is_empty() {
         return Err(TraceError::of_file(file, "the file is empty"));
@@ -77,7 +77,7 @@ fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, str>, TraceError> {
     })
 }
 
-/// Checks a CSV's first line and splits the rest into numbered rows of exactly as many fields.
+/// Checks the first line of a CSV and splits the others into numbered rows with exactly this many fields.
 fn rows<'a, const N: usize>(
     file: &'a str,
     text: &'a str,

@@ -1,5 +1,5 @@
-//! Ping traces: round-trip times and losses of a path over time, as probes measured them
-//! (`carrier,seq,t_send_ms,rtt_ms`; an empty RTT is a lost probe).
+//! Ping traces: round-trip times and losses of a path over time, as measured by probes (`carrier,seq,t_send_ms,rtt_ms`;
+//! an empty RTT is a lost probe).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{TraceError, millis, number, rows, text};
 /// One probe.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// When it was sent, from the trace's start.
+    /// Send time since the trace's start.
     pub at: Duration,
     /// Its round-trip time; `None` if it was lost.
     pub rtt: Option<Duration>,
@@ -24,17 +24,17 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingTrace {
     probes: Vec<Probe>,
-    /// RTT in force at each probe: its own, or that of the last answered one.
+    /// RTT that applies at each probe: its own, or that of the last answered one.
     held: Vec<Duration>,
     period: Duration,
 }
 
 impl PingTrace {
-    /// Parses a file's contents (gzip or plain) and takes out one carrier's probes.
+    /// Parses a file's contents (gzip or plain) and extracts one carrier's probes.
     ///
     /// # Errors
-    /// Wrong header or fields, times that go back, an unknown carrier (the error lists those there
-    /// are), no answered probe.
+    /// If header or fields are wrong, times decrease, the carrier is unknown (the error lists the known ones), or no
+    /// probe was answered.
     pub fn parse(file: &str, bytes: &[u8], carrier: &str) -> Result<Self, TraceError> {
         let mut all = Self::parse_all(file, bytes)?;
         if let Some(trace) = all.remove(carrier) {
@@ -48,7 +48,7 @@ impl PingTrace {
     /// Parses all carriers of a file.
     ///
     /// # Errors
-    /// As [`PingTrace::parse`].
+    /// See [`PingTrace::parse`].
     pub fn parse_all(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, Self>, TraceError> {
         let text = text(file, bytes)?;
         let mut probes: BTreeMap<String, Vec<Probe>> = BTreeMap::new();
@@ -85,7 +85,7 @@ impl PingTrace {
     /// A trace of these probes.
     ///
     /// # Errors
-    /// Words: fewer than two probes, times that do not ascend, no answered probe.
+    /// If there are fewer than two probes, times do not ascend, or no probe was answered.
     pub fn from_probes(probes: Vec<Probe>) -> Result<Self, &'static str> {
         if probes.len() < 2 {
             return Err("at least two probes are needed");
@@ -106,7 +106,7 @@ impl PingTrace {
         Ok(PingTrace { probes, held, period })
     }
 
-    /// Round-trip time in force at this trace time.
+    /// Round-trip time that applies at this trace time.
     #[must_use]
     pub fn rtt_at(&self, at: Duration) -> Duration {
         self.held[self.index(at)]
@@ -124,7 +124,7 @@ impl PingTrace {
         &self.probes
     }
 
-    /// How long until it repeats.
+    /// Period after which the trace repeats.
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period

@@ -1,34 +1,31 @@
-//! WiFi mobility model: eighty seconds of a phone on WiFi whose owner either walks out of the
-//! access point's range, perhaps to come back, or stays.
+//! WiFi mobility model: eighty seconds of a phone on WiFi whose owner either leaves the access point's range, and may
+//! return, or stays.
 //!
-//! *Problem.* A link that is cut at one moment is the easy case. Leaving WiFi range is gradual: the
-//! rate falls step by step, frames are retransmitted (which delays those behind them and reduces
-//! the rate), some are lost after all retransmissions, the station leaves the channel to scan for
-//! another access point, and only then there is silence, without notification for seconds. Waiting
-//! for a clear signal takes too long; leaving at the first loss wakes the cellular radio
-//! unnecessarily.
+//! *Problem.* A link that is cut at one moment is the easy case. Leaving WiFi range is gradual. The rate falls step by
+//! step; frames are retransmitted, which delays those behind them and reduces the rate; some are lost after all
+//! retransmissions; the station leaves the channel to scan for another access point. Only then is there silence, for
+//! seconds and without notification. Waiting for a clear signal takes too long. Leaving at the first loss wakes the
+//! cellular radio unnecessarily.
 //!
 //! From distance to packets, every 100 ms:
 //!
-//! 1. The owner sets out within 5 s from 4 to 14 m, at 1.0 to 1.6 m/s, to 60 to 95 m; in two of five
-//!    walks only to 50 to 65 m, and turns round there after up to 8 s. Somewhere between 20 and 40 m is
-//!    the door: the wall takes 8 dB.
+//! 1. The owner starts within 5 s at a distance of 4 to 14 m and walks at 1.0 to 1.6 m/s to 60 to 95 m; in two of five
+//!    walks only to 50 to 65 m, and turns around there after up to 8 s. The door is between 20 and 40 m, and its wall
+//!    costs 8 dB.
 //! 2. Signal over noise is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which
 //!    sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and
 //!    never in a place where WiFi is bad). Fading: 1.5 dB, each sample and direction by itself.
-//! 3. Rate control follows half a second late, 3 dB below what the signal would bear, down to the
-//!    lowest step of the table of one 802.11n stream (needs 5 dB, each further step some 3 more).
-//! 4. A frame fails with a probability that is 10 % where the step's need is just met, 50 % 1.8 dB
-//!    below and 90 % 3.7 dB below. It is tried four times at its step and three times two steps lower,
-//!    if there are any: the failed share is gone from the rate, what fails seven times is lost. One
-//!    packet of a thousand is lost anyway.
-//! 5. Below 9 dB the station looks for others: every 5 s in the mean it is away for 200 to 500 ms, and
-//!    packets wait.
-//! 6. After 4 s below 1 dB it gives the access point up: the interface loses its address. Above 8 dB it
-//!    comes back after another 1.5 to 4 s.
+//! 3. Rate control lags by half a second and stays 3 dB below what the signal would allow, down to the lowest step of
+//!    the table of one 802.11n stream (which needs 5 dB, each further step about 3 more).
+//! 4. A frame fails with a probability of 10 % where the step's requirement is just met, 50 % at 1.8 dB below and 90 %
+//!    at 3.7 dB below. It is tried four times at its step and three times two steps lower, if there are any. The failed
+//!    share reduces the rate, and a frame that fails seven times is lost. One packet in a thousand is lost in any case.
+//! 5. Below 9 dB, the station scans for others: every 5 s on average it is absent for 200 to 500 ms, and packets wait.
+//! 6. After 4 s below 1 dB, it disassociates: the interface loses its address. Above 8 dB, it returns after another 1.5
+//!    to 4 s.
 //!
-//! What is fitted to what: see `papers/walks.toml`; the rest is the standard's tables and textbooks'
-//! orders of magnitude. Left out: other stations on the channel, roaming to another access point.
+//! See `papers/walks.toml` for what is fitted to which data. The rest is from the standard's tables and textbook orders
+//! of magnitude. Not modeled: other stations on the channel, and roaming to another access point.
 
 use std::sync::Arc;
 
@@ -40,10 +37,10 @@ use crate::{Direction, Steps};
 
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLE_S: f64 = 0.1;
-/// Ninety seconds: a run's eighty and what it waits at its end. Then the last sample holds.
+/// Ninety seconds: the eighty of a run and the wait at its end. After that, the last sample applies.
 const SAMPLES: u32 = 900;
 
-/// Signal over noise that a step of the rate table needs, dB, and its share of the peak, per mille.
+/// Signal-to-noise ratio in dB that a step of the rate table needs, and its share of the peak rate in per mille.
 const RATE_STEPS: [(f64, u64); 8] = [
     (26.0, 1_000),
     (24.0, 900),
@@ -64,17 +61,17 @@ const SHADOW_WAY_M: f64 = 5.0;
 const STILL_SHADOW_DB: f64 = 1.5;
 const STILL_SHADOW_S: f64 = 20.0;
 const FADING_DB: f64 = 1.5;
-/// Of the present signal in each sample's view of rate control: half a second of memory.
+/// Weight of the current signal in rate control's average, for a memory of half a second.
 const CONTROL_SHARE: f64 = 0.2;
 const CONTROL_MARGIN_DB: f64 = 3.0;
 /// Ends and steepness of the frame error curve: `1 / (1 + exp(slope * (margin + offset)))`.
 const ERROR_OFFSET_DB: f64 = 1.83;
 const ERROR_SLOPE: f64 = 1.2;
-/// What two steps lower need less, dB.
+/// How much less two lower steps need, in dB.
 const FALLBACK_DB: f64 = 6.0;
 const WALL_DB: f64 = 8.0;
 const LEAST_LOSS: f64 = 0.001;
-/// A link that repeats nearly everything still passes so much, per mille of its step.
+/// Minimum share of its step's rate in per mille that a link with many retransmissions still passes.
 const LEAST_SHARE: u64 = 20;
 const LOOKS_BELOW_DB: f64 = 9.0;
 const LOOKS_EVERY_S: f64 = 5.0;
@@ -91,7 +88,7 @@ pub struct PhoneMobility {
     pub leaves: bool,
 }
 
-/// One course of the WiFi mobility model.
+/// One run of the WiFi mobility model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhoneMobilityProfile {
     /// Rate from the phone.
@@ -102,9 +99,9 @@ pub struct PhoneMobilityProfile {
     pub up_loss: Arc<Steps<f64>>,
     /// Loss to the phone.
     pub down_loss: Arc<Steps<f64>>,
-    /// Signal over noise at the phone, dB, as its interface would tell it.
+    /// Signal-to-noise ratio at the phone in dB, as reported by its interface.
     pub signal_db: Arc<Steps<f64>>,
-    /// When the interface had no address, since the start; without an end it did not come back.
+    /// When the interface had no address, since the start. Without an end, it did not return.
     pub away: Vec<(Duration, Option<Duration>)>,
 }
 
@@ -119,10 +116,10 @@ impl PhoneMobilityProfile {
     }
 }
 
-/// Where the owner is.
+/// Position of the owner.
 struct Owner {
     distance_m: f64,
-    /// Still to come: how long it stays here, and where it goes then.
+    /// Remaining plan: how long the owner stays here, and where to go next.
     stays: f64,
     legs: Vec<(f64, f64)>,
     step_m: f64,
@@ -138,7 +135,7 @@ impl Owner {
         let door_m = between(&mut rng, 20.0, 40.0);
         let (far, turns_at) = (between(&mut rng, 60.0, 95.0), between(&mut rng, 50.0, 65.0));
         let (returns, pause) = (rng.chance(0.4), between(&mut rng, 0.0, 8.0));
-        // The last leg is the first to be gone.
+        // The last leg is the first one walked.
         let mut legs = vec![(far, f64::INFINITY)];
         if returns {
             legs = vec![(distance_m, f64::INFINITY), (turns_at, pause)];
@@ -149,13 +146,13 @@ impl Owner {
         Owner { distance_m, stays, legs, step_m, door_m }
     }
 
-    /// Signal over noise here without shadows, dB.
+    /// Signal-to-noise ratio here without shadowing, in dB.
     fn signal_db(&self) -> f64 {
         let wall = if self.distance_m > self.door_m { WALL_DB } else { 0.0 };
         EDGE_DB + LOSS_PER_DECADE_DB * log10(EDGE_M / self.distance_m) - wall
     }
 
-    /// One sample on; how far it went.
+    /// Advances by one sample. Returns the distance moved.
     fn step(&mut self) -> f64 {
         if self.stays > 0.0 {
             self.stays -= SAMPLE_S;
@@ -173,10 +170,10 @@ impl Owner {
     }
 }
 
-/// Whether the station belongs to its access point.
+/// Association of the station with its access point.
 struct Association {
     bad_samples: u32,
-    /// Samples until it is back, once it has been heard again.
+    /// Samples until it is associated again, once it has heard the access point again.
     back_in: Option<u64>,
     away: Vec<(Duration, Option<Duration>)>,
     rng: PcgRng,
@@ -207,13 +204,13 @@ impl Association {
     }
 }
 
-/// The number of the step that rate control chooses.
+/// The step that rate control selects.
 fn step_for(signal_db: f64) -> usize {
     let fits = |step: &(f64, u64)| step.0 + CONTROL_MARGIN_DB <= signal_db;
     RATE_STEPS.iter().position(fits).unwrap_or(RATE_STEPS.len() - 1)
 }
 
-/// Which share of its step's rate passes, per mille, and which share of the packets is lost.
+/// Share of the step's rate that passes, in per mille, and share of packets lost.
 fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
     let margin_db = signal_db - RATE_STEPS[step].0;
     let error = frame_error(margin_db);
@@ -227,8 +224,8 @@ fn frame_error(margin_db: f64) -> f64 {
     1.0 / (1.0 + exp(ERROR_SLOPE * (margin_db + ERROR_OFFSET_DB)))
 }
 
-/// The exponential function by the basic operations alone, which every machine rounds alike: those
-/// of mathematical libraries may differ in the last bit, and a walk must not.
+/// The exponential function from basic operations only, which every machine rounds in the same way. Math libraries may
+/// differ in the last bit, and a walk must not.
 fn exp(x: f64) -> f64 {
     let halved = x.clamp(-60.0, 60.0) / 1_024.0;
     let mut power =
@@ -239,20 +236,20 @@ fn exp(x: f64) -> f64 {
     power
 }
 
-/// The decimal logarithm of a number between 1/16 and 16, likewise.
+/// The decimal logarithm of a number between 1/16 and 16, by the same means.
 fn log10(x: f64) -> f64 {
     let mut root = x;
     for _ in 0..12 {
         root = root.sqrt();
     }
-    // ln(r) = 2 atanh((r - 1) / (r + 1)), of a number next to 1.
+    // ln(r) = 2 atanh((r - 1) / (r + 1)), for a number close to 1.
     let ratio = (root - 1.0) / (root + 1.0);
     let natural = 4_096.0 * 2.0 * ratio * (1.0 + ratio * ratio / 3.0);
     natural / core::f64::consts::LN_10
 }
 
 impl PhoneMobility {
-    /// Draws the course of this seed.
+    /// Draws the run for this seed.
     #[must_use]
     pub fn draw(&self, seeds: &SeedTree) -> PhoneMobilityProfile {
         let mut owner = Owner::new(self.leaves, seeds.stream("outing/way"));

@@ -1,16 +1,15 @@
 //! Walk out of WiFi range and back, as rate and loss over time.
 //!
-//! A walker stays near the access point for a while, walks away at a steady pace until out of
-//! range, stays there, and walks back; repeatedly, with new random numbers, for ten minutes. The
-//! radio is a log-distance path loss with exponent 3: each 3 dB less of signal is a factor 1.26 in
-//! distance and about one step down the rates of one 802.11n stream (65, 58.5, 52, 39, 26, 19.5,
-//! 13, 6.5 Mbit/s), so the steps lie at 10, 12.6, 15.8, 20, 25, 32, 40 and 50 m. Shadowing by walls
-//! and bodies is a factor on the distance, 1 + N(0, 0.2), correlated over about 4 s (5 m of way).
-//! In the lowest step 5 % of the packets are lost after all repetitions of the link layer, before
-//! 0.1 %; out of range all are, without notification: stations keep a dead association for seconds.
+//! A walker stays near the access point for a while, walks away at a steady pace until out of range, stays there, and
+//! walks back; repeatedly, with new random numbers, for ten minutes. The radio has a log-distance path loss with
+//! exponent 3: each 3 dB less of signal is a factor of 1.26 in distance and about one step down the rates of one
+//! 802.11n stream (65, 58.5, 52, 39, 26, 19.5, 13, 6.5 Mbit/s), so the steps are at 10, 12.6, 15.8, 20, 25, 32, 40 and
+//! 50 m. Shadowing by walls and bodies is a factor on the distance, 1 + N(0, 0.2), correlated over about 4 s (5 m of
+//! walking). In the lowest step, 5 % of the packets are lost after all link-layer retransmissions, in higher ones 0.1
+//! %. Out of range all are lost, without notification: stations keep a dead association for seconds.
 //!
-//! Chosen for plausibility from the standard's rate table and textbook path loss, not fitted to a
-//! measurement. Not modelled: contention by other stations, roaming, and errors of rate control.
+//! Chosen for plausibility from the standard's rate table and textbook path loss, not fitted to a measurement. Not
+//! modeled: contention by other stations, roaming, and errors of rate control.
 
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ const RATE_STEPS: [(f64, u64); 8] = [
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLES: u32 = 6_000;
 const SHADOW_DEVIATION: f64 = 0.2;
-/// Correlation of the shadowing from one sample to the next, and what keeps its variance at 1.
+/// Correlation of the shadowing between samples, and the factor that keeps its variance at 1.
 const SHADOW_KEPT: f64 = 0.975;
 const SHADOW_NEW: f64 = 0.222_204_86;
 
@@ -54,7 +53,7 @@ pub struct WalkCycleProfile {
     pub loss: Arc<Steps<f64>>,
 }
 
-/// Where the walker is heading.
+/// State of the walker.
 struct Walker {
     distance_m: f64,
     target_m: f64,
@@ -71,7 +70,7 @@ impl Walker {
         Walker { distance_m: Self::NEAR_M, target_m: Self::NEAR_M, step_m: 0.0, stays, rng }
     }
 
-    /// One sample on; returns the distance.
+    /// Advances by one sample. Returns the distance.
     fn step(&mut self) -> f64 {
         if self.stays > 0 {
             self.stays -= 1;
@@ -97,7 +96,7 @@ impl Walker {
 }
 
 impl WalkCycle {
-    /// Draws the walks of this seed.
+    /// Draws the walks for this seed.
     #[must_use]
     pub fn draw(&self, seeds: &SeedTree) -> WalkCycleProfile {
         let mut walker = Walker::new(seeds.stream("walkout/way"));

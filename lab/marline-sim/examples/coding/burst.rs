@@ -119,7 +119,7 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// A burst of so many packets; the first path dies at `death`, until the next burst.
+    /// A burst of this many packets. The first path dies at `death`, until the next burst.
     pub(crate) fn new(packets: usize, way: Way, start: Instant, death: Option<Instant>) -> Self {
         let repairs = match way {
             Way::Xor(extra) | Way::Ideal(extra) => extra,
@@ -271,7 +271,7 @@ impl Burst {
         answered.sort_unstable();
         let mut wake = |at: Instant| timer = Some(timer.map_or(at, |t: Instant| t.min(at)));
         for number in 0..self.outstanding.len() {
-            // The peer tells what it knows: what it decoded is not repeated.
+            // The peer reports what it knows, so decoded data is not repeated.
             let Outstanding { sent_at: Some(sent_at), acked, copied } = self.outstanding[number]
             else {
                 continue;

@@ -63,7 +63,7 @@ impl Outcome {
     }
 }
 
-/// Quantile 97.5 % of Student's distribution for so many samples.
+/// The 97.5 % quantile of Student's distribution for this many samples.
 fn student(samples: usize) -> f64 {
     const BY_FREEDOM: [f64; 10] =
         [f64::INFINITY, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
@@ -158,7 +158,7 @@ fn bad(delays: &Delays, deadline_ms: u64) -> f64 {
     bad as f64 / delays.len() as f64 * 100.0
 }
 
-/// Runs a scene over so many seeds and judges it by each deadline; the gap is the longest.
+/// Runs a scene over this many seeds and judges it by each deadline; the gap is the longest one.
 pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64]) -> Vec<Outcome> {
     let both: Vec<_> = (0..seeds).map(|seed| through_lane(scene, policy, &[0, 1], seed)).collect();
     let prices: Vec<f64> = both.iter().map(|run| run.1).collect();

@@ -1,4 +1,4 @@
-//! Bulk transfer application: as many bytes as the connection takes, in either direction or both.
+//! Bulk transfer application: as many bytes as the connection accepts, in one or both directions.
 
 use marline_time::Instant;
 
@@ -8,11 +8,11 @@ use super::{App, Report, Socket};
 /// Amount sent by one side.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Nothing: it shuts its write side down at once.
+    /// Nothing: shuts down its write side at once.
     Nothing,
     /// This many bytes, then it shuts down.
     Bytes(u64),
-    /// All that fits until then, then it shuts down.
+    /// Everything that fits until this time, then shuts down.
     Until(Instant),
     /// As much as fits, without end.
     Endless,

@@ -1,6 +1,5 @@
-//! Dialogue application: requests at given times, each written in pieces, as a voice assistant
-//! sends what it hears. Requests are suspended while too many are unanswered: a request that is due
-//! then is left out, and counted.
+//! Dialogue application: requests at given times, each written in pieces, as a voice assistant sends what it hears.
+//! While too many requests are unanswered, due requests are skipped and counted.
 
 use std::collections::VecDeque;
 
@@ -9,35 +8,35 @@ use marline_time::Instant;
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// A request.
+/// A planned request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// When it is due.
     pub at: Instant,
-    /// Lengths of its writes; together as many bytes as every request has.
+    /// Lengths of its writes. Their sum must be the size of a request.
     pub pieces: Vec<u64>,
 }
 
-/// The asking end; a [`ResponseServer`](super::ResponseServer) answers.
+/// The requesting end; a [`ResponseServer`](super::ResponseServer) answers.
 #[derive(Debug)]
 pub struct Dialogue {
     requests: VecDeque<Request>,
     request_bytes: u64,
     answer_bytes: u64,
-    /// Limit on unanswered bytes, beyond which no request is made.
+    /// Limit on unanswered bytes above which no request is made.
     unanswered_bytes: u64,
-    /// Ends of the writes that were not taken whole.
+    /// Ends of writes that were not accepted completely.
     unwritten: VecDeque<u64>,
-    /// Bytes of all that was asked.
+    /// Bytes of all requests made.
     asked: u64,
     stream: Stream,
 }
 
 impl Dialogue {
-    /// Asks at the times of `requests`; `sizes` are those of a request and an answer (at least 1), seeds
-    /// are (write, read). In the report, `sent` holds when the writing of each request began,
-    /// `received` when the last byte of each answer had been read, and `skipped` how many requests were
-    /// left out. Never shuts down by itself.
+    /// Sends requests at the times in `requests`. `sizes` are those of a request and an answer (at least 1); seeds are
+    /// (write, read). In the report, `sent` contains the time at which writing of each request began, `received` the
+    /// time at which the last byte of each answer had been read, and `skipped` the number of skipped requests. Never
+    /// shuts down by itself.
     #[must_use]
     pub fn new(
         requests: Vec<Request>,
@@ -69,7 +68,7 @@ impl Dialogue {
         }
     }
 
-    /// Writes what is begun; whether all of it was taken.
+    /// Writes pending data. Returns whether all of it was accepted.
     fn write(&mut self, socket: &mut Socket<'_>) -> bool {
         while let Some(end) = self.unwritten.front() {
             if !self.stream.write_to(socket, *end) {

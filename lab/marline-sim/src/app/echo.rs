@@ -1,12 +1,12 @@
-//! Echo application: small messages at a steady pace, as from a person typing or a game, and the
-//! time until each has come back.
+//! Echo application: small messages at a steady pace, as from a person typing or a game. Measures the time until each
+//! one returns.
 
 use marline_time::{Duration, Instant};
 
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// Sends a message every interval, whether or not the ones before came back.
+/// Sends a message every interval, whether or not earlier ones have returned.
 #[derive(Debug)]
 pub struct Echo {
     message_bytes: u64,
@@ -18,9 +18,8 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// `messages` messages of `message_bytes` (at least 1), one every `interval`, the first on
-    /// connecting. A message's latency counts from the time it was due, so that a blocked
-    /// connection does not look better than it is.
+    /// Sends `messages` messages of `message_bytes` (at least 1), one every `interval`, the first on connecting. A
+    /// message's latency counts from the time it was due, so that a blocked connection does not look better than it is.
     #[must_use]
     pub fn new(message_bytes: u64, interval: Duration, messages: u64, seed: u64) -> Self {
         Echo {
@@ -75,7 +74,7 @@ pub struct EchoServer {
 }
 
 impl EchoServer {
-    /// Expects, and therefore writes, the bytes of `seed`.
+    /// Expects and writes the bytes of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         EchoServer { stream: Stream::new(seed, seed) }

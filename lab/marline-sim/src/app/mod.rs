@@ -1,9 +1,8 @@
 //! Applications: state machines over a connection's read and write.
 //!
-//! An application is woken whenever something may be possible for it (connected, readable,
-//! writable, closed, or its own timer) and then does all it can: it is woken again when a blocked
-//! operation becomes possible. All of them write the verifiable bytes of
-//! [`Content`](crate::Content) and verify what they read.
+//! An application is woken whenever it may be able to act (connected, readable, writable, closed, or its own timer). It
+//! then does everything it can, and is woken again when a blocked operation becomes possible. All applications write
+//! the verifiable bytes of [`Content`](crate::Content) and verify what they read.
 
 mod bulk;
 mod dialogue;
@@ -30,14 +29,14 @@ pub use units::{Pace, Units};
 
 /// An application on one connection.
 pub trait App: Debug {
-    /// Something may have become possible.
+    /// Acts after something may have become possible.
     fn wake(&mut self, socket: &mut Socket<'_>);
 
-    /// When it wants to be woken whatever happens.
+    /// When it must be woken even without an event.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// What it has seen so far.
+    /// Its observations so far.
     fn report(&self) -> &Report;
 }

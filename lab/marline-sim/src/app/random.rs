@@ -1,4 +1,4 @@
-//! Random application, which writes, reads, pauses and closes as its seed says.
+//! Random application: writes, reads, pauses and closes according to its seed.
 
 use marline_time::{Duration, Instant, PcgRng, Rng};
 
@@ -10,13 +10,13 @@ use super::{App, Report, Socket};
 pub struct RandomPlan {
     /// Bytes it writes before it shuts down.
     pub write_bytes: u64,
-    /// Most bytes of one write.
+    /// Maximum number of bytes per write.
     pub write_bytes_max: u64,
     /// Longest pause between two writes.
     pub write_pause_max: Duration,
     /// Maximum number of bytes it reads before a pause.
     pub read_bytes_max: u64,
-    /// Longest time it then does not read.
+    /// Longest pause in reading.
     pub read_pause_max: Duration,
 }
 
@@ -28,14 +28,13 @@ pub struct Random {
     stream: Stream,
     target: u64,
     write_at: Option<Instant>,
-    /// Bytes it reads before the next pause.
+    /// Bytes to read before the next pause.
     appetite: u64,
     read_at: Instant,
 }
 
 impl Random {
-    /// An application with this plan; `seeds` are (write, read) of the streams, `rng` drives its
-    /// decisions.
+    /// An application with these limits. `seeds` are (write, read) of the streams; `rng` drives its decisions.
     #[must_use]
     pub fn new(plan: RandomPlan, seeds: (u64, u64), mut rng: PcgRng) -> Self {
         let appetite = 1 + rng.below(plan.read_bytes_max);
@@ -52,7 +51,7 @@ impl Random {
 
     fn pause(&mut self, most: Duration) -> Duration {
         let most_us = most.as_micros() as u64;
-        // Half of the pauses are none at all, so that bursts happen too.
+        // Half of the pauses have no length, so that bursts occur, too.
         let none = most_us == 0 || self.rng.chance(0.5);
         if none { Duration::ZERO } else { Duration::from_micros(self.rng.below(most_us)) }
     }
@@ -60,7 +59,7 @@ impl Random {
     fn read(&mut self, socket: &mut Socket<'_>) {
         let now = socket.now();
         if self.stream.report.closed.is_some() {
-            // The last chance: what has arrived may be read until it lets go.
+            // Arrived data must be read now, before the connection is released.
             self.stream.read(socket, u64::MAX);
             return;
         }

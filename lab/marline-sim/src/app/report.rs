@@ -6,9 +6,9 @@ use marline_time::{Duration, Instant, Rate};
 /// A gap without arrivals.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hole {
-    /// From the arrival before.
+    /// Time of the arrival before.
     pub from: Instant,
-    /// To the arrival after.
+    /// Time until the arrival after.
     pub length: Duration,
 }
 
@@ -19,25 +19,25 @@ pub struct Report {
     pub written: u64,
     /// Bytes read.
     pub read: u64,
-    /// Offset of the first byte that was not the expected one.
+    /// Offset of the first wrong byte.
     pub wrong_at: Option<u64>,
     /// When it was first woken on an open connection.
     pub opened_at: Option<Instant>,
     /// First and latest arrival.
     pub arrived: Option<(Instant, Instant)>,
-    /// Arrivals over time: at this time, so many bytes in all. At most one entry a millisecond.
+    /// Arrivals over time: time and total bytes so far. At most one entry per millisecond.
     pub arrivals: Vec<(Instant, u64)>,
     /// The longest time between two arrivals.
     pub longest_hole: Hole,
-    /// The application currently pauses reading by itself.
+    /// Whether the application currently pauses reading by itself.
     pub pausing: bool,
     /// Latency of each message or response, in the order of arrival.
     pub latencies: Vec<Duration>,
     /// When each unit was written, for applications that write units.
     pub sent: Vec<Instant>,
-    /// When each of the peer's units had been read, likewise.
+    /// When each of the peer's units had been read, for the same applications.
     pub received: Vec<Instant>,
-    /// Units that were due and left out.
+    /// Number of due units that were skipped.
     pub skipped: u64,
     /// When the write side was shut down.
     pub shutdown_at: Option<Instant>,
@@ -48,7 +48,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Notes that `bytes` were read.
+    /// Records that `bytes` bytes were read.
     pub(crate) fn on_read(&mut self, now: Instant, bytes: u64) {
         self.read += bytes;
         let (first, before) = self.arrived.unwrap_or((now, now));
@@ -76,8 +76,8 @@ impl Report {
         Rate::over(self.read_by(to) - self.read_by(from), to.since(from))
     }
 
-    /// The longest time without arrivals that overlaps `from..to`; its end is the first arrival
-    /// after, or `to` if there was none.
+    /// The longest time without arrivals that overlaps `from..to`. Its end is the first arrival after it, or `to` if
+    /// there was none.
     #[must_use]
     pub fn hole_within(&self, from: Instant, to: Instant) -> Hole {
         let mut longest = Hole::default();

@@ -1,11 +1,11 @@
-//! Request-response application: one request after the other, with a think time between them.
+//! Request-response application: one request after another, with a think time between them.
 
 use marline_time::{Duration, Instant};
 
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// Asks, waits for the whole response, thinks, asks again.
+/// Sends a request, waits for the whole response, pauses, and repeats.
 #[derive(Debug)]
 pub struct RequestResponse {
     requests: u64,
@@ -19,8 +19,8 @@ pub struct RequestResponse {
 }
 
 impl RequestResponse {
-    /// `requests` requests of `request_bytes`, each answered by `response_bytes` (both at least 1),
-    /// with a pause of `think` after each response. Report's latencies are those of responses.
+    /// Sends `requests` requests of `request_bytes`, each answered by `response_bytes` (both at least 1), with a pause
+    /// of `think` after each response. The report's latencies are those of the responses.
     #[must_use]
     pub fn new(requests: u64, sizes: (u64, u64), think: Duration, seeds: (u64, u64)) -> Self {
         RequestResponse {

@@ -1,20 +1,20 @@
-//! Connection as its application sees it.
+//! A connection from its application's view.
 
 use marline_core::{CloseReason, ConnectionId, ConnectionInfo, Endpoint, ReadError, WriteError};
 use marline_time::Instant;
 
-/// Where a connection is in its life.
+/// State of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SocketStatus {
-    /// Its handshake runs.
+    /// The handshake is in progress.
     Connecting,
-    /// It may be read and written.
+    /// The connection can be read and written.
     Open,
-    /// It is over; what had arrived before may still be read.
+    /// The connection is over. Data that arrived before can still be read.
     Closed(CloseReason),
 }
 
-/// A connection for the moment of a wake-up.
+/// A connection during one wake-up.
 #[derive(Debug)]
 pub struct Socket<'a> {
     endpoint: &'a mut Endpoint,
@@ -33,13 +33,13 @@ impl<'a> Socket<'a> {
         Socket { endpoint, now, id, status }
     }
 
-    /// The time.
+    /// The current time.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Where the connection is in its life.
+    /// State of the connection.
     #[must_use]
     pub const fn status(&self) -> SocketStatus {
         self.status
@@ -48,7 +48,7 @@ impl<'a> Socket<'a> {
     /// See [`Endpoint::write`].
     ///
     /// # Errors
-    /// The endpoint's.
+    /// Those of the endpoint.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, WriteError> {
         self.endpoint.write(self.now, self.id, bytes)
     }
@@ -56,7 +56,7 @@ impl<'a> Socket<'a> {
     /// See [`Endpoint::write_static`].
     ///
     /// # Errors
-    /// The endpoint's.
+    /// Those of the endpoint.
     pub fn write_static(&mut self, bytes: &'static [u8]) -> Result<usize, WriteError> {
         self.endpoint.write_static(self.now, self.id, bytes)
     }
@@ -64,7 +64,7 @@ impl<'a> Socket<'a> {
     /// See [`Endpoint::read`].
     ///
     /// # Errors
-    /// The endpoint's.
+    /// Those of the endpoint.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
         self.endpoint.read(self.now, self.id, out)
     }

@@ -1,5 +1,4 @@
-//! Send and receive half common to all applications: writing verifiable bytes and verifying those
-//! read.
+//! Sending and receiving common to all applications: writes verifiable bytes and verifies those read.
 
 use marline_core::{ReadError, WriteError};
 use marline_time::Instant;
@@ -32,7 +31,7 @@ impl Stream {
         }
     }
 
-    /// Notes opening and closing; `false` while there is nothing to do yet or any more.
+    /// Records opening and closing. Returns `false` while there is nothing to do.
     pub(super) fn begin(&mut self, socket: &Socket<'_>) -> bool {
         match socket.status() {
             SocketStatus::Connecting => false,
@@ -47,7 +46,7 @@ impl Stream {
         }
     }
 
-    /// Reads at most `limit` bytes; returns how many there were.
+    /// Reads at most `limit` bytes. Returns their number.
     pub(super) fn read(&mut self, socket: &mut Socket<'_>, limit: u64) -> u64 {
         let mut total = 0;
         while total < limit && self.report.eof_at.is_none() {
@@ -68,11 +67,11 @@ impl Stream {
         total
     }
 
-    /// Writes until `target` bytes have been written in all; whether they have.
+    /// Writes until `target` bytes have been written in total. Returns whether they have.
     pub(super) fn write_to(&mut self, socket: &mut Socket<'_>, target: u64) -> bool {
         const PIECE: u64 = MAX_PIECE as u64;
         while self.report.written < target {
-            // Up to the next multiple: what the send buffer has a chunk for then lies in one piece.
+            // Up to the next multiple, so that each chunk of the send buffer is contiguous.
             let piece_left = PIECE - self.report.written % PIECE;
             let length = piece_left.min(target - self.report.written) as usize;
             let piece = self.content.piece(self.report.written, length);
@@ -87,7 +86,7 @@ impl Stream {
         true
     }
 
-    /// Shuts the write side down, once.
+    /// Shuts down the write side, once.
     pub(super) fn shutdown(&mut self, socket: &mut Socket<'_>) {
         if self.report.shutdown_at.is_none() {
             self.report.shutdown_at = Some(socket.now());
@@ -95,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// Lets go of the connection if both directions are finished or it is over.
+    /// Releases the connection if both directions are finished or it is over.
     pub(super) fn release_if_finished(&mut self, socket: &mut Socket<'_>) {
         let finished = self.report.eof_at.is_some() && self.report.shutdown_at.is_some();
         if !self.released && (finished || self.report.closed.is_some()) {
@@ -104,7 +103,7 @@ impl Stream {
         }
     }
 
-    /// `at`, unless the connection is over or let go of.
+    /// `at`, unless the connection is over or released.
     pub(super) fn timer(&self, at: Instant) -> Option<Instant> {
         let over = self.released || self.report.closed.is_some();
         (!over && self.report.opened_at.is_some()).then_some(at)

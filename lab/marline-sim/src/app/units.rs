@@ -1,5 +1,5 @@
-//! Unit application: messages of one size, written at scheduled times or as fast as they are
-//! accepted, with the times at which each was written and each of the peer's had been read.
+//! Unit application: writes messages of the same size at scheduled times or as fast as they are accepted, and records
+//! when each one was written and each of the peer's was read.
 
 use marline_time::Instant;
 
@@ -11,25 +11,25 @@ use super::{App, Report, Socket};
 pub enum Pace {
     /// Never: it only reads.
     Never,
-    /// Each at its time, or when the one before has been taken.
+    /// Each at its time, or when the previous one has been accepted.
     At {
-        /// Of a unit, at least 1.
+        /// Size of a unit, at least 1.
         bytes: u64,
         /// The times, in order.
         times: Vec<Instant>,
     },
-    /// The same with a size of its own (at least 1) for each.
+    /// Like `At`, with a separate size (at least 1) for each unit.
     Sized {
-        /// Times, in order, and bytes.
+        /// Times, in order, and sizes in bytes.
         units: Vec<(Instant, u64)>,
     },
-    /// One after the other as the connection takes them.
+    /// One after another, as the connection accepts them.
     Flood {
-        /// Of a unit, at least 1.
+        /// Size of a unit, at least 1.
         bytes: u64,
         /// When the first is written.
         from: Instant,
-        /// No more from then on.
+        /// When sending ends.
         until: Instant,
     },
 }
@@ -37,14 +37,14 @@ pub enum Pace {
 /// The peer's units.
 #[derive(Debug)]
 enum Reads {
-    /// All of this size.
+    /// All have this size.
     Even(u64),
-    /// Bytes of everything up to each, it included.
+    /// Total bytes up to and including each unit.
     Ends(Vec<u64>),
 }
 
 impl Reads {
-    /// How many are whole among so many bytes.
+    /// Number of complete units in this many bytes.
     fn complete(&self, bytes: u64) -> usize {
         match self {
             Reads::Even(each) => (bytes / each) as usize,
@@ -53,7 +53,7 @@ impl Reads {
     }
 }
 
-/// The running sum.
+/// Running sums of the sizes.
 fn ends(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
     let sum = |total: &mut u64, bytes| {
         *total += bytes;
@@ -62,23 +62,23 @@ fn ends(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
     sizes.scan(0, sum).collect()
 }
 
-/// Writes units at a pace and takes note of what comes. Never shuts down by itself.
+/// Writes units at a pace and records arriving ones. Never shuts down by itself.
 #[derive(Debug)]
 pub struct Units {
     pace: Pace,
     reads: Reads,
-    /// Bytes of everything up to each unit of [`Pace::Sized`], it included.
+    /// Total bytes up to and including each unit of [`Pace::Sized`].
     ends: Vec<u64>,
     begun: usize,
-    /// A unit was taken in part: the socket tells when there is room for more.
+    /// A unit was accepted in part. The socket wakes the application when there is more room.
     blocked: bool,
     stream: Stream,
 }
 
 impl Units {
-    /// Writes at this pace; the peer's units have `read_bytes` (at least 1); seeds are (write, read).
-    /// In the report, `sent` holds when the writing of each unit began ([`Pace::Flood`]: when it had
-    /// been taken), and `received` when the last byte of each of the peer's had been read.
+    /// Writes at this pace. The peer's units have `read_bytes` (at least 1); seeds are (write, read). In the report,
+    /// `sent` contains the time at which writing of each unit began ([`Pace::Flood`]: at which it had been accepted),
+    /// and `received` the time at which the last byte of each of the peer's units had been read.
     #[must_use]
     pub fn new(pace: Pace, read_bytes: u64, seeds: (u64, u64)) -> Self {
         let stream = Stream::new(seeds.0, seeds.1);
@@ -90,7 +90,7 @@ impl Units {
         Units { pace, reads, ends, begun: 0, blocked: false, stream }
     }
 
-    /// The peer's units have these sizes instead.
+    /// Sets individual sizes for the peer's units.
     #[must_use]
     pub fn reading(self, sizes: &[u64]) -> Self {
         Units { reads: Reads::Ends(ends(sizes.iter().copied())), ..self }
@@ -105,7 +105,7 @@ impl Units {
         }
     }
 
-    /// Writes the rest of what was begun; whether all of it was taken.
+    /// Writes the rest of a pending unit. Returns whether all of it was accepted.
     fn finish(&mut self, socket: &mut Socket<'_>) -> bool {
         let target = match &self.pace {
             Pace::Never => 0,

@@ -1,5 +1,5 @@
-//! Connections of a host with their applications, found by their ids and by when an application wants to be woken: a
-//! host may have thousands, and each packet concerns one.
+//! Connections of a host with their applications, indexed by id and by wake-up time: a host may have thousands, and
+//! each packet concerns only one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ pub(super) struct Conn {
     pub(super) id: ConnectionId,
     pub(super) app: Box<dyn App>,
     pub(super) status: SocketStatus,
-    /// What the timers have of it.
+    /// Current entry in the timers.
     armed: Option<Instant>,
 }
 
-/// All of a host, in the order of their making.
+/// All connections of a host, in the order of creation.
 #[derive(Default)]
 pub(super) struct Conns {
     all: Vec<Conn>,
@@ -51,7 +51,7 @@ impl Conns {
         }
     }
 
-    /// Lets the application of a connection act; what it has read so far.
+    /// Lets the application of a connection act. Returns the bytes it has read so far.
     pub(super) fn wake(
         &mut self,
         now: Instant,
@@ -66,7 +66,7 @@ impl Conns {
         Some(read)
     }
 
-    /// Applications change in [`wake`](Self::wake) alone, and with them when they want to be woken.
+    /// Updates the timer. Applications, and so their wake-up times, change only in [`wake`](Self::wake).
     fn arm(&mut self, place: usize) {
         let conn = &mut self.all[place];
         let wanted = conn.app.next_timeout();
@@ -82,7 +82,7 @@ impl Conns {
         conn.armed = wanted;
     }
 
-    /// The connections whose applications are due, in the order of their making.
+    /// The connections whose applications are due, in the order of creation.
     pub(super) fn due(&self, now: Instant) -> Vec<ConnectionId> {
         let due = self.timers.range(..=(now, usize::MAX));
         let mut places: Vec<usize> = due.map(|(_, place)| *place).collect();

@@ -1,4 +1,4 @@
-//! Host: the real endpoint behind the `Node` trait, and applications on its connections.
+//! Host: the real endpoint behind the `Node` trait, with applications on its connections.
 
 mod conns;
 
@@ -17,18 +17,18 @@ use crate::app::{App, Report, SocketStatus};
 use crate::{Digest, Node, Outbox, Packet};
 use conns::Conns;
 
-/// Makes the application of each accepted connection, given how many there were before.
+/// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
 
-/// Is shown what a host's endpoint tells.
+/// Receives the monitor events of a host's endpoint.
 pub type Watcher = Box<dyn FnMut(&MonitorEvent)>;
 
-/// What a host is made of.
+/// Configuration of a host.
 #[derive(Debug)]
 pub struct HostConfig {
     /// The endpoint.
     pub endpoint: EndpointConfig,
-    /// Its addresses with their flags; the world must know the same.
+    /// Addresses with their flags. The world must use the same addresses.
     pub addresses: Vec<LocalAddress>,
     /// Bytes of headers between IP and TCP (UDP carrier: 8 and its framing; native TCP: 0).
     pub carrier_overhead: u16,
@@ -55,9 +55,9 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
-    /// Monitor events kept.
+    /// Maximum number of monitor events kept.
     const MAX_MONITOR_EVENTS: usize = 100_000;
-    /// Rounds of events and wake-ups at one instant after which applications are at fault.
+    /// Maximum rounds of events and wake-ups at one instant. More means a faulty application.
     const MAX_ROUNDS: usize = 100_000;
 
     /// A host whose endpoint draws from `rng`.
@@ -77,7 +77,7 @@ impl Host {
         }
     }
 
-    /// Accepts connections with these applications.
+    /// Accepts connections with applications from `listen`.
     pub fn listen(&mut self, listen: Listen) {
         self.listen = Some(listen);
     }
@@ -85,7 +85,7 @@ impl Host {
     /// Opens a connection for `app`.
     ///
     /// # Errors
-    /// The endpoint's.
+    /// Those of the endpoint.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -101,23 +101,23 @@ impl Host {
         Ok(id)
     }
 
-    /// The endpoint, to look at.
+    /// The endpoint, for reading.
     #[must_use]
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The endpoint, to command past the applications.
+    /// The endpoint, for commands that bypass the applications.
     pub const fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
     }
 
-    /// Connections that had an application, in the order of their making.
+    /// Connections that had an application, in the order of creation.
     pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, &SocketStatus)> {
         self.conns.iter().map(|conn| (conn.id, &conn.status))
     }
 
-    /// The report of the application of connection number `index`, in the order of their making.
+    /// The report of the application of connection number `index`, in the order of creation.
     #[must_use]
     pub fn report(&self, index: usize) -> Option<&Report> {
         self.conns.get(index).map(|conn| conn.app.report())
@@ -129,8 +129,8 @@ impl Host {
         &self.monitor
     }
 
-    /// Shows somebody all monitor events from now on, and beside them traffic and decisions, which are not kept. What
-    /// happens is the same with and without.
+    /// Passes all later monitor events to `watcher`, including traffic and decisions, which are not kept. The run is
+    /// the same with and without a watcher.
     pub fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
         self.endpoint.tell_traffic(TrafficOf::All);
@@ -141,7 +141,7 @@ impl Host {
         [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// The time of the process: it stands still while the world has stopped this host.
+    /// The time of the process, which does not advance while the world has stopped this host.
     fn look(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
         let now = clock.look(now, || self.due());
@@ -172,7 +172,7 @@ impl Host {
                 self.conns.push(id, app, SocketStatus::Open);
                 self.wake(now, id);
             }
-            // Simulated listeners take everybody.
+            // Simulated listeners accept every request.
             Event::Requested(path) => drop(self.endpoint.admit(now, &path)),
             Event::Connected { connection, .. } => {
                 self.conns.set_status(connection, SocketStatus::Open);
@@ -226,7 +226,7 @@ impl Node for Host {
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
         let now = self.look(now);
-        // Less than every path must take (RFC 791, RFC 8200) is not believed, as with real carriers.
+        // Sizes below what every path must support (RFC 791, RFC 8200) are ignored, as with real carriers.
         let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
         let header =
             Packet::ip_header_bytes(quoted.path.remote.ip()) + self.config.carrier_overhead;
@@ -235,7 +235,7 @@ impl Node for Host {
         let [_, _, _, _, a, b, c, d, ..] = quoted.segment[..] else { return };
         let seq = SeqNum(u32::from_be_bytes([a, b, c, d]));
         let path = FourTuple { local: quoted.path.remote, remote: quoted.path.local };
-        // One about a segment that is not on its way any more is not believed, and changes nothing.
+        // An error about a segment that is no longer in flight is ignored and changes nothing.
         let _ = self.endpoint.network_error(now, &path, seq, NetworkError::TooBig { max_segment });
         self.settle(now);
     }

@@ -1,4 +1,4 @@
-//! Applications of datagrams: what sends at a pace of its own, and notes what arrives.
+//! Datagram applications: send at their own pace and record arriving datagrams.
 
 use core::any::Any;
 use core::fmt::Debug;
@@ -8,51 +8,51 @@ use marline_time::{Duration, Instant, PcgRng, Rng};
 
 /// An application of one flow of datagrams.
 pub trait DatagramApp: Debug {
-    /// Its flow; that of its counterpart has the same number.
+    /// Flow id; the counterpart uses the same one.
     fn flow(&self) -> FlowId;
 
-    /// A datagram of its flow came in.
+    /// Processes a datagram of its flow.
     fn on_datagram(&mut self, now: Instant, payload: &[u8]);
 
-    /// Something may have changed, or its time has come: it may send.
+    /// Called when something may have changed or its time has come. May send.
     fn run(&mut self, now: Instant, lane: &mut Lane);
 
-    /// When it wants to run.
+    /// When it must run next.
     fn wakes_at(&self) -> Option<Instant>;
 
-    /// For callers that want its report.
+    /// For access to the concrete type and its report.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Plan of a call, or of a game: groups of datagrams of one size at a pace.
+/// Traffic pattern of a call or a game: groups of datagrams of one size at a pace.
 #[derive(Copy, Clone, Debug)]
 pub struct PulsePlan {
-    /// When it begins and ends.
+    /// Start of sending.
     pub from: Instant,
-    /// When it ends.
+    /// End of sending.
     pub until: Instant,
-    /// Time between two groups: drawn between these.
+    /// Smallest and largest time between two groups; drawn at random.
     pub gap: (Duration, Duration),
-    /// Datagrams of a group: drawn between these, ends included.
+    /// Smallest and largest number of datagrams in a group; drawn at random.
     pub group: (u32, u32),
-    /// Bytes of a datagram, 8 at least.
+    /// Size of a datagram in bytes, at least 8.
     pub bytes: usize,
 }
 
-/// What was sent and what came.
+/// Record of sent and received datagrams.
 #[derive(Clone, Debug, Default)]
 pub struct PulseReport {
-    /// When each datagram was handed to the lane.
+    /// When each datagram was given to the lane.
     pub sent: Vec<Instant>,
-    /// When each of the other end's arrived first, by number.
+    /// When each of the other end's datagrams first arrived, by number.
     pub arrived: Vec<Option<Instant>>,
-    /// Datagrams that were delivered a second time.
+    /// Number of datagrams delivered a second time.
     pub twice: u64,
-    /// Datagrams that nobody sent.
+    /// Number of datagrams that were never sent.
     pub wrong: u64,
 }
 
-/// Sends at a pace of its own, and notes what comes from the other end.
+/// Sends at its own pace and records datagrams from the other end.
 #[derive(Debug)]
 pub struct Pulse {
     flow: FlowId,
@@ -64,14 +64,14 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// One end; pace and groups are drawn from `rng`.
+    /// One end. Pace and groups are drawn from `rng`.
     #[must_use]
     pub fn new(flow: FlowId, plan: PulsePlan, rng: PcgRng) -> Self {
         let report = PulseReport::default();
         Pulse { flow, plan, rng, next_at: plan.from, report, payload: Vec::new() }
     }
 
-    /// What it saw.
+    /// Its record so far.
     #[must_use]
     pub const fn report(&self) -> &PulseReport {
         &self.report
@@ -83,7 +83,7 @@ impl Pulse {
         self.payload.extend_from_slice(&number.to_be_bytes());
         self.payload.resize(self.plan.bytes.max(8), filler(number));
         self.report.sent.push(now);
-        // One that is not taken is lost, as in any network.
+        // A rejected datagram is lost, as in any network.
         lane.send(now, self.flow, &self.payload).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Host with a lane behind the `Node` trait.
+//! A host with a lane, behind the `Node` trait.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -12,8 +12,8 @@ use crate::{Digest, Node, Outbox, Packet};
 /// Bytes of headers around a frame: IPv4 and UDP.
 const OVERHEAD: u16 = 28;
 
-/// A host whose datagrams go through a lane. Paths are told apart by the addresses at both ends, as a driver does once
-/// the session's subflows have proved them.
+/// A host whose datagrams use a lane. Paths are identified by the addresses at both ends, as in a driver once the
+/// session's subflows have authenticated them.
 #[derive(Debug)]
 pub struct LaneHost {
     lane: Lane,
@@ -37,7 +37,7 @@ impl LaneHost {
         LaneHost { lane, paths, apps: Vec::new(), frame, arrived, digest, clock }
     }
 
-    /// Adds an application. Datagrams of its flow are its own.
+    /// Adds an application, which receives all datagrams of its flow.
     pub fn add_app(&mut self, app: Box<dyn DatagramApp>) {
         self.apps.push(app);
     }
@@ -48,7 +48,7 @@ impl LaneHost {
         &self.lane
     }
 
-    /// The lane, to be told something.
+    /// The lane, for commands.
     pub const fn lane_mut(&mut self) -> &mut Lane {
         &mut self.lane
     }
@@ -82,7 +82,7 @@ impl LaneHost {
         now
     }
 
-    /// Hands over what came in, and lets applications send.
+    /// Delivers arrived datagrams and lets applications send.
     fn run_apps(&mut self, now: Instant) {
         while let Some(event) = self.lane.poll_event() {
             let Event::Datagram { flow, payload } = event else { continue };
@@ -135,7 +135,7 @@ impl Node for LaneHost {
             let Some((_, path)) = self.paths.iter().find(|(id, _)| *id == transmit.path) else {
                 continue;
             };
-            // Ports are not those of a TCP header.
+            // These ports do not belong to a TCP header.
             let template = Packet { flow: 1, ..Packet::new(*path, OVERHEAD) };
             outbox.push(&template, &self.frame);
         }

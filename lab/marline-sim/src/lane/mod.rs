@@ -1,8 +1,8 @@
-//! Lanes of datagrams in virtual time: two hosts with a lane each, links between them, and applications that send and
+//! Datagram lanes in virtual time: two hosts with one lane each, links between them, and applications that send and
 //! receive datagrams.
 //!
-//! The lane is the very one that a driver runs ([`marline_datagram::Lane`]), through its five calls and `send`. Its
-//! cipher is the stand-in of that crate.
+//! The lane is the same as in a driver ([`marline_datagram::Lane`]), used through its five calls and `send`. It uses
+//! that crate's test cipher.
 
 mod app;
 mod host;

@@ -1,9 +1,9 @@
-//! Opaque bulk flow with a congestion control of its own, as QUIC that downloads through a tunnel.
+//! Opaque bulk flow with its own congestion control, like a QUIC download through a tunnel.
 //!
-//! The lane around it sees datagrams of 1,200 bytes and of a few, and knows no more. Inside is a sender with a
-//! window, a pacer, and loss recovery by packet numbers and acknowledgements, as RFC 9002 describes: it is another
-//! lane, with one path, whose frames are the datagrams. What is lost is not sent again but counted: goodput is what
-//! arrives once, new data being worth as much as repeated data.
+//! The outer lane only sees datagrams, some of 1,200 bytes and some of a few bytes. Inside is a sender with a window, a
+//! pacer, and loss recovery by packet numbers and acknowledgements, as RFC 9002 describes: another lane with one path,
+//! whose frames are the datagrams. Lost data is not sent again but counted. Goodput is what arrives once, because new
+//! data counts as much as repeated data.
 
 use core::any::Any;
 
@@ -15,27 +15,27 @@ use super::app::DatagramApp;
 
 const PATH: PathId = PathId(0);
 const STREAM: FlowId = FlowId(0);
-/// Bytes of UDP payload of a full packet: the least that QUIC asks of a path.
+/// UDP payload of a full packet in bytes: the minimum that QUIC requires of a path.
 const PACKET_BYTES: u16 = 1_200;
-/// Payload of a full packet, and how much of it waits so that the window is always used.
+/// Payload of a full packet, and the amount queued so that the window is always used.
 const PAYLOAD_BYTES: usize = 1_150;
 const AHEAD: usize = 4 * PAYLOAD_BYTES;
 
-/// What one end saw.
+/// Observations of one end.
 #[derive(Clone, Debug, Default)]
 pub struct QuicReport {
     /// When payload arrived, and how many bytes.
     pub arrived: Vec<(Instant, u32)>,
-    /// Packets that the lane around did not take.
+    /// Number of packets that the outer lane rejected.
     pub refused: u64,
 }
 
-/// One end.
+/// One end of the flow.
 #[derive(Debug)]
 pub struct QuicLike {
     flow: FlowId,
     inner: Lane,
-    /// It sends from then until then.
+    /// Start and end of sending.
     sends: Option<(Instant, Instant)>,
     report: QuicReport,
     packet: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct QuicLike {
 }
 
 impl QuicLike {
-    /// Both ends of a flow; the first one sends. `config`: its policy is not asked.
+    /// Both ends of a flow; the first one sends. The policy in `config` is not used.
     #[must_use]
     pub fn pair(
         flow: FlowId,
@@ -63,7 +63,7 @@ impl QuicLike {
         [end((1, 2), there, Some((from, until))), end((2, 1), back, None)]
     }
 
-    /// What it saw.
+    /// Its observations so far.
     #[must_use]
     pub const fn report(&self) -> &QuicReport {
         &self.report

@@ -1,4 +1,4 @@
-//! Scene of lanes: a client with an address on each link, a server with one.
+//! Scene with lanes: a client with an address on each link, and a server with one address.
 
 use core::net::SocketAddr;
 
@@ -12,12 +12,12 @@ use super::app::DatagramApp;
 use super::host::LaneHost;
 use crate::{LinkId, NodeId, Paths, SERVER_PORT, World, digest};
 
-/// What the scene is made of.
+/// Configuration of the scene.
 #[derive(Clone, Debug)]
 pub struct LanePathsConfig {
-    /// A link for each address of the client, with its name, by which it draws its chances; up is from the client.
+    /// A link per address of the client, with its name, which selects its random streams. Up is from the client.
     pub links: Vec<(String, DuplexConfig)>,
-    /// Backup flag of each path; missing ones are not backup.
+    /// Backup flag of each path; missing ones are false.
     pub backup: Vec<bool>,
     /// Lane of the client.
     pub client: LaneConfig,
@@ -25,7 +25,7 @@ pub struct LanePathsConfig {
     pub server: LaneConfig,
 }
 
-/// Two hosts with a lane, and the links between them. Its end is told to [`digest::of_runs`].
+/// Two hosts with a lane each, and the links between them. Its end is reported to [`digest::of_runs`].
 #[derive(Debug)]
 pub struct LanePaths {
     /// The world.
@@ -47,7 +47,8 @@ impl Drop for LanePaths {
 }
 
 impl LanePaths {
-    /// Builds the scene. All randomness grows from `seeds`; a link draws as one of the same name does in other scenes.
+    /// Builds the scene. All randomness is derived from `seeds`. Links with the same name draw the same in other
+    /// scenes.
     #[must_use]
     pub fn new(config: &LanePathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);
@@ -95,20 +96,20 @@ impl LanePaths {
         self.world.node_mut(self.server).add_app(server);
     }
 
-    /// Takes both directions of a path down or up at a time to come; nobody is told.
+    /// Takes both directions of a path down or up at a later time, without notifying the hosts.
     pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
         let links = [self.up[path], self.down[path]];
         self.world
             .at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
     }
 
-    /// An application of the client, if it is of this kind.
+    /// An application of the client, if it has this type.
     #[must_use]
     pub fn client_app<T: 'static>(&self, index: usize) -> Option<&T> {
         self.world.node(self.client).app(index)?.as_any().downcast_ref()
     }
 
-    /// An application of the server, if it is of this kind.
+    /// An application of the server, if it has this type.
     #[must_use]
     pub fn server_app<T: 'static>(&self, index: usize) -> Option<&T> {
         self.world.node(self.server).app(index)?.as_any().downcast_ref()

@@ -1,5 +1,5 @@
-//! Conservation check: every segment that a link delivers was sent, at least as often, unless the
-//! link duplicated or damaged it.
+//! Conservation check: every segment that a link delivers was sent at least as often, unless the link duplicated or
+//! damaged it.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use marline_time::Instant;
 
 use crate::{Digest, LinkId, Observer, Packet, Sighting};
 
-/// Watches all links of a world. Keeps a number per segment: for runs of up to some million packets.
+/// Watches all links of a world. Stores a number per segment: for runs of up to a few million packets.
 #[derive(Debug, Default)]
 pub struct Conservation {
-    /// Sent less delivered, by link and content.
+    /// Sent minus delivered, by link and content.
     balance: BTreeMap<(LinkId, u64), i64>,
     unknown: u64,
 }
@@ -25,10 +25,10 @@ impl Conservation {
     /// Checks the balance, given the links' counts of damaged and duplicated packets.
     ///
     /// # Errors
-    /// Words for a failure message.
+    /// If the balance is wrong; the text is for a failure message.
     pub fn check(&self, corrupted: u64, duplicated: u64) -> Result<(), String> {
         let unknown = self.unknown;
-        // At the end: the same segment may be sent again after its duplicate came.
+        // Checked at the end, because the same segment may be sent again after its duplicate arrived.
         let extra: i64 = self.balance.values().map(|balance| (-balance).max(0)).sum();
         if unknown > corrupted {
             return Err(format!("{unknown} segments came that nobody sent ({corrupted} damaged)"));

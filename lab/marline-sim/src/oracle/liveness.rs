@@ -1,20 +1,20 @@
-//! Liveness check: while one side has written data that the other has not read and wants to read,
-//! bytes arrive again within a given time.
+//! Liveness check: while one side has written data that the other has not read but wants to read, more bytes arrive
+//! within a given time.
 
 use marline_time::{Duration, Instant};
 
 use crate::Report;
 
-/// One direction of a connection as it stands.
+/// Current state of one direction of a connection.
 #[derive(Copy, Clone, Debug)]
 pub struct StreamState {
     /// Bytes one side wrote.
     pub written: u64,
     /// Bytes the other read.
     pub read: u64,
-    /// The reader does not read at the moment by its own will.
+    /// The reader currently does not read by its own choice.
     pub pausing: bool,
-    /// The writer finished and the reader has not seen the end yet.
+    /// The writer finished, but the reader has not seen the end yet.
     pub end_outstanding: bool,
 }
 
@@ -31,21 +31,21 @@ impl StreamState {
     }
 }
 
-/// A time in which a stream stood still.
+/// A time during which a stream stalled.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stall {
-    /// Since then.
+    /// Start of the stall.
     pub from: Instant,
-    /// For so long, to the precision of the sampling.
+    /// Duration, to the precision of the sampling.
     pub length: Duration,
 }
 
-/// Watches one direction, shown to it at intervals.
+/// Watches one direction by samples.
 ///
-/// How long a stall may be follows from the fault in it: from the stall's begin to the last packet
-/// that the network dropped or damaged. A sender that backs off exponentially tries again within
-/// twice that time; `grace` is for the rest. A world that planned a longer fault than a stall shows
-/// (all packets of a path may have been lost before the stall began) says so as `planned`.
+/// The allowed length of a stall depends on the fault in it: the time from the start of the stall to the last packet
+/// that the network dropped or damaged. A sender with exponential backoff tries again within twice that time; `grace`
+/// covers the rest. If a world planned a longer fault than a stall shows (all packets of a path may have been lost
+/// before the stall began), it passes this as `planned`.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Liveness {
     planned: Duration,
@@ -63,7 +63,7 @@ impl Liveness {
         Liveness { planned, grace, ..Liveness::default() }
     }
 
-    /// The stream as it stands now, and when the network last did harm on the path that did best.
+    /// Samples the stream's current state, and the time of the last fault on the path that did best.
     pub fn sample(&mut self, now: Instant, state: StreamState, last_fault: Instant) {
         let outstanding = state.written > state.read || state.end_outstanding;
         if !outstanding || state.pausing || state.read != self.read {
@@ -88,7 +88,7 @@ impl Liveness {
         self.longest
     }
 
-    /// The longest stall that no fault excuses.
+    /// The longest stall that is not excused by a fault.
     #[must_use]
     pub const fn worst(&self) -> Option<Stall> {
         self.worst

@@ -1,11 +1,11 @@
-//! Stream check: what one side read is what the other wrote, in order, once.
+//! Stream check: one side read exactly what the other wrote, in order and once.
 
 use crate::Report;
 
-/// Checks one direction: no wrong byte, no invented byte.
+/// Checks one direction: no wrong and no additional bytes.
 ///
 /// # Errors
-/// Words for a failure message.
+/// If the check fails; the text is for a failure message.
 pub fn prefix(writer: &Report, reader: &Report) -> Result<(), String> {
     if let Some(at) = reader.wrong_at {
         return Err(format!("byte {at} is wrong ({} read)", reader.read));
@@ -19,7 +19,7 @@ pub fn prefix(writer: &Report, reader: &Report) -> Result<(), String> {
 /// Checks one direction of a run that should have completed.
 ///
 /// # Errors
-/// Words for a failure message.
+/// If the check fails; the text is for a failure message.
 pub fn complete(writer: &Report, reader: &Report) -> Result<(), String> {
     prefix(writer, reader)?;
     if reader.read != writer.written {

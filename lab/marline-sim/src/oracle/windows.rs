@@ -1,9 +1,9 @@
-//! Window check: the end of every mapping lies within the furthest edge that the receiver ever
-//! announced (DATA_ACK + window, RFC 8684 section 3.3.1).
+//! Window check: the end of every mapping is within the furthest edge that the receiver ever announced (DATA_ACK +
+//! window, RFC 8684 section 3.3.1).
 //!
-//! Numbers are compared modulo 2^32, which windows below 2^31 allow. Mappings are checked only
-//! after the first DATA_ACK of the other side, because the edge that a SYN/ACK announces is
-//! relative to a number that follows from keys. One connection per world.
+//! Numbers are compared modulo 2^32, which windows below 2^31 allow. Mappings are checked only after the other side's
+//! first DATA_ACK, because the edge announced by a SYN/ACK is relative to a number derived from keys. One connection
+//! per world.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Windows {
         Windows::default()
     }
 
-    /// Number of mappings checked so far: a check that saw none proves nothing.
+    /// Number of mappings checked so far. A check without any proves nothing.
     #[must_use]
     pub const fn mappings(&self) -> u64 {
         self.mappings
@@ -71,7 +71,7 @@ impl Windows {
                 WireDsn::Short(low) => low,
                 WireDsn::Long(all) => all as u32,
             };
-            // The DATA_FIN's octet needs no room in the buffer.
+            // The octet of a DATA_FIN needs no buffer space.
             let length = u32::from(mapping.length) - u32::from(dss.data_fin);
             self.judge(now, node, start.wrapping_add(length));
         }

@@ -4,20 +4,20 @@ use super::{LinkId, NodeId, World};
 use crate::node::{Node, Outbox};
 use crate::packet::{Packet, Sighting};
 
-/// Of each packet so much goes into the digest: the header and all its options.
+/// Number of bytes of each packet in the digest: the header and all its options.
 const DIGEST_BYTES: usize = 60;
-/// Packets that wait at most for a host that is stopped.
+/// Maximum number of packets that wait for a stopped host.
 const SOCKET_BUFFER: usize = 1_000;
 
 impl<N: Node> World<N> {
-    /// Hands a packet to its host, which answers.
+    /// Delivers a packet to its host, and sends what the host answers.
     pub(super) fn deliver(&mut self, link: LinkId, packet: Box<Packet>) {
         if let Some(NodeId(index)) = self.arrive(link, packet) {
             self.flush(index);
         }
     }
 
-    /// Hands a packet to its host, if that is there and runs.
+    /// Delivers a packet to its host, if the host has the address and is running.
     pub(super) fn arrive(&mut self, link: LinkId, mut packet: Box<Packet>) -> Option<NodeId> {
         packet.take_ports_from_segment();
         let owner = self.topology.owner(packet.path.remote.ip());
@@ -37,7 +37,7 @@ impl<N: Node> World<N> {
                 self.stats.delivered += 1;
                 self.digest.time(self.now);
                 self.digest.number(u64::from(link.0));
-                // Payloads are checked by who reads them, byte for byte.
+                // The applications that read payloads verify every byte.
                 self.digest.bytes(&packet.segment[..packet.segment.len().min(DIGEST_BYTES)]);
                 self.hand_over(node, link, &packet);
             }
@@ -49,7 +49,7 @@ impl<N: Node> World<N> {
         owner
     }
 
-    /// Gives a packet to a node. Observers see segments; a router's message is the node's alone.
+    /// Gives a packet to a node. Observers see segments; a router's message goes only to the node.
     fn hand_over(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
         let host = &mut self.nodes[node.0 as usize].inner;
         if let Some(mtu_bytes) = packet.too_big_mtu {
@@ -61,7 +61,7 @@ impl<N: Node> World<N> {
         host.handle_packet(self.now, packet);
     }
 
-    /// Takes what a node sends and puts it on links.
+    /// Takes the packets that a node sends and puts them on links.
     pub(super) fn flush(&mut self, index: u32) {
         if self.stopped.contains_key(&index) {
             return;
@@ -99,7 +99,7 @@ impl<N: Node> World<N> {
         self.send_answers(index);
     }
 
-    /// Puts what middleboxes and routers on a link answer onto the way back.
+    /// Sends answers of middleboxes and routers on a link back to the sender.
     pub(super) fn send_answers(&mut self, index: u32) {
         while let Some(answer) = self.links[index as usize].inner.take_answer() {
             let (from, to) = (answer.path.local.ip(), answer.path.remote.ip());

@@ -18,15 +18,15 @@ use crate::packet::{Observer, Packet, Pool};
 use crate::{Digest, Host};
 use topology::Topology;
 
-/// A host of a world.
+/// Identifies a host of a world.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
-/// One direction of a link of a world.
+/// Identifies one direction of a link of a world.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(pub u32);
 
-/// Whose turn it is.
+/// Target of an event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Node(u32),
@@ -34,7 +34,7 @@ enum Turn {
     Action(u32),
 }
 
-/// A thing with a next event, and the time of the earliest entry the queue has for it.
+/// An object with a next event, and the time of its earliest queue entry.
 #[derive(Debug)]
 struct Slot<T> {
     inner: T,
@@ -47,12 +47,12 @@ impl<T> Slot<T> {
     }
 }
 
-/// Counts of a world.
+/// Counters of a world.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorldStats {
-    /// Packets hosts sent.
+    /// Packets sent by hosts.
     pub sent: u64,
-    /// Packets handed to hosts.
+    /// Packets delivered to hosts.
     pub delivered: u64,
     /// Packets from an address that is gone, or between addresses without a link.
     pub unroutable: u64,
@@ -62,7 +62,7 @@ pub struct WorldStats {
     pub events: u64,
 }
 
-/// Packets that wait for a host to go on, and the links they came from.
+/// Packets waiting for a stopped host, with their links.
 type Arrived = Vec<(LinkId, Box<Packet>)>;
 
 type Action<N> = Box<dyn FnOnce(&mut World<N>)>;
@@ -80,11 +80,11 @@ pub struct World<N = Host> {
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
-    /// Hosts that are stopped, and what has arrived for them.
+    /// Stopped hosts, and the packets that have arrived for them.
     stopped: BTreeMap<u32, Arrived>,
     digest: Digest,
     stats: WorldStats,
-    /// Events at the present instant: a host that never comes to rest is a bug, not a hang.
+    /// Number of events at the current instant. A host that never comes to rest must fail, not hang.
     events_now: u64,
 }
 
@@ -100,10 +100,10 @@ impl<N> fmt::Debug for World<N> {
 }
 
 impl<N: Node> World<N> {
-    /// Most events at one instant.
+    /// Maximum number of events at one instant.
     const MAX_EVENTS_AT_ONCE: u64 = 1_000_000;
 
-    /// An empty world. Every random stream in it grows from `seeds`.
+    /// An empty world. All its random streams are derived from `seeds`.
     #[must_use]
     pub fn new(seeds: SeedTree) -> Self {
         World {
@@ -136,22 +136,22 @@ impl<N: Node> World<N> {
         id
     }
 
-    /// Adds one direction of a link; its random streams are named by its number.
+    /// Adds one direction of a link. Its number determines its random streams.
     pub fn add_link(&mut self, config: LinkConfig) -> LinkId {
         let seeds = self.seeds.branch(&format!("link/{}", self.links.len()));
         self.add_seeded_link(config, &seeds)
     }
 
-    /// The same with random streams of the caller's choice: those of a live link, or of a link that
-    /// another world has under another number.
+    /// Like [`add_link`](Self::add_link), with random streams from `seeds`: those of a live link, or of a link with
+    /// another number in another world.
     pub fn add_seeded_link(&mut self, config: LinkConfig, seeds: &SeedTree) -> LinkId {
         let id = LinkId(self.links.len() as u32);
         self.links.push(Slot::new(Link::new(config, seeds, self.now)));
         id
     }
 
-    /// Sends packets between these addresses over this link. Links may serve several routes; the
-    /// last word on a pair of addresses holds. There and back share a radio, if they go over one.
+    /// Sends packets between these addresses over this link. A link may serve several routes, and the last route for a
+    /// pair of addresses applies. Both directions share a radio, if they have one.
     pub fn route(&mut self, from: IpAddr, to: IpAddr, link: LinkId) {
         self.topology.set_route(from, to, link);
         if let Some(back) = self.topology.route(to, from) {
@@ -166,7 +166,7 @@ impl<N: Node> World<N> {
         }
     }
 
-    /// Adds both directions of a link between two addresses and returns them (there, back).
+    /// Adds both directions of a link between two addresses and returns them (forth, back).
     pub fn connect(
         &mut self,
         a: IpAddr,
@@ -180,12 +180,12 @@ impl<N: Node> World<N> {
         (there, back)
     }
 
-    /// Lets somebody watch every packet.
+    /// Adds an observer of every packet.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
         self.observers.push(observer);
     }
 
-    /// Does something at a time to come.
+    /// Runs an action at a later time.
     pub fn at(&mut self, when: Instant, action: impl FnOnce(&mut Self) + 'static) {
         let number = self.actions.len() as u32;
         self.actions.push(Some(Box::new(action)));
@@ -194,7 +194,7 @@ impl<N: Node> World<N> {
 
     // ---- running
 
-    /// Handles every event until `until`, then it is that time.
+    /// Handles every event until `until`, and advances the time to it.
     ///
     /// # Panics
     /// If a host never comes to rest at some instant.
@@ -202,8 +202,8 @@ impl<N: Node> World<N> {
         self.run_until_watched(until, |_, _| {});
     }
 
-    /// The same, watched: before each event, and at the end, `watch` sees the world and until when it
-    /// stays as it is. What happens is the same, bit for bit.
+    /// Like [`run_until`](Self::run_until). Before each event and at the end, `watch` gets the world and the time until
+    /// which it stays unchanged. The run is the same, bit for bit.
     ///
     /// # Panics
     /// If a host never comes to rest at some instant.
@@ -217,7 +217,7 @@ impl<N: Node> World<N> {
         self.now = self.now.max(until);
     }
 
-    /// Runs until nothing is left to happen, at most until `limit`; whether it came to that.
+    /// Runs until no events are left, at most until `limit`. Returns whether none are left.
     ///
     /// # Panics
     /// If a host never comes to rest at some instant.
@@ -229,8 +229,8 @@ impl<N: Node> World<N> {
         self.turns.next_time().is_none()
     }
 
-    /// Runs while `go_on` says so, asked before each event, at most until `limit`. Whether it was
-    /// `go_on` that ended the run.
+    /// Runs while `go_on` returns true, which is called before each event, at most until `limit`. Returns whether
+    /// `go_on` ended the run.
     ///
     /// # Panics
     /// If a host never comes to rest at some instant.
@@ -313,7 +313,7 @@ impl<N: Node> World<N> {
         }
     }
 
-    /// After something from outside: everybody may have something to send.
+    /// Checks all hosts after an external change, because any of them may have something to send.
     fn wake_all(&mut self) {
         for index in 0..self.nodes.len() as u32 {
             self.flush(index);
@@ -325,15 +325,15 @@ impl<N: Node> World<N> {
 
     // ---- changing
 
-    /// Gives an address to a host (`up`) or takes it away, and tells the host. Packets to an address
-    /// that is gone are lost, and so are packets from it.
+    /// Gives an address to a host (`up`) or removes it, and notifies the host. Packets from or to a removed address are
+    /// lost.
     pub fn set_address(&mut self, node: NodeId, address: IpAddr, up: bool) {
         self.topology.set_owner(address, up.then_some(node));
         let now = self.now;
         self.nodes[node.0 as usize].inner.set_address(now, address, up);
     }
 
-    /// Takes a link down or brings it up; no host is told.
+    /// Takes a link down or brings it up, without notifying any host.
     pub fn set_link_up(&mut self, link: LinkId, up: bool) {
         self.links[link.0 as usize].inner.set_up(self.now, up);
         self.schedule_link(link.0);
@@ -351,15 +351,15 @@ impl<N: Node> World<N> {
         self.schedule_link(link.0);
     }
 
-    /// Stops a host now and lets it go on after some time: meanwhile its timers do not go off and it sends nothing, and
-    /// packets wait for it, as many as a socket's buffer holds.
+    /// Stops a host now and resumes it after `time`. Until then, its timers do not fire and it sends nothing. As many
+    /// packets wait for it as a socket buffer holds.
     pub fn stop_node(&mut self, node: NodeId, time: Duration)
     where
         N: 'static,
     {
         self.stopped.entry(node.0).or_default();
         self.at(self.now + time, move |world| {
-            // It reads all that has arrived before it answers.
+            // The host reads everything that has arrived before it answers.
             for (link, packet) in world.stopped.remove(&node.0).unwrap_or_default() {
                 world.arrive(link, packet);
             }
@@ -368,7 +368,7 @@ impl<N: Node> World<N> {
 
     // ---- looking
 
-    /// The time.
+    /// The current time.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
@@ -386,8 +386,7 @@ impl<N: Node> World<N> {
         &self.nodes[id.0 as usize].inner
     }
 
-    /// A host, to command it. What it wants to send goes out with the next `run_*` call or at the
-    /// end of the running action.
+    /// A host, for commands. Its packets are sent with the next `run_*` call or at the end of the current action.
     pub fn node_mut(&mut self, id: NodeId) -> &mut N {
         &mut self.nodes[id.0 as usize].inner
     }
@@ -398,13 +397,13 @@ impl<N: Node> World<N> {
         &self.links[id.0 as usize].inner
     }
 
-    /// Counts.
+    /// Counters of the world.
     #[must_use]
     pub const fn stats(&self) -> &WorldStats {
         &self.stats
     }
 
-    /// A hash over every packet delivered, when and where, and over what applications saw.
+    /// A hash over every delivered packet with its time and place, and over the applications' observations.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut digest = self.digest;
@@ -420,15 +419,15 @@ impl<N: Node> World<N> {
         self.observers().next()
     }
 
-    /// Every observer of this type, in the order they came.
+    /// Every observer of this type, in the order in which they were added.
     pub fn observers<O: 'static>(&self) -> impl Iterator<Item = &O> {
         self.observers.iter().filter_map(|observer| observer.as_any().downcast_ref())
     }
 
-    /// The first complaint of an observer.
+    /// Returns the first error reported by an observer.
     ///
     /// # Errors
-    /// The observer's words.
+    /// The observer's error.
     pub fn verdict(&self) -> Result<(), String> {
         self.observers.iter().try_for_each(|observer| observer.verdict())
     }

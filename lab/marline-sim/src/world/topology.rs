@@ -27,7 +27,7 @@ impl Topology {
         self.routes.insert((from, to), link);
     }
 
-    /// The links of the way back from where this one leads.
+    /// The links of the reverse path from where this one leads.
     pub(super) fn backs(&self, link: LinkId) -> impl Iterator<Item = LinkId> {
         let there = self.routes.iter().filter(move |(_, leads)| **leads == link);
         there.filter_map(|((from, to), _)| self.route(*to, *from))

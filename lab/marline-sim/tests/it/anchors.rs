@@ -79,7 +79,7 @@ fn a_download_uses_both_paths_or_the_primary_alone() {
     assert!(seconds[2..].iter().all(|time| (2.7..3.2).contains(time)), "{seconds:?}");
 }
 
-/// Two paths of which nobody can say which is faster, the first with bursts of loss.
+/// Two paths with similar delays, the first with bursts of loss.
 const ALIKE: [&str; 2] =
     ["rate=30M,delay=12ms,jitter=10ms,down.ge=2s:60ms:60%:0", "rate=20M,delay=15ms,jitter=10ms"];
 

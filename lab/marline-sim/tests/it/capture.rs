@@ -32,7 +32,7 @@ fn capture(file: &Path, checksums: bool) {
 /// Lines that tshark prints for a display filter, and with further arguments.
 fn tshark(program: &Path, file: &Path, filter: &str, more: &[&str]) -> Vec<String> {
     let mut command = Command::new(program);
-    // The bytes are no TLS: nobody shall try to reassemble records from them.
+    // The bytes are not TLS, so no tool must try to reassemble records from them.
     let options = ["tcp.check_checksum:TRUE", "tcp.desegment_tcp_streams:FALSE"];
     command.arg("-r").arg(file).args(options.iter().flat_map(|option| ["-o", option]));
     command.args(["-Y", filter]).args(more);
@@ -111,7 +111,7 @@ fn the_checker_finds_one_wrong_byte_and_bears_any_end() {
     for at in (last_data..last_data + 2_000).step_by(97) {
         let mut wrong = bytes.clone();
         wrong[at] ^= 0x10;
-        // A block's length may be hit, and then it is no capture.
+        // A block's length may be changed, and then the file is not a valid capture.
         let Ok(findings) = wiretap::check(&[&wrong]) else { continue };
         found.extend(findings.checks.into_iter().filter(|(_, (_, bad))| *bad > 0).map(|c| c.0));
     }

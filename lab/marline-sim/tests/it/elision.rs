@@ -7,7 +7,7 @@ use marline_time::Instant;
 
 use crate::cases::{connection, scene};
 
-/// Sees everything and does nothing: packets that somebody looks at keep their payloads.
+/// Observes everything and does nothing: observed packets keep their payloads.
 #[derive(Debug)]
 struct Onlooker;
 
@@ -22,7 +22,7 @@ impl Observer for Onlooker {
 /// A transfer each way over this link and a plain one: the digest, and what the world and its links counted.
 fn run(link: &str, seed: u64, watched: bool) -> (u64, WorldStats, Vec<String>) {
     let mut connection = connection("lowest-rtt");
-    // Without, nobody notices a middlebox that rewrites payloads.
+    // Without it, a middlebox that rewrites payloads goes unnoticed.
     connection.dss_checksum = seed.is_multiple_of(2) || link.contains("rewrite");
     let mut paths: Paths = scene(&[link, "rate=10M,delay=30ms"], connection, seed);
     if watched {

@@ -1,11 +1,11 @@
-//! Test of holes in delivery as they are told to observers, beside what the application at the other end felt.
+//! Test of delivery holes: those reported to observers, compared with those the other application experienced.
 
 use crate::cases::{connection, link};
 use marline_core::{MonitorEvent, MonitorKind, StreamDirection};
 use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// What is told may differ from what was felt by so much.
+/// Allowed difference between reported and experienced holes.
 const AGREES: Duration = Duration::from_millis(50);
 
 const WIFI: &str = "rate=20M,delay=8ms,queue=50ms";

@@ -50,7 +50,7 @@ impl Observer for Log {
     }
 }
 
-/// A script: bursts of so many segments, and what is lost of the last.
+/// A script: bursts of this many segments, and the losses in the last one.
 struct Script {
     recovery: &'static str,
     segments: u64,

@@ -76,7 +76,7 @@ fn a_path_of_1280_bytes_gets_segments_that_fit_whoever_says_so() {
         assert!(narrow.refused.0 > 0, "a larger size is tried: {narrow:?}");
         assert_ne!(narrow.digest, wide.digest, "it matters");
     }
-    // Who is told does not try the same again.
+    // A notified sender does not try the same size again.
     assert!(told.refused.0 < hole.refused.0, "{told:?} {hole:?}");
     assert_ne!(told.digest, hole.digest, "the message matters");
 }

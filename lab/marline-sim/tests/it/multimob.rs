@@ -34,7 +34,7 @@ fn client() -> ConnectionConfig {
     config
 }
 
-/// A Marline server that was not told what its clients are like.
+/// A Marline server without configuration for its clients.
 fn server() -> ConnectionConfig {
     let mut config = policies("min-rtt", "full-mesh");
     config.follow_client = Registry::default().scheduler("follow-client").ok();
@@ -60,7 +60,7 @@ fn phone(wifi: &str, server: &ConnectionConfig, monitor: bool, intervals: &[u64]
     paths
 }
 
-/// The same over the UDP carrier, which tells subflows apart by ids.
+/// The same over the UDP carrier, which identifies subflows by ids.
 #[test]
 fn fast_join_learns_the_ids_of_the_udp_carrier() {
     let mut config = PathsConfig::new(vec![link(WIFI), link(LTE)], client());

@@ -206,7 +206,7 @@ fn an_address_pair_that_loses_half_of_everything_opens_nothing_either() {
     assert!(worst < Some(ms(900)), "LTE's promotion, and no repair on WiFi: {worst:?}");
 }
 
-/// Whether a silence of WiFi that begins then and lasts so long wakes cellular.
+/// Whether a silence of WiFi with this start and duration wakes cellular.
 fn wakes(phase_ms: u64, silence_ms: u64) -> bool {
     let mut paths = phone("rate=30M,delay=10ms");
     open(&mut paths, 200);

@@ -133,7 +133,7 @@ fn scene(seed: u64) -> Paths {
     Paths::new(&scene, SeedTree::new(seed))
 }
 
-/// Opens a connection of echoes until so long after the trouble.
+/// Opens an echo connection that lasts this long after the fault.
 fn open_echo(paths: &mut Paths, spell: Spell) {
     let length = spell.until.since(Instant::ZERO) + Duration::from_secs(40);
     let messages = length.as_millis() as u64 / EVERY.as_millis() as u64;

@@ -184,7 +184,7 @@ fn a_path_that_was_dead_is_joined_soon_after_it_lives() {
     let mut paths = scene(&links, &[], ["min-rtt", "full-mesh"], 8);
     paths.set_path_up(1, false);
     upload(&mut paths, 200 * MBYTE);
-    // Nobody is told that the path lives again; only trying shows it.
+    // There is no notification that the path works again; only trying shows it.
     paths.at_set_path_up(at(40), 1, true);
     paths.world.run_until(at(40));
     assert_eq!(carried(&paths)[1], 0);

@@ -15,7 +15,7 @@ use crate::cases::scene;
 #[derive(Debug)]
 struct First {
     runs: bool,
-    /// How often it was asked for new data.
+    /// Number of decisions about new data.
     asked: Arc<AtomicU64>,
 }
 

@@ -94,7 +94,7 @@ fn of_a_small_message_everything_is_on_both_paths_while_the_budget_lasts() {
     assert_eq!(sent, [(0, 0, 500), (1, 0, 500)]);
     let sent = drain(&mut without_copies(), &mut Stream::new(500), &paths);
     assert_eq!(sent[0], (0, 0, 500));
-    // Where a path has not been used for long it is explored all the same.
+    // A path that has not been used for a long time is still explored.
     assert_eq!(sent[1..], [(1, 0, 500)]);
 }
 
@@ -164,7 +164,7 @@ fn what_an_overdue_path_holds_is_copied_although_there_is_more_to_send() {
     assert!(
         matches!(decision, Decision::SendRun { subflow: SubflowId(1), range } if range.start == Dsn(0))
     );
-    // A healthy path's data is left where it is.
+    // A healthy path's data is not copied.
     let fresh = SubflowView { last_sent_at: Instant::from_secs(1), ..path(1, 300) };
     assert_eq!(next(&mut auto, &stream, &[path(0, 20), fresh]), Decision::Wait);
 }
@@ -195,7 +195,7 @@ fn nothing_known_is_no_reason_to_stop() {
     assert!(sent.iter().any(|(_, start, _)| *start == 0) && stream.unsent().is_empty(), "{sent:?}");
 }
 
-/// What is said of the next decision after the line that is logged, and that it follows from it.
+/// The next decision and its reason, checked against its logged line.
 fn said(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> (Decision, Reason) {
     let mut reasons = Vec::new();
     let decision = auto.explain_send(&stream.context(paths), &mut reasons);
@@ -220,7 +220,7 @@ fn a_reason_holds_what_its_decision_follows_from() {
         stream.apply(subflow, range);
     }
     assert_eq!(rules[..3], [Rule::First, Rule::Late, Rule::Nothing]);
-    // Without its inputs it would be another one.
+    // With other inputs it would be another decision.
     let (_, mut reason) = said(&mut auto, &Stream::new(1_000), &paths);
     let first = reason.grounds.path;
     reason.inputs.paths.reverse();
@@ -257,7 +257,7 @@ fn what_is_sent_again_has_its_reason_too() {
         let read = Reason::parse(&reason.record()).expect("what was written");
         assert_eq!(Auto::recompute(&read.question, &read.inputs).as_ref(), Some(reason));
     }
-    // What asks for nothing has no reason.
+    // An event without a request has no reason.
     reasons.clear();
     auto.explain_event(
         SchedulerEvent::SendBufferBlocked,
@@ -277,7 +277,7 @@ fn what_was_delivered_is_not_copied() {
     }
     let paths = [full(overdue(path(0, 200))), path(1, 40)];
     let first_copy = |stream: &Stream| next(&mut Auto::default(), stream, &paths).data().unwrap().1;
-    // What holds up all the rest is the oldest that is not there.
+    // The oldest missing data blocks all the rest.
     assert_eq!(first_copy(&stream).start.0, 0);
     stream.deliver(marline_testkit::views::range(0, 1_000));
     assert_eq!(first_copy(&stream), marline_testkit::views::range(1_000, 2_000));
@@ -300,7 +300,7 @@ fn a_path_of_which_nothing_is_known_is_no_overflow() {
     let busy = SubflowView { bytes_in_flight: 10_000, ..full(path(0, 20)) };
     let unknown =
         SubflowView { bytes_in_flight: 3_000, forecast: Forecast::default(), ..path(1, 40) };
-    // Nobody can say that it would hold up the other, so it is tried.
+    // It is unknown whether it would block the other, so it is tried.
     let decision = next(&mut without_copies(), &stream, &[busy, unknown]);
     assert_eq!(decision.data().map(|(subflow, _)| subflow), Some(SubflowId(1)));
 }

@@ -8,7 +8,7 @@ fn filled(view: SubflowView) -> SubflowView {
     SubflowView { bytes_in_flight: 10_000, ..full(view) }
 }
 
-/// A forecast of answers after so long, nearly always.
+/// A forecast of answers after a nearly constant time.
 fn steady(answer_ms: u64, rate: Option<Rate>) -> Forecast {
     Forecast::of([ms(answer_ms); 3], 0.0, rate)
 }
@@ -84,7 +84,7 @@ mod blocking {
         assert!(!with(|fast| fast.health = SILENT));
         assert!(!with(|fast| fast.bytes_in_flight = 0), "nothing would wake who waits");
         assert!(!with(|fast| fast.overdue_at = Some(Instant::from_millis(999))));
-        // For who has no copies to repair a wrong choice with.
+        // For schedulers without copies to repair a wrong choice.
         let mut pair = pair();
         pair[0].overdue_at = Some(Instant::from_millis(999));
         let stream = Stream { window: 1_000, ..Stream::new(50_000) };

@@ -49,7 +49,7 @@ fn a_turn_may_have_more_segments() {
     let three = || RoundRobin::new(RoundRobinConfig { segments: 3, ..RoundRobinConfig::default() });
     let all = [view(0, 10), view(1, 10)];
     assert_eq!(turns_of(three(), &all, 9), [0, 0, 0, 1, 1, 1, 0, 0, 0]);
-    // A full one loses what is left of its turn.
+    // A full subflow loses the rest of its turn.
     let mut scheduler = three();
     let stream = Stream::new(1_000_000);
     let mut next = |subflows: &[SubflowView]| {
@@ -60,7 +60,7 @@ fn a_turn_may_have_more_segments() {
         |id| SubflowView { eligibility: Eligibility::Ready { room: 1_000 }, ..view(id, 10) };
     assert_eq!(next(&[narrow(0), view(1, 10)]), Some((0, 1)));
     assert_eq!(next(&[full(view(0, 10)), view(1, 10)]), Some((1, 3)));
-    // One that gets room again in its turn goes on.
+    // A subflow that gets room again during its turn continues.
     assert_eq!(next(&[narrow(0), view(1, 10)]), Some((0, 1)));
     assert_eq!(next(&all), Some((0, 2)));
 }

@@ -1,19 +1,18 @@
 //! BALIA, the "balanced linked adaptation" (Peng, Walid, Hwang, Low, 2013).
 //!
-//! *Problem.* LIA is unfriendly to single-path TCPs, OLIA slow to notice that a path has become free.
+//! *Problem.* LIA is unfriendly to single-path TCPs, and OLIA is slow to notice that a path has become free.
 //!
-//! *How.* With `x = w / rtt` and `a_r = max(x) / x_r`: for each segment acknowledged on subflow r
-//! `(x_r / rtt_r) / (sum x)^2 * (1 + a_r)/2 * (4 + a_r)/5`; a loss takes
-//! `w_r / 2 * min(a_r, 1.5)`. The best path behaves like a TCP; a worse one grows faster than LIA
-//! would let it and falls further.
+//! *How.* With `x = w / rtt` and `a_r = max(x) / x_r`, each segment acknowledged on subflow r adds `(x_r / rtt_r) /
+//! (sum x)^2 * (1 + a_r)/2 * (4 + a_r)/5`. A loss subtracts `w_r / 2 * min(a_r, 1.5)`. The best path behaves like a
+//! TCP. A worse one grows faster and is reduced more than with LIA.
 //!
 //! *Source.* Peng et al., "Multipath TCP: Analysis, Design and Implementation", 2013, and
-//! draft-walid-mptcp-congestion-control. The out-of-tree kernel truncates a_r to an integer, which
-//! makes every cut 1/2 or 3/4; the fraction is kept here.
+//! draft-walid-mptcp-congestion-control. The out-of-tree kernel truncates a_r to an integer, which makes every
+//! reduction 1/2 or 3/4. Here the fraction is kept.
 
 use super::{Coupling, Group};
 
-/// Largest `a` that a decrease counts with.
+/// Upper limit of `a` in a decrease.
 const MOST: f64 = 1.5;
 
 /// The rule of BALIA.
@@ -32,7 +31,7 @@ impl Coupling for Balanced {
     }
 }
 
-/// How much faster the fastest subflow is.
+/// Rate of the fastest subflow relative to this one.
 fn ratio(group: &Group) -> f64 {
     let largest = group.members.iter().map(super::Member::rate).fold(0.0, f64::max);
     group.me().map_or(1.0, |me| largest / me.rate())

@@ -1,18 +1,17 @@
 //! OLIA, the "opportunistic linked increases" (Khalili et al., CoNEXT 2012).
 //!
-//! *Problem.* LIA keeps traffic on congested paths it does not need, to be able to probe them, and so
-//! takes from others without gain for itself.
+//! *Problem.* LIA keeps unnecessary traffic on congested paths to be able to probe them, and so takes capacity from
+//! others without any gain.
 //!
-//! *How.* For each segment acknowledged on subflow r:
-//! `(w_r / rtt_r^2) / (sum(w / rtt))^2 + e_r / w_r`. The first term alone is Pareto-optimal but may
-//! flap between paths; the second moves traffic to where it is due. The best paths are those with the
-//! largest `l / rtt^2`, l the bytes between losses (1/p, so this is the square of a TCP's rate there).
-//! If a best path has not the largest window, the best ones without get `e = 1 / (n * how many)` and
-//! the paths with the largest windows minus as much; else all e are zero.
+//! *How.* For each segment acknowledged on subflow r, the window grows by `(w_r / rtt_r^2) / (sum(w / rtt))^2 + e_r /
+//! w_r`. The first term alone is Pareto-optimal but may oscillate between paths. The second moves traffic to the best
+//! paths: those with the largest `l / rtt^2`, where l is the bytes between losses (1/p, so this is the square of a
+//! TCP's rate there). If some best path does not have the largest window, such paths get `e = 1 / (n * how many)`, and
+//! the paths with the largest windows lose as much. Otherwise all e are zero.
 //!
-//! *Source.* Khalili et al., "MPTCP is not Pareto-optimal", CoNEXT 2012; `l` as its later draft and the
-//! out-of-tree kernel have it: the larger of the bytes since the last loss and between the last
-//! two. Losses halve. A decrease by e never goes below one segment.
+//! *Source.* Khalili et al., "MPTCP is not Pareto-optimal", CoNEXT 2012. `l` is as in its later draft and the
+//! out-of-tree kernel: the larger of the bytes since the last loss and the bytes between the last two. A loss halves
+//! the window. A decrease by e never goes below one segment.
 
 use super::{Coupling, Group, Member};
 
@@ -28,7 +27,7 @@ impl Coupling for Opportunistic {
     }
 }
 
-/// Qualities this close count as equal: they come from floats.
+/// Qualities this close count as equal, because they are floats.
 const EQUAL: f64 = 1e-9;
 
 fn quality(member: &Member) -> f64 {
@@ -38,7 +37,7 @@ fn quality(member: &Member) -> f64 {
 /// The term that moves windows from the largest ones to the best paths.
 fn shift(group: &Group, me: &Member) -> f64 {
     let members = &group.members;
-    // In whole segments: equal windows would take turns in being the largest by a fraction of one.
+    // In whole segments. Otherwise equal windows would take turns in being the largest by a fraction of one.
     let whole = |member: &Member| member.window as u64;
     let largest = members.iter().map(whole).max().unwrap_or(0);
     let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - EQUAL);
@@ -77,7 +76,7 @@ mod tests {
     #[test]
     fn equal_paths_share_one_tcp_s_growth() {
         let group = group([with_history(10.0, 0.1, 1e5), with_history(10.0, 0.1, 1e5)]);
-        // (10 / 0.01) / 200^2 = 1/40, and nothing to move.
+        // (10 / 0.01) / 200^2 = 1/40, and nothing is moved.
         assert!((Opportunistic::increase(&group) - 1.0 / 40.0).abs() < 1e-12);
     }
 
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_rtt_counts_squared_in_what_is_best() {
-        // Twice the bytes between losses on twice the RTT is half as good.
+        // Twice the bytes between losses at twice the RTT is half as good.
         let near = with_history(5.0, 0.1, 1e5);
         let far = with_history(20.0, 0.2, 2e5);
         assert!(shift(&group([near, far]), &Member { is_me: true, ..near }) > 0.0);

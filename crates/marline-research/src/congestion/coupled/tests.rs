@@ -4,12 +4,12 @@ use marline_testkit::views::{MSS, ack, gone, ms, silent, view};
 
 use super::*;
 
-/// A member as formulas see it.
+/// A member of a group.
 pub(super) fn member(window: f64, rtt: f64) -> Member {
     Member { window, rtt, between_losses: 0.0, is_me: false }
 }
 
-/// A group in which the first asks.
+/// A group in which the first member is the controller's own.
 pub(super) fn group<const N: usize>(mut members: [Member; N]) -> Group {
     members[0].is_me = true;
     Group { members: members.to_vec() }
@@ -45,7 +45,7 @@ fn controllers() -> [Box<dyn CongestionController>; 3] {
     ]
 }
 
-/// Segments that the window of 10 grows by in one round trip beside these.
+/// Growth of a window of 10 in segments per round trip beside these subflows.
 fn growth(cc: &mut dyn CongestionController, views: &[SubflowView]) -> f64 {
     settled(cc);
     for _ in 0..10 {
@@ -61,7 +61,7 @@ fn alone_they_are_reno_and_beside_an_equal_one_a_quarter_of_it() {
         assert!((alone - 1.0).abs() < 0.06, "{alone} {cc:?}");
     }
     for mut cc in controllers() {
-        // alpha is 1/2: the windows together grow by half a segment in a round trip.
+        // alpha is 1/2: all windows together grow by half a segment per round trip.
         let coupled = growth(cc.as_mut(), &views([10, 10]));
         assert!((coupled - 0.25).abs() < 0.02, "{coupled} {cc:?}");
     }

@@ -1,4 +1,4 @@
-//! Energy information base: for each pair of rates, what a byte costs over each set of interfaces.
+//! Energy information base: the cost of a byte over each choice of interfaces, for each pair of rates.
 
 use marline_link::radio::{RadioKind, RadioParameters, Stay};
 use marline_time::Duration;
@@ -11,7 +11,7 @@ pub enum InterfaceSet {
     Wifi,
     /// The cellular radio, while WiFi sleeps.
     Cellular,
-    /// Both.
+    /// Both interfaces.
     Both,
 }
 
@@ -27,12 +27,12 @@ impl InterfaceSet {
     }
 }
 
-/// What a transfer may expect.
+/// Expected rates of a transfer.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Rates {
-    /// Bytes a second over WiFi.
+    /// Bytes per second over WiFi.
     pub wifi: f64,
-    /// Bytes a second over the cellular interface.
+    /// Bytes per second over the cellular interface.
     pub cellular: f64,
     /// Share of the bytes that this side sends, 0 to 1.
     pub sent_share: f64,
@@ -41,13 +41,13 @@ pub struct Rates {
 /// Power of one radio.
 #[derive(Copy, Clone, Debug)]
 struct Power {
-    /// While data passes, without the bytes, W.
+    /// Base power during a transfer, without the cost per byte, in W.
     transfer_w: f64,
-    /// While none does, on average, W.
+    /// Mean power without a transfer, in W.
     idle_w: f64,
-    /// A byte sent, J.
+    /// Energy of a sent byte, in J.
     sent_j: f64,
-    /// A byte received, J.
+    /// Energy of a received byte, in J.
     received_j: f64,
 }
 
@@ -62,7 +62,7 @@ impl Power {
         }
     }
 
-    /// While it carries so many bytes a second, of which so large a share is sent.
+    /// Power at this rate in bytes per second, of which `sent_share` is sent.
     fn carrying(&self, rate: f64, sent_share: f64) -> f64 {
         let byte_j = sent_share * self.sent_j + (1.0 - sent_share) * self.received_j;
         self.transfer_w + rate * byte_j
@@ -77,18 +77,18 @@ fn joules(stay: &Stay) -> f64 {
     stay.lasts.as_secs_f64() * watts(stay.power_uw)
 }
 
-/// The base for WiFi and one cellular radio, computed from their powers when it is asked.
+/// The base for WiFi and one cellular radio, computed from their powers on demand.
 #[derive(Copy, Clone, Debug)]
 pub struct EnergyBase {
     wifi: Power,
     cellular: Power,
-    /// Promotion and tail of the cellular radio, J.
+    /// Energy of promotion and tail of the cellular radio, in J.
     wake_j: f64,
     tail: Duration,
 }
 
 impl EnergyBase {
-    /// For this cellular radio, with the published powers.
+    /// The base for this cellular radio, with the published powers.
     #[must_use]
     pub fn new(cellular: RadioKind) -> Self {
         let radio = RadioParameters::of(cellular);
@@ -100,8 +100,8 @@ impl EnergyBase {
         }
     }
 
-    /// Joules per byte over this set at these rates. `wake_j_per_byte` is what waking the cellular radio adds to each
-    /// byte that it takes part in. Infinite where nothing passes.
+    /// Joules per byte over this choice at these rates. `wake_j_per_byte` is the cost of waking the cellular radio per
+    /// byte, if it is used. Infinite if nothing passes.
     #[must_use]
     pub fn per_byte(&self, set: InterfaceSet, rates: &Rates, wake_j_per_byte: f64) -> f64 {
         let rate = f64::from(u8::from(set.has_wifi())) * rates.wifi
@@ -117,8 +117,8 @@ impl EnergyBase {
         watts / rate + if set.has_cellular() { wake_j_per_byte } else { 0.0 }
     }
 
-    /// The cheapest set for `ahead` more bytes, where the cellular radio was last used so long ago (`None`: never).
-    /// The one in use stays unless another is cheaper by the share `margin`.
+    /// The cheapest choice for `ahead` more bytes, if the cellular radio was last used this long ago (`None`: never).
+    /// The current choice is kept unless another is cheaper by the share `margin`.
     #[must_use]
     pub fn cheapest(
         &self,
@@ -128,15 +128,15 @@ impl EnergyBase {
         cellular_unused: Option<Duration>,
         margin: f64,
     ) -> InterfaceSet {
-        // What is awake is asleep only after the rest of its tail, whatever is decided: a use prolongs that by the
-        // time since the last one.
+        // A radio that is awake sleeps only after the rest of its tail in any case. Using it extends that by the time
+        // since its last use.
         let asleep = cellular_unused.map_or(1.0, |t| t.div_duration_f64(self.tail).min(1.0));
         let wake = asleep * self.wake_j / ahead.max(1.0);
         let cost = |set: InterfaceSet| {
             let cost = self.per_byte(set, rates, if used.has_cellular() { 0.0 } else { wake });
             if set == used { cost * (1.0 - margin) } else { cost }
         };
-        // The one in use wins a tie.
+        // The current choice wins a tie.
         let better = |best: InterfaceSet, set: InterfaceSet| {
             if cost(set) < cost(best) { set } else { best }
         };
@@ -189,7 +189,7 @@ mod tests {
         let base = EnergyBase::new(RadioKind::Lte);
         let over =
             |ahead, unused| base.cheapest(InterfaceSet::Wifi, &down(1.0, 10.0), ahead, unused, 0.0);
-        // 12.6 J for the wake-up; 0.11 uJ a bit are saved.
+        // The wake-up costs 12.6 J, and 0.11 uJ per bit is saved.
         assert_eq!(over(10e6, None), InterfaceSet::Wifi);
         assert_eq!(over(20e6, None), InterfaceSet::Cellular);
         assert_eq!(over(10e6, Some(Duration::from_secs(60))), InterfaceSet::Wifi);

@@ -1,10 +1,10 @@
-//! Rate of one interface: samples from what passed, and a forecast from them.
+//! Rate of one interface: samples of the bytes that passed, and a forecast from them.
 
 use marline_time::{Duration, Instant};
 
-/// A longer pause between bytes is the application's: what passes around it says nothing of the path.
+/// A longer pause between bytes is attributed to the application. Bytes around it are not evidence about the path.
 const GAP: Duration = Duration::from_millis(200);
-/// The least time of a sample.
+/// Minimum duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(250);
 /// Weight of a new sample in the level, and of a new step in the trend.
 const LEVEL: f64 = 0.3;
@@ -17,16 +17,16 @@ struct Holt {
     trend: f64,
 }
 
-/// Bytes that pass without pause since a time.
+/// Bytes without a pause since a given time.
 #[derive(Copy, Clone, Debug)]
 struct Run {
     since: Instant,
     bytes: u64,
-    /// The first sample of a run is a window that grows, and is not counted.
+    /// Set after the first sample of a run, which is not counted because the window is still growing.
     grown: bool,
 }
 
-/// What is known of an interface's rate.
+/// Measurements of an interface's rate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
     run: Option<Run>,
@@ -35,12 +35,12 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Knows nothing, and supposes this until it does, bytes a second.
+    /// A meter without measurements that assumes this rate in bytes per second.
     pub(super) fn supposing(rate: f64) -> Self {
         Meter { forecast: Some(Holt { level: rate, trend: 0.0 }), ..Meter::default() }
     }
 
-    /// So many bytes passed since the last look.
+    /// Adds the bytes that passed since the last sample.
     pub(super) fn look(&mut self, now: Instant, bytes: u64) {
         if self.last_at.is_some_and(|last| now.since(last) > GAP) {
             self.run = None;
@@ -49,7 +49,7 @@ impl Meter {
             return;
         }
         self.last_at = Some(now);
-        // When the first of them came is not known.
+        // The arrival time of the first of them is unknown.
         let Some(run) = &mut self.run else {
             self.run = Some(Run { since: now, bytes: 0, grown: false });
             return;
@@ -77,7 +77,7 @@ impl Meter {
         self.forecast = Some(Holt { level: next, trend });
     }
 
-    /// The rate that is to be expected, bytes a second; `None`: nothing is known.
+    /// The expected rate in bytes per second; `None` if unknown.
     pub(super) fn rate(&self) -> Option<f64> {
         self.forecast.map(|holt| (holt.level + holt.trend).max(0.0))
     }
@@ -92,7 +92,7 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// Looks each 50 ms from `from_ms` on, at so many bytes.
+    /// Samples every 50 ms from `from_ms` on, with these bytes.
     fn looks(meter: &mut Meter, from_ms: u64, bytes: &[u64]) {
         for (n, bytes) in bytes.iter().enumerate() {
             meter.look(Instant::from_millis(from_ms + 50 * n as u64), *bytes);

@@ -1,4 +1,4 @@
-//! Tests of eMPTCP: what is opened, suspended and resumed at which rates.
+//! Tests of eMPTCP: which subflows it opens, suspends and resumes at which rates.
 
 use marline_policy::{AddressId, Health, RemoteAddress, SubflowPath};
 use marline_testkit::views::{SILENT, view};
@@ -37,7 +37,7 @@ impl Client {
         client
     }
 
-    /// The subflow from this address is established.
+    /// Establishes the subflow from this address.
     fn add(&mut self, n: usize) {
         let (id, start) = (SubflowId(n as u8), self.local[n]);
         let remote = "10.9.0.1:443".parse().expect("an address");
@@ -75,7 +75,7 @@ impl Client {
         self.with(|manager, cx| manager.on_event(event, cx))
     }
 
-    /// So much time with so many bytes a second on each subflow; what was asked for.
+    /// Lets time pass with these rates in bytes per second on each subflow. Returns the requested actions.
     fn passes(&mut self, ms: u64, rates: [u64; 2]) -> Vec<PathAction> {
         let mut asked = Vec::new();
         for _ in 0..ms / 10 {
@@ -107,7 +107,7 @@ const fn set_backup(id: u8, backup: bool) -> PathAction {
 fn nothing_is_opened_over_fast_wifi_however_much_there_is() {
     let mut client = Client::new();
     assert_eq!(client.passes(60_000, [2_500_000, 0]), []);
-    // Nor for a transfer that is short, over slow WiFi; four of them are no long one.
+    // A short transfer over slow WiFi does not count, and four of them are not a long one.
     let mut client = Client::new();
     for _ in 0..4 {
         assert_eq!(client.passes(2_900, [60_000, 0]), []);
@@ -139,10 +139,10 @@ fn a_rate_that_rises_suspends_cellular_and_one_that_falls_resumes_it() {
     client.event(&PathEvent::SubflowUp(SubflowId(1)));
     client.passes(4_000, [100_000, 600_000]);
     assert_eq!([0, 1].map(|n| client.views[n].backup), [true, false], "cellular alone");
-    // After ten seconds WiFi is looked at, and is fast now.
+    // After ten seconds, WiFi is tried again, and is now fast.
     let asked = client.passes(16_000, [2_500_000, 600_000]);
     assert_eq!(asked, [set_backup(0, false), set_backup(1, true)]);
-    // Slow again, and the radio was awake a moment ago.
+    // WiFi is slow again, and the radio was awake a moment ago.
     let asked = client.passes(8_000, [50_000, 600_000]);
     assert!(asked.contains(&set_backup(1, false)), "{asked:?}");
     // The transfer is over.

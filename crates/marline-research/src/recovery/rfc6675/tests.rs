@@ -11,7 +11,7 @@ fn sender(change: impl FnOnce(&mut Rfc6675Config)) -> Sender<Rfc6675> {
     Sender::with_recovery(Box::new(Rfc6675::new(config)), 100)
 }
 
-/// As Linux 3.14 had it.
+/// A sender with the settings of Linux 3.14.
 fn linux() -> Sender<Rfc6675> {
     sender(|config| {
         config.probes = ProbeConfig::new(PtoFormula::Linux310);
@@ -30,7 +30,7 @@ fn the_third_segment_sacked_above_tells_a_loss() {
     assert!(s.ack(1, &[3]).0.is_empty());
     assert_eq!(s.ack(1, &[4]).0, vec![1]);
     s.enter(Phase::Recovery);
-    // 5 has two above it, then three; 1 is not named again.
+    // Segment 5 has two SACKed above it, then three. Segment 1 is not reported again.
     assert!(s.ack(1, &[6, 7]).0.is_empty());
     assert_eq!(s.ack(1, &[8]).0, vec![5]);
     s.resend(1, SentKind::Retransmission);
@@ -46,7 +46,7 @@ fn the_sack_of_a_probe_alone_tells_nothing_but_with_fack_it_tells_all() {
             config.probes = ProbeConfig::new(PtoFormula::Linux310);
             config.fack = fack;
         });
-        // Something waits: nothing beyond what the rule says is named.
+        // Data is waiting, so nothing beyond the rule is reported.
         s.app_limited = false;
         s.send(7);
         assert_eq!(s.fire().1, TimeoutAction::SendProbe);
@@ -77,10 +77,10 @@ fn reordering_raises_the_threshold_and_ends_fack() {
     s.app_limited = false;
     s.send(30);
     s.wait(100);
-    // 1 is overtaken by three, and arrives before it was repeated.
+    // Three segments overtake segment 1, which arrives before its retransmission.
     assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1]);
     assert!(s.ack(5, &[]).0.is_empty());
-    // Three above are no longer enough, four are; and they must have been SACKed.
+    // Three above are no longer enough, but four are, and they must have been SACKed.
     assert!(s.ack(5, &[10]).0.is_empty(), "FACK would say 5 and 6");
     assert!(s.ack(5, &[11, 12]).0.is_empty());
     assert_eq!(s.ack(5, &[13]).0, vec![5, 6, 7, 8, 9]);
@@ -88,7 +88,7 @@ fn reordering_raises_the_threshold_and_ends_fack() {
 
 #[test]
 fn early_retransmit_of_one_to_three_segments() {
-    // Outstanding, SACKed, what is lost in the end.
+    // Outstanding segments, SACKed ones, and those finally lost.
     let cases: [(u64, &[u64], &[u64]); 4] =
         [(2, &[2], &[1]), (3, &[3], &[1, 2]), (3, &[2, 3], &[1]), (3, &[2], &[1])];
     for (outstanding, sacked, lost) in cases {
@@ -224,7 +224,7 @@ fn without_an_rtt_early_retransmit_does_not_wait() {
     assert_eq!(s.ack(1, &[2]).0, vec![1]);
 }
 
-/// Probes come by the same formulas as with RACK, and during recovery by our own alone.
+/// Probes use the same formulas as with RACK. Only our own probes during recovery.
 #[test]
 fn counting_probes_when_rack_does() {
     let timeouts = |recovery: fn(ProbeConfig) -> Box<dyn LossRecovery>, formula, rtt_ms| {

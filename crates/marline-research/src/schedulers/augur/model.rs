@@ -1,33 +1,33 @@
-//! State of a path, how it tends to change, and what that means for a message that is sent now.
+//! State of a path, its transition probabilities, and their meaning for a message sent now.
 //!
-//! A path is good, degrading or bad, by its RTT and its losses. The state is noted once per round trip, at once
-//! if it becomes worse, and the changes are counted: so it is known how likely each state follows on each. For
-//! each state it is counted, too, how many messages came late in it, and by how much. Both counts begin with a
-//! guess and fade, so they follow a user who walks into another room.
+//! A path is good, degrading or bad, depending on its RTT and losses. The state is recorded once per round trip, or at
+//! once if it becomes worse, and the transitions are counted. For each state, the model also counts how many messages
+//! sent in it were late, and by how much. Both counts begin with a guess and decay, so that they adapt when a user
+//! walks into another room.
 
 use marline_policy::{Phase, SubflowView};
 use marline_time::{Duration, Instant};
 
 use super::super::primary::Silence;
 
-/// SRTT beyond this many of the smallest RTT: degrading; twice that rise: bad.
+/// SRTT in multiples of the smallest RTT above which a path is degrading. With twice that increase, it is bad.
 const RISE: f64 = 1.5;
-/// An RTT that rose by less is no sign.
+/// Smaller increases of the RTT are not evidence.
 const LEAST_RISE: Duration = Duration::from_millis(5);
-/// Answers are late from so many RTT variations on.
+/// RTT variations after which an answer is late.
 const VARIATIONS: f64 = 4.0;
-/// At least so much of the SRTT beyond it.
+/// Minimum of that allowance, as a fraction of the SRTT.
 const LEAST_SLACK: u32 = 4;
-/// A row of changes that counts more is halved.
+/// Transition counts of a state are halved above this sum.
 const MOST_CHANGES: f64 = 64.0;
-/// Share of the past that a new message leaves.
+/// Weight of the past when a new message is added.
 const KEPT: f64 = 0.99;
-/// A new delay counts this much in the mean.
+/// Weight of a new delay in the mean.
 const DELAY_GAIN: f64 = 1.0 / 8.0;
-/// Before anything was late: how much later, in SRTTs (a probe timeout and what it repeats).
+/// Assumed lateness in SRTTs before any message was late (a probe timeout and a retransmission).
 const GUESSED_DELAY_RTTS: f64 = 2.0;
 
-/// How a path does.
+/// State of a path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     #[default]
@@ -36,16 +36,16 @@ pub(super) enum State {
     Bad,
 }
 
-/// What messages experienced in a state.
+/// Outcomes of messages sent in a state.
 #[derive(Copy, Clone, Debug)]
 struct Record {
     ended: f64,
     late: f64,
-    /// Mean delay of the late ones beyond the time they were due, in seconds.
+    /// Mean delay of late messages after they were due, in seconds.
     delay_s: Option<f64>,
 }
 
-/// What is known of a path.
+/// Model of a path.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     state: State,
@@ -53,7 +53,7 @@ pub(super) struct Model {
     silence: Silence,
     bytes_since_loss: u64,
     lost: bool,
-    /// From, to.
+    /// Transition counts: from, to.
     changes: [[f64; 3]; 3],
     records: [Record; 3],
 }
@@ -78,7 +78,7 @@ impl Model {
         self.state
     }
 
-    /// Notes how the path does now.
+    /// Records the current state of the path.
     pub(super) fn look(&mut self, view: &SubflowView, now: Instant) {
         self.silence.look(view, now);
         self.lost |= view.bytes_since_loss < self.bytes_since_loss;
@@ -121,45 +121,44 @@ impl Model {
         }
     }
 
-    /// When the silence that it keeps now is a sign.
+    /// When the current silence becomes evidence.
     pub(super) fn overdue_at(&self, view: &SubflowView) -> Option<Instant> {
         self.silence.overdue_at(view, VARIATIONS)
     }
 
-    /// A message that was sent in this state was answered in time.
+    /// Records that a message sent in this state was answered in time.
     pub(super) fn in_time(&mut self, state: State) {
         let record = &mut self.records[state as usize];
         record.ended = record.ended * KEPT + 1.0;
         record.late *= KEPT;
     }
 
-    /// A message that was sent in this state was not answered in time.
+    /// Records that a message sent in this state was not answered in time.
     pub(super) fn late(&mut self, state: State) {
         self.in_time(state);
         self.records[state as usize].late += 1.0;
     }
 
-    /// It came so much later than it was due.
+    /// Records how much later than due it was answered.
     pub(super) fn delayed(&mut self, state: State, by: Duration) {
         let (by_s, record) = (by.as_secs_f64(), &mut self.records[state as usize]);
         let mean_s = record.delay_s.unwrap_or(by_s);
         record.delay_s = Some(mean_s + (by_s - mean_s) * DELAY_GAIN);
     }
 
-    /// How probable it is that the path will be in each state when a message that is sent now arrives.
+    /// Probability of each state at the arrival of a message sent now.
     fn outlook(&self) -> impl Iterator<Item = (f64, &Record)> {
         let row = self.changes[self.state as usize];
         let sum: f64 = row.iter().sum();
         self.records.iter().zip(row).map(move |(record, count)| (count / sum, record))
     }
 
-    /// How probable it is that a message that is sent now comes late.
+    /// Probability that a message sent now is late.
     pub(super) fn chance_late(&self) -> f64 {
         self.outlook().map(|(chance, record)| chance * record.late / record.ended).sum()
     }
 
-    /// By how many seconds it comes late in the mean, what comes later by `spared_s` or less counted as in time.
-    /// One that is `overdue` comes late for certain.
+    /// Mean lateness in seconds, where up to `spared_s` counts as in time. An `overdue` message is certainly late.
     pub(super) fn expected_delay_s(&self, srtt: Duration, spared_s: f64, overdue: bool) -> f64 {
         let beyond = |record: &Record| {
             let guess_s = srtt.as_secs_f64() * GUESSED_DELAY_RTTS;
@@ -170,7 +169,7 @@ impl Model {
     }
 }
 
-/// When the answer to what is sent now is late; `None` without an RTT.
+/// When an answer to data sent now is late; `None` without an RTT.
 pub(super) fn due_at(view: &SubflowView, now: Instant) -> Option<Instant> {
     let srtt = view.srtt?;
     Some(now + srtt + view.rttvar.mul_f64(VARIATIONS).max(srtt / LEAST_SLACK))
@@ -261,7 +260,7 @@ mod tests {
         }
         let learned_s = model.expected_delay_s(ms(20), 0.0, false);
         assert!(learned_s > 20.0 * guess_s && learned_s < 0.1, "{guess_s} {learned_s}");
-        // What a copy saves is less by what it comes later itself.
+        // What a copy saves is reduced by its own additional time.
         let spared_s = model.expected_delay_s(ms(20), 0.09, false);
         assert!(spared_s < learned_s / 5.0, "{spared_s}");
         assert!(model.expected_delay_s(ms(20), 0.0, true) > learned_s);

@@ -25,7 +25,7 @@ impl Play {
         self.augur.next_send(&cx)
     }
 
-    /// Sends what there is; returns the bytes that went on the second path.
+    /// Sends all data. Returns the bytes sent on the second path.
     fn send(&mut self) -> u64 {
         let mut copied = 0;
         while let Some((id, range)) = self.ask().data() {
@@ -35,7 +35,7 @@ impl Play {
         copied
     }
 
-    /// A message whose ACK comes after so long on the primary; returns the bytes that were copied at once.
+    /// A message whose ACK arrives on the primary after this time. Returns the bytes copied at once.
     fn message(&mut self, answered_after_ms: u64) -> u64 {
         self.stream.written += 2_000;
         let copied = self.send();
@@ -95,9 +95,9 @@ fn the_rest_of_a_message_does_not_wait_for_a_bad_path() {
     play.primary = SubflowView { phase: Phase::Loss, ..play.primary };
     assert_eq!(play.send(), 2_000, "what is outstanding, and the rest");
     assert_eq!(play.augur.saved, 30_000.0 - 2_000.0 + 100.0, "both were paid for, once");
-    // It carried nothing of the end, so its silence about that means nothing.
+    // It carried nothing of the end, so its silence is not evidence.
     assert!(play.augur.watched.iter().all(|watched| watched.on != SubflowId(0)));
-    // More than the purse holds waits.
+    // Data beyond the budget waits.
     play.stream.written = 60_000;
     assert_eq!(play.send(), 0);
 }

@@ -14,7 +14,7 @@ fn steady(lambda: f64) -> Blest {
     Blest::new(BlestConfig { lambda, bounds: (0.0, 9.0), adapts: false, ..BlestConfig::default() })
 }
 
-/// What is decided under a window of so many segments.
+/// The decision with a window of `window` segments.
 fn decide(blest: &mut Blest, pair: &[SubflowView; 2], window: u64) -> Decision {
     let stream = Stream { window: window * SEGMENT, ..Stream::new(500_000) };
     let unsent = stream.unsent().prefix(stream.window);

@@ -3,7 +3,7 @@ use marline_testkit::views::{Stream, backup, drain, full, range, silent, view};
 
 use super::*;
 
-/// A scheduler that gave each path so many segments between losses, of which it has seen several.
+/// A scheduler that has seen several losses on each path, with this many segments between them.
 fn knowing(config: LampsConfig, between: &[f64]) -> Lamps {
     let mut lamps = Lamps::new(config);
     for (id, between) in (0..).zip(between) {
@@ -12,7 +12,7 @@ fn knowing(config: LampsConfig, between: &[f64]) -> Lamps {
     lamps
 }
 
-/// What becomes of a stream of so many bytes.
+/// The decisions for a stream of `bytes` bytes.
 fn sent(lamps: &mut Lamps, bytes: u64, subflows: &[SubflowView]) -> Vec<(u8, u64, u64)> {
     drain(lamps, &mut Stream::new(bytes), subflows)
 }
@@ -48,7 +48,7 @@ fn copies_are_made_until_delivery_is_likely_enough() {
     assert_eq!([0.9, 0.99, 0.999].map(|sure| carriers(sure, alike)), [1, 2, 3]);
     // One in a hundred: as sure as asked for without a copy.
     assert_eq!(carriers(0.99, [100.0; 3]), 1);
-    // What can not be reached is tried with all there are.
+    // An unreachable certainty uses all paths.
     assert_eq!(carriers(1.0, alike), 3);
 }
 

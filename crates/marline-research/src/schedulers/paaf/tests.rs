@@ -21,7 +21,7 @@ fn steady() -> SubflowView {
     }
 }
 
-/// What is sent of so many new bytes at this time: subflow and start.
+/// Subflow and start of each segment sent at this time, with `bytes` new bytes.
 fn sent(paaf: &mut Paaf, views: &[SubflowView], bytes: u64, at_ms: u64) -> Vec<(u8, u64)> {
     let mut stream = Stream::new(bytes);
     let mut sent = Vec::new();
@@ -70,7 +70,7 @@ fn every_sign_is_a_warning() {
     }
     let zero = SubflowView { delivery_rate: Some(Rate::ZERO), ..view(0, 0) };
     assert!(!is_warned(&mut Paaf::default(), zero, 1_001));
-    // A few milliseconds more on a short path are none.
+    // A few milliseconds more on a short path are not a sign.
     let short = SubflowView { srtt: Some(ms(6)), min_rtt: Some(ms(2)), ..steady() };
     assert!(!is_warned(&mut paaf(), short, 1_001));
 }
@@ -89,7 +89,7 @@ fn silence_is_a_sign_and_waited_for() {
     // 20 ms and four times one.
     assert_eq!(decide(&mut paaf, 1_010), Decision::WaitUntil(Instant::from_millis(1_034)));
     assert_eq!(decide(&mut paaf, 1_033), Decision::WaitUntil(Instant::from_millis(1_034)));
-    // Then what is outstanding goes on the second path.
+    // Then the outstanding data is sent on the second path.
     assert_eq!(decide(&mut paaf, 1_034), send(1, 0, 1_000));
 }
 

@@ -1,4 +1,4 @@
-//! State machine that decides by measurement which of the two modes runs.
+//! State machine that selects one of the two modes by measurement.
 //!
 //! ```text
 //! Start --(every path's rate is found)--> Hold winner --> Try the other --+
@@ -6,25 +6,24 @@
 //!   +--(it takes too long)------------------+--------------------------+ the better one wins
 //! ```
 //!
-//! A mode that has just won is on probation: it holds for one window only before the other is measured
-//! again. A comparison that chance decided (a path that measured its RTT just then, a loss) is put
-//! right soon.
+//! A mode that has just won is on probation: it is used for one window only before the other is measured again. So a
+//! comparison decided by chance (a path that measured its RTT at that time, a loss) is corrected soon.
 //!
-//! A window's first part is not counted: what arrives then was sent in the mode before. A window in
-//! which the application had too little to send, or in which only one path was there, says nothing of
-//! the modes: it counts for neither, and with nothing to compare with the other mode is not tried.
+//! The first part of a window does not count, because data that arrives then was sent in the previous mode. A window in
+//! which the application had too little to send, or in which there was only one path, says nothing about the modes. It
+//! counts for neither, and with nothing to compare with, the other mode is not tried.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use super::PapdConfig;
 
-/// How data is spread.
+/// How data is distributed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// All data on all paths, or on the best one.
     Redundant,
-    /// Each path other data.
+    /// Different data on each path.
     Multipath,
 }
 
@@ -37,30 +36,30 @@ impl Mode {
     }
 }
 
-/// What the machine is told each time the scheduler is asked.
+/// Input of the machine for each decision of the scheduler.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Reading {
     pub(super) now: Instant,
-    /// Everything before it was delivered.
+    /// Everything before this was delivered.
     pub(super) data_una: Dsn,
     /// The longest RTT among the paths in use.
     pub(super) longest_rtt: Duration,
-    /// What the multipath mode delivers at most, in bytes per second, as far as that is known.
+    /// Upper limit of the multipath mode's rate in bytes per second, if known.
     pub(super) spread_limit: f64,
-    /// What the best path delivers alone, in bytes per second, as far as that is known.
+    /// Rate of the best path alone in bytes per second, if known.
     pub(super) alone: f64,
-    /// No path looks for its rate any more.
+    /// No path is still searching for its rate.
     pub(super) rates_are_known: bool,
-    /// What is delivered now says nothing: too little to send, or one path only.
+    /// The current rate is not meaningful: too little to send, or only one path.
     pub(super) void: bool,
 }
 
-/// Bytes delivered over a time that counts.
+/// Bytes delivered over a measured time.
 #[derive(Copy, Clone, Debug)]
 struct Measurement {
     counts_from: Instant,
     ends_at: Instant,
-    /// When counting began, and from where.
+    /// Start of counting: time and position.
     first: Option<(Instant, Dsn)>,
     void: bool,
 }
@@ -79,7 +78,7 @@ impl Measurement {
         self.first.get_or_insert((reading.now, reading.data_una));
     }
 
-    /// Bytes per second; `None` if it says nothing.
+    /// Bytes per second; `None` if the measurement is not meaningful.
     fn rate(&self, reading: &Reading) -> Option<f64> {
         let (since, from) = self.first.filter(|_| !self.void)?;
         let seconds = reading.now.since(since).as_nanos() as f64 / 1e9;
@@ -91,19 +90,19 @@ impl Measurement {
 enum Phase {
     /// Redundant until every path's rate is known.
     Start { ends_at: Option<Instant> },
-    /// The winner runs.
+    /// The winner is used.
     Hold(Measurement),
-    /// The other one is measured; before, the winner had this rate.
+    /// The other mode is measured; the winner had this rate before.
     Try { measurement: Measurement, winner_rate: f64 },
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Clone, Debug)]
 pub(super) struct Modes {
     config: PapdConfig,
     winner: Mode,
     phase: Phase,
-    /// The last window of the multipath mode while it holds.
+    /// The last window of the multipath mode while it is the winner.
     recent: Option<Measurement>,
 }
 
@@ -113,7 +112,7 @@ impl Modes {
         Modes { config, winner: Mode::Redundant, phase, recent: None }
     }
 
-    /// The mode that runs now.
+    /// The current mode.
     pub(super) const fn mode(&self) -> Mode {
         match self.phase {
             Phase::Start { .. } => Mode::Redundant,
@@ -122,17 +121,17 @@ impl Modes {
         }
     }
 
-    /// Whether the modes are being compared already.
+    /// Whether the modes are already being compared.
     pub(super) const fn has_started(&self) -> bool {
         !matches!(self.phase, Phase::Start { .. })
     }
 
-    /// A path came or went: what was measured is of the past.
+    /// Starts over, because a path appeared or disappeared.
     pub(super) fn restart(&mut self) {
         *self = Modes::new(self.config);
     }
 
-    /// When the phase ends; `None`: by an event.
+    /// End of the phase; `None` if an event ends it.
     pub(super) const fn next_change(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Start { ends_at } => *ends_at,
@@ -140,7 +139,7 @@ impl Modes {
         }
     }
 
-    /// Takes notice of the time and of what was delivered. Returns whether the mode changed.
+    /// Processes the time and the delivered data. Returns whether the mode changed.
     pub(super) fn on_reading(&mut self, reading: &Reading) -> bool {
         let before = self.mode();
         let holds = matches!(self.phase, Phase::Hold(_)) && self.winner == Mode::Multipath;
@@ -154,7 +153,7 @@ impl Modes {
                 let limit = reading.longest_rtt * self.config.start_rtts;
                 let ends_at = *ends_at.get_or_insert(reading.now + limit);
                 if reading.rates_are_known || (reading.now >= ends_at && !reading.void) {
-                    // One window of the redundant mode for comparison, nothing to discard.
+                    // One window of the redundant mode for comparison, without a part that does not count.
                     let length = self.config.window(reading.longest_rtt);
                     let hold = Measurement::start(reading.now, Duration::ZERO, length);
                     self.phase = Phase::Hold(hold);
@@ -192,7 +191,7 @@ impl Modes {
         self.mode() != before
     }
 
-    /// Whether the multipath mode, over a whole window, brought less than one path would.
+    /// Whether the multipath mode delivered less, over a whole window, than one path would.
     fn is_beaten(&mut self, reading: &Reading) -> bool {
         let mut recent = self.recent.take().unwrap_or_else(|| self.window(reading, 1.0));
         recent.read(reading);
@@ -205,7 +204,7 @@ impl Modes {
         brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.alone)
     }
 
-    /// So many windows from now on, in a mode that did not run just before.
+    /// This many windows from now on, in a mode that was not used just before.
     fn window(&self, reading: &Reading, windows: f64) -> Measurement {
         let length = self.config.window(reading.longest_rtt).mul_f64(windows);
         let discard = reading.longest_rtt.mul_f64(self.config.discard_rtts).min(length / 2);

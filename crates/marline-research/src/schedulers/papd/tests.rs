@@ -36,7 +36,7 @@ impl Asked {
         self.papd.next_send(&context).by_segment()
     }
 
-    /// Asks and sends a segment; which subflow, and whether it was new data.
+    /// Takes a decision and sends a segment. Returns the subflow, and whether it was new data.
     fn send(&mut self, views: &[SubflowView]) -> Option<(u8, bool)> {
         let Decision::Send { subflow, range } = self.ask(views) else { return None };
         let new = range.start == self.stream.unsent().start;
@@ -44,7 +44,7 @@ impl Asked {
         Some((subflow.0, new))
     }
 
-    /// Time passes while so many bytes a millisecond are delivered, and more are written.
+    /// Lets time pass while `rate` bytes per millisecond are delivered and more are written.
     fn pass(&mut self, length_ms: u64, rate: u64, views: &[SubflowView]) {
         for _ in 0..length_ms {
             self.now += ms(1);
@@ -124,7 +124,7 @@ fn in_turn_each_path_carries_alone_and_the_one_that_brought_more_goes_on() {
         }
         other => panic!("{other:?}"),
     }
-    // Who writes little has copies on all.
+    // Applications that write little get copies on all paths.
     let mut asked = Asked::new(config);
     asked.pass(1_610, 5_000, &views);
     asked.stream.data_una = asked.stream.written;
@@ -218,7 +218,7 @@ fn nobody_waits_for_a_time_that_has_passed() {
     }
 }
 
-/// A scheduler that wants to hear of each ACK.
+/// A scheduler that needs an event for each ACK.
 #[derive(Debug)]
 struct Watcher;
 

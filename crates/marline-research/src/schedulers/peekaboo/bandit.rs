@@ -1,25 +1,25 @@
-//! LinUCB (Li et al., WWW 2010): the expected reward of an action as a linear function of what is seen, with
-//! the uncertainty of that estimate.
+//! LinUCB (Li et al., WWW 2010): the expected reward of an action as a linear function of the context, with the
+//! uncertainty of that estimate.
 //!
-//! Each arm keeps the second moments A of the contexts it was tried in, and the rewards b that came of it. The
-//! expected reward in context x is x' A^-1 b; the estimate is uncertain by sqrt(x' A^-1 x), which shrinks where
-//! the arm was tried. Trials fade with each decision, also one for the other arm: so a network that is gone is
-//! forgotten, what seemed bad is tried again some day, and all values stay bounded.
+//! Each arm keeps the second moments A of the contexts in which it was tried, and the resulting rewards b. The expected
+//! reward in context x is x' A^-1 b. Its uncertainty is sqrt(x' A^-1 x), which shrinks where the arm was tried. Trials
+//! decay with each decision, even for the other arm. So old network conditions are forgotten, an action that seemed bad
+//! is eventually tried again, and all values stay bounded.
 
-/// Numbers that describe a situation.
+/// Number of features in a context.
 pub(super) const FEATURES: usize = 6;
 
-/// What is seen when a decision is due.
+/// Features at the time of a decision.
 pub(super) type Context = [f64; FEATURES];
 
-/// What was learned of one action.
+/// What was learned about one action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
     moments: [Context; FEATURES],
     rewards: Context,
 }
 
-/// The reward that an action promises.
+/// Estimated reward of an action.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) struct Promise {
     pub(super) reward: f64,
@@ -27,12 +27,12 @@ pub(super) struct Promise {
 }
 
 impl Arm {
-    /// A decision was made, for this action or another one: what was learned counts `kept` times as much as it did.
+    /// Decays what was learned by the factor `kept`; called for every decision, for this action or another one.
     pub(super) fn fade(&mut self, kept: f64) {
         self.moments.iter_mut().flatten().chain(&mut self.rewards).for_each(|sum| *sum *= kept);
     }
 
-    /// The action brought this reward.
+    /// Learns the reward that the action brought in this context.
     pub(super) fn learn(&mut self, context: &Context, reward: f64) {
         for (row, x) in self.moments.iter_mut().zip(context) {
             row.iter_mut().zip(context).for_each(|(moment, y)| *moment += x * y);
@@ -40,7 +40,7 @@ impl Arm {
         self.rewards.iter_mut().zip(context).for_each(|(sum, x)| *sum += x * reward);
     }
 
-    /// What it promises in this context.
+    /// The estimate in this context.
     pub(super) fn promise(&self, context: &Context) -> Promise {
         // With A = L L': x' A^-1 b is (L^-1 x)' (L^-1 b).
         let root = self.root();
@@ -48,7 +48,7 @@ impl Arm {
         Promise { reward: dot(&x, &b), uncertainty: dot(&x, &x).sqrt() }
     }
 
-    /// The Cholesky root of the moments and the unit matrix, which keeps it far from singular.
+    /// The Cholesky root of the moments plus the unit matrix, which keeps it far from singular.
     fn root(&self) -> [Context; FEATURES] {
         let mut root = [[0.0; FEATURES]; FEATURES];
         for row in 0..FEATURES {

@@ -113,7 +113,7 @@ fn an_answered_copy_and_a_silent_original_bring_suspicion_once() {
         let views = [view(0, 13), view(1, 85)];
         probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
         drain(&mut scheduler, &mut stream, &views);
-        // Other data that this subflow delivers says nothing.
+        // Other data that this subflow delivers is not evidence.
         assert_eq!(acked(&mut scheduler, &stream, &views, (1, 0, 1_000)), []);
         assert_eq!(acked(&mut scheduler, &stream, &views, (1, 2_000, 3_000)), expected);
         assert_eq!(acked(&mut scheduler, &stream, &views, (1, 2_000, 3_000)), []);
@@ -130,7 +130,7 @@ fn an_original_that_was_heard_is_above_suspicion() {
     views[0].last_heard_at = NOW + ms(1);
     assert_eq!(acked(&mut scheduler, &stream, &views, (1, 2_000, 3_000)), []);
     assert!(!scheduler.watches_acks());
-    // A later silence is a new episode; the segment was carried there, so no copy goes.
+    // A later silence is a new episode. The segment was carried there, so it is not copied.
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
     assert!(!scheduler.watches_acks());

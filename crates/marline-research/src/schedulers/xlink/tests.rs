@@ -14,7 +14,7 @@ fn pair(fast_ms: u64, slow_ms: u64) -> [SubflowView; 2] {
     [of(view(0, fast_ms)), of(view(1, slow_ms))]
 }
 
-/// So many segments were sent on the slow one, none is acknowledged.
+/// A stream with this many segments sent on the slow subflow, none acknowledged.
 fn outstanding(segments: u64) -> Stream {
     let mut stream = Stream::new(segments * u64::from(MSS));
     while !stream.unsent().is_empty() {
@@ -44,7 +44,7 @@ fn between_the_thresholds_a_path_that_takes_longer_is_the_reason() {
     assert_eq!(asked(&pair(10, 20), 60), Decision::Wait);
     // The slow one may take 35 + 5.
     assert_eq!(asked(&pair(10, 35), 60), send(0, 0, 1_000));
-    // What has nothing in flight keeps nobody waiting.
+    // A subflow with nothing in flight does not delay anything.
     let mut idle = pair(10, 35);
     idle[1].bytes_in_flight = 0;
     assert_eq!(asked(&idle, 60), Decision::Wait);
@@ -63,7 +63,7 @@ fn new_data_comes_first_and_is_waited_with() {
     let subflows = pair(10, 40);
     let first = Xlink::default().next_send(&stream.context(&subflows));
     assert!(matches!(first.data(), Some((SubflowId(0), range)) if range.start.0 == 3_000));
-    // Held back by the peer's window: it is not the end.
+    // The peer's window blocks data, so this is not the end.
     stream.window = 3_000;
     assert_eq!(Xlink::default().next_send(&stream.context(&subflows)), Decision::Wait);
 }

@@ -1,23 +1,23 @@
-//! Segments held back by a middlebox: at most one of each flow, of a bounded number of flows.
+//! Segments held back by a middlebox: at most one per flow, for a bounded number of flows.
 
 use marline_time::{Duration, Instant};
 
-/// How long an acknowledgment waits for those that make it needless.
+/// Time that an acknowledgment waits for later ones that replace it.
 pub(super) const THIN_WAIT: Duration = Duration::from_millis(10);
 
 /// Source and destination port.
 pub(super) type Flow = (u16, u16);
 
-/// A segment that waits.
+/// A held segment.
 #[derive(Clone, Debug)]
 pub(super) struct Entry<P> {
     pub(super) packet: P,
     pub(super) until: Instant,
-    /// How many it stands for.
+    /// Number of segments that it represents.
     pub(super) count: u32,
 }
 
-/// The segments that wait.
+/// The held segments.
 #[derive(Debug)]
 pub(super) struct Held<P> {
     entries: Vec<(Flow, Entry<P>)>,
@@ -30,16 +30,16 @@ impl<P> Default for Held<P> {
 }
 
 impl<P> Held<P> {
-    /// Flows of which something may wait; more push out the one that waits longest.
+    /// Maximum number of flows with a held segment. The oldest one is released for another.
     pub(super) const MOST: usize = 64;
 
-    /// What waits of a flow.
+    /// Removes the held segment of a flow.
     pub(super) fn take(&mut self, flow: Flow) -> Option<Entry<P>> {
         let index = self.entries.iter().position(|(of, _)| *of == flow)?;
         Some(self.entries.remove(index).1)
     }
 
-    /// Lets a segment wait. Returns one that must go for lack of room.
+    /// Holds a segment. Returns one that must be released for lack of room.
     pub(super) fn put(&mut self, flow: Flow, entry: Entry<P>) -> Option<P> {
         let pushed_out = (self.entries.len() >= Self::MOST).then(|| self.entries.remove(0));
         self.entries.push((flow, entry));
@@ -51,7 +51,7 @@ impl<P> Held<P> {
         times.min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// What waited until `now`, in the order in which it came.
+    /// A segment held until `now`, in the order of arrival.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<P> {
         let index = self.entries.iter().position(|(_, entry)| entry.until <= now)?;
         Some(self.entries.remove(index).1.packet)

@@ -1,4 +1,4 @@
-//! Middleboxes that change numbers: sequence numbers, ports, and acknowledgments of their own.
+//! Middleboxes that change sequence numbers or ports, or send their own acknowledgments.
 
 use super::super::tcp::{
     self, ACK, FIN, FLAGS_AT, HEADER, NO_OPERATION, SACK, TIMESTAMPS, acknowledgment, options_end,
@@ -6,8 +6,8 @@ use super::super::tcp::{
 };
 use crate::{Packet, Rebind, Renumber};
 
-/// Adds an offset to the sender's numbers and takes the other one off the acknowledged ones. Each
-/// offset follows from the ports in the order of who sends, so that both directions agree.
+/// Adds an offset to the sender's numbers and subtracts the other one from the acknowledged numbers. Each offset is
+/// computed from the ports in the sender's order, so that both directions agree.
 pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     let (from, to) = ports(segment);
     let moved = sequence(segment).wrapping_add(offset(from, to));
@@ -28,17 +28,17 @@ pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     }
 }
 
-/// A number that nobody guesses from the ports at a glance, and that moves every connection far.
+/// An offset that is not obvious from the ports and moves every connection far.
 const fn offset(from: u16, to: u16) -> u32 {
     let ports = (from as u32) << 16 | to as u32;
     (ports ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b1) | 1 << 30
 }
 
-/// Ports below belong to no client.
+/// Lower ports do not belong to clients.
 const CLIENT_PORTS: u16 = 1 << 15;
 
-/// A translator that has forgotten: what the client sends comes from another port, and what comes for
-/// the old one leads nowhere. `false`: the segment is lost.
+/// A NAT that has lost its translations: segments from the client come from another port, and segments to the old one
+/// are lost. Returns `false` if the segment is lost.
 pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     let (from, to) = ports(segment);
     if rebind.from_client {
@@ -53,8 +53,8 @@ pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     to < CLIENT_PORTS
 }
 
-/// The acknowledgment that a segment with data would get from its receiver, as a middlebox makes it
-/// up: it knows no window but the sender's own, and no clock but what the sender echoes.
+/// The acknowledgment of a segment with data as a middlebox forges it: it knows no window except the sender's own, and
+/// no clock except what the sender echoes.
 pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
     let payload = segment.len() - options_end(segment)?;
     let fin = segment[FLAGS_AT] & FIN != 0;
@@ -76,7 +76,7 @@ pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
     Some(made)
 }
 
-/// Whether an acknowledgment makes another one needless.
+/// Whether an acknowledgment replaces another one.
 pub(super) fn is_newer<P: Packet>(packet: &mut P, than: &mut P) -> bool {
     let number = |packet: &mut P| packet.tcp_mut().map(|segment| acknowledgment(segment));
     let (new, old) = (number(packet), number(than));

@@ -1,10 +1,9 @@
-//! Middleboxes that do not like TCP options: they take them out, or drop the segment.
+//! Middleboxes that reject TCP options: they remove them or drop the segment.
 //!
-//! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than
-//! later, and taking out more often than dropping. An option is taken out as those boxes do it: its
-//! bytes become no-operations, so that no length changes, and the checksum is updated by what
-//! changed (RFC 1624): a segment that was damaged before stays damaged. What is not TCP passes, as
-//! does what cannot be read as TCP.
+//! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than later, and
+//! removal more often than drops. An option is removed as those boxes do it: its bytes become no-operations, so that no
+//! length changes, and the checksum is updated by the difference (RFC 1624), so that a segment damaged before stays
+//! damaged. Packets that are not TCP, or cannot be parsed as TCP, pass.
 
 use marline_time::Duration;
 
@@ -13,7 +12,7 @@ use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
 
 const MPTCP: u8 = 30;
 
-/// What became of a packet.
+/// Outcome for a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
     Passes,
@@ -21,7 +20,7 @@ pub(crate) enum Disposition {
     Dropped,
 }
 
-/// Applies the rules to a packet that comes so long after the link's start.
+/// Applies the rules to a packet that arrives this long after the link's start.
 pub(crate) fn treat<P: Packet>(
     config: &MiddleboxConfig,
     age: Duration,
@@ -48,8 +47,7 @@ pub(crate) fn treat<P: Packet>(
     disposition
 }
 
-/// Turns over all bits of an option but its kind, its length and the subtype it has if it is one of
-/// Multipath TCP, and brings the checksum up to date.
+/// Inverts all bits of an option except kind, length and, for Multipath TCP, the subtype. Updates the checksum.
 fn mangle(segment: &mut [u8], start: usize, end: usize) {
     let first = start + if segment[start] == MPTCP { 3 } else { 2 };
     let mut turned = segment[first.min(end)..end].to_vec();
@@ -57,8 +55,8 @@ fn mangle(segment: &mut [u8], start: usize, end: usize) {
     tcp::change(segment, first.min(end), &turned);
 }
 
-/// Changes the payload's byte number `pick` (counted around) by adding `change`, and brings the
-/// checksum up to date. False for what has no TCP payload.
+/// Adds `change` to byte number `pick` of the payload (modulo its length) and updates the checksum. Returns false if
+/// there is no TCP payload.
 pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool {
     let Some(segment) = packet.tcp_mut() else { return false };
     let Some(payload) = options_end(segment).filter(|end| *end < segment.len()) else {
@@ -70,7 +68,7 @@ pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool 
     true
 }
 
-/// The first option from `at` on that one of the rules is about.
+/// The first option from `at` on that matches one of the rules.
 fn find(
     rules: &[OptionRule],
     age: Duration,
@@ -102,7 +100,7 @@ impl Segments {
 }
 
 impl TcpOption {
-    /// Whether these bytes (kind, length, contents) are one.
+    /// Whether these bytes (kind, length, contents) are such an option.
     fn is(self, option: &[u8]) -> bool {
         match self {
             TcpOption::Kind(kind) => option[0] == kind,

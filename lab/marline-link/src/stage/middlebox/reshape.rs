@@ -5,12 +5,12 @@ use super::super::tcp::{
 };
 use crate::{Packet, Split, SplitOptions};
 
-/// Kind of the option of Multipath TCP.
+/// Option kind of Multipath TCP.
 const MPTCP: u8 = 30;
-/// A packet is not made longer than this.
+/// Maximum length of a merged packet in bytes.
 const LONGEST_PACKET: usize = 1_500;
 
-/// A segment in pieces; `None` if it is short enough, or nothing to cut.
+/// Splits a segment; `None` if it is short enough or cannot be split.
 pub(super) fn split<P: Packet>(packet: &mut P, split: Split) -> Option<Vec<P>> {
     let segment = packet.tcp_mut()?.to_vec();
     let start = options_end(&segment)?;
@@ -42,8 +42,8 @@ pub(super) fn split<P: Packet>(packet: &mut P, split: Split) -> Option<Vec<P>> {
         .collect()
 }
 
-/// Two segments as one, with the options of the first; `None` if the second does not follow the first,
-/// or both are too long for one packet.
+/// Merges two segments, with the options of the first. `None` if the second does not follow the first, or both are too
+/// long for one packet.
 pub(super) fn join<P: Packet>(first: &mut P, second: &mut P) -> Option<P> {
     let room = LONGEST_PACKET.checked_sub(first.wire_len())?;
     let ahead = first.tcp_mut()?.to_vec();

@@ -66,7 +66,7 @@ pub fn messages(links: &[&str; 2], scheduler: &str, count: u64, seed: u64) -> Ou
     }
 }
 
-/// How long a download of so many bytes takes.
+/// Duration of a download of this many bytes.
 pub fn download(links: &[&str; 2], scheduler: &str, bytes: u64, seed: u64) -> Duration {
     let mut paths = scene(links, scheduler, seed);
     paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))));

@@ -40,7 +40,7 @@ impl Node for Source {
     }
 }
 
-/// Runs so many packets through a world of two hosts and one link; returns how many arrived.
+/// Sends this many packets through a world of two hosts and one link. Returns how many arrived.
 pub fn run(packets: u64, description: &str) -> u64 {
     let mut world = World::new(SeedTree::new(1));
     let ends = [1u8, 2].map(|last| SocketAddr::new(IpAddr::from([10, 0, 0, last]), 9));

@@ -13,7 +13,7 @@ fn begin(paths: &mut Paths, over: usize) -> (usize, ConnectionId) {
     (index, id.expect("a connection"))
 }
 
-/// The first path is silent, from so long after now and for so long.
+/// Silences the first path, starting after this time and for this long.
 fn outage(paths: &mut Paths, after: Duration, span: Duration) {
     let start = paths.world.now() + after;
     paths.at_set_path_up(start, 0, false);
@@ -54,7 +54,7 @@ fn settle(paths: &mut Paths) {
     paths.world.run_until(end);
 }
 
-/// Opens a connection and tells how long it took, and why it is on plain TCP, if it is.
+/// Opens a connection. Returns how long that took, and why it fell back to plain TCP, if it did.
 fn open(paths: &mut Paths, over: usize) -> (Duration, Option<FallbackReason>) {
     let start = paths.world.now();
     let (index, id) = begin(paths, over);
@@ -126,7 +126,7 @@ fn an_address_that_comes_back_is_another_network() {
     assert!(took > SLOW && why == Some(FallbackReason::SynRetries), "{took:?} {why:?}");
 }
 
-/// Losses make nobody suspicious: three SYNs are lost, and the fourth would have been answered anyway.
+/// Losses are not mistaken for a middlebox: three SYNs are lost, and the fourth would have been answered anyway.
 #[test]
 fn a_syn_ack_with_the_option_absolves() {
     let mut paths = paths(&["up.drop=1+2+3"]);
@@ -180,7 +180,7 @@ fn first_data_in_an_outage_keeps_its_options_where_they_passed_before() {
     }
 }
 
-/// Nobody on the way sees the options of segments in datagrams: an outage is an outage.
+/// No middlebox sees the options of segments in datagrams, so an outage is only an outage.
 #[test]
 fn over_udp_silence_never_leads_to_plain_tcp() {
     let mut over_udp = PathsConfig::new(vec![link("")], config(true, false));

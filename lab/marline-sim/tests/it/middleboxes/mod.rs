@@ -80,7 +80,7 @@ const BOXES: &[Case] = &[
     case("segments with options dropped", "block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
     case("the same towards the client", "down.block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
     case("the same towards the server", "up.block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
-    // Nothing tells this from a path that died.
+    // This looks exactly like a path that died.
     case("the same in mid-stream", "block=mptcp:rest@1s", (Error, Multipath), 0),
     case("sequence numbers rewritten", "renumber=yes", (Multipath, Multipath), 0),
     case(
@@ -97,7 +97,7 @@ const BOXES: &[Case] = &[
     case("segments coalesced", "coalesce=2ms", (Multipath, Multipath), 0),
     case("ACKs thinned", "thin=8", (Multipath, Multipath), 0),
     case("ACKs thinned, with losses", "thin=8,loss=1%", (Multipath, Multipath), 4_000),
-    // The reset of the old subflow tells; the new one has a translation.
+    // The reset of the old subflow shows it; the new one has a translation.
     case("NAT rebinding", "rebind=1s", (Multipath, Multipath), 0),
     // The hole in the subflow cannot be filled: it must go, and another one come.
     case("data swallowed", "swallow=0.3%", (Arrives, Multipath), 0),

@@ -114,7 +114,7 @@ fn the_end_of_every_burst_is_on_both_paths_at_once() {
 #[test]
 fn a_lost_end_costs_the_other_paths_delay_and_no_timeout() {
     for scheduler in TAIL {
-        // Which packet of the link that is, a run without loss tells.
+        // A run without loss shows which packet of the link that is.
         let other = "rate=20M,delay=40ms,queue=100ms";
         let whole = ["rate=50M,delay=10ms,queue=50ms", other];
         let at: Vec<u64> = (0..6).map(|n| n * 500).collect();

@@ -31,7 +31,7 @@ fn a_message_that_is_answered_in_time_is_not_copied() {
 /// RTT of 40 ms after them, and are all that is sent twice before the path repairs the loss itself.
 #[test]
 fn a_lost_message_is_copied_as_soon_as_its_answer_is_overdue() {
-    // The handshake and the join are packets, too: which numbers the messages have, a look tells.
+    // The handshake and the join are packets, too, so the numbers of the messages are looked up.
     let mut paths = scene(&[WIFI, LTE], "hedged", 1);
     let by = offered_by(&mut paths, 200, &every_100_ms(100), &[5_001, 7_001]);
     // What repairs the first is a packet, too.

@@ -1,5 +1,6 @@
 //! Integration tests in virtual time, in one program so that it is linked once.
 
+mod aborts;
 mod anchors;
 mod bbr;
 mod bulk;

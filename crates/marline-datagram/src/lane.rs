@@ -137,6 +137,12 @@ impl Lane {
         self.paths.iter().map(move |path| path.info(now))
     }
 
+    /// How many frames the peer has sent, as far as is known, and how many of them have come.
+    #[must_use]
+    pub const fn arrived_frames(&self) -> (u64, u64) {
+        self.window.progress()
+    }
+
     /// Flows that are remembered.
     #[must_use]
     pub fn flow_count(&self) -> usize {

@@ -23,6 +23,8 @@ pub struct ReplayWindow {
     words: Vec<u64>,
     /// Numbers below this have been seen, or are too old: the largest seen and one.
     next: u64,
+    /// How many have been seen.
+    seen: u64,
     most: u64,
     /// Number at which the running half began, and when.
     half: (u64, Instant),
@@ -33,7 +35,13 @@ impl ReplayWindow {
     #[must_use]
     pub fn new(most: u64, now: Instant) -> Self {
         let most = most.clamp(LEAST, 1 << 40).next_power_of_two();
-        ReplayWindow { words: vec![0; (LEAST / 64) as usize], next: 0, most, half: (0, now) }
+        ReplayWindow {
+            words: vec![0; (LEAST / 64) as usize],
+            next: 0,
+            seen: 0,
+            most,
+            half: (0, now),
+        }
     }
 
     /// Numbers that it holds now.
@@ -67,7 +75,14 @@ impl ReplayWindow {
         }
         let (word, bit) = self.place(number);
         self.words[word] |= bit;
+        self.seen += 1;
         true
+    }
+
+    /// The number after the largest one seen, and how many have been seen.
+    #[must_use]
+    pub const fn progress(&self) -> (u64, u64) {
+        (self.next, self.seen)
     }
 
     /// Makes room up to `next`.

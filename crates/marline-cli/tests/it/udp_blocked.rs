@@ -109,31 +109,67 @@ const TO_UDP: &str = "UDP is answered here again";
 /// Bytes that would take five minutes at the rate to which datagrams are policed.
 const POLICED_BYTES: u32 = 40_000_000;
 
-#[test]
-fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
-    let _others = support::among_others();
-    let dir = tempfile::tempdir().expect("a folder");
-    let Some(world) = World::start(dir.path(), "pass", "") else { return };
+/// UDP is policed to 1 Mbit/s on both of the client's networks.
+fn police(world: &World) {
     for way in ["iifname", "oifname"] {
-        let rule = format!(
-            "nft add rule ip way pass {way} c0 meta l4proto udp limit rate over 125 kbytes/second \
-             burst 16 kbytes drop\n\
-             nft add rule ip way pass {way} c1 meta l4proto udp limit rate over 125 kbytes/second \
-             burst 16 kbytes drop"
-        );
-        world.testbed.run("net", &rule);
+        for network in ["c0", "c1"] {
+            let rule = format!(
+                "nft add rule ip way pass {way} {network} meta l4proto udp limit rate over \
+                 125 kbytes/second burst 16 kbytes drop"
+            );
+            world.testbed.run("net", &rule);
+        }
     }
-    world.testbed.run("server", &format!("head -c {POLICED_BYTES} /dev/zero > long"));
-    let fetch = "curl -sS --fail --max-time 150 -o /dev/null --socks5-hostname 127.0.0.1:1080 \
-                 http://127.0.0.1:8080/long";
-    let mut command = world.testbed.command("client", fetch, "160");
-    assert!(command.status().expect("curl").success(), "{}", world.testbed.log(world.client));
+}
+
+/// The client finds out that TCP is faster, and says so.
+fn goes_by_tcp_as_that_is_faster(world: &World) {
     // At the end of the comparison, which the transfer may not last for.
     let log = world.testbed.log_with(world.client, "UDP is slower than TCP here");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
     let said = world.testbed.run("client", &status);
     assert!(said.contains("by TCP, as UDP is slower ("), "{said}");
+}
+
+#[test]
+fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = World::start(dir.path(), "pass", "") else { return };
+    police(&world);
+    world.testbed.run("server", &format!("head -c {POLICED_BYTES} /dev/zero > long"));
+    let fetch = "curl -sS --fail --max-time 150 -o /dev/null --socks5-hostname 127.0.0.1:1080 \
+                 http://127.0.0.1:8080/long";
+    let mut command = world.testbed.command("client", fetch, "160");
+    assert!(command.status().expect("curl").success(), "{}", world.testbed.log(world.client));
+    goes_by_tcp_as_that_is_faster(&world);
+}
+
+/// Datagrams at 6 Mbit/s, which are sent back, for a minute.
+const VIDEO: &str = "exec python3 -u -c '
+import socket, threading, time
+port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+port.connect((\"127.0.0.1\", 5353))
+threading.Thread(target=lambda: [port.recv(2048) for _ in iter(int, 1)], daemon=True).start()
+begun = time.monotonic()
+print(\"ready\")
+for number in range(36000):
+    time.sleep(max(0, begun + number / 600 - time.monotonic()))
+    try:
+        port.send(bytes(1200))
+    except OSError:
+        pass
+'";
+
+#[test]
+fn where_udp_is_policed_datagrams_alone_find_that_out_too() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut world) = World::start(dir.path(), "pass", "") else { return };
+    police(&world);
+    world.testbed.start("client", VIDEO, Until::Says("ready"));
+    goes_by_tcp_as_that_is_faster(&world);
 }
 
 /// Keeps processes from running for most of the time, until it is dropped.

@@ -31,8 +31,22 @@ impl State {
             self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
             self.transmit_lane(id, now);
             self.lanes.settle(id, now);
+            self.compare_lane(id, now);
         }
         true
+    }
+
+    /// Shows the routes of a client what a lane carried on them.
+    fn compare_lane(&mut self, id: u64, now: Instant) {
+        if !self.rerouting.routes.compares() {
+            return;
+        }
+        for (flow, heading, bytes) in self.lanes.take_carried(id, now) {
+            let Carrier::Udp(carrier) = &self.carrier else { return };
+            if let Some(Outer { local, remote, .. }) = carrier.place(flow) {
+                self.rerouting.routes.on_lane(now, (local, remote), heading, bytes);
+            }
+        }
     }
 
     /// Lanes learn which silent paths answer connections.

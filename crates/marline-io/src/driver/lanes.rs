@@ -4,8 +4,10 @@
 //! asked for each time, so that a path moves with its subflow. A lane costs something when somebody sends or
 //! receives on it or when its time has come, and nothing otherwise: those that have something to do stand in a queue.
 
+mod carried;
 mod memory;
 mod silence;
+mod timers;
 
 use core::net::IpAddr;
 use core::task::{Context, Waker};
@@ -19,6 +21,7 @@ use marline_time::{Duration, Instant, Rng};
 use super::connections::{register, wake};
 use crate::carrier::IdHasher;
 use crate::random::SecretRng;
+use carried::Carried;
 
 /// Lanes of a shard; each belongs to a peer that has authenticated itself.
 const MOST_LANES: usize = 16_384;
@@ -158,6 +161,8 @@ struct Entry {
     addresses: Vec<(u64, PathAddresses)>,
     /// Paths that were silent when it last had its turn.
     silent: Vec<(PathId, PathAddresses)>,
+    /// What was carried since the last look, if carriers are compared.
+    carried: Option<Carried>,
     /// Named by the peer, and not established yet; until when they are awaited.
     wanted: Vec<(LanePath, Instant)>,
     /// Numbered by us, and not told yet.
@@ -254,6 +259,7 @@ impl Lanes {
             paths: Vec::new(),
             addresses: Vec::new(),
             silent: Vec::new(),
+            carried: None,
             wanted: Vec::new(),
             named: Vec::new(),
             reader: None,
@@ -479,6 +485,9 @@ impl Lanes {
     ) -> Option<LanePath> {
         let entry = self.entries.get_mut(&id)?;
         let Transmit { path, .. } = entry.lane.poll_transmit(now, frame)?;
+        if let Some(carried) = &mut entry.carried {
+            carried.on_sent(path, frame.len());
+        }
         entry.paths.iter().find(|known| known.id == path).copied()
     }
 
@@ -511,28 +520,6 @@ impl Lanes {
         }
     }
 
-    /// The process did not run for a while.
-    pub(super) fn note_pause(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.lane.note_pause());
-    }
-
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
-    }
-
-    pub(super) fn on_timeout(&mut self, now: Instant) {
-        while let Some((at, id)) = self.deadlines.first().copied()
-            && at <= now
-        {
-            self.deadlines.pop_first();
-            if let Some(entry) = self.entries.get_mut(&id) {
-                entry.deadline = None;
-                entry.lane.handle_timeout(now);
-                self.touch(id);
-            }
-        }
-    }
-
     /// A frame came in for a lane, on the path that `from` finds among its paths.
     pub(super) fn arrive(
         &mut self,
@@ -551,6 +538,9 @@ impl Lanes {
         };
         self.arrived.clear();
         self.arrived.extend_from_slice(frame);
+        if let Some(carried) = &mut entry.carried {
+            carried.on_arrived(path.id, frame.len());
+        }
         entry.lane.handle(now, path.id, &mut self.arrived);
         self.touch(id);
     }

@@ -11,4 +11,4 @@ mod pace;
 pub use fallback::{CarrierRates, UdpUse};
 pub(crate) use fallback::{Failure, Leaving, Order, Routes};
 pub(crate) use framing::{Alien, Enclosed, PREAMBLE, Unpacker, enclose};
-pub(crate) use pace::Heading;
+pub(crate) use pace::{Heading, LaneBytes};

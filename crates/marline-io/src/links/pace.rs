@@ -3,6 +3,9 @@
 //! A network that polices a transport drops what goes beyond some rate, and says nothing. It shows in two things
 //! together: much is repeated, and yet little gets through. Both directions are seen here, by the sequence numbers of
 //! the segments that pass: one below the end of what its flow has shown before is a repetition.
+//!
+//! Lanes repeat nothing. What they lose has to be far more than radios do: their datagrams are late by TCP for as long
+//! as it is tried.
 
 use core::num::NonZeroU64;
 use std::collections::BTreeMap;
@@ -21,6 +24,8 @@ const LEAST_BYTES: u64 = 64_000;
 const SLOW_BITS_PER_S: u64 = 20_000_000;
 /// A policed route repeats at least one byte of so many.
 const REPEATED_OF: u64 = 50;
+/// A policed route loses at least one byte of so many of a lane.
+const LANE_LOST_OF: u64 = 6;
 /// Shorter segments are not part of a bulk transfer.
 const BULK_BYTES: usize = 400;
 /// Routes and flows that are counted; beyond, all begin again.
@@ -42,10 +47,19 @@ pub(crate) enum Heading {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policed {
     pub(crate) heading: Heading,
+    /// Whether it is lanes that say so.
+    pub(crate) by_lanes: bool,
     pub(crate) bits_per_s: u64,
 }
 
-/// Payload bytes in one direction.
+/// Bytes of a lane in one direction.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaneBytes {
+    pub(crate) delivered: u64,
+    pub(crate) lost: u64,
+}
+
+/// Payload bytes in one direction; those of lanes that were lost are not repeated.
 #[derive(Copy, Clone, Debug, Default)]
 struct Carried {
     fresh: u64,
@@ -59,14 +73,32 @@ struct Pace {
     down: Carried,
     /// Windows in a row that looked policed.
     policed: u32,
-    /// Fresh data of a trial, up and down, and since when; it does not end with a window.
-    trial: Option<(Instant, [u64; 2])>,
+    /// The same of lanes.
+    lanes: Lanes,
+    /// Fresh data of a trial, up and down, that of lanes behind it, and since when; it does not end with a window.
+    trial: Option<(Instant, [u64; 4])>,
+}
+
+/// What lanes carried on a route, in a window of its own.
+#[derive(Copy, Clone, Debug)]
+struct Lanes {
+    since: Instant,
+    /// Up and down.
+    carried: [Carried; 2],
+    policed: u32,
+}
+
+impl Lanes {
+    const fn new(since: Instant) -> Lanes {
+        Lanes { since, carried: [Carried { fresh: 0, repeated: 0 }; 2], policed: 0 }
+    }
 }
 
 impl Pace {
     const fn new(since: Instant) -> Pace {
         const NOTHING: Carried = Carried { fresh: 0, repeated: 0 };
-        Pace { since, up: NOTHING, down: NOTHING, policed: 0, trial: None }
+        let lanes = Lanes::new(since);
+        Pace { since, up: NOTHING, down: NOTHING, policed: 0, lanes, trial: None }
     }
 
     const fn carried(&self, heading: Heading) -> &Carried {
@@ -89,7 +121,7 @@ impl Pace {
             fresh >= LEAST_BYTES && is_slow && repeated * REPEATED_OF >= fresh + repeated
         };
         let heading = [Heading::Down, Heading::Up].into_iter().find(policed)?;
-        Some(Policed { heading, bits_per_s: self.bits_per_s(now, heading) })
+        Some(Policed { heading, by_lanes: false, bits_per_s: self.bits_per_s(now, heading) })
     }
 }
 
@@ -142,26 +174,61 @@ impl Paces {
         }
         let found = pace.looks_policed(now);
         let policed = found.map_or(0, |_| pace.policed.saturating_add(1));
-        *pace = Pace { policed, trial: pace.trial, ..Pace::new(now) };
+        *pace = Pace { policed, lanes: pace.lanes, trial: pace.trial, ..Pace::new(now) };
+        found.filter(|_| policed >= WINDOWS)
+    }
+
+    /// Notes what a lane carried on a route lately. `Some`: the route has looked policed for a while.
+    pub(crate) fn note_lane(
+        &mut self,
+        now: Instant,
+        ends: FlowEnds,
+        heading: Heading,
+        LaneBytes { delivered, lost }: LaneBytes,
+    ) -> Option<Policed> {
+        if delivered + lost == 0 {
+            return None;
+        }
+        if self.routes.len() >= MOST_ROUTES && !self.routes.contains_key(&ends) {
+            self.routes.clear();
+        }
+        let pace = self.routes.entry(ends).or_insert_with(|| Pace::new(now));
+        let at = usize::from(heading == Heading::Down);
+        if let Some((_, sums)) = &mut pace.trial {
+            sums[2 + at] += delivered;
+        }
+        let lanes = &mut pace.lanes;
+        let sum = &mut lanes.carried[at];
+        (sum.fresh, sum.repeated) = (sum.fresh + delivered, sum.repeated + lost);
+        if now < lanes.since + WINDOW {
+            return None;
+        }
+        let elapsed_ms = NonZeroU64::new(now.since(lanes.since).as_millis() as u64)?;
+        let of = |heading: Heading| {
+            let Carried { fresh, repeated } = lanes.carried[usize::from(heading == Heading::Down)];
+            let bits_per_s = fresh * 8_000 / elapsed_ms;
+            let is_policed = fresh >= LEAST_BYTES
+                && bits_per_s <= SLOW_BITS_PER_S
+                && repeated * LANE_LOST_OF >= fresh + repeated;
+            is_policed.then_some(Policed { heading, by_lanes: true, bits_per_s })
+        };
+        let found = of(Heading::Down).or_else(|| of(Heading::Up));
+        let policed = found.map_or(0, |_| lanes.policed.saturating_add(1));
+        *lanes = Lanes { policed, ..Lanes::new(now) };
         found.filter(|_| policed >= WINDOWS)
     }
 
     /// The rate of fresh data since a trial began, if there is enough of it to tell.
-    pub(crate) fn trial_rate(
-        &self,
-        now: Instant,
-        ends: &FlowEnds,
-        heading: Heading,
-    ) -> Option<u64> {
+    pub(crate) fn trial_rate(&self, now: Instant, ends: &FlowEnds, of: &Policed) -> Option<u64> {
         let (since, sums) = self.routes.get(ends)?.trial?;
-        let fresh = sums[usize::from(heading == Heading::Down)];
+        let fresh = sums[usize::from(of.heading == Heading::Down) + 2 * usize::from(of.by_lanes)];
         let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
         (fresh >= LEAST_BYTES).then(|| fresh * 8_000 / elapsed_ms)
     }
 
     /// A trial begins: what passes from now on counts for it.
     pub(crate) fn begin_trial(&mut self, now: Instant, ends: FlowEnds) {
-        let trial = Some((now, [0; 2]));
+        let trial = Some((now, [0; 4]));
         self.routes.insert(ends, Pace { trial, ..Pace::new(now) });
     }
 
@@ -223,6 +290,23 @@ mod tests {
     #[test]
     fn a_slow_route_that_loses_little_does_not() {
         assert_eq!(run(&mut Paces::default(), 100), []);
+    }
+
+    #[test]
+    fn a_route_looks_policed_by_a_lane_that_loses_far_more_than_radios_do() {
+        let found_at = |bytes: u64, lost_percent: u64| {
+            let mut paces = Paces::default();
+            let lost = bytes * lost_percent / 100;
+            let bytes = LaneBytes { delivered: bytes - lost, lost };
+            (0..20).map(|look| look * 500).find(|ms| {
+                let now = Instant::from_millis(*ms);
+                paces.note_lane(now, ends(), Heading::Up, bytes).is_some_and(|found| found.by_lanes)
+            })
+        };
+        assert_eq!(found_at(250_000, 75), Some(4_000), "4 Mbit/s");
+        assert_eq!(found_at(250_000, 10), None);
+        assert_eq!(found_at(5_000, 75), None, "a call");
+        assert_eq!(found_at(8_000_000, 50), None, "fast enough");
     }
 
     #[test]

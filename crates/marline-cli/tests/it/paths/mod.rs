@@ -351,7 +351,7 @@ fn of_interfaces_that_share_a_wire_one_is_a_path() {
             continue;
         }
         let routes = "ip addr add 192.168.9.2/24 dev NAME; ip link set NAME up
-                      ip route add default via 192.168.9.1 dev NAME metric 300";
+                      ip route add default via 192.168.9.1 dev NAME metric 350";
         world.testbed.run("client", &routes.replace("NAME", name));
         is_none(&world, name);
         world.testbed.run("client", &format!("ip link del {name}"));
@@ -366,7 +366,7 @@ fn of_interfaces_that_share_a_wire_one_is_a_path() {
     world.wait_until("the bridge", || names(&world) == are(&["br0", "wlan0"]));
     world.testbed.run(
         "client",
-        "ip addr add 10.70.0.9/24 dev wwan0; ip route add default via 10.70.0.1 dev wwan0 metric 300",
+        "ip addr add 10.70.0.9/24 dev wwan0; ip route add default via 10.70.0.1 dev wwan0 metric 400",
     );
     is_none(&world, "wwan0");
     world.talk();

@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::{Leaving, Order, Routes, UdpUse, Way, doubled};
 use crate::carrier::FlowEnds;
-use crate::links::pace::{Heading, Policed};
+use crate::links::pace::{Heading, LaneBytes, Policed};
 
 /// A link that is compared with datagrams carries data so long. What it carries in its first moments counts as well: a
 /// transfer may end while it is compared.
@@ -54,7 +54,25 @@ impl Routes {
         flow: (u64, Heading),
         segments: impl Iterator<Item = &'a [u8]>,
     ) {
-        let Some(datagrams) = self.paces.note(now, ends, flow, segments) else { return };
+        let policed = self.paces.note(now, ends, flow, segments);
+        self.compare_where(now, ends, policed);
+    }
+
+    /// A lane carried so much on a route, by whatever carries it.
+    pub(crate) fn on_lane(
+        &mut self,
+        now: Instant,
+        ends: FlowEnds,
+        heading: Heading,
+        bytes: LaneBytes,
+    ) {
+        let policed = self.paces.note_lane(now, ends, heading, bytes);
+        self.compare_where(now, ends, policed);
+    }
+
+    /// Opens a link to compare it where a route looks policed.
+    fn compare_where(&mut self, now: Instant, ends: FlowEnds, policed: Option<Policed>) {
+        let Some(datagrams) = policed else { return };
         let Some(route) = self.routes.get_mut(&ends) else { return };
         if route.way == Way::Datagrams && route.comparison.is_none() && route.compare_at <= now {
             route.comparison = Some(Comparison::Running { datagrams, measured_at: None });
@@ -69,8 +87,9 @@ impl Routes {
         let Way::Link(link) = route.way else { return };
         let leaving = match route.comparison.take() {
             None => return,
-            Some(Comparison::Running { datagrams: Policed { heading, bits_per_s }, .. }) => {
-                let rate = self.paces.trial_rate(now, &ends, heading);
+            Some(Comparison::Running { datagrams, .. }) => {
+                let Policed { bits_per_s, .. } = datagrams;
+                let rate = self.paces.trial_rate(now, &ends, &datagrams);
                 let link_rate = rate.unwrap_or_default();
                 if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
                     let rates =

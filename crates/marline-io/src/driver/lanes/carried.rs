@@ -1,0 +1,112 @@
+//! What a lane carried on each of its paths, for the comparison of UDP with TCP (`links/fallback/comparing.rs`).
+//!
+//! What the peer does not acknowledge was lost on the way there. Of what the peer sent, the numbers that did not come are
+//! known, but not on which path: they count for the one that brought nearly everything.
+
+use marline_datagram::{Lane, PathId};
+use marline_time::{Duration, Instant};
+
+use super::Lanes;
+use crate::links::{Heading, LaneBytes};
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// A path that brought this share, in percent, brought nearly everything.
+const NEARLY_ALL_PERCENT: u64 = 80;
+
+/// What was carried since the last look, and what was known then.
+#[derive(Debug)]
+pub(super) struct Carried {
+    looked_at: Instant,
+    paths: Vec<OnPath>,
+    /// Frames that the peer sent, and those that came.
+    arrived: (u64, u64),
+}
+
+#[derive(Copy, Clone, Debug)]
+struct OnPath {
+    id: PathId,
+    sent_bytes: u64,
+    arrived_bytes: u64,
+    /// Frames that wanted an answer, and lost ones, until the last look.
+    frames: (u64, u64),
+}
+
+impl Carried {
+    fn new(now: Instant, lane: &Lane) -> Self {
+        let on_path = |info: marline_datagram::PathInfo| OnPath {
+            id: info.id,
+            sent_bytes: 0,
+            arrived_bytes: 0,
+            frames: (info.frames, info.lost_frames),
+        };
+        let paths = lane.paths(now).map(on_path).collect();
+        Carried { looked_at: now, paths, arrived: lane.arrived_frames() }
+    }
+
+    fn on(&mut self, path: PathId) -> Option<&mut OnPath> {
+        self.paths.iter_mut().find(|on| on.id == path)
+    }
+
+    pub(super) fn on_sent(&mut self, path: PathId, bytes: usize) {
+        if let Some(on) = self.on(path) {
+            on.sent_bytes += bytes as u64;
+        }
+    }
+
+    pub(super) fn on_arrived(&mut self, path: PathId, bytes: usize) {
+        if let Some(on) = self.on(path) {
+            on.arrived_bytes += bytes as u64;
+        }
+    }
+
+    /// What each path carried until now, in both directions.
+    fn until(&self, now: Instant, lane: &Lane) -> Vec<(PathId, Heading, LaneBytes)> {
+        let mut found = Vec::new();
+        for info in lane.paths(now) {
+            let Some(on) = self.paths.iter().find(|on| on.id == info.id) else { continue };
+            let frames = info.frames.saturating_sub(on.frames.0);
+            let lost = share(on.sent_bytes, info.lost_frames.saturating_sub(on.frames.1), frames);
+            let up = LaneBytes { delivered: on.sent_bytes - lost, lost };
+            found.push((info.id, Heading::Up, up));
+        }
+        let (next, arrived) = lane.arrived_frames();
+        let sent = next.saturating_sub(self.arrived.0);
+        let came = arrived.saturating_sub(self.arrived.1).min(sent);
+        let all: u64 = self.paths.iter().map(|on| on.arrived_bytes).sum();
+        for on in &self.paths {
+            let is_nearly_all = on.arrived_bytes * 100 >= all * NEARLY_ALL_PERCENT;
+            // As many bytes for each frame that did not come as for one that did.
+            let lost =
+                if is_nearly_all { (sent - came) * on.arrived_bytes / came.max(1) } else { 0 };
+            let down = LaneBytes { delivered: on.arrived_bytes, lost };
+            found.push((on.id, Heading::Down, down));
+        }
+        found
+    }
+}
+
+/// So many bytes of `bytes` as `part` is of `whole`.
+fn share(bytes: u64, part: u64, whole: u64) -> u64 {
+    if whole == 0 { 0 } else { bytes * part.min(whole) / whole }
+}
+
+impl Lanes {
+    /// What a lane carried since the last look, by our ids of the subflows that are its paths; nothing, if that was a
+    /// moment ago.
+    pub(in super::super) fn take_carried(
+        &mut self,
+        id: u64,
+        now: Instant,
+    ) -> Vec<(u64, Heading, LaneBytes)> {
+        let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
+        if entry.carried.as_ref().is_some_and(|carried| now < carried.looked_at + LOOK) {
+            return Vec::new();
+        }
+        let next = Carried::new(now, &entry.lane);
+        let Some(last) = entry.carried.replace(next) else { return Vec::new() };
+        let flow = |id: PathId| Some(entry.paths.iter().find(|path| path.id == id)?.flow);
+        let carried = last.until(now, &entry.lane).into_iter();
+        carried.filter_map(|(id, heading, bytes)| Some((flow(id)?, heading, bytes))).collect()
+    }
+}

@@ -44,6 +44,7 @@ mod sender;
 mod session;
 mod subflow_context;
 mod wait;
+mod window_updates;
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -705,12 +706,16 @@ impl Connection {
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, now: Instant, out: &mut [u8]) -> Result<usize, ReadError> {
+        let was_shut = self.receiver.is_window_shut();
         let Some((n, window_opened)) = self.receiver.read(out) else {
             return self.read_nothing();
         };
         self.receiver.follow_reader(now, self.paths.largest_rtt());
         if window_opened {
             self.announce_window();
+            if was_shut {
+                self.receiver.on_window_reopened(now, self.largest_rto());
+            }
         }
         Ok(n)
     }
@@ -6251,6 +6256,7 @@ impl Connection {
                 self.path_manager.next_timeout(),
                 self.paths.addresses().next_timeout(),
                 self.session.next_timeout(),
+                self.receiver.next_window_update(),
             ]);
             let data = earliest(self.sender.timeouts());
             next = next
@@ -6295,6 +6301,10 @@ impl Connection {
             self.sender.shrink();
             self.receiver.shrink();
             cx.account.settle_for_one();
+        }
+        let rto = self.largest_rto();
+        if self.receiver.is_window_update_due(now, rto) {
+            self.announce_window();
         }
         self.on_silence_timeout(cx);
         self.on_receive_probes(cx);

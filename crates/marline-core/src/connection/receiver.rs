@@ -27,6 +27,7 @@ use marline_time::{Duration, Instant};
 use super::delivery_watch::DeliveryWatch;
 use super::mapping_rx::{MappingError, MappingRx, RxMapping};
 use super::receive_buffer::ReceiveBuffer;
+use super::window_updates::WindowUpdates;
 use crate::fec::Decoder;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
@@ -76,6 +77,7 @@ pub(super) struct Receiver {
     /// Since when bytes in order are due.
     watch: DeliveryWatch,
     bytes_read: u64,
+    window_updates: WindowUpdates,
 }
 
 impl Receiver {
@@ -90,6 +92,7 @@ impl Receiver {
             told: false,
             watch: DeliveryWatch::default(),
             bytes_read: 0,
+            window_updates: WindowUpdates::default(),
         }
     }
 
@@ -219,6 +222,26 @@ impl Receiver {
         let (n, opened) = self.buffer.read(out);
         self.bytes_read += n as u64;
         Some((n, opened))
+    }
+
+    /// The peer may not send a byte.
+    pub(super) fn is_window_shut(&self) -> bool {
+        self.buffer.edge() == self.buffer.next()
+    }
+
+    /// The window was shut, and an update goes out.
+    pub(super) fn on_window_reopened(&mut self, now: Instant, rto: Duration) {
+        self.window_updates.on_reopened(now, self.buffer.next(), rto);
+    }
+
+    /// Whether such an update is to be repeated now.
+    pub(super) fn is_window_update_due(&mut self, now: Instant, rto: Duration) -> bool {
+        self.window_updates.is_repeat_due(now, self.buffer.next(), rto)
+    }
+
+    /// When an update may be repeated.
+    pub(super) const fn next_window_update(&self) -> Option<Instant> {
+        self.window_updates.next_timeout()
     }
 
     /// As [`read`](Self::read), and the bytes stay to be read.

@@ -169,6 +169,61 @@ fn a_lost_window_update_is_found_by_a_probe() {
     assert_eq!(stalled.read, stalled.written);
 }
 
+/// After minutes of a shut window the next probe is up to a minute away. The update is repeated before that.
+#[test]
+fn a_lost_window_update_is_repeated_before_a_late_probe() {
+    let mut stalled = Stalled::new(true, false, "min-rtt");
+    for _ in 0..200 {
+        stalled.write_all_that_fits();
+        stalled.run(Duration::from_secs(1));
+    }
+    stalled.read_all();
+    let mut lost = 0;
+    let _ = stalled.pair.gather(&mut |_| {
+        lost += 1;
+        Fate::Lose
+    });
+    assert_eq!(lost, 1, "the update");
+    let before = stalled.read;
+    stalled.run(Duration::from_millis(400));
+    stalled.read_all();
+    assert!(stalled.read > before, "the repeated update started the writer");
+    for _ in 0..20 {
+        stalled.run(Duration::from_millis(100));
+        stalled.read_all();
+    }
+    assert_eq!(stalled.read, stalled.written);
+    // Nothing is left to send, and the window was never shut again: silence.
+    let (sent, _) = stalled.run(Duration::from_secs(20));
+    assert_eq!(sent.len(), 0, "{sent:?}");
+}
+
+/// A peer that has no more to send costs a few updates.
+#[test]
+fn a_window_update_is_repeated_five_times_at_most() {
+    let (mut script, mut peer, id) = served(listening(), 1);
+    // Fill what was offered, and a little more: the last segment is cut.
+    let is_shut =
+        |sent: &[marline_testkit::Sent]| sent.last().is_some_and(|ack| ack.seg.header.window == 0);
+    while !is_shut(&script.take_sent()) {
+        peer.send_data(&mut script, &[3; 1_400]);
+        script.advance(Duration::from_millis(50));
+    }
+    script.advance(Duration::from_secs(1));
+    let _ = script.take_sent();
+    assert!(!script.read_all(id).is_empty());
+    script.run(|_, _| ());
+    assert!(!script.take_sent().is_empty(), "an update");
+    let mut after = Vec::new();
+    let begun = script.now();
+    while script.advance_to_send(Duration::from_secs(9)) {
+        after.push(script.now().since(begun).as_millis());
+        script.take_sent();
+    }
+    assert_eq!(after.len(), 5, "{after:?}");
+    assert!(after.windows(2).all(|two| two[1] >= 2 * two[0]), "{after:?}");
+}
+
 /// The path on which the window update goes has died, and nobody knows, since nothing is in flight on it: the
 /// writer's probe there brings nothing, and the next ones go on both.
 #[test]

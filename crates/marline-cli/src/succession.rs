@@ -306,13 +306,13 @@ async fn wait_until_ready(
             Err(error) => {
                 let status = tokio::time::timeout(ANSWER, child.wait()).await;
                 match status {
-                    Ok(Ok(status)) => bail!("it has ended before it was ready: {status}"),
+                    Ok(Ok(status)) => bail!("the new process exited before it was ready: {status}"),
                     _ => bail!("it does not speak with this process: {error}"),
                 }
             }
         }
         if Instant::now() >= until {
-            bail!("it was not ready within {} s", patience.as_secs());
+            bail!("the new process did not become ready within {} s", patience.as_secs());
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -28,7 +28,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let reloaded = match client.ask(Command::Reload).await {
         Ok(Answer::Reloaded(reloaded)) => reloaded,
         Ok(other) => bail!("asked for a reload, got {other:?}"),
-        Err(error) => bail!("what was in force stays: {error:#}"),
+        Err(error) => bail!("reload failed; keeping current configuration: {error:#}"),
     };
     let text = match args.json {
         true => serde_json::to_string(&reloaded)? + "\n",
@@ -44,7 +44,7 @@ fn shown(reloaded: &Reloaded) -> String {
     let mut text = String::new();
     for (words, settings) in [
         ("in force", at_once),
-        ("in force for what begins from now on", for_new),
+        ("in force for new connections", for_new),
         ("of no effect here, but where another command reads it", elsewhere),
     ] {
         if !settings.is_empty() {
@@ -79,7 +79,7 @@ mod tests {
         };
         let expected = "\
 in force: drain, log
-in force for what begins from now on: mode
+in force for new connections: mode
 of no effect here, but where another command reads it: dns
 needs a restart: shards (in force: 1, in the file: nothing)
 ";

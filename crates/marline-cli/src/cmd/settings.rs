@@ -169,7 +169,7 @@ impl<O: Options> Settings<O> {
             Err(error) => {
                 let error = format!("{error:#}");
                 let error = hide(&error);
-                tracing::error!("{by}: what was in force stays: {error}");
+                tracing::error!("{by}: reload failed; keeping current configuration: {error}");
                 Err(error)
             }
         }

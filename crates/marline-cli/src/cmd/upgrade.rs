@@ -43,7 +43,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Answer::Upgraded(done) => {
             // A reader that went away has seen enough.
             let _ = print(&format!(
-                "process {} (version {}) has taken over; {} connections go on in the old one\n",
+                "process {} (version {}) has taken over; {} connections remain in the old process\n",
                 done.pid, done.version, done.connections
             ));
             Ok(ExitCode::SUCCESS)

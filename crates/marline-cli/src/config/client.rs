@@ -62,7 +62,7 @@ options! {
         /// ssh's -R; the server must allow it (--allow-remote)
         #[arg(short = 'R', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub remote_forward: Vec<Word<Forward>>,
-        /// Port that a router leads connections to, by nftables' redirect or tproxy (docs/operate/router.md)
+        /// Port for redirected (REDIRECT or TPROXY) connections (docs/operate/router.md)
         #[arg(long, value_name = "PORT")]
         pub transparent: Option<u16>,
         /// Forward datagrams to a local UDP port to one target, as the server sees it

@@ -32,8 +32,8 @@ options! {
         /// Public address for invites; may be repeated [default: the listening address]
         #[arg(long, value_name = "HOST:PORT")]
         pub public: Vec<Word<Target>>,
-        /// Address at which clients reach this very server, if others share the one they connect to (behind a
-        /// balancer): they stay with it by this one; may be repeated, one for each family
+        /// Own address of this server behind a balancer, so that clients stay with it; may be repeated, one for
+        /// each family
         #[arg(long, value_name = "ADDR:PORT")]
         pub advertise: Vec<SocketAddr>,
         /// Key file of the server [default: beside the configuration]
@@ -49,7 +49,7 @@ options! {
         #[arg(long, value_name = "CIDR")]
         pub deny: Vec<Word<Cidr>>,
         /// Allow clients, or this one, to have the server listen at this address on these ports (their
-        /// -R) [default: nobody, nowhere]
+        /// -R) [default: none]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
         pub allow_remote: Vec<Word<RemoteRule>>,
         /// Which path datagrams to clients go on (`marline policies` lists them); by default as the mode says
@@ -70,7 +70,7 @@ options! {
         /// 10000: requests are read a little sooner, and a processor is busy [default: 0]
         #[arg(long, value_name = "US")]
         pub busy_poll: Option<u32>,
-        /// Time for connections to go on in the old process after an upgrade [default: 24h]
+        /// Time that connections may stay in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
         pub upgrade_limit: Option<Word<Span>>,
         /// Maximum number of simultaneous connections of one client [default: 16384]

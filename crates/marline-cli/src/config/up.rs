@@ -69,11 +69,11 @@ pub struct UpOptions {
     #[arg(long, value_name = "PORT[/tcp|/udp]")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub reachable: Vec<ServiceWord>,
-    /// Let nothing leave around the tunnel, also after this program was killed, until it is stopped or `marline down`
+    /// Block all traffic outside the tunnel, also after a crash, until this program is stopped or `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub kill_switch: bool,
-    /// The same, also before the server is reached and after this program was stopped, until `marline down`
+    /// Like --kill-switch, also before the server is reached and after this program stops, until `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub lockdown: bool,

@@ -205,7 +205,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
         tokio::task::coop::consume_budget().await;
     }
     if let Some(generations) = generations.upgrade() {
-        tracing::warn!("the successor is gone: this process receives again what is its own");
+        tracing::warn!("successor exited; receiving own packets again");
         generations.receive_again();
     }
 }

@@ -167,7 +167,7 @@ impl Shard {
                     state.take_to_link(now, ends, link);
                 }
                 Order::Compare(ends, link) => {
-                    tracing::debug!(local = %ends.0, server = %ends.1, "UDP looks policed here: trying TCP");
+                    tracing::debug!(local = %ends.0, server = %ends.1, "UDP appears rate-limited: trying TCP");
                     state.take_to_link(now, ends, link);
                 }
                 Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {

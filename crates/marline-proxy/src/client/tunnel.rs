@@ -485,7 +485,7 @@ impl<C: Connect> Tunnel<C> {
         match read.map_err(|_| OpenError::late("the server", patience))? {
             Ok(Message::Failed(failure)) => Err(OpenError::Refused(failure)),
             Ok(message) => pick(&message).ok_or_else(|| {
-                OpenError::Server(anyhow::anyhow!("the server said {message} out of turn"))
+                OpenError::Server(anyhow::anyhow!("unexpected {message} from the server"))
             }),
             Err(error) => Err(OpenError::from_io("the server ended the connection", error)),
         }

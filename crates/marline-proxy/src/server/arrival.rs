@@ -65,7 +65,7 @@ impl Server {
         let place = self.silent.admit(peer);
         match self.first(stream, peer, place).await? {
             First::Known(stream, client, session, asks_at_once) => {
-                tracing::debug!(%peer, client = %client.name, "known by its session");
+                tracing::debug!(%peer, client = %client.name, "authenticated by session");
                 self.seat(stream, client, session, asks_at_once).await
             }
             // Boxed, for a handshake takes several times the room that a relay takes for hours.
@@ -94,7 +94,7 @@ impl Server {
                 None
             }
             Err(_) => {
-                self.refusals.note(RefusalReason::Late, &peer, &"it said nothing in time");
+                self.refusals.note(RefusalReason::Late, &peer, &"no data before timeout");
                 None
             }
         }
@@ -151,7 +151,7 @@ impl Server {
                 return None;
             }
             Err(_) => {
-                let why = "its turn to authenticate did not come in time";
+                let why = "timed out waiting to authenticate";
                 self.refusals.note(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
@@ -174,7 +174,7 @@ impl Server {
                 return None;
             }
             Err(_) => {
-                self.refusals.note(RefusalReason::Late, &peer, &"it did not authenticate in time");
+                self.refusals.note(RefusalReason::Late, &peer, &"authentication timed out");
                 return None;
             }
         };

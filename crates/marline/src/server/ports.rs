@@ -40,7 +40,7 @@ pub(super) fn open(
     if config.own.shards > 1
         && let Err(error) = shards[0].spread_over(config.own.shards as u8)
     {
-        tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
+        tracing::warn!(%error, "no flow steering; shards forward datagrams");
     }
     Ok((listen, listeners))
 }

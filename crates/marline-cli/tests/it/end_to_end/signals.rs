@@ -56,7 +56,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     // A bad file changes nothing, and says where it is bad.
     change("allow = [\"127.0.0.1/8\"]");
     server.process.signal("HUP");
-    server.process.line_with("what was in force stays");
+    server.process.line_with("reload failed; keeping current configuration");
     server.process.line_with("127.0.0.0/8");
     echo(&mut open(socks, target).unwrap(), b"as before");
 
@@ -103,7 +103,7 @@ fn a_front_takes_over_another_service() {
     front.line_with("listening on ");
     write("127.0.0.1:82");
     front.signal("USR1");
-    front.line_with("SIGUSR1 means nothing here");
+    front.line_with("SIGUSR1 ignored");
     front.signal("HUP");
     front.line_with("configuration read again, new: to");
     front.signal("INT");

@@ -222,7 +222,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         signals::survive().context("cannot receive signals")?;
     }
     if matches!(command, Command::Server(_) | Command::Serve(_)) {
-        succession::find_predecessor().context("cannot take another process' place")?;
+        succession::find_predecessor().context("cannot take over from another process")?;
     }
     let mut drivers = 1;
     let work: Work = match command {

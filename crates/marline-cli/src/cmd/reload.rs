@@ -45,7 +45,7 @@ fn shown(reloaded: &Reloaded) -> String {
     for (words, settings) in [
         ("in force", at_once),
         ("in force for new connections", for_new),
-        ("of no effect here, but where another command reads it", elsewhere),
+        ("used by other commands only", elsewhere),
     ] {
         if !settings.is_empty() {
             text += &format!("{words}: {}\n", settings.join(", "));
@@ -80,7 +80,7 @@ mod tests {
         let expected = "\
 in force: drain, log
 in force for new connections: mode
-of no effect here, but where another command reads it: dns
+used by other commands only: dns
 needs a restart: shards (in force: 1, in the file: nothing)
 ";
         assert_eq!(shown(&reloaded), expected);

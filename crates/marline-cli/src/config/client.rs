@@ -260,7 +260,7 @@ impl ClientOptions {
             (!self.fast_open.is_empty(), "--fast-open"),
         ] {
             if given {
-                bail!("{flag} has no meaning here: it is for `marline client`");
+                bail!("{flag} does not apply here: it is for `marline client`");
             }
         }
         Ok(())
@@ -310,10 +310,10 @@ impl ClientOptions {
             return self.read_invite().map(Route::Through);
         }
         if self.invite.is_some() || self.invite_file.is_some() {
-            bail!("`direct` does without a server: take the invite out, or `direct`");
+            bail!("`direct` uses no server: remove the invite or `direct`");
         }
         if self.carrier.is_some_and(CarrierChoice::is_framed) {
-            bail!("--direct speaks to servers that do not know Marline: they need --carrier raw");
+            bail!("--direct connects to servers without Marline: it needs --carrier raw");
         }
         Ok(Route::Direct)
     }
@@ -330,7 +330,7 @@ impl ClientOptions {
         let words = |list: &[Word<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);
         if options.direct && !options.remote_forward.is_empty() {
-            bail!("-R needs a server that listens: --direct has none");
+            bail!("-R needs a server that listens: --direct uses none");
         }
         if !options.direct && !options.fast_open.is_empty() {
             bail!(
@@ -345,7 +345,7 @@ impl ClientOptions {
         let forwarded = forwards.iter().chain(&udp_forwards).map(|forward| &forward.listen);
         for address in options.socks5.iter().chain(forwarded) {
             if !address.ip().is_loopback() && !options.share {
-                bail!("{address} is open to other machines: add --share if that is meant");
+                bail!("{address} is open to other machines: add --share if that is intended");
             }
         }
         let warm = options.warm.unwrap_or_default();

@@ -260,12 +260,12 @@ impl ServerOptions {
             ("--max-sessions", ForClient::twice(&sessions)),
         ] {
             if let Some(client) = twice {
-                bail!("{flag}: there are two for the client {client}");
+                bail!("{flag}: given twice for the client {client}");
             }
         }
         if let Some(none) = sessions.iter().find(|limit| limit.value == 0) {
             bail!(
-                "--max-sessions {none}: at least 1; `marline server credential revoke` takes a client away"
+                "--max-sessions {none}: at least 1; `marline server credential revoke` removes a client"
             );
         }
         Ok(ClientAllowances { quotas, sessions })

@@ -566,5 +566,5 @@ fn rules_of_remote_forwards_are_read_and_printed() {
         toml::to_string(&options).unwrap().contains("allow-remote = [\"laptop@[::1]:8000-8010\"]")
     );
     assert_eq!(options.plan(Path::new("")).unwrap().remote_rules.len(), 1);
-    assert!(error_of(server("localhost:80")).contains("that is no address"));
+    assert!(error_of(server("localhost:80")).contains("not a valid address"));
 }

@@ -110,11 +110,11 @@ fn firewall() -> Finding {
     let chains = match listed {
         Ok(output) if output.status.success() => output.stdout,
         Ok(_) => return Finding::note(WHAT, "rules cannot be listed without root"),
-        Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not looked at"),
+        Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not checked"),
     };
     match serde_json::from_slice::<Value>(&chains) {
         Ok(listing) => judge(WHAT, &dropping(&listing)),
-        Err(error) => Finding::note(WHAT, format!("what nft says makes no sense: {error}")),
+        Err(error) => Finding::note(WHAT, format!("cannot parse the output of nft: {error}")),
     }
 }
 

@@ -103,8 +103,8 @@ impl World {
 const STARVED_ROUNDS: usize = 4;
 const STARVED_AT_ONCE: usize = 8;
 
-const TO_TCP: &str = "UDP gets no answer here: connections go by TCP until it does";
-const TO_UDP: &str = "UDP is answered here again";
+const TO_TCP: &str = "no answer over UDP: connections use TCP until there is one";
+const TO_UDP: &str = "UDP is answered again";
 
 /// Bytes that would take five minutes at the rate to which datagrams are policed.
 const POLICED_BYTES: u32 = 40_000_000;
@@ -129,7 +129,7 @@ fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
     let mut command = world.testbed.command("client", fetch, "160");
     assert!(command.status().expect("curl").success(), "{}", world.testbed.log(world.client));
     // At the end of the comparison, which the transfer may not last for.
-    let log = world.testbed.log_with(world.client, "UDP is slower than TCP here");
+    let log = world.testbed.log_with(world.client, "UDP is rate-limited and slower than TCP");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
     let said = world.testbed.run("client", &status);

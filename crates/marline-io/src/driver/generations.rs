@@ -195,7 +195,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
                 let Some(generations) = generations.upgrade() else { return };
                 let bytes = buffer.get(..len).unwrap_or_default();
                 if !generations.on_passed(bytes, fd, channel.get_ref().as_fd()) {
-                    tracing::warn!("the successor passes on what this process does not know");
+                    tracing::warn!("successor passed on an unknown message");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),

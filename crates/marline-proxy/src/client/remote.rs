@@ -106,7 +106,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                     }
                 }
                 Next::Displaced(failure) => {
-                    tracing::error!(address = %forward.listen, "-R: {}, and not here", failure.text);
+                    tracing::error!(address = %forward.listen, "-R: {}; this forward stops", failure.text);
                     return std::future::pending().await;
                 }
             }

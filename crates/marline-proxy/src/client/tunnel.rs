@@ -390,7 +390,7 @@ impl<C: Connect> Tunnel<C> {
                 Err(OpenError::Server(error))
                     if ahead.as_deref().is_none_or(Ahead::is_repeatable) =>
                 {
-                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
+                    tracing::debug!("warm connection was dead ({error:#}); dialing a new one");
                     self.pool.clear();
                     self.used.clear();
                 }

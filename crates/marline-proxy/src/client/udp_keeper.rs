@@ -106,7 +106,7 @@ impl Keeper {
             drop(tunnel);
             match next {
                 Next::Unused => {
-                    tracing::debug!("datagrams: no application sends any");
+                    tracing::debug!("datagrams: no application sends any; lane closed");
                     continue;
                 }
                 Next::Again => {

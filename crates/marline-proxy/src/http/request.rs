@@ -77,12 +77,14 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
             let text = format!("a head has {MAX_HEAD} bytes and {most} fields at most");
             return Err(Refusal::new(431, text));
         }
-        Err(Error::Version) => return Err(Refusal::new(505, "HTTP/1.1 and 1.0 are spoken here")),
-        Err(error) => return Err(Refusal::bad_request(format!("no HTTP request: {error}"))),
+        Err(Error::Version) => {
+            return Err(Refusal::new(505, "only HTTP/1.1 and 1.0 are supported"));
+        }
+        Err(error) => return Err(Refusal::bad_request(format!("not an HTTP request: {error}"))),
     };
     let (Some(method), Some(uri), Some(minor)) = (parsed.method, parsed.path, parsed.version)
     else {
-        return Err(Refusal::bad_request("no HTTP request: there is no request line"));
+        return Err(Refusal::bad_request("not an HTTP request: the request line is missing"));
     };
     let head = Head { method, uri, minor, fields: Fields(parsed.headers) };
     Ok(Some((head.request()?, head_len)))

@@ -89,7 +89,7 @@ impl Server {
         match looked_at {
             Ok(Ok(first)) => Some(first),
             Ok(Err(why)) => {
-                let why = format_args!("not a client of ours: {why}");
+                let why = format_args!("authentication failed: {why}");
                 self.refusals.note(RefusalReason::NotAClient, &peer, &why);
                 None
             }
@@ -169,7 +169,7 @@ impl Server {
         let greeting = match greeting {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {
-                let why = format_args!("not a client of ours: {why}");
+                let why = format_args!("authentication failed: {why}");
                 self.refusals.note(RefusalReason::NotAClient, &peer, &why);
                 return None;
             }
@@ -219,7 +219,7 @@ impl Server {
         {
             Ok(seat) => seat,
             Err(most) => {
-                let text = format!("this client has {most} sessions, as many as it may");
+                let text = format!("this client has reached its limit of {most} sessions");
                 self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
                 refuse(stream, Failure::new(ErrorCode::NotAuthorized, text)).await;
                 return None;
@@ -247,7 +247,7 @@ impl Server {
         let token = match Message::read(&mut stream).await? {
             Message::Hello { version, token } if version == VERSION => Ok(token),
             Message::Hello { version, .. } => {
-                let text = format!("version {version} is not spoken here, {VERSION} is");
+                let text = format!("version {version} is not supported, {VERSION} is");
                 Err(Failure::new(ErrorCode::UnsupportedVersion, text))
             }
             other => {
@@ -266,8 +266,7 @@ impl Server {
         match name {
             Some(name) => Ok(Client { account: self.accounts.of(&name), name, digest }),
             None => {
-                let text =
-                    "this credential is unknown here (was it revoked?): ask for a new invite";
+                let text = "unknown credential (revoked?): ask for a new invite";
                 Err(Failure::new(ErrorCode::NotAuthorized, text))
             }
         }

@@ -104,7 +104,7 @@ impl Held {
     async fn displaced(&mut self) -> Failure {
         let _ = (&mut self.displaced).await;
         let text =
-            format!("another connection with this credential listens on {} now", self.wanted);
+            format!("another connection with this credential now listens on {}", self.wanted);
         Failure::new(ErrorCode::ConnectionReset, text)
     }
 }
@@ -303,7 +303,7 @@ impl Drop for Visitors {
 
 fn send_away(state: &Mutex<State>, id: VisitorId) {
     if let Some(visitor) = lock(state).waiting.remove(&id) {
-        tracing::debug!(from = %visitor.from, "a visitor was not accepted");
+        tracing::debug!(from = %visitor.from, "visitor not accepted");
         visitor.socket.abort();
     }
 }

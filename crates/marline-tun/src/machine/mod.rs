@@ -65,7 +65,7 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
             Err(anyhow!(
-                "cannot make a TUN interface: /dev/net/tun is not there: type `sudo modprobe tun`, or give it to the \
+                "cannot make a TUN interface: /dev/net/tun is missing: type `sudo modprobe tun`, or give it to the \
                  container (--device /dev/net/tun)"
             ))
         }
@@ -123,9 +123,7 @@ impl Machine {
         if switch.settings.kill_switch {
             switch.complete().await?;
             switch.tighten().await?;
-            tracing::info!(
-                "kill switch: nothing leaves this machine around the tunnel from now on"
-            );
+            tracing::info!("kill switch on: all traffic outside the tunnel is blocked");
         }
         let interface = ReadyInterface::set_up(addresses)
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;

@@ -79,7 +79,7 @@ fn listen_by_tcp(shards: &[Arc<ShardHandle>], address: SocketAddr) -> Option<Lin
         tracing::warn!(
             %address,
             %error,
-            "cannot listen on TCP: clients whose network blocks UDP will not get through"
+            "cannot listen on TCP: clients whose network blocks UDP cannot connect"
         );
     };
     listener.inspect_err(warn).ok()

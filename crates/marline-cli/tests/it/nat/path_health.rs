@@ -215,7 +215,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     testbed.run("server", "marline server --config s.toml credential revoke tablet");
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (said, well) = doctor(&testbed, "tablet");
-    assert!(!well && said.contains("refused by the server: this credential is unknown"), "{said}");
+    assert!(!well && said.contains("refused by the server: unknown credential"), "{said}");
     testbed.signal(server, "TERM");
     testbed.wait(server);
     let (said, well) = doctor(&testbed, "invite");

@@ -117,7 +117,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     until("the log goes on", || {
         exchange(10);
         String::from_utf8_lossy(&read("log"))
-            .contains("lines of this log could not be written before")
+            .contains("log lines before this one could not be written")
     });
     let capture = std::fs::read_dir(inside.join("pcap")).unwrap().next().unwrap().unwrap().path();
     let before = std::fs::metadata(&capture).unwrap().len();
@@ -186,7 +186,7 @@ fn a_front_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     until("the log and the captures go on", || {
         exchange();
         let log = testbed.run("server", "cat disk/log");
-        log.contains("lines of this log could not be written before") && size() > before
+        log.contains("log lines before this one could not be written") && size() > before
     });
     until("a trace goes on and says what is missing", || {
         exchange();

@@ -123,7 +123,7 @@ fn goes_elsewhere(
     write_private(&token, two);
     process.said();
     process.signal("HUP");
-    process.line_with("SIGHUP: configuration read again");
+    process.line_with("SIGHUP: configuration reloaded");
     assert_eq!([admitted(one), admitted(two)], ["403", "200"]);
 
     // Without the settings.
@@ -196,7 +196,7 @@ fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
     });
     process.said();
     process.signal("HUP");
-    process.line_with("SIGHUP: configuration read again");
+    process.line_with("SIGHUP: configuration reloaded");
     echo(&mut stream, b"still");
     ask(dir.path(), &["status", "--control", &second], true);
 }

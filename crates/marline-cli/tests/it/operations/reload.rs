@@ -68,10 +68,13 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let told = reload(true);
     assert!(told.contains("in force: log-connections, path, socks5"), "{told}");
     assert!(told.contains("for new connections: datagram-policy, mode, scheduler"), "{told}");
-    assert!(told.contains("elsewhere") || told.contains("another command reads it: dns"), "{told}");
+    assert!(
+        told.contains("elsewhere") || told.contains("used by other commands only: dns"),
+        "{told}"
+    );
     let line = "needs a restart: keepalive (in force: \"15s\", in the file: \"14s\")";
     assert!(told.contains(line), "{told}");
-    client.line_with("reload: these changed too, and need a restart: keepalive");
+    client.line_with("reload: changed settings that need a restart: keepalive");
     let mut new = open(second, target).unwrap();
     echo(&mut new, b"by the new port");
     echo(&mut stream, b"on the connection of the port that is gone");

@@ -38,7 +38,7 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
         let flags = ["upgrade", "--control", &control, "--program", &program, "--timeout", "1"];
         let said = run_err(dir, &flags);
         assert!(said.contains(why), "{name}: {said}");
-        server.first.process.line_with("no upgrade, this process goes on");
+        server.first.process.line_with("upgrade failed; this process continues");
         echo(&mut stream, name.as_bytes());
         echo(&mut open(socks, target).expect("a new stream"), name.as_bytes());
     }

@@ -135,7 +135,7 @@ fn a_path_without_an_address_of_the_servers_family_says_so() {
 #[test]
 fn a_server_that_turns_the_client_away_makes_no_path_usable() {
     let both = table(&LOCAL);
-    let reason = "refused by the server: this credential is unknown";
+    let reason = "refused by the server: unknown credential";
     let by = |contacts: &[Contact]| {
         let world = World { contacts, servers: &[V4], rejection: Some(reason), ..QUIET };
         judged(&both, &world)

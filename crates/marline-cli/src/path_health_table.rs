@@ -109,7 +109,7 @@ mod tests {
             let first = format!("{over} -> 198.51.100.1");
             assert_eq!(cells, [&*first, "4.0 5.0", "25%", "50%", "1600ms", "bad (rto)", "1x"]);
         }
-        assert!(render(&[], &connections).contains("nobody"));
+        assert!(render(&[], &connections).contains("no address pair"));
     }
 
     #[test]

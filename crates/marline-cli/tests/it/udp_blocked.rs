@@ -194,7 +194,7 @@ fn does_not_take_its_own_delay_for_blocked_udp(
         process.end();
     }
     drop(starvation);
-    assert!(!said.iter().any(|line| line.contains("UDP gets no answer")), "{said:#?}");
+    assert!(!said.iter().any(|line| line.contains("no answer over UDP")), "{said:#?}");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_server_that_does_not_listen_on_tcp_is_named_as_such() {
     let Some(world) = World::start(dir.path(), "drop c0 c1", "--carrier udp") else { return };
     let said = world.testbed.run("client", &format!("{CURL} http://127.0.0.1:8080/ 2>&1 || true"));
     assert!(said.contains("curl:"), "{said}");
-    let why = "UDP gets no answer here, and the server does not listen on TCP there";
+    let why = "no answer over UDP, and the server does not listen on TCP there";
     assert!(world.testbed.log_with(world.client, why).contains("WARN"));
     let paths = format!("{NOBODY} marline path --control ./control.sock");
     let said = world.testbed.run("client", &paths);

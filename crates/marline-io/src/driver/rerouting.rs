@@ -243,7 +243,7 @@ impl Shard {
             refused = true;
         }
         if state.rerouting.routes.not_opened(now, ends, why.kind()) {
-            tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
+            tracing::warn!(local = %ends.0, server = %ends.1, "no answer over UDP, and {why}");
         }
         let rerouting = &mut state.rerouting;
         rerouting.note_failure(ends, why.to_string());

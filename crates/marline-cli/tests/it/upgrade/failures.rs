@@ -75,6 +75,6 @@ fn an_older_process_outlives_its_successor() {
     server.upgrade(dir);
     echo(&mut stream, b"passed on");
     end(server.successors[0]);
-    server.first.process.line_with("receives again");
+    server.first.process.line_with("receiving own packets again");
     echo(&mut stream, b"received");
 }

@@ -215,7 +215,7 @@ impl InvitePlaces {
             true => Ok(()),
             false => fs::set_permissions(directory, Permissions::from_mode(mode)),
         });
-        made.with_context(|| format!("cannot make the private directory {}", directory.display()))
+        made.with_context(|| format!("cannot create the private directory {}", directory.display()))
     }
 }
 

@@ -104,7 +104,7 @@ impl Trouble {
 /// It cannot be created.
 pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))
+        .with_context(|| format!("cannot create the directory {}", directory.display()))
 }
 
 /// A connection that is traced.

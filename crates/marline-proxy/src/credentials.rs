@@ -147,7 +147,7 @@ impl Credentials {
         let before = self.list.len();
         self.list.retain(|c| &*c.name != name);
         if self.list.len() == before {
-            bail!("there is no credential {name:?}");
+            bail!("no credential {name:?}");
         }
         Ok(())
     }

@@ -338,7 +338,7 @@ fn merge(
     }
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         let shown = directory.display();
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {shown}"))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
     }
     let _lock = private_file::lock(path)?;
     let mut tallies = read_or_move(path);

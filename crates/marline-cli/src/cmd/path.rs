@@ -44,8 +44,8 @@ pub enum Change {
     Metered,
     /// Its bytes cost nothing.
     Unmetered,
-    /// What is known of its radio: `hint fading`, it will soon be gone, so new data goes elsewhere if it can; `hint
-    /// steady`, it will stay.
+    /// Hint about its radio: `hint fading`: new data uses other paths if possible; `hint steady`: the signal is
+    /// good again.
     Hint,
 }
 

@@ -49,8 +49,8 @@ pub struct Args {
     /// Page in plain HTTP that answers with status 204 where nothing is in the way
     #[arg(long, value_name = "URL", default_value = PROBE)]
     pub probe: Probe,
-    /// Program that gets nothing but this network, and its arguments, in which %u is the page; without one it is only
-    /// said whether there is a portal, and where
+    /// Program that gets nothing but this network, and its arguments, in which %u is the page; without one,
+    /// only report whether there is a portal, and where
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }

@@ -35,7 +35,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
         Some(program) => {
             let absolute = std::path::absolute(program).context("--program")?;
-            let text = absolute.to_str().context("--program: its path is no text")?;
+            let text = absolute.to_str().context("--program: the path is not valid UTF-8")?;
             Some(text.to_owned())
         }
     };

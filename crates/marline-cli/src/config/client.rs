@@ -119,7 +119,7 @@ options! {
         /// user's]
         #[arg(long, value_name = "FILE")]
         pub state_file: Option<PathBuf>,
-        /// What of the machine's traffic `marline up` takes (a table of the file; there these are flags)
+        /// Which traffic of the machine `marline up` takes (a table of the file; flags of `marline up`)
         #[arg(skip)]
         pub up: UpOptions,
         /// The invite as it was last read
@@ -334,7 +334,7 @@ impl ClientOptions {
         }
         if !options.direct && !options.fast_open.is_empty() {
             bail!(
-                "--fast-open is for --direct: through a server nobody waits for a handshake with the target"
+                "--fast-open needs --direct: through a server, connections do not wait for a handshake with the target"
             );
         }
         let udp_forwards: Vec<Forward> = words(&options.udp_forward);

@@ -340,7 +340,7 @@ impl Shared {
     pub fn capture_dir(&self) -> anyhow::Result<Option<PathBuf>> {
         if let Some(pcap) = &self.pcap {
             std::fs::create_dir_all(pcap)
-                .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
+                .with_context(|| format!("cannot create the directory {}", pcap.display()))?;
         }
         Ok(self.pcap.clone())
     }

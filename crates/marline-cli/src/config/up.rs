@@ -65,7 +65,7 @@ pub struct UpOptions {
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub block: Vec<Word<Destination>>,
     /// Port of a service of this machine that is reached from beyond the local network, with a protocol (22/tcp) or by
-    /// both; connections that are open when the tunnel begins go on without it; may be repeated
+    /// both; connections open before the tunnel starts continue outside it; may be repeated
     #[arg(long, value_name = "PORT[/tcp|/udp]")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub reachable: Vec<ServiceWord>,

@@ -317,7 +317,7 @@ impl FromStr for PortDeadline {
         let wrong = |why: &str| {
             format!("deadline {text:?}: {why} (write PORT=TIME or FIRST-LAST=TIME, as 22=80ms)")
         };
-        let (ports, within) = text.split_once('=').ok_or_else(|| wrong("there is no time"))?;
+        let (ports, within) = text.split_once('=').ok_or_else(|| wrong("the time is missing"))?;
         let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
         let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
         let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);

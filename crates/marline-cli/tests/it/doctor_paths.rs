@@ -140,7 +140,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",rebind=2s", &["Multipath TCP, 157200", "forgets address translations"]),
     (",up.swallow=2%", &[RIGHT, "acknowledges data that it does not deliver"]),
     (",swallow=2%", &["acknowledges data that it does not deliver"]),
-    (",swallow=100%", &["FAILS", "what is sent is acknowledged, and nothing comes back"]),
+    (",swallow=100%", &["FAILS", "data is acknowledged, but nothing comes back"]),
     (",up.rewrite=5%", &["FAILS", "changes payload", "DSS checksums"]),
 ];
 

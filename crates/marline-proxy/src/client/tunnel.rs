@@ -466,7 +466,7 @@ impl<C: Connect> Tunnel<C> {
                 drop(timeout(self.patience.warm, stream.shutdown()).await);
             }
             Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Finally(error)) => {
-                tracing::debug!("the session is not renewed yet: {error}");
+                tracing::debug!("cannot renew the session yet: {error}");
                 self.note(Some(&error));
                 self.admission.not_renewed();
             }

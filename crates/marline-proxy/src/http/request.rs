@@ -146,7 +146,7 @@ impl Head<'_> {
             (Some(host), None) => host,
             (None, _) if self.minor == 0 => return Ok(None),
             (None, _) => return Err(Refusal::bad_request("the field Host is missing")),
-            (Some(_), Some(_)) => return Err(Refusal::bad_request("there are two fields Host")),
+            (Some(_), Some(_)) => return Err(Refusal::bad_request("duplicate field Host")),
         };
         match str::from_utf8(host) {
             Ok(host) if host.is_ascii() => Ok(Some(host.to_owned())),
@@ -197,12 +197,12 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
     let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither URI nor path"))?;
     if !scheme.eq_ignore_ascii_case("http") {
         // TLS is between application and target: nobody here could speak it for them.
-        let text = "only http:// is passed on; for all else an HTTP proxy is asked by CONNECT";
+        let text = "only http:// is forwarded; use CONNECT for everything else";
         return Err(Refusal::new(501, text));
     }
     let rest = rest.strip_prefix("//").ok_or_else(|| bad("http: without //"))?;
     if rest.contains('#') {
-        return Err(bad("a fragment is not sent"));
+        return Err(bad("a fragment is not allowed"));
     }
     let (at, path) = match rest.find(['/', '?']) {
         Some(at) => (at, &rest[at..]),
@@ -224,7 +224,7 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
 fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
     if text.contains('@') {
         // RFC 9110 section 4.2.4: a disguise more often than a name.
-        return Err(Refusal::bad_request("no user name or password may stand before the host"));
+        return Err(Refusal::bad_request("a user name or password is not allowed before the host"));
     }
     // The colon behind brackets, or the only one.
     let (host, port) = match text.rsplit_once(':') {

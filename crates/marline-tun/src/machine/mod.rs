@@ -54,7 +54,7 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
         Ok(tun) => Ok(tun.into()),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
             Err(anyhow!(
-                "there is an interface {GATEWAY_INTERFACE}: `marline up` runs already (`marline down` ends it)"
+                "the interface {GATEWAY_INTERFACE} exists: `marline up` runs already (`marline down` ends it)"
             ))
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
@@ -112,13 +112,15 @@ impl Machine {
         }
         let inbound = services::inbound_at_most();
         for Inbound { port, peer } in &inbound {
-            tracing::info!("{peer} is connected to port {port}: that connection goes on, directly");
+            tracing::info!(
+                "{peer} is connected to port {port}: that connection continues outside the tunnel"
+            );
         }
         let facts = Facts { inbound, ..Facts::default() };
         let mut switch = Switch { routing, settings, addresses: *addresses, facts };
         // One that is there holds until the lead is complete.
         let held = switch.settings.kill_switch || switch.routing.has(Part::Switch).await?;
-        undo.arm(held).context("the process that would undo the changes is gone")?;
+        undo.arm(held).context("the cleanup process exited")?;
         reverse_path::loosen();
         if switch.settings.kill_switch {
             switch.complete().await?;

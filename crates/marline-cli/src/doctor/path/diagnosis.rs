@@ -53,7 +53,7 @@ impl Behaviour {
             Behaviour::NoMultipath => ("the SYN/ACK comes without the option of Multipath TCP",
                 "the server does not support it, or a middlebox strips it: \
                  run `marline doctor --listen` there to find out"),
-            Behaviour::OnlyAcknowledges => ("what is sent is acknowledged, and nothing comes back",
+            Behaviour::OnlyAcknowledges => ("data is acknowledged, but nothing comes back",
                 "the server sends nothing, or a middlebox acknowledges data that it does not deliver: \
                  use another path, or the UDP carrier there"),
             Behaviour::StripsSyn => ("strips the options of Multipath TCP from SYNs",

@@ -161,7 +161,7 @@ const WORLDS: &[World] = &[
             Made { invite, path: "127.0.0.1", _server: None, _sockets: None }
         },
         state: "unreachable",
-        cause: "refused by the server: nobody listens on this port",
+        cause: "refused by the server: nothing listens on this port",
         not_working: None,
         helps: "start `marline server` there",
     },

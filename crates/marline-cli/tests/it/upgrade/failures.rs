@@ -30,8 +30,8 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
         ("not-there", "No such file"),
         ("no-program", "Permission denied"),
         ("ends", "exit status: 7"),
-        ("hangs", "not ready within 1 s"),
-        ("talks", "speaks otherwise"),
+        ("hangs", "not become ready within 1 s"),
+        ("talks", "invalid message"),
     ] {
         let control = server.control().to_owned();
         let program = bad(name);

@@ -384,7 +384,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "data swallowed towards the server", live: Some(",up.swallow=2%"),
         notes: || swallows(true), says: &["acknowledges data that it does not deliver"] },
     Kind { name: "all data swallowed", live: Some(",swallow=100%"), notes: swallows_all,
-        says: &["what is sent is acknowledged, and nothing comes back"] },
+        says: &["data is acknowledged, but nothing comes back"] },
 ];
 
 /// What the page tells of in other words.

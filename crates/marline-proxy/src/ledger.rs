@@ -35,7 +35,7 @@ pub const MOST_NAMES: usize = 10_000;
 const LONGEST_FILE: u64 = 8 << 20;
 const VERSION: u32 = 1;
 const HEAD: &str =
-    "# What was used so far; kept by Marline. Without this file, counting begins anew.\n\n";
+    "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
 
 /// What one name has used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

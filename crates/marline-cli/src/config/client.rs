@@ -75,8 +75,8 @@ options! {
         /// Path manager, instead of the mode's
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
-        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them); by default as the mode
-        /// says
+        /// Policy that chooses paths of datagrams (UDP of applications; `marline policies` lists them)
+        /// [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the

@@ -52,7 +52,7 @@ options! {
         /// -R) [default: none]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
         pub allow_remote: Vec<Word<RemoteRule>>,
-        /// Which path datagrams to clients go on (`marline policies` lists them); by default as the mode says
+        /// Policy that chooses paths of datagrams to clients (`marline policies` lists them) [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Peers that may send to the UDP ports of clients: `address`, those at an address that the application has

@@ -46,10 +46,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     ] {
         write(socks5, more);
         let error = reload(false);
-        assert!(
-            error.contains("reload failed; keeping current configuration") && error.contains(says),
-            "{error}"
-        );
+        assert!(error.contains("keeping current") && error.contains(says), "{error}");
         assert!(TcpStream::connect(second).is_err(), "{says}: nothing was opened");
     }
     echo(&mut open(first, target).unwrap(), b"as before");
@@ -68,10 +65,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let told = reload(true);
     assert!(told.contains("in force: log-connections, path, socks5"), "{told}");
     assert!(told.contains("for new connections: datagram-policy, mode, scheduler"), "{told}");
-    assert!(
-        told.contains("elsewhere") || told.contains("used by other commands only: dns"),
-        "{told}"
-    );
+    assert!(told.contains("used by other commands only: dns"), "{told}");
     let line = "needs a restart: keepalive (in force: \"15s\", in the file: \"14s\")";
     assert!(told.contains(line), "{told}");
     client.line_with("reload: changed settings that need a restart: keepalive");
@@ -157,11 +151,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     // A directory that can not be made: all stays, and goes on.
     write(&format!("pcap = {:?}\nqlog = {qlog:?}", file.join("below-a-file")));
     let error = reload(false);
-    assert!(
-        error.contains("reload failed; keeping current configuration")
-            && error.contains("below-a-file"),
-        "{error}"
-    );
+    assert!(error.contains("keeping current") && error.contains("below-a-file"), "{error}");
     let so_far = written(&pcap, "server-shard").1;
     echo(&mut after, &[7; 20_000]);
     until("it goes on", || written(&pcap, "server-shard").1 > so_far + 40_000);

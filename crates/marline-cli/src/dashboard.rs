@@ -90,7 +90,7 @@ impl Opening {
         let Opening { at, listener, token, from_file, access, shown } = self;
         let looks = Looks::new(Arc::clone(&handle));
         let open = looks.open();
-        let listener = listener.context("there is no socket for the dashboard")?;
+        let listener = listener.context("no free socket for the dashboard")?;
         let served = marline_dashboard::serve_on(listener, access, Arc::new(looks))?;
         announce(&served, shown);
         let mut telling = JoinSet::new();

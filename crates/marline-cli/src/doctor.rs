@@ -88,7 +88,7 @@ fn udp() -> Finding {
             "can be opened; `marline doctor --invite-file` or `--server` checks whether the networks \
              let UDP through",
         ),
-        Err(error) => Finding::fails(WHAT, format!("no UDP socket: {error}")),
+        Err(error) => Finding::fails(WHAT, format!("cannot open a UDP socket: {error}")),
     }
 }
 

@@ -172,7 +172,7 @@ impl InvitePlaces {
     pub fn own(&self) -> anyhow::Result<&Path> {
         let own = self.places.first().filter(|place| self.is_root || place.scope == Scope::User);
         let own = own.context(
-            "neither HOME nor XDG_CONFIG_HOME says where your configuration is: set HOME, or keep \
+            "neither HOME nor XDG_CONFIG_HOME is set: set HOME, or keep \
              the invite in a file of mode 0600 and name it with --invite-file",
         )?;
         Ok(&own.path)
@@ -215,7 +215,7 @@ impl InvitePlaces {
             true => Ok(()),
             false => fs::set_permissions(directory, Permissions::from_mode(mode)),
         });
-        made.with_context(|| format!("cannot make the private directory {}", directory.display()))
+        made.with_context(|| format!("cannot create the private directory {}", directory.display()))
     }
 }
 
@@ -262,8 +262,8 @@ impl LastInvite {
             }
             (Err(error), Some(last)) if is_denied(&error) => {
                 tracing::warn!(
-                    "cannot read the invite again: {error:#}; this process has given up the right \
-                     to do so: keeping the invite in use (a restart reads the file)"
+                    "cannot reread the invite: {error:#}; privileges were dropped, keeping the current invite (a \
+                     restart reads the file)"
                 );
                 Ok(last.clone())
             }

@@ -74,11 +74,11 @@ pub enum Command {
     Server(Box<cmd::server::Args>),
     /// Run a front for a TCP service, reachable by Multipath TCP and plain TCP clients.
     Serve(Box<cmd::serve::Args>),
-    /// Run a program, without root, whose connections all go through the server.
+    /// Run a program, without root, with all its traffic through the server.
     Run(Box<cmd::run::Args>),
-    /// Take the whole machine's traffic through the server, as root, until it ends.
+    /// Send the whole machine's traffic through the server, as root, until stopped.
     Up(Box<cmd::up::Args>),
-    /// End `marline up`, and remove its kill switch and all else that one that was killed has left.
+    /// Stop `marline up` and remove its rules and kill switch, also after a crash.
     Down(cmd::down::Args),
     /// Open the login page of a network around the tunnel, for one program and until it is logged in.
     Portal(Box<cmd::portal::Args>),
@@ -104,13 +104,13 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
-    /// Have a running process read its configuration again.
+    /// Reload the configuration of a running process.
     Reload(cmd::reload::Args),
-    /// Have a running server or front replaced by the program as it is on disk now; connections go on.
+    /// Have a running server or front replaced by the program now on disk; connections continue.
     Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
     Policies(cmd::policies::Args),
-    /// Print what a shell needs to complete the command lines of this program.
+    /// Generate shell completions.
     Completions(cmd::completions::Args),
     /// Print the manual page, or write all of them into a directory.
     Man(cmd::man::Args),
@@ -222,7 +222,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         signals::survive().context("cannot receive signals")?;
     }
     if matches!(command, Command::Server(_) | Command::Serve(_)) {
-        succession::find_predecessor().context("cannot take another process' place")?;
+        succession::find_predecessor().context("cannot take over from another process")?;
     }
     let mut drivers = 1;
     let work: Work = match command {

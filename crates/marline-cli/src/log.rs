@@ -151,7 +151,7 @@ impl Write for Output {
 }
 
 /// What is said of lines that could not be written.
-const LOST_LINES: &str = "lines of this log could not be written before";
+const LOST_LINES: &str = "log lines before this one could not be written";
 
 /// Lines into a writer that takes them or not.
 struct Sink<W> {
@@ -189,7 +189,7 @@ impl<W: Write> Sink<W> {
 
     /// Says in front of a line how many like it were left out.
     fn note_left_out(&mut self, lines: u64) {
-        let notice = self.notice(lines, "lines like the next one were left out");
+        let notice = self.notice(lines, "lines like the next one were suppressed");
         let _ = self.line(notice.as_bytes());
     }
 
@@ -340,7 +340,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["first", "se"]);
         assert!(
-            lines[2].ends_with("WARN 2 lines of this log could not be written before"),
+            lines[2].ends_with("WARN 2 log lines before this one could not be written"),
             "{text}"
         );
         assert_eq!(lines[3..], ["fourth", "fifth"]);

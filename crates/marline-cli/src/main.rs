@@ -29,7 +29,7 @@ mod resolver {
             unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) != 0 };
         if failed {
             eprintln!(
-                "marline: this machine's /etc/nsswitch.conf is followed: it may name what is not there"
+                "marline: using this machine's /etc/nsswitch.conf, which may name missing modules"
             );
         }
     }

@@ -50,8 +50,7 @@ const CONNECTIONS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 const SCRAPE: Duration = Duration::from_secs(10);
 
 /// What somebody is told who asks at loopback by a name.
-const BY_ADDRESS: &str =
-    "ask by address, or by the name localhost: any other may be another site's\n";
+const BY_ADDRESS: &str = "use an IP address or localhost: other host names are refused\n";
 
 /// A metrics port that is being served; dropping it ends that.
 #[derive(Debug)]

@@ -93,7 +93,7 @@ impl CarrierPlan {
     ) -> anyhow::Result<()> {
         let inherited = server.inherited_raw()?;
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
-            anyhow::bail!("another carrier than that of the running process needs a restart");
+            anyhow::bail!("changing the carrier needs a restart");
         }
         let shards = server.get_shards();
         let carrier = self.open_with(inherited, shards, |sockets| {
@@ -151,7 +151,7 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
     }
     let queues = if shards > 1 { " multi_queue" } else { "" };
     anyhow::bail!(
-        "there is no interface {name}: make it first (ip tuntap add mode tun name {name} user USER{queues}; \
+        "no interface {name}: create it first (ip tuntap add mode tun name {name} user USER{queues}; \
          ip link set {name} up; ip route add {} dev {name}) and let the machine forward",
         path.address
     )

@@ -15,7 +15,7 @@ const NAMED: usize = 4;
 #[must_use]
 pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> String {
     if address_pairs.is_empty() {
-        return "\npath health: nobody uses an address pair yet\n".to_owned();
+        return "\npath health: no address pair in use yet\n".to_owned();
     }
     let rows = address_pairs.iter().map(|pair| row(pair, connections));
     let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
@@ -109,7 +109,7 @@ mod tests {
             let first = format!("{over} -> 198.51.100.1");
             assert_eq!(cells, [&*first, "4.0 5.0", "25%", "50%", "1600ms", "bad (rto)", "1x"]);
         }
-        assert!(render(&[], &connections).contains("nobody"));
+        assert!(render(&[], &connections).contains("no address pair"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Trouble {
         if self.told_at.is_none() {
             self.told_at = Some(now);
             let directory = directory.display();
-            tracing::warn!(%directory, %error, "traces cannot be written for now: events will be missing in them");
+            tracing::warn!(%directory, %error, "cannot write traces: events will be missing");
         }
     }
 
@@ -93,7 +93,7 @@ impl Trouble {
     fn is_over(&mut self) {
         if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= CALM) {
             *self = Trouble::default();
-            tracing::info!("traces are written again: events are missing in those of before");
+            tracing::info!("writing traces again: earlier events are missing");
         }
     }
 }
@@ -104,7 +104,7 @@ impl Trouble {
 /// It cannot be created.
 pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))
+        .with_context(|| format!("cannot create the directory {}", directory.display()))
 }
 
 /// A connection that is traced.

@@ -80,9 +80,11 @@ impl SignalReader {
             let path = statuses[number].interface.as_deref().unwrap_or_default();
             match fading {
                 true => {
-                    tracing::info!("{path}: the signal fades, new data goes elsewhere if it can")
+                    tracing::info!(
+                        "{path}: signal is fading: new data uses other paths if possible"
+                    )
                 }
-                false => tracing::info!("{path}: the signal is steady again"),
+                false => tracing::info!("{path}: signal is steady again"),
             }
         }
     }

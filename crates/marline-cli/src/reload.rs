@@ -39,8 +39,10 @@ impl ReloadSender {
         let (answer, answered) = oneshot::channel();
         PendingReload(match self.0.try_send(answer) {
             Ok(()) => Ok(answered),
-            Err(mpsc::error::TrySendError::Full(_)) => Err("a reload is under way".to_owned()),
-            Err(mpsc::error::TrySendError::Closed(_)) => Err("the process is ending".to_owned()),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                Err("a reload is already in progress".to_owned())
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => Err("the process is stopping".to_owned()),
         })
     }
 }
@@ -51,7 +53,7 @@ impl PendingReload {
     /// # Errors
     /// What is wrong with the configuration, and where: all of the old one is in force.
     pub async fn outcome(self) -> Answer {
-        self.0?.await.unwrap_or_else(|_| Err("the process is ending".to_owned()))
+        self.0?.await.unwrap_or_else(|_| Err("the process is stopping".to_owned()))
     }
 }
 

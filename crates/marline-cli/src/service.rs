@@ -73,7 +73,7 @@ fn watchdog(usec: Option<&str>) -> Option<Duration> {
 
 fn tell(what: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(what) {
-        tracing::debug!("the service manager does not know: {error}");
+        tracing::debug!("cannot notify the service manager: {error}");
     }
 }
 

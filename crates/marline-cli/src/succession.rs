@@ -86,7 +86,8 @@ impl Successor {
         let Some(channel) = predecessor().as_ref().map(Channel::duplicate).transpose()? else {
             return Ok(None);
         };
-        let (heir, estate) = Heir::take(channel).context("cannot take another process' place")?;
+        let (heir, estate) =
+            Heir::take(channel).context("cannot take over from another process")?;
         let predecessor = estate.predecessor;
         let further = network.inherit(estate);
         Ok(Some(Successor { heir, predecessor, further }))
@@ -150,9 +151,11 @@ impl UpgradeSender {
         let request = Request { program, patience, answer };
         PendingUpgrade(match self.0.try_send(request) {
             Ok(()) => Ok(answered),
-            Err(mpsc::error::TrySendError::Full(_)) => Err("an upgrade is under way".to_owned()),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                Err("an upgrade is already in progress".to_owned())
+            }
             Err(mpsc::error::TrySendError::Closed(_)) => {
-                Err("this process has a successor already".to_owned())
+                Err("this process was already replaced".to_owned())
             }
         })
     }
@@ -164,7 +167,7 @@ impl PendingUpgrade {
     /// # Errors
     /// Why the process is as it was.
     pub async fn outcome(self) -> Result<(Upgraded, oneshot::Sender<()>), String> {
-        self.0?.await.unwrap_or_else(|_| Err("the process is ending".to_owned()))
+        self.0?.await.unwrap_or_else(|_| Err("the process is stopping".to_owned()))
     }
 }
 
@@ -188,7 +191,7 @@ impl Upgrades {
     ) {
         while let Some(request) = self.0.recv().await {
             if stopper.is_over() {
-                let _ = request.answer.send(Err("the process is ending".to_owned()));
+                let _ = request.answer.send(Err("the process is stopping".to_owned()));
                 continue;
             }
             let begun = replace(server, aside, request.program, request.patience).await;
@@ -197,7 +200,7 @@ impl Upgrades {
                 Err(error) => {
                     let text = format!("{error:#}");
                     let text = marline_proxy::secret::hide(&text);
-                    tracing::error!("no upgrade, this process goes on: {text}");
+                    tracing::error!("upgrade failed; this process continues: {text}");
                     let _ = request.answer.send(Err(text));
                     continue;
                 }
@@ -207,7 +210,7 @@ impl Upgrades {
                 pid,
                 version,
                 connections,
-                "upgraded: what is here goes on until it ends"
+                "upgraded; existing connections stay in this process until they end"
             );
             aside.leave();
             let (acknowledge, acknowledged) = oneshot::channel();
@@ -233,13 +236,13 @@ async fn replace(
 ) -> anyhow::Result<(String, u32)> {
     let mut estate = server.estate()?;
     estate.further.extend(aside.copies().context("cannot copy listening sockets")?);
-    let (channel, other_end) = Channel::pair().context("cannot make a channel")?;
+    let (channel, other_end) = Channel::pair().context("cannot create a channel")?;
     let program = program.map_or_else(own_program, |program| Ok(PathBuf::from(program)))?;
     let mut child = start(&program, other_end)
         .with_context(|| format!("cannot start {}", program.display()))?;
     let ready = wait_until_ready(estate, &channel, &mut child, patience).await;
     let begun = ready.and_then(|version| {
-        let pid = child.id().context("it has ended")?;
+        let pid = child.id().context("the new process exited")?;
         server.hand_over(channel)?;
         Ok((version, pid))
     });
@@ -264,7 +267,7 @@ fn own_program() -> anyhow::Result<PathBuf> {
         Some(name) if name.to_string_lossy().contains('/') => Ok(PathBuf::from(name)),
         _ => {
             let runs = std::env::current_exe();
-            Ok(at_its_place(&runs.context("cannot tell the path of this program: name it")?))
+            Ok(at_its_place(&runs.context("cannot find the path of this program: set --program")?))
         }
     }
 }
@@ -298,7 +301,7 @@ async fn wait_until_ready(
         // First: what it said before it ended is worth more than how it ended.
         match channel.heard() {
             Ok(Ok(version)) => {
-                given.await.context("cannot give the sockets")??;
+                given.await.context("cannot pass on the sockets")??;
                 return Ok(version);
             }
             Ok(Err(why)) => bail!("{why}"),
@@ -306,13 +309,13 @@ async fn wait_until_ready(
             Err(error) => {
                 let status = tokio::time::timeout(ANSWER, child.wait()).await;
                 match status {
-                    Ok(Ok(status)) => bail!("it has ended before it was ready: {status}"),
-                    _ => bail!("it does not speak with this process: {error}"),
+                    Ok(Ok(status)) => bail!("the new process exited before it was ready: {status}"),
+                    _ => bail!("no valid answer from the new process: {error}"),
                 }
             }
         }
         if Instant::now() >= until {
-            bail!("it was not ready within {} s", patience.as_secs());
+            bail!("the new process did not become ready within {} s", patience.as_secs());
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -83,7 +83,9 @@ impl Access {
     /// Others than this machine reach it, and there is no token.
     pub fn new(address: SocketAddr, token: Option<Token>) -> Result<Access, String> {
         if token.is_none() && !address.ip().to_canonical().is_loopback() {
-            return Err(format!("a dashboard at {address} needs a token: others reach it"));
+            return Err(format!(
+                "a dashboard at {address} needs a token: other machines can reach it"
+            ));
         }
         Ok(Access { token })
     }
@@ -92,11 +94,11 @@ impl Access {
     pub(crate) fn refuses_site<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(_), None) = (hosts.next(), hosts.next()) else {
-            return Some((StatusCode::BAD_REQUEST, "one Host header is wanted\n"));
+            return Some((StatusCode::BAD_REQUEST, "exactly one Host header is required\n"));
         };
         // What was asked for and what the header says may both be there; neither may be a name.
         if names_another_site(request) {
-            let why = "ask by address, or by the name localhost: any other may be another site's\n";
+            let why = "use an IP address or localhost: other host names are refused\n";
             return Some((StatusCode::FORBIDDEN, why));
         }
         let said = |name: &str| request.headers().get(name).map(|value| value.as_bytes());
@@ -108,7 +110,7 @@ impl Access {
             {
                 None
             }
-            Some(_) => Some((StatusCode::FORBIDDEN, "another site asks\n")),
+            Some(_) => Some((StatusCode::FORBIDDEN, "cross-site request refused\n")),
         }
     }
 
@@ -120,7 +122,7 @@ impl Access {
         };
         match shown.as_bytes().strip_prefix(b"Bearer ") {
             Some(text) if token.is(text) => None,
-            _ => Some((StatusCode::FORBIDDEN, "that is another token\n")),
+            _ => Some((StatusCode::FORBIDDEN, "wrong token\n")),
         }
     }
 }

@@ -265,7 +265,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
         return Ok(page::answer(kind, Either::Left(Full::new(page::bytes(bytes)))));
     }
     if !matches!(path, "/events" | "/places") {
-        return Ok(refusal(StatusCode::NOT_FOUND, "there is nothing here\n"));
+        return Ok(refusal(StatusCode::NOT_FOUND, "not found\n"));
     }
     if let Some((status, why)) = shown.access.refuses(request) {
         let mut refused = refusal(status, why);
@@ -287,7 +287,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
             visit.is_told.store(true, Ordering::Relaxed);
             Ok(page::answer(EVENTS, Either::Right(Events { messages })))
         }
-        None => Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "too many are watching\n")),
+        None => Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n")),
     }
 }
 
@@ -295,7 +295,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
 fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
     let number = request.uri().query().and_then(|query| query.strip_prefix("connection="));
     let Some(number) = number.and_then(|number| number.parse().ok()) else {
-        return refusal(StatusCode::BAD_REQUEST, "which connection? ?connection=NUMBER\n");
+        return refusal(StatusCode::BAD_REQUEST, "missing parameter: ?connection=NUMBER\n");
     };
     let Ok(permit) = Arc::clone(&shown.places).try_acquire_owned() else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n");

@@ -165,7 +165,7 @@ impl Captures {
             Ok(file) => file,
             Err(error) => {
                 if !matches!(self.files.get(&local), Some(Slot::Failed(_))) {
-                    tracing::warn!(path = %path.display(), %error, "cannot make the capture for now");
+                    tracing::warn!(path = %path.display(), %error, "cannot create the capture file; will retry");
                 }
                 return Slot::Failed(Instant::now());
             }
@@ -203,7 +203,7 @@ impl CaptureFile {
                 let cut = self.file.set_len(self.whole);
                 let back = self.file.seek(io::SeekFrom::Start(self.whole));
                 if let Err(error) = cut.and(back) {
-                    tracing::debug!(%error, "the capture cannot be cut");
+                    tracing::debug!(%error, "cannot truncate the capture");
                 }
                 self.gathered.clear();
                 if self.whole == 0 {
@@ -221,7 +221,7 @@ impl Trouble {
         self.missing += packets;
         if self.told_at.is_none() {
             self.told_at = Some(Instant::now());
-            tracing::warn!(%error, "the capture cannot be written for now: packets will be missing in it");
+            tracing::warn!(%error, "cannot write the capture: packets will be missing");
         }
     }
 
@@ -230,7 +230,7 @@ impl Trouble {
         if self.told_at.is_some_and(|at| at.elapsed() >= CALM) {
             self.told_at = None;
             let missing = core::mem::take(&mut self.missing);
-            tracing::info!(missing, "the capture is written again: packets are missing in it");
+            tracing::info!(missing, "writing the capture again: packets are missing");
         }
     }
 }

@@ -115,7 +115,7 @@ impl Credentials {
     fn insert(&mut self, name: &str, digest: Digest, created_unix_s: u64) -> anyhow::Result<()> {
         let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(fine) {
-            bail!("{name:?} is no name: 1 to 64 letters, digits, '-', '_' or '.'");
+            bail!("{name:?} is not a valid name: 1 to 64 letters, digits, '-', '_' or '.'");
         }
         if self.list.iter().any(|c| &*c.name == name) {
             bail!("the credential {name:?} exists already");
@@ -147,7 +147,7 @@ impl Credentials {
         let before = self.list.len();
         self.list.retain(|c| &*c.name != name);
         if self.list.len() == before {
-            bail!("there is no credential {name:?}");
+            bail!("no credential {name:?}");
         }
         Ok(())
     }
@@ -272,10 +272,12 @@ impl Store {
                 version = now;
                 match self.load() {
                     Ok(credentials) => {
-                        tracing::info!(clients = credentials.list.len(), "credentials read again");
+                        tracing::info!(clients = credentials.list.len(), "credentials reloaded");
                         sender.send_replace(with_suspended(credentials));
                     }
-                    Err(error) => tracing::error!("old credentials stay in force: {error:#}"),
+                    Err(error) => tracing::error!(
+                        "cannot reload credentials; keeping current ones: {error:#}"
+                    ),
                 }
             }
         });

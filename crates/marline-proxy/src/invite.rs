@@ -47,7 +47,7 @@ pub enum BadInvite {
     #[error("the invite has version {0:?}, this program reads version 1")]
     Version(char),
     /// A character outside the alphabet.
-    #[error("the invite has {character:?} at position {position}: it was damaged on its way")]
+    #[error("the invite has {character:?} at position {position}: it was damaged in transit")]
     Character {
         /// The character.
         character: char,

@@ -35,7 +35,7 @@ pub const MOST_NAMES: usize = 10_000;
 const LONGEST_FILE: u64 = 8 << 20;
 const VERSION: u32 = 1;
 const HEAD: &str =
-    "# What was used so far; kept by Marline. Without this file, counting begins anew.\n\n";
+    "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
 
 /// What one name has used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,7 +151,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
         meta => meta.with_context(|| format!("cannot read {shown}"))?,
     };
     if !meta.is_file() || meta.len() > LONGEST_FILE {
-        bail!("{shown} is no file, or too large to be what it should be");
+        bail!("{shown} is not a regular file, or is too large");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
     let table: Table = toml::from_str(&text).with_context(|| format!("in {shown}"))?;
@@ -176,7 +176,7 @@ fn read_or_move(path: &Path) -> Tallies {
     };
     let aside = private_file::with_suffix(path, ".bad");
     match std::fs::rename(path, &aside) {
-        Ok(()) => tracing::warn!("{error:#}: moved to {}, counting begins anew", aside.display()),
+        Ok(()) => tracing::warn!("{error:#}: moved to {}, counting starts again", aside.display()),
         Err(moved) => tracing::warn!("{error:#}; nor can it be moved aside ({moved})"),
     }
     Tallies::new()
@@ -300,7 +300,7 @@ impl Ledger {
                 }
                 self.version = version;
                 if std::mem::take(&mut self.failing) {
-                    tracing::info!("{} is written again", self.path.display());
+                    tracing::info!("writing {} again", self.path.display());
                 }
             }
             Err(error) => {
@@ -311,7 +311,7 @@ impl Ledger {
                 self.version = private_file::version(&self.path);
                 self.failures += 1;
                 if !std::mem::replace(&mut self.failing, true) {
-                    tracing::warn!("what was used is counted, but not kept for now: {error:#}");
+                    tracing::warn!("cannot save usage; still counting in memory: {error:#}");
                 }
             }
         }
@@ -338,7 +338,7 @@ fn merge(
     }
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         let shown = directory.display();
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {shown}"))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
     }
     let _lock = private_file::lock(path)?;
     let mut tallies = read_or_move(path);

@@ -87,7 +87,11 @@ pub async fn give_back() {
         // It may take a while, in which nothing may wait for this thread.
         let given = tokio::task::spawn_blocking(marline_io::release_free_memory).await;
         let took_ms = begin.elapsed().as_millis();
-        tracing::debug!(given = given.unwrap_or(false), took_ms, "free memory given back");
+        tracing::debug!(
+            given = given.unwrap_or(false),
+            took_ms,
+            "free memory returned to the system"
+        );
     }
 }
 

@@ -12,7 +12,7 @@ const FLOOR: u64 = 20 * 1_024;
 /// Resolves when there is room for another stream. What it gives is held until the stream is open.
 pub(crate) async fn wait_for_memory(account: &MemoryAccount) -> MemoryCharge {
     if !account.has_room() {
-        tracing::warn!("the memory budget is used up: new streams wait until others need less");
+        tracing::warn!("memory budget used up: new streams wait until memory is freed");
     }
     account.wait_for_room(MemoryKind::Connection, FLOOR).await
 }

@@ -101,7 +101,7 @@ impl FromStr for ByteQuota {
         let wrong = |why| BadQuota { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let bytes = parts.next().and_then(parse_bytes);
-        let bytes = bytes.ok_or_else(|| wrong("that is no number of bytes above 0"))?;
+        let bytes = bytes.ok_or_else(|| wrong("not a number of bytes above 0"))?;
         let mut quota = ByteQuota { bytes, soft_percent: SOFT_PERCENT, day: 1 };
         for part in parts {
             match part.split_once('=') {
@@ -114,7 +114,7 @@ impl FromStr for ByteQuota {
                     let day = day.parse().ok().filter(|day| (1..=31).contains(day));
                     quota.day = day.ok_or_else(|| wrong("day is 1 to 31"))?;
                 }
-                _ => return Err(wrong("what follows a comma is soft= or day=")),
+                _ => return Err(wrong("expected soft= or day= after the comma")),
             }
         }
         Ok(quota)

@@ -162,11 +162,11 @@ pub(crate) fn tell_end<R>(
     let (to_local_bytes, from_local_bytes) = traffic.counts();
     let seconds = begun.elapsed().as_secs_f64();
     let how = match end {
-        Ok(_) => "in good order".to_owned(),
+        Ok(_) => "normally".to_owned(),
         Err(error) => format!("broken: {error}"),
     };
     tracing::info!(
-        target: CONNECTIONS, %who, seconds, from_local_bytes, to_local_bytes, "a connection ended {how}"
+        target: CONNECTIONS, %who, seconds, from_local_bytes, to_local_bytes, "connection closed {how}"
     );
 }
 

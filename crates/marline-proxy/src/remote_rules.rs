@@ -57,14 +57,14 @@ impl FromStr for RemoteRule {
             Some((client, rest)) => (Some(client.to_owned()), rest),
             None => (None, text),
         };
-        let (address, ports) = rest.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+        let (address, ports) = rest.rsplit_once(':').ok_or_else(|| wrong("the port is missing"))?;
         let bare = address.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         let address: IpAddr =
-            bare.unwrap_or(address).parse().map_err(|_| wrong("that is no address"))?;
+            bare.unwrap_or(address).parse().map_err(|_| wrong("not a valid address"))?;
         if address.is_ipv6() != bare.is_some() {
             return Err(wrong("brackets are for IPv6, and needed there"));
         }
-        let port = |text: &str| text.parse::<u16>().map_err(|_| wrong("that is no port"));
+        let port = |text: &str| text.parse::<u16>().map_err(|_| wrong("not a valid port"));
         let (first, last) = match ports.split_once('-') {
             Some((first, last)) => (port(first)?, port(last)?),
             None => (port(ports)?, port(ports)?),

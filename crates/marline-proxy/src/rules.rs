@@ -33,10 +33,10 @@ pub struct Cidr {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCidr {
     /// Not an address.
-    #[error("{0:?} is no IP address (expected ADDRESS or ADDRESS/BITS)")]
+    #[error("{0:?} is not an IP address (expected ADDRESS or ADDRESS/BITS)")]
     Address(String),
     /// Not a number, or more bits than the address has.
-    #[error("{0:?} is no prefix length of this address family")]
+    #[error("{0:?} is not a prefix length of this address family")]
     Prefix(String),
     /// Bits are set behind the prefix.
     #[error("bits are set behind the prefix: did you mean {0}?")]

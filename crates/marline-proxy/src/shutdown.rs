@@ -113,7 +113,10 @@ impl Stopper {
         }
         let patience = running.patience();
         let patience_s = patience.as_secs();
-        tracing::info!(patience_s, "stopping: running connections may finish (again: stop now)");
+        tracing::info!(
+            patience_s,
+            "stopping; waiting for connections to finish (signal again to stop now)"
+        );
         self.drain();
         let hurried = async { while signals.next().await != Told::End {} };
         tokio::select! {
@@ -121,7 +124,7 @@ impl Stopper {
             () = tokio::time::sleep(patience) => {}
             () = hurried => {}
         }
-        tracing::info!("stopping: what is unfinished is cut off");
+        tracing::info!("stopping; closing unfinished connections");
         self.end();
         work.await
     }

@@ -88,7 +88,7 @@ impl Signals {
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",
             };
-            tracing::info!("{name} means nothing here (SIGHUP reloads, SIGTERM stops)");
+            tracing::info!("{name} ignored (SIGHUP reloads, SIGTERM stops)");
         }
     }
 }

@@ -110,7 +110,7 @@ pub enum SocksError {
 fn not_socks(first: u8) -> String {
     let guess = match first {
         b'A'..=b'Z' => " (looks like HTTP)",
-        0x16 => " (looks like TLS: this port speaks SOCKS and HTTP, and neither inside TLS)",
+        0x16 => " (looks like TLS: this port accepts SOCKS and HTTP without TLS)",
         _ => "",
     };
     format!("the application does not speak SOCKS4 or SOCKS5: first byte {first}{guess}")
@@ -254,7 +254,7 @@ pub async fn ask(
     let mut chosen = [0; 2];
     stream.read_exact(&mut chosen).await?;
     if chosen != [VERSION, NO_AUTHENTICATION] {
-        return Err(wrong(format!("no SOCKS5 port, or it wants a password: {chosen:?}")));
+        return Err(wrong(format!("not a SOCKS5 port, or it requires a password: {chosen:?}")));
     }
     let mut request = vec![VERSION, CONNECT, 0];
     target.host.encode(&mut request);
@@ -267,7 +267,7 @@ pub async fn ask(
         [VERSION, 0, _, 4] => 16,
         [VERSION, 0, _, 3] => usize::from(stream.read_u8().await?),
         [VERSION, code, ..] if code != 0 => return Err(refusal(code)),
-        _ => return Err(wrong(format!("no answer of SOCKS5: {head:?}"))),
+        _ => return Err(wrong(format!("not a SOCKS5 answer: {head:?}"))),
     };
     // The bound address and port say nothing that we need.
     stream.read_exact(&mut vec![0; bound_len + 2]).await?;

@@ -33,7 +33,7 @@ pub enum BadTarget {
     #[error("a host name has 1 to 255 bytes, not {0}")]
     Length(usize),
     /// A byte that is not allowed in host names.
-    #[error("{byte:#04x} at position {position} is in no host name")]
+    #[error("invalid byte {byte:#04x} at position {position} of host name")]
     Byte {
         /// The byte.
         byte: u8,

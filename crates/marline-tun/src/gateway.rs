@@ -105,7 +105,7 @@ impl Gateway {
                     (true, false) => TakenQueries::Private,
                     (false, false) => TakenQueries::Own,
                     (false, true) => {
-                        let text = "names that are not taken cannot have exceptions";
+                        let text = "exceptions for names need names to go through the tunnel";
                         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                     }
                 };

@@ -21,7 +21,7 @@ pub struct BadResolver(String);
 impl fmt::Display for BadResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = &self.0;
-        write!(f, "`{text}` is no resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)")
+        write!(f, "`{text}` is not a resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)")
     }
 }
 

@@ -65,7 +65,7 @@ async fn connected(request: Request) -> Option<Stream> {
     match timeout(HANDSHAKE, stream.connected()).await {
         Ok(Ok(_)) => Some(stream),
         Ok(Err(reason)) => {
-            tracing::debug!("the program is gone: {reason}");
+            tracing::debug!("the program closed its connection: {reason}");
             None
         }
         Err(_) => {

@@ -116,7 +116,7 @@ impl Answers {
                 && let Err(error) = self.writer.send(from, self.to, &inbound.payload)
             {
                 // For want of room it is lost, as on any link.
-                tracing::debug!(%from, "a datagram is lost: {error}");
+                tracing::debug!(%from, "datagram lost: {error}");
             }
         }
     }

@@ -112,7 +112,7 @@ impl fmt::Display for Reach {
             Reach::Silent { since, tries } => {
                 write!(f, "no answer for {} (tried {tries} times)", span(*since))
             }
-            Reach::Refused => f.write_str("refused by the server: nobody listens on this port"),
+            Reach::Refused => f.write_str("refused by the server: nothing listens on this port"),
             Reach::Blocked { by, kind } => {
                 let said = DeliveryErrorText(*kind);
                 match by {
@@ -267,7 +267,7 @@ fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool
         Reach::Blocked { by: None, .. } => {
             "this machine's routes or firewall keep it back".to_owned()
         }
-        _ if was_heard => "nothing comes from there any more, so the line seems dead".to_owned(),
+        _ if was_heard => "nothing arrives from there any more, so the line seems dead".to_owned(),
         _ => format!("the network there seems to block {transport} port {port}, or is dead"),
     }
 }

@@ -104,7 +104,7 @@ impl PrefixWatch {
     async fn listen(&self) {
         let mut listener = match Pref64Listener::start() {
             Ok(listener) => listener,
-            Err(error) => return tracing::debug!(%error, "router advertisements are not heard"),
+            Err(error) => return tracing::debug!(%error, "cannot receive router advertisements"),
         };
         loop {
             match listener.heard().await {
@@ -114,7 +114,7 @@ impl PrefixWatch {
                     }
                 }
                 Err(error) => {
-                    return tracing::warn!(%error, "router advertisements are no longer heard");
+                    return tracing::warn!(%error, "no longer receiving router advertisements");
                 }
             }
         }

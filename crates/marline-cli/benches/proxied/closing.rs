@@ -204,7 +204,7 @@ async fn one_round(ends: &mut [End; 2], forward: SocketAddr, count: usize, busy:
     let [datagrams, repeated] = [each(|c| c.segments), each(|c| c.repeated)];
     let bad: u64 = (0..2).map(|end| after[end].bad - before[end].bad).sum();
     let said: Vec<String> = ends.iter_mut().flat_map(|end| end.process.said()).collect();
-    let rerouted = said.iter().filter(|line| line.contains("UDP gets no answer")).count();
+    let rerouted = said.iter().filter(|line| line.contains("no answer over UDP")).count();
     let worked_s = [0, 1].map(|end| (processor_time(ids[end]) - worked[end]).as_secs_f64());
     println!(
         "    read their end after {read_s:.1} s, gone after {gone_s:.1} s ({} left), lost {lost}, not \

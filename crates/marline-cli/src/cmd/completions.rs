@@ -10,7 +10,7 @@ use crate::Cli;
 /// Arguments of `marline completions`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell that is to complete.
+    /// Shell.
     pub shell: clap_complete::Shell,
 }
 

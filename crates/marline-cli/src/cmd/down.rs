@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Arguments of `marline down`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Remove what one that was killed has left, but for its kill switch (for service managers)
+    /// Remove what a crashed `marline up` left, except its kill switch (for service managers)
     #[arg(long)]
     pub after_crash: bool,
 }

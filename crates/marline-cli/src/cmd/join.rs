@@ -124,7 +124,7 @@ impl Drop for HiddenInput {
 /// The invite in this text, which may have been copied with line breaks in it, or with words around it.
 fn parse(text: &str) -> anyhow::Result<Invite> {
     if text.trim().is_empty() {
-        bail!("no invite was given: paste the word that begins with \"marline1\"");
+        bail!("no invite given: paste the word that starts with \"marline1\"");
     }
     let whole: String = text.split_whitespace().collect();
     let error = match whole.parse::<Invite>() {
@@ -176,7 +176,7 @@ mod tests {
         let other = invite("b.example:1").to_word();
         let damaged = format!("{}a", &word[..word.len() - 1]);
         for (text, says) in [
-            ("", "no invite was given"),
+            ("", "no invite given"),
             ("hello", "not a valid invite"),
             (&word[..50], "cut short"),
             (&damaged, "damaged"),

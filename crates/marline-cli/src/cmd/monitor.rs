@@ -23,8 +23,8 @@ pub struct Args {
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Say also what schedulers decide, and why: on which path data goes, and why it is copied. As text, decisions
-    /// that are alike are shown once a second; with --json each is, with all that it followed from.
+    /// Also show scheduler decisions: the path of data and why it is copied. As text, similar decisions are
+    /// shown once a second; --json shows each with its inputs.
     #[arg(long, conflicts_with = "table")]
     pub decisions: bool,
     /// Show a live table of all paths instead of events.

@@ -44,8 +44,8 @@ pub enum Change {
     Metered,
     /// Its bytes cost nothing.
     Unmetered,
-    /// What is known of its radio: `hint fading`, it will soon be gone, so new data goes elsewhere if it can; `hint
-    /// steady`, it will stay.
+    /// Hint about its radio: `hint fading`: new data uses other paths if possible; `hint steady`: the signal is
+    /// good again.
     Hint,
 }
 
@@ -65,8 +65,8 @@ impl Args {
             (None, _) => return Ok(None),
             (Some(Change::Hint), Some(Hint::Fading)) => PathChange::Fading,
             (Some(Change::Hint), Some(Hint::Steady)) => PathChange::Steady,
-            (Some(Change::Hint), None) => bail!("hint what? fading or steady"),
-            (Some(change), Some(_)) => bail!("{change:?} takes nothing after it"),
+            (Some(Change::Hint), None) => bail!("missing argument: fading or steady"),
+            (Some(change), Some(_)) => bail!("{change:?} takes no argument"),
             (Some(Change::Up), None) => PathChange::Up,
             (Some(Change::Down), None) => PathChange::Down,
             (Some(Change::Backup), None) => PathChange::Backup,

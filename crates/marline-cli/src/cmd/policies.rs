@@ -58,7 +58,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let (true, Some(name)) = (list.is_empty(), &args.name) {
-        anyhow::bail!("no policy is called `{name}`; `marline policies` lists those there are");
+        anyhow::bail!("no policy named `{name}`; `marline policies` lists all");
     }
     // A reader that went away knows enough.
     let _ = print(&if args.json {

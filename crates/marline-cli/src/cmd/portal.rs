@@ -49,8 +49,8 @@ pub struct Args {
     /// Page in plain HTTP that answers with status 204 where nothing is in the way
     #[arg(long, value_name = "URL", default_value = PROBE)]
     pub probe: Probe,
-    /// Program that gets nothing but this network, and its arguments, in which %u is the page; without one it is only
-    /// said whether there is a portal, and where
+    /// Program that gets nothing but this network, and its arguments, in which %u is the page; without one,
+    /// only report whether there is a portal, and where
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
@@ -98,8 +98,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     };
     // The program's half is another process by now. This one marks its packets, if it may.
     let dropped = drop_privileges(KeptCapabilities::NetAdmin);
-    let received =
-        dropped.and_then(|()| outside.receive_interface().context("the interface did not arrive"));
+    let received = dropped
+        .and_then(|()| outside.receive_interface().context("did not receive the TUN device"));
     match received {
         Ok(interface) => Ok(interface.map(|interface| {
             let probe = args.probe;
@@ -143,7 +143,7 @@ fn become_program(
 ) -> anyhow::Result<Infallible> {
     let tun = inside::enter(addresses, names)?;
     program.hand_over(tun)?;
-    let (name, rest) = args.command.split_first().context("no program is named")?;
+    let (name, rest) = args.command.split_first().context("no program given")?;
     let page = args.probe.to_string();
     let filled = |word: &OsString| match word == OsStr::new(PLACEHOLDER) {
         true => OsString::from(&page),
@@ -184,11 +184,11 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 fn said(way: &PortalWay, probe: &Probe, finding: &Finding) -> String {
     let interface = way.interface();
     match finding {
-        Finding::Open => format!("{interface}: no login is wanted: {probe} answers"),
+        Finding::Open => format!("{interface}: no login required: {probe} answers"),
         Finding::Portal { url } => {
             let page = url.clone().unwrap_or_else(|| probe.to_string());
             format!(
-                "{interface}: a login is wanted: {page} (marline portal {interface} -- BROWSER %u)"
+                "{interface}: login required: {page} (marline portal {interface} -- BROWSER %u)"
             )
         }
         Finding::Silent(why) => format!(

@@ -28,7 +28,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let reloaded = match client.ask(Command::Reload).await {
         Ok(Answer::Reloaded(reloaded)) => reloaded,
         Ok(other) => bail!("asked for a reload, got {other:?}"),
-        Err(error) => bail!("what was in force stays: {error:#}"),
+        Err(error) => bail!("reload failed; keeping current configuration: {error:#}"),
     };
     let text = match args.json {
         true => serde_json::to_string(&reloaded)? + "\n",
@@ -44,8 +44,8 @@ fn shown(reloaded: &Reloaded) -> String {
     let mut text = String::new();
     for (words, settings) in [
         ("in force", at_once),
-        ("in force for what begins from now on", for_new),
-        ("of no effect here, but where another command reads it", elsewhere),
+        ("in force for new connections", for_new),
+        ("used by other commands only", elsewhere),
     ] {
         if !settings.is_empty() {
             text += &format!("{words}: {}\n", settings.join(", "));
@@ -79,8 +79,8 @@ mod tests {
         };
         let expected = "\
 in force: drain, log
-in force for what begins from now on: mode
-of no effect here, but where another command reads it: dns
+in force for new connections: mode
+used by other commands only: dns
 needs a restart: shards (in force: 1, in the file: nothing)
 ";
         assert_eq!(shown(&reloaded), expected);

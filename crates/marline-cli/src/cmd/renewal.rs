@@ -51,7 +51,7 @@ impl<'a> Renewal<'a> {
         deadlines: &Deadlines,
         plan: &ClientPlan,
     ) -> anyhow::Result<Renewal<'a>> {
-        let Some(used) = made(plan) else { bail!("there is no server to go through") };
+        let Some(used) = made(plan) else { bail!("no server configured") };
         let transport = plan.carrier.transport();
         let way = Arc::new(Current::new(tunnel(
             (client, deadlines, &plan.names),

@@ -142,7 +142,7 @@ fn become_program(
 ) -> anyhow::Result<Infallible> {
     let tun = inside::enter(addresses, names)?;
     program.hand_over(tun)?;
-    let (name, arguments) = command.split_first().context("no program is named")?;
+    let (name, arguments) = command.split_first().context("no program given")?;
     become_command(Command::new(name).args(arguments))
 }
 
@@ -160,7 +160,7 @@ fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<Prog
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
     let kept = kept_for_ports(shown.map(|address| address.port()));
     plan.network.carrier(plan.carrier.clone().open(kept)?);
-    outside.receive_interface().context("the interface did not arrive")
+    outside.receive_interface().context("did not receive the TUN device")
 }
 
 /// Carries the program's traffic to its end.
@@ -301,9 +301,7 @@ fn yield_terminal() {
     let path = state_file::log_of_run();
     if let Err(error) = log::continue_in(&path) {
         let shown = path.display();
-        tracing::warn!(
-            "cannot write {shown}: {error}; warnings are lost from now on (-v shows them)"
-        );
+        tracing::warn!("cannot write {shown}: {error}; further warnings are lost (-v shows them)");
         // Without a null device they stay where they are.
         let _ = log::continue_in(Path::new("/dev/null"));
     }
@@ -378,7 +376,7 @@ mod tests {
             ("--share", ClientOptions { share: true, ..none }),
         ] {
             let error = options.refuse_ports().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{flag} has no meaning here")), "{error}");
+            assert!(error.starts_with(&format!("{flag} does not apply here")), "{error}");
         }
     }
 }

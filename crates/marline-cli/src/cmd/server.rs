@@ -131,7 +131,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
     if !file.exists() {
         anyhow::bail!(
-            "{} is not there: `marline server --init --config {} --listen ADDR:PORT` makes it",
+            "{} not found: `marline server --init --config {} --listen ADDR:PORT` creates it",
             file.display(),
             file.display()
         );
@@ -164,7 +164,7 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
         Credential::Revoke { name } => {
             let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
             store.change(|credentials| credentials.revoke(&name))?;
-            eprintln!("{name:?} is revoked");
+            eprintln!("revoked {name:?}");
         }
     }
     Ok(())
@@ -203,7 +203,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let credentials =
         Store::at(plan.credentials_file).follow(Arc::clone(&again), suspensions.clone())?;
     if credentials.borrow().list().is_empty() {
-        tracing::warn!("no client is known: `marline server credential add NAME` makes an invite");
+        tracing::warn!("no clients yet: `marline server credential add NAME` creates an invite");
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);

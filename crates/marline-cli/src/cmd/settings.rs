@@ -169,7 +169,7 @@ impl<O: Options> Settings<O> {
             Err(error) => {
                 let error = format!("{error:#}");
                 let error = hide(&error);
-                tracing::error!("{by}: what was in force stays: {error}");
+                tracing::error!("{by}: reload failed; keeping current configuration: {error}");
                 Err(error)
             }
         }
@@ -188,12 +188,12 @@ impl<O: Options> Settings<O> {
         let mut new = [&reloaded.at_once[..], &reloaded.for_new[..]].concat();
         new.sort();
         match new.is_empty() {
-            true => tracing::info!("{by}: configuration read again"),
-            false => tracing::info!("{by}: configuration read again, new: {}", new.join(", ")),
+            true => tracing::info!("{by}: configuration reloaded"),
+            false => tracing::info!("{by}: configuration reloaded, new: {}", new.join(", ")),
         }
         if !reloaded.restart.is_empty() {
             let each: Vec<String> = reloaded.restart.iter().map(PendingSetting::words).collect();
-            tracing::warn!("{by}: these changed too, and need a restart: {}", each.join("; "));
+            tracing::warn!("{by}: changed settings that need a restart: {}", each.join("; "));
         }
         reloaded
     }

@@ -107,7 +107,7 @@ pub(super) async fn wait_for_path(client: Client) {
         let names: Vec<String> =
             paths.iter().filter(|path| path.up).map(|path| path.spec.short_name()).collect();
         if !names.is_empty() {
-            tracing::info!("there is a network: {}", names.join(", "));
+            tracing::info!("network available: {}", names.join(", "));
             service::status("");
             return;
         }

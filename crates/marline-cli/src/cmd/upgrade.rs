@@ -35,7 +35,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
         Some(program) => {
             let absolute = std::path::absolute(program).context("--program")?;
-            let text = absolute.to_str().context("--program: its path is no text")?;
+            let text = absolute.to_str().context("--program: the path is not valid UTF-8")?;
             Some(text.to_owned())
         }
     };
@@ -43,7 +43,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Answer::Upgraded(done) => {
             // A reader that went away has seen enough.
             let _ = print(&format!(
-                "process {} (version {}) has taken over; {} connections go on in the old one\n",
+                "process {} (version {}) has taken over; {} connections remain in the old process\n",
                 done.pid, done.version, done.connections
             ));
             Ok(ExitCode::SUCCESS)

@@ -249,7 +249,7 @@ impl Watched {
         shown.recording = recording;
         // Only of a socket that is none, and of a directory that was taken away a moment ago.
         for error in [metrics, dashboard, captures].into_iter().filter_map(Result::err) {
-            tracing::error!("what was in force stays: {error:#}");
+            tracing::error!("reload failed; keeping current configuration: {error:#}");
         }
     }
 

@@ -62,7 +62,7 @@ options! {
         /// ssh's -R; the server must allow it (--allow-remote)
         #[arg(short = 'R', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub remote_forward: Vec<Word<Forward>>,
-        /// Port that a router leads connections to, by nftables' redirect or tproxy (docs/operate/router.md)
+        /// Port for redirected (REDIRECT or TPROXY) connections (docs/operate/router.md)
         #[arg(long, value_name = "PORT")]
         pub transparent: Option<u16>,
         /// Forward datagrams to a local UDP port to one target, as the server sees it
@@ -75,8 +75,8 @@ options! {
         /// Path manager, instead of the mode's
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
-        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them); by default as the mode
-        /// says
+        /// Policy that chooses paths of datagrams (UDP of applications; `marline policies` lists them)
+        /// [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
@@ -119,7 +119,7 @@ options! {
         /// user's]
         #[arg(long, value_name = "FILE")]
         pub state_file: Option<PathBuf>,
-        /// What of the machine's traffic `marline up` takes (a table of the file; there these are flags)
+        /// Which traffic of the machine `marline up` takes (a table of the file; flags of `marline up`)
         #[arg(skip)]
         pub up: UpOptions,
         /// The invite as it was last read
@@ -260,7 +260,7 @@ impl ClientOptions {
             (!self.fast_open.is_empty(), "--fast-open"),
         ] {
             if given {
-                bail!("{flag} has no meaning here: it is for `marline client`");
+                bail!("{flag} does not apply here: it is for `marline client`");
             }
         }
         Ok(())
@@ -310,10 +310,10 @@ impl ClientOptions {
             return self.read_invite().map(Route::Through);
         }
         if self.invite.is_some() || self.invite_file.is_some() {
-            bail!("`direct` does without a server: take the invite out, or `direct`");
+            bail!("`direct` uses no server: remove the invite or `direct`");
         }
         if self.carrier.is_some_and(CarrierChoice::is_framed) {
-            bail!("--direct speaks to servers that do not know Marline: they need --carrier raw");
+            bail!("--direct connects to servers without Marline: it needs --carrier raw");
         }
         Ok(Route::Direct)
     }
@@ -330,11 +330,11 @@ impl ClientOptions {
         let words = |list: &[Word<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);
         if options.direct && !options.remote_forward.is_empty() {
-            bail!("-R needs a server that listens: --direct has none");
+            bail!("-R needs a server that listens: --direct uses none");
         }
         if !options.direct && !options.fast_open.is_empty() {
             bail!(
-                "--fast-open is for --direct: through a server nobody waits for a handshake with the target"
+                "--fast-open needs --direct: through a server, connections do not wait for a handshake with the target"
             );
         }
         let udp_forwards: Vec<Forward> = words(&options.udp_forward);
@@ -345,7 +345,7 @@ impl ClientOptions {
         let forwarded = forwards.iter().chain(&udp_forwards).map(|forward| &forward.listen);
         for address in options.socks5.iter().chain(forwarded) {
             if !address.ip().is_loopback() && !options.share {
-                bail!("{address} is open to other machines: add --share if that is meant");
+                bail!("{address} is open to other machines: add --share if that is intended");
             }
         }
         let warm = options.warm.unwrap_or_default();

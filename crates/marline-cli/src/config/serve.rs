@@ -27,8 +27,8 @@ options! {
         /// NAT), `,backup` makes it a backup; may be repeated
         #[arg(long, value_name = "ADDR[:PORT]")]
         pub signal: Vec<Word<Signal>>,
-        /// Address at which clients reach this very server, if others share the one they connect to (behind a
-        /// balancer): they stay with it by this one; may be repeated, one for each family
+        /// Own address of this server behind a balancer, so that clients stay with it; may be repeated, one for
+        /// each family
         #[arg(long, value_name = "ADDR:PORT")]
         pub advertise: Vec<SocketAddr>,
         /// Take data that comes with the SYN (TCP Fast Open) at this port of --listen; may be repeated. Such data
@@ -57,7 +57,7 @@ options! {
         /// Time limit for connecting to the service [default: 10s]
         #[arg(long, value_name = "TIME")]
         pub connect_timeout: Option<Word<Span>>,
-        /// Time for connections to go on in the old process after an upgrade [default: 24h]
+        /// Time that connections may stay in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
         pub upgrade_limit: Option<Word<Span>>,
         /// Interval of keepalives to idle clients [default: 2m]

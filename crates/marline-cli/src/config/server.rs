@@ -32,8 +32,8 @@ options! {
         /// Public address for invites; may be repeated [default: the listening address]
         #[arg(long, value_name = "HOST:PORT")]
         pub public: Vec<Word<Target>>,
-        /// Address at which clients reach this very server, if others share the one they connect to (behind a
-        /// balancer): they stay with it by this one; may be repeated, one for each family
+        /// Own address of this server behind a balancer, so that clients stay with it; may be repeated, one for
+        /// each family
         #[arg(long, value_name = "ADDR:PORT")]
         pub advertise: Vec<SocketAddr>,
         /// Key file of the server [default: beside the configuration]
@@ -49,10 +49,10 @@ options! {
         #[arg(long, value_name = "CIDR")]
         pub deny: Vec<Word<Cidr>>,
         /// Allow clients, or this one, to have the server listen at this address on these ports (their
-        /// -R) [default: nobody, nowhere]
+        /// -R) [default: none]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
         pub allow_remote: Vec<Word<RemoteRule>>,
-        /// Which path datagrams to clients go on (`marline policies` lists them); by default as the mode says
+        /// Policy that chooses paths of datagrams to clients (`marline policies` lists them) [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Peers that may send to the UDP ports of clients: `address`, those at an address that the application has
@@ -70,7 +70,7 @@ options! {
         /// 10000: requests are read a little sooner, and a processor is busy [default: 0]
         #[arg(long, value_name = "US")]
         pub busy_poll: Option<u32>,
-        /// Time for connections to go on in the old process after an upgrade [default: 24h]
+        /// Time that connections may stay in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
         pub upgrade_limit: Option<Word<Span>>,
         /// Maximum number of simultaneous connections of one client [default: 16384]
@@ -260,12 +260,12 @@ impl ServerOptions {
             ("--max-sessions", ForClient::twice(&sessions)),
         ] {
             if let Some(client) = twice {
-                bail!("{flag}: there are two for the client {client}");
+                bail!("{flag}: given twice for the client {client}");
             }
         }
         if let Some(none) = sessions.iter().find(|limit| limit.value == 0) {
             bail!(
-                "--max-sessions {none}: at least 1; `marline server credential revoke` takes a client away"
+                "--max-sessions {none}: at least 1; `marline server credential revoke` removes a client"
             );
         }
         Ok(ClientAllowances { quotas, sessions })

@@ -131,8 +131,7 @@ macro_rules! options {
                 /// directory]
                 #[arg(long, value_name = "FILE")]
                 control: Option<std::path::PathBuf>,
-                /// A line in the log for each connection that ends: whose, how long, how many bytes; not where it
-                /// led
+                /// Log closed connections: client, duration, bytes (never targets)
                 #[arg(long)]
                 log_connections: bool,
                 /// Log level; overridden by -v and -q [default: info]
@@ -341,7 +340,7 @@ impl Shared {
     pub fn capture_dir(&self) -> anyhow::Result<Option<PathBuf>> {
         if let Some(pcap) = &self.pcap {
             std::fs::create_dir_all(pcap)
-                .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
+                .with_context(|| format!("cannot create the directory {}", pcap.display()))?;
         }
         Ok(self.pcap.clone())
     }

@@ -128,7 +128,7 @@ fn errors_name_the_place() {
         ("\npath-health = \"delphi\"", &["line 2", "delphi", "prompt", "multimob"]),
         ("path-health = \"prompt,loss=0.4\"", &["line 1", "loss=25%"]),
         ("warm = ", &["line 1"]),
-        ("deadline = [\"22\"]", &["line 1", "no time", "22=80ms"]),
+        ("deadline = [\"22\"]", &["line 1", "the time is missing", "22=80ms"]),
         ("deadline = [\"0=80ms\"]", &["line 1", "1 to 65535"]),
         ("deadline = [\"30-20=80ms\"]", &["line 1", "1 to 65535"]),
         ("deadline = [\"22=0ms\"]", &["line 1", "1ms to 10s"]),
@@ -537,7 +537,7 @@ fn fast_open_is_for_ports_of_those_who_go_straight() {
     let fast = fast_open(direct.clone().plan().unwrap()).expect("it is on");
     assert!(fast.is_on(443) && !fast.is_on(80) && !fast.with_multipath);
     let through = client(&format!("invite = '{}'\nfast-open = [443]", invite().to_word()));
-    assert!(error_of(through.plan()).contains("--fast-open is for --direct"));
+    assert!(error_of(through.plan()).contains("--fast-open needs --direct"));
     assert!(error_of(direct.clone().refuse_ports()).contains("--fast-open"));
     // Who goes through a server after all leaves it behind, as `marline run` does.
     assert!(with_invite().over(direct.clone()).plan().is_ok());
@@ -566,5 +566,5 @@ fn rules_of_remote_forwards_are_read_and_printed() {
         toml::to_string(&options).unwrap().contains("allow-remote = [\"laptop@[::1]:8000-8010\"]")
     );
     assert_eq!(options.plan(Path::new("")).unwrap().remote_rules.len(), 1);
-    assert!(error_of(server("localhost:80")).contains("that is no address"));
+    assert!(error_of(server("localhost:80")).contains("not a valid address"));
 }

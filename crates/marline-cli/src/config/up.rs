@@ -65,15 +65,15 @@ pub struct UpOptions {
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub block: Vec<Word<Destination>>,
     /// Port of a service of this machine that is reached from beyond the local network, with a protocol (22/tcp) or by
-    /// both; connections that are open when the tunnel begins go on without it; may be repeated
+    /// both; connections open before the tunnel starts continue outside it; may be repeated
     #[arg(long, value_name = "PORT[/tcp|/udp]")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub reachable: Vec<ServiceWord>,
-    /// Let nothing leave around the tunnel, also after this program was killed, until it is stopped or `marline down`
+    /// Block all traffic outside the tunnel, also after a crash, until this program is stopped or `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub kill_switch: bool,
-    /// The same, also before the server is reached and after this program was stopped, until `marline down`
+    /// Like --kill-switch, also before the server is reached and after this program stops, until `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub lockdown: bool,

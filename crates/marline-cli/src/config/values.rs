@@ -59,7 +59,7 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Span, String> {
         let wrong = || {
             format!(
-                "{text:?} is no length of time (write 500ms, 20s, 10m, 1h or 2d; ten years at most)"
+                "{text:?} is not a valid duration (write 500ms, 20s, 10m, 1h or 2d; ten years at most)"
             )
         };
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -163,13 +163,13 @@ impl FromStr for Forward {
             [address, port, host, target_port] => (address, port, (host, target_port)),
             _ => return Err(wrong(format!("3 or 4 parts are needed, not {}", parts.len()))),
         };
-        let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} is no port")))?;
+        let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} is not a valid port")))?;
         let address = match address {
             "localhost" => Ipv4Addr::LOCALHOST.into(),
             "*" => Ipv4Addr::UNSPECIFIED.into(),
             other => {
                 let bare = other.trim_start_matches('[').trim_end_matches(']');
-                bare.parse().map_err(|_| wrong(format!("{other:?} is no address")))?
+                bare.parse().map_err(|_| wrong(format!("{other:?} is not a valid address")))?
             }
         };
         let target = format!("{}:{}", target.0, target.1);
@@ -208,10 +208,10 @@ impl FromStr for Signal {
             Some((local, public)) => (local, Some(public)),
         };
         let address = |text: &str| {
-            let found =
-                address_and_port(text).ok_or_else(|| wrong(&format!("{text:?} is no address")))?;
+            let found = address_and_port(text)
+                .ok_or_else(|| wrong(&format!("{text:?} is not a valid address")))?;
             match found.ip().is_unspecified() || found.ip().is_multicast() {
-                true => Err(wrong(&format!("{} is no address of one machine", found.ip()))),
+                true => Err(wrong(&format!("{} is not the address of one machine", found.ip()))),
                 false => Ok(found),
             }
         };
@@ -246,7 +246,7 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Bytes, String> {
         parse_bytes(text).map(Bytes).ok_or_else(|| {
-            format!("{text:?} is no number of bytes above 0 (write it with a unit of B, kB, MB, GB or TB, as 300MB)")
+            format!("{text:?} is not a number of bytes above 0 (write it with a unit of B, kB, MB, GB or TB, as 300MB)")
         })
     }
 }
@@ -317,7 +317,7 @@ impl FromStr for PortDeadline {
         let wrong = |why: &str| {
             format!("deadline {text:?}: {why} (write PORT=TIME or FIRST-LAST=TIME, as 22=80ms)")
         };
-        let (ports, within) = text.split_once('=').ok_or_else(|| wrong("there is no time"))?;
+        let (ports, within) = text.split_once('=').ok_or_else(|| wrong("the time is missing"))?;
         let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
         let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
         let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
@@ -353,7 +353,7 @@ impl FromStr for Tun {
         let (interface, address) = text.split_once('=').ok_or_else(wrong)?;
         // Linux: IFNAMSIZ, one byte of which ends the name.
         if interface.is_empty() || interface.len() > 15 || interface.contains('/') {
-            return Err(format!("tun {text:?}: {interface:?} is no interface's name"));
+            return Err(format!("tun {text:?}: {interface:?} is not a valid interface name"));
         }
         let address = address.parse().map_err(|_| wrong())?;
         Ok(Tun(TunPath { interface: interface.to_owned(), address }))

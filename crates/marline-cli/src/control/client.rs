@@ -39,8 +39,8 @@ impl ControlClient {
         self.next_id += 1;
         let mut line = serde_json::to_vec(&Request { id: Some(id), command })?;
         line.push(b'\n');
-        self.writer.write_all(&line).await.context("the marline process went away")?;
-        let text = self.line().await?.context("the marline process went away")?;
+        self.writer.write_all(&line).await.context("the marline process closed the connection")?;
+        let text = self.line().await?.context("the marline process closed the connection")?;
         let response: Response = serde_json::from_str(&text).context("not an answer")?;
         match response {
             Response { error: Some(error), .. } => bail!(error),

@@ -306,7 +306,7 @@ impl Handle for ServerHandle {
     }
 
     fn set_path(&self, _path: &str, _change: PathChange) -> Result<(), String> {
-        Err("paths are the client's: change them there".to_owned())
+        Err("paths belong to the client: change them there".to_owned())
     }
 }
 

@@ -62,7 +62,9 @@ impl ControlServer {
         let aside = PathBuf::from(name);
         match std::fs::rename(&self.path, &aside) {
             Ok(()) => self.path = aside,
-            Err(error) => tracing::debug!(%error, "the control socket stays where it is"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot rename the control socket")
+            }
         }
     }
 }
@@ -249,8 +251,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         }
         Command::Clients => Ok(Answer::Clients(Clients::from(&handle.service()))),
         Command::Targets => handle.targets().map(Answer::Targets).ok_or_else(|| {
-            "where its clients' connections lead a server does not say: each client tells its owner"
-                .to_owned()
+            "a server does not reveal the targets of its clients: ask the client".to_owned()
         }),
         Command::Monitor { decisions: _ } => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {

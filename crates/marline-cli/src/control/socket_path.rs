@@ -45,7 +45,7 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(directory)?;
     let ours = found.is_dir() && found.uid() == rustix::process::getuid().as_raw();
     if directory == self::directory() && !ours {
-        let text = format!("{} belongs to somebody else", directory.display());
+        let text = format!("{} belongs to another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     let mode = found.mode() & 0o7777;

@@ -32,12 +32,12 @@ const RETHINK: Duration = Duration::from_secs(1);
 
 /// Rules whose decisions answer trouble, in the order in which they are told, and what they did.
 const ANSWERS: [(&str, &str); 6] = [
-    ("rescue", "sent elsewhere what the silent path held"),
-    ("late", "copied what was late"),
-    ("end", "copied the end of what was written"),
-    ("unblock", "copied what held the rest up"),
-    ("repair", "sent sums to compute what was lost"),
-    ("heard-last", "sent on the path that was heard last"),
+    ("rescue", "sent data of the silent path elsewhere"),
+    ("late", "copied late data"),
+    ("end", "copied the end of a write"),
+    ("unblock", "copied blocking data"),
+    ("repair", "sent repairs for lost data"),
+    ("heard-last", "sent on the path heard last"),
 ];
 
 /// A decision that answers trouble.
@@ -199,13 +199,13 @@ impl Happenings {
         let cause = match named(said.silent) {
             Some(path) => format!("{path} was silent ({})", said.reason.unwrap_or_default()),
             None if said.direction.as_deref() == Some("received") => {
-                "what came before was missing".to_owned()
+                "earlier data was missing".to_owned()
             }
-            None => "no acknowledgement came".to_owned(),
+            None => "no acknowledgment arrived".to_owned(),
         };
         let on = base.paths.first().map_or("another path", String::as_str);
         let Event { since_us, direction, at_us, .. } = said;
-        let mut policy = vec![format!("went on over {on}")];
+        let mut policy = vec![format!("continued over {on}")];
         policy.extend(self.answers(number, since_us.unwrap_or(at_us), at_us));
         let policy = Some(policy.join("; "));
         Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })

@@ -31,9 +31,9 @@ pub async fn connect(proxy: SocketAddr, target: SocketAddr) -> anyhow::Result<Tc
     let mut method = [0; 2];
     stream.read_exact(&mut method).await?;
     if method != [5, 0] {
-        bail!("the SOCKS5 proxy wants authentication: {method:?}");
+        bail!("the SOCKS5 proxy requires authentication: {method:?}");
     }
-    let SocketAddr::V4(target) = target else { bail!("the demo speaks IPv4 only") };
+    let SocketAddr::V4(target) = target else { bail!("the demo supports IPv4 only") };
     let mut request = vec![5, 1, 0, 1];
     request.extend(target.ip().octets());
     request.extend(target.port().to_be_bytes());
@@ -219,7 +219,7 @@ async fn get(stream: TcpStream, hasher: &mut Sha256, live: &Live) -> anyhow::Res
     let connection = tokio::spawn(connection);
     let request =
         hyper::Request::get(FILE).header(hyper::header::HOST, host).body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await.context("no HTTP answer")?;
+    let response = sender.send_request(request).await.context("HTTP request failed")?;
     if response.status() != hyper::StatusCode::OK {
         bail!("HTTP {}", response.status());
     }

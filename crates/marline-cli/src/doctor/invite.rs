@@ -148,7 +148,7 @@ fn judge(path: &PathSpec, ways: &[&Gone]) -> PathVerdict {
             (PathHealth::Unreachable, Some(format!("by UDP: {udp}; by TCP: {tcp}")))
         }
         (udp, tcp) => {
-            let nothing = || Some("the server has no address that could be tried".to_owned());
+            let nothing = || Some("the server has no usable address".to_owned());
             (PathHealth::Unreachable, udp.or(tcp).or_else(nothing))
         }
     };
@@ -213,9 +213,7 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
             }
             Ok(Err(error)) => findings.push(Finding::fails(
                 NAME,
-                format!(
-                    "{name} does not resolve ({error}): is the name right, is there a resolver?"
-                ),
+                format!("{name} does not resolve ({error}): check the name and the resolver"),
             )),
             Err(_) => findings.push(Finding::fails(
                 NAME,

@@ -70,15 +70,16 @@ async fn connections() -> Vec<Finding> {
         );
         return vec![Finding::fails(PLAIN, text)];
     }
-    let plain = Finding::works(PLAIN, "the kernel's TCP reaches us over loopback, and we it");
+    let plain = Finding::works(PLAIN, "works with the kernel's TCP over loopback");
     let multipath = match greet(&listener, Protocol::MPTCP).await {
-        Ok(true) => Finding::works(MULTIPATH, "the kernel speaks it with us"),
-        Ok(false) => {
-            Finding::note(MULTIPATH, "the kernel has it but used plain TCP, as its programs will")
-        }
+        Ok(true) => Finding::works(MULTIPATH, "works with the kernel's Multipath TCP"),
+        Ok(false) => Finding::note(
+            MULTIPATH,
+            "the kernel supports it but used plain TCP, as its programs will",
+        ),
         Err(error) => Finding::note(
             MULTIPATH,
-            format!("this kernel does not speak it ({error}); Marline's peers need not be here"),
+            format!("not supported by this kernel ({error}); Marline does not need it"),
         ),
     };
     vec![plain, multipath]

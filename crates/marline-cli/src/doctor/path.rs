@@ -49,7 +49,7 @@ pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
         let name = path.to_string();
         let found = match timeout(PATIENCE, examine_path(server, path)).await {
             Ok(found) => found,
-            Err(_) => vec![Finding::fails(WHAT, "no end within a minute".to_owned())],
+            Err(_) => vec![Finding::fails(WHAT, "did not finish within a minute".to_owned())],
         };
         let named =
             |finding: Finding| Finding { text: format!("{name}: {}", finding.text), ..finding };
@@ -81,7 +81,7 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
     let probing = match opened {
         Ok(probing) => probing,
         Err(error) => {
-            let text = format!("cannot be tried: {:#}", anyhow::Error::new(error));
+            let text = format!("cannot test: {:#}", anyhow::Error::new(error));
             return vec![Finding::fails(WHAT, text)];
         }
     };
@@ -104,15 +104,13 @@ fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -
     let mut findings: Vec<Finding> = Vec::new();
     findings.push(outcome(exchanged));
     if theirs.is_none() && exchanged.answered {
-        findings.push(Finding::note(
-            WHAT,
-            "the other end did not tell what it saw: only this side was looked at",
-        ));
+        findings
+            .push(Finding::note(WHAT, "no report from the other end: only this side was examined"));
     }
     findings.extend(behaviours.iter().map(Behaviour::finding));
     let clean = behaviours.iter().all(|behaviour| *behaviour == Behaviour::Translates);
     if clean && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
-        findings.push(Finding::works(WHAT, "nothing on the way meddles with Multipath TCP"));
+        findings.push(Finding::works(WHAT, "no middlebox interferes with Multipath TCP"));
     }
     findings
 }
@@ -128,7 +126,7 @@ fn outcome(exchanged: &Exchanged) -> Finding {
         _ if exchanged.stranger => Finding::note(
             WHAT,
             format!(
-                "{how}; the other end is no `marline doctor --listen`, so only this side was looked at"
+                "{how}; the other end is not `marline doctor --listen`, so only this side was examined"
             ),
         ),
         None if exchanged.fallback.is_none() => {

@@ -97,8 +97,8 @@ fn reverse_path(rp_filter: Option<u64>) -> Option<Finding> {
     (rp_filter == Some(1)).then(|| {
         Finding::note(
             "rp_filter",
-            "net.ipv4.conf.all.rp_filter is 1: packets that come in by another interface than the \
-             way back are dropped (2 or 0 on machines with two networks)",
+            "net.ipv4.conf.all.rp_filter is 1: packets are dropped if they arrive on another interface than the \
+             route back (2 or 0 on machines with two networks)",
         )
     })
 }
@@ -110,11 +110,11 @@ fn firewall() -> Finding {
     let chains = match listed {
         Ok(output) if output.status.success() => output.stdout,
         Ok(_) => return Finding::note(WHAT, "rules cannot be listed without root"),
-        Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not looked at"),
+        Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not checked"),
     };
     match serde_json::from_slice::<Value>(&chains) {
         Ok(listing) => judge(WHAT, &dropping(&listing)),
-        Err(error) => Finding::note(WHAT, format!("what nft says makes no sense: {error}")),
+        Err(error) => Finding::note(WHAT, format!("cannot parse the output of nft: {error}")),
     }
 }
 
@@ -125,8 +125,8 @@ fn judge(what: &'static str, dropping: &[String]) -> Finding {
     Finding::note(
         what,
         format!(
-            "input is dropped by default ({}): Marline's ports must be accepted there, raw sockets \
-             do not see what is dropped (docs/operate/deploy.md section 6)",
+            "input is dropped by default ({}): accept Marline's ports there, as raw sockets do not see dropped \
+             packets (docs/operate/deploy.md section 6)",
             dropping.join(", ")
         ),
     )

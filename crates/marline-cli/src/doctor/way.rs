@@ -299,6 +299,6 @@ fn segment_size(client: &Client) -> Option<Finding> {
     let connections = client.connections();
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
     let mss = subflows.map(|subflow| subflow.mss).max().filter(|mss| *mss > 0)?;
-    let text = format!("segments of {mss} bytes of payload pass, as far as is known by now");
+    let text = format!("segments of {mss} bytes of payload pass so far");
     Some(Finding::works(MTU, text))
 }

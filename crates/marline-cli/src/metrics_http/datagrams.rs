@@ -39,28 +39,24 @@ pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
     ("marline_lane_control_bytes_total", "Bytes of frames without datagrams", |l, _| {
         l.stats.control_frame_bytes
     }),
-    ("marline_lane_dropped_total", "Datagrams dropped as late, or for want of room", |l, _| {
+    ("marline_lane_dropped_total", "Datagrams dropped as late, or for lack of room", |l, _| {
         l.stats.dropped_late + l.stats.dropped_full + l.stats.dropped_inbox
     }),
     ("marline_lane_duplicates_total", "Second copies received", |l, _| l.stats.duplicates),
     ("marline_lane_replays_total", "Frames that came again on their path", |l, _| l.stats.replays),
     ("marline_lane_forged_total", "Frames with a wrong tag", |l, _| l.stats.forged),
-    ("marline_lane_strangers_total", "Frames from addresses that nobody has proven", |l, _| {
-        l.strangers
-    }),
-    ("marline_lane_unknown_total", "Frames for lanes that nobody has", |l, _| l.unknown),
+    ("marline_lane_strangers_total", "Frames from unvalidated addresses", |l, _| l.strangers),
+    ("marline_lane_unknown_total", "Frames for unknown lanes", |l, _| l.unknown),
     ("marline_udp_from_local_total", "Datagrams from applications, or from targets", |_, u| {
         u.from_local
     }),
     ("marline_udp_to_local_total", "Datagrams to applications, or to targets", |_, u| u.to_local),
     ("marline_udp_sockets_total", "UDP sockets opened for applications", |_, u| u.sockets),
     ("marline_udp_flows_total", "Flows of UDP opened", |_, u| u.flows),
-    ("marline_udp_forgotten_total", "Sockets and flows forgotten for others", |_, u| {
+    ("marline_udp_forgotten_total", "Sockets and flows evicted for others", |_, u| {
         u.sockets_forgotten + u.flows_forgotten
     }),
-    ("marline_udp_filtered_total", "Datagrams dropped from peers that nobody asked", |_, u| {
-        u.filtered
-    }),
+    ("marline_udp_filtered_total", "Datagrams dropped from unsolicited peers", |_, u| u.filtered),
     ("marline_udp_refused_total", "Flows and sockets refused", |_, u| u.refused),
     ("marline_udp_too_big_total", "Datagrams dropped as too big for the paths", |_, u| u.too_big),
     ("marline_udp_dropped_total", "Datagrams dropped for other reasons", |_, u| {

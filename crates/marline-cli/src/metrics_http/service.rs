@@ -91,7 +91,7 @@ pub(super) fn describe(counted: &mut Exposition) {
         MEMORY_WAITS,
         "How often a writer or a new stream had to wait for memory",
     );
-    counted.describe_counter(STATE_FAILURES, "Failed writings of the file with what was used");
+    counted.describe_counter(STATE_FAILURES, "Failed writes of the usage file");
     counted.describe_counter(LOG_LOST, "Lines of the log that could not be written");
     counted.describe_counter(
         NOT_CAPTURED,

@@ -100,7 +100,7 @@ const RIGHT: &str = "157200 bytes came back right";
 
 /// Middleboxes, and what the doctor must say (all of it).
 const BOXES: &[(&str, &[&str])] = &[
-    ("", &["Multipath TCP, 157200", "nothing on the way meddles with Multipath TCP"]),
+    ("", &["Multipath TCP, 157200", "no middlebox interferes with Multipath TCP"]),
     (
         ",up.strip=mptcp:syn",
         &[RIGHT, "strips the options of Multipath TCP from SYNs", "UDP carrier"],
@@ -127,10 +127,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",down.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards here"]),
     (",up.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards the server"]),
     (",block=mptcp:rest@2s", &["FAILS", "drops segments with the options", "in mid-stream"]),
-    (
-        ",renumber=yes",
-        &["Multipath TCP, 157200", "rewrites sequence numbers: Multipath TCP does not"],
-    ),
+    (",renumber=yes", &["Multipath TCP, 157200", "rewrites sequence numbers: harmless to"]),
     (",renumber=not-sack,loss=3%", &[RIGHT, "not those in selective acknowledgments"]),
     (",split=500B", &["Multipath TCP, 157200", "splits segments"]),
     (",split=500B:first", &["Multipath TCP, 157200", "splits segments"]),
@@ -143,7 +140,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",rebind=2s", &["Multipath TCP, 157200", "forgets address translations"]),
     (",up.swallow=2%", &[RIGHT, "acknowledges data that it does not deliver"]),
     (",swallow=2%", &["acknowledges data that it does not deliver"]),
-    (",swallow=100%", &["FAILS", "what is sent is acknowledged, and nothing comes back"]),
+    (",swallow=100%", &["FAILS", "data is acknowledged, but nothing comes back"]),
     (",up.rewrite=5%", &["FAILS", "changes payload", "DSS checksums"]),
 ];
 

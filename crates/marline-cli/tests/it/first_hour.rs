@@ -154,8 +154,8 @@ fn sudo_marline_up_takes_the_callers_invite_waits_for_a_path_and_can_be_reloaded
             curl -sS --fail --max-time 20 {url} | wc -c
             # It has given up the right to read what is the user's.
             kill -HUP $!
-            saw "keeping the invite in use"
-            saw "configuration read again"
+            saw "keeping the current invite"
+            saw "configuration reloaded"
             ip link set lte down; ip link set lte name lte9; ip link set lte9 up
             ip addr replace 10.0.2.2/24 dev lte9
             saw "path lte9: now here"

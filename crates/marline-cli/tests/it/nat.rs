@@ -204,7 +204,7 @@ fn the_doctor_names_it() {
     let doctor = "marline doctor --server 9.9.9.1:7000 --path wlan0";
     let said = testbed.run("client", doctor);
     assert!(said.contains("translates addresses or ports (NAT)"), "{said}");
-    assert!(said.contains("nothing on the way meddles with Multipath TCP"), "{said}");
+    assert!(said.contains("no middlebox interferes with Multipath TCP"), "{said}");
     // Some other server, of which only this end can tell.
     testbed.start("server", "python3 -m http.server --bind 9.9.9.1 8000", Until::Listens(8000));
     let other = testbed.run("client", "marline doctor --server 9.9.9.1:8000 --path wlan0 || true");

@@ -101,7 +101,7 @@ fn behind_an_interface_of_its_own_it_needs_none() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
     if !Path::new("/dev/net/tun").exists() {
-        return need::skip("/dev/net/tun is not there");
+        return need::skip("/dev/net/tun is missing");
     }
     testbed.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
     start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);

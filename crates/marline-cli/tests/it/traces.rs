@@ -169,7 +169,7 @@ fn a_full_disk_ends_no_connection() {
     let client = hosts.program(Side::Client, client);
     hear(&client, "listening on");
     let sink = hosts.role(Side::Client, "", sink);
-    hear(&client, "traces cannot be written for now");
+    hear(&client, "cannot write traces");
     assert_eq!(hear(&sink, "sum "), format!("sum {BYTES}"));
     let again: Vec<String> = client.try_iter().filter(|line| line.contains("traces")).collect();
     assert_eq!(again, Vec::<String>::new());

@@ -103,8 +103,8 @@ impl World {
 const STARVED_ROUNDS: usize = 4;
 const STARVED_AT_ONCE: usize = 8;
 
-const TO_TCP: &str = "UDP gets no answer here: connections go by TCP until it does";
-const TO_UDP: &str = "UDP is answered here again";
+const TO_TCP: &str = "no answer over UDP: connections use TCP until there is one";
+const TO_UDP: &str = "UDP is answered again";
 
 /// Bytes that would take five minutes at the rate to which datagrams are policed.
 const POLICED_BYTES: u32 = 40_000_000;
@@ -125,7 +125,7 @@ fn police(world: &World) {
 /// The client finds out that TCP is faster, and says so.
 fn goes_by_tcp_as_that_is_faster(world: &World) {
     // At the end of the comparison, which the transfer may not last for.
-    let log = world.testbed.log_with(world.client, "UDP is slower than TCP here");
+    let log = world.testbed.log_with(world.client, "UDP is rate-limited and slower than TCP");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
     let said = world.testbed.run("client", &status);
@@ -230,7 +230,7 @@ fn does_not_take_its_own_delay_for_blocked_udp(
         process.end();
     }
     drop(starvation);
-    assert!(!said.iter().any(|line| line.contains("UDP gets no answer")), "{said:#?}");
+    assert!(!said.iter().any(|line| line.contains("no answer over UDP")), "{said:#?}");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_server_that_does_not_listen_on_tcp_is_named_as_such() {
     let Some(world) = World::start(dir.path(), "drop c0 c1", "--carrier udp") else { return };
     let said = world.testbed.run("client", &format!("{CURL} http://127.0.0.1:8080/ 2>&1 || true"));
     assert!(said.contains("curl:"), "{said}");
-    let why = "UDP gets no answer here, and the server does not listen on TCP there";
+    let why = "no answer over UDP, and the server does not listen on TCP there";
     assert!(world.testbed.log_with(world.client, why).contains("WARN"));
     let paths = format!("{NOBODY} marline path --control ./control.sock");
     let said = world.testbed.run("client", &paths);

@@ -195,7 +195,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
                 let Some(generations) = generations.upgrade() else { return };
                 let bytes = buffer.get(..len).unwrap_or_default();
                 if !generations.on_passed(bytes, fd, channel.get_ref().as_fd()) {
-                    tracing::warn!("the successor passes on what this process does not know");
+                    tracing::warn!("successor passed on an unknown message");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
@@ -205,7 +205,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
         tokio::task::coop::consume_budget().await;
     }
     if let Some(generations) = generations.upgrade() {
-        tracing::warn!("the successor is gone: this process receives again what is its own");
+        tracing::warn!("successor exited; receiving own packets again");
         generations.receive_again();
     }
 }

@@ -61,7 +61,7 @@ impl Shard {
                     let stalled = core::mem::take(&mut entry.stalled);
                     *entry = SocketEntry { socket, stalled, _error_watch: watch };
                 }
-                Err(error) => tracing::warn!(%error, "a socket stays as it was"),
+                Err(error) => tracing::warn!(%error, "cannot re-register socket"),
             }
         }
         state.receiving = receiving;

@@ -162,12 +162,12 @@ impl Shard {
                     tracing::warn!(
                         local = %ends.0,
                         server = %ends.1,
-                        "UDP gets no answer here: connections go by TCP until it does"
+                        "no answer over UDP: connections use TCP until there is one"
                     );
                     state.take_to_link(now, ends, link);
                 }
                 Order::Compare(ends, link) => {
-                    tracing::debug!(local = %ends.0, server = %ends.1, "UDP looks policed here: trying TCP");
+                    tracing::debug!(local = %ends.0, server = %ends.1, "UDP appears rate-limited: trying TCP");
                     state.take_to_link(now, ends, link);
                 }
                 Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
@@ -176,7 +176,7 @@ impl Shard {
                         server = %ends.1,
                         udp_bits_per_s,
                         tcp_bits_per_s,
-                        "UDP is slower than TCP here, as a network polices it: connections go by TCP"
+                        "UDP is rate-limited and slower than TCP: connections use TCP"
                     );
                 }
                 Order::Leave(ends, why) => {
@@ -184,12 +184,12 @@ impl Shard {
                         Leaving::DatagramsWork => tracing::info!(
                             local = %ends.0,
                             server = %ends.1,
-                            "UDP is answered here again: connections go by it"
+                            "UDP is answered again: connections use it"
                         ),
                         Leaving::NextComparison => tracing::info!(
                             local = %ends.0,
                             server = %ends.1,
-                            "UDP was slower than TCP here: connections try it again"
+                            "UDP was slower than TCP: connections try it again"
                         ),
                         Leaving::LinkEnded | Leaving::NotFaster => {}
                     }
@@ -243,7 +243,7 @@ impl Shard {
             refused = true;
         }
         if state.rerouting.routes.not_opened(now, ends, why.kind()) {
-            tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
+            tracing::warn!(local = %ends.0, server = %ends.1, "no answer over UDP, and {why}");
         }
         let rerouting = &mut state.rerouting;
         rerouting.note_failure(ends, why.to_string());

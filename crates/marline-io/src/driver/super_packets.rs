@@ -98,13 +98,13 @@ impl SuperPackets {
         let outlet = match self.finder.find(local, to.remote, to.interface) {
             Ok(outlet) => outlet?,
             Err(error) => {
-                tracing::debug!(remote = %to.remote, %error, "no outlet known");
+                tracing::debug!(remote = %to.remote, %error, "no route found");
                 return None;
             }
         };
         let Outlet::Ethernet { mtu, .. } = outlet else { return Some(outlet) };
         let free = self.sockets.packets.is_some() && !is_tracked() && !self.is_protected(to, mtu);
-        tracing::debug!(remote = %to.remote, free, ?outlet, "outlet found");
+        tracing::debug!(remote = %to.remote, free, ?outlet, "route found");
         free.then_some(outlet)
     }
 
@@ -161,7 +161,7 @@ impl SuperPackets {
                     // A full queue may have room for some of them, if not for all.
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
                     Err(error) => {
-                        tracing::debug!(remote = %to.remote, %error, "segments leave one by one");
+                        tracing::debug!(remote = %to.remote, %error, "segmentation offload disabled");
                         self.forget(to);
                         break;
                     }

@@ -225,7 +225,7 @@ fn open_family(ipv6: bool, senders: usize) -> io::Result<OpenedFamily> {
     let senders = (0..senders).map(|_| raw::open_sender(ipv6)).collect::<io::Result<_>>()?;
     let packets = packet::open();
     if let Err(error) = &packets {
-        tracing::debug!(%error, "no packet socket: segments leave one by one");
+        tracing::debug!(%error, "no packet socket: segmentation offload disabled");
     }
     let offload = Offload { packets: packets.ok(), asker: Some(raw::open_sender(ipv6)?) };
     Ok(OpenedFamily { receiver, senders, offload: Some(offload) })

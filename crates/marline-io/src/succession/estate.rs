@@ -82,7 +82,7 @@ impl Estate {
         let mut buffer = vec![0; LONGEST_MESSAGE];
         let mut next = || next(channel, &mut buffer);
         let (Message::Hello { protocol, generation, predecessor, seed }, _) = next()? else {
-            return Err(other("the predecessor does not begin with its version"));
+            return Err(other("the predecessor did not send its version first"));
         };
         if protocol != PROTOCOL {
             let text = format!("the predecessor hands over in version {protocol}, not {PROTOCOL}");
@@ -110,7 +110,7 @@ impl Estate {
                 Message::Listener { local } => estate.listeners.push((local, fd)),
                 Message::Elder { generation } => estate.elders.push((generation, fd)),
                 Message::Further { name } => estate.further.push((name, fd)),
-                _ => return Err(other("the predecessor says something else")),
+                _ => return Err(other("unexpected message from the predecessor")),
             }
         }
     }
@@ -118,7 +118,7 @@ impl Estate {
 
 fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<OwnedFd>)> {
     let Some((len, fd)) = channel.receive(buffer)? else {
-        return Err(other("the other process is gone"));
+        return Err(other("the other process exited"));
     };
     let (message, _) = Message::parse(buffer.get(..len).unwrap_or_default())?;
     Ok((message, fd))
@@ -150,7 +150,7 @@ impl Heir {
         self.channel.send(&[&ready.to_bytes()], None)?;
         match next(&self.channel, &mut [0; 256])? {
             (Message::Go, _) => Ok(()),
-            _ => Err(other("the predecessor does not let go")),
+            _ => Err(other("the predecessor does not hand over")),
         }
     }
 
@@ -183,7 +183,7 @@ impl Channel {
         match heard?.0 {
             Message::Ready { version } => Ok(Ok(version)),
             Message::Failed { why } => Ok(Err(why)),
-            _ => Err(other("the successor says something else")),
+            _ => Err(other("unexpected message from the successor")),
         }
     }
 

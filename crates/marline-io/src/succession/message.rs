@@ -141,7 +141,7 @@ impl Message {
     pub(crate) fn parse(bytes: &[u8]) -> io::Result<(Message, &[u8])> {
         let mut reader = Reader(bytes);
         let message = reader.message().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "the other process speaks otherwise")
+            io::Error::new(io::ErrorKind::InvalidData, "invalid message from the other process")
         })?;
         Ok((message, reader.0))
     }

@@ -65,7 +65,7 @@ fn bound_pauses(socket: &Socket) {
     let value = LONGEST_PAUSE.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
-        tracing::trace!(%error, "pauses of TCP connections are not bounded");
+        tracing::trace!(%error, "cannot bound pauses of TCP connections");
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
         .and_then(|()| socket.set_tcp_user_timeout(Some(UNACKED)))
         .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES));
     if let Err(error) = prepared {
-        tracing::debug!(%error, "an option of a TCP connection was refused");
+        tracing::debug!(%error, "cannot set an option of a TCP connection");
     }
 }
 

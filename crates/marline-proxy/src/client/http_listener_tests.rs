@@ -108,8 +108,8 @@ async fn refusals_have_their_status_and_their_reason() {
         ("CONNECT a.example HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), 400, "HOST:PORT"),
         ("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".to_owned(), 404, "/proxy.pac"),
         ("GET /proxy.pac HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_owned(), 421, "localhost"),
-        ("hello there\n\n".to_owned(), 400, "no HTTP request"),
-        ("A\0".to_owned(), 400, "no HTTP request"),
+        ("hello there\n\n".to_owned(), 400, "not an HTTP request"),
+        ("A\0".to_owned(), 400, "not an HTTP request"),
         ("\r\n".repeat(100), 400, "empty lines"),
         (format!("GET /{} HTTP/1.1\r\n", "x".repeat(40_000)), 431, "32768 bytes"),
         (

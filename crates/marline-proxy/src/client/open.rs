@@ -46,8 +46,8 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Refused(failure) => f.write_str(&failure.text),
             OpenError::Pin => f.write_str(
-                "the server has another key than the invite names: it was set up anew, or somebody \
-                 sits in between (nothing secret was sent); ask the server's owner for a new invite",
+                "the server has another key than the invite names: it was set up again, or another machine \
+                 answers in its place (nothing secret was sent); ask the server's owner for a new invite",
             ),
             OpenError::Server(error) => write!(f, "{error:#}"),
         }

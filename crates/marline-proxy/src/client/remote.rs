@@ -86,7 +86,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             drop(tunnel);
             match next {
                 Next::Again => {
-                    tracing::info!(address = %forward.listen, "the remote forward ended: once more");
+                    tracing::info!(address = %forward.listen, "remote forward ended; retrying");
                     told.clear();
                     if began.elapsed() > LONGEST_PAUSE {
                         pause = FIRST_PAUSE;
@@ -106,7 +106,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                     }
                 }
                 Next::Displaced(failure) => {
-                    tracing::error!(address = %forward.listen, "-R: {}, and not here", failure.text);
+                    tracing::error!(address = %forward.listen, "-R: {}; this forward stops", failure.text);
                     return std::future::pending().await;
                 }
             }
@@ -161,14 +161,14 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
         let Visit { id, from, target } = visit;
         let Ok(_place) = self.places.try_take() else {
-            tracing::debug!(%target, "no place: visitor {from} is turned away");
+            tracing::debug!(%target, "visitor {from} refused: limit reached");
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         let connecting =
             timeout(CONNECT_TIMEOUT, outgoing::to_target(&target, self.traffic.memory()));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let socket = connected.inspect_err(|error| {
-            tracing::warn!(%target, "visitor {from} is turned away: {error}");
+            tracing::warn!(%target, "visitor {from} refused: {error}");
         })?;
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opened = tokio::select! {
@@ -214,7 +214,7 @@ async fn hear(
             Message::Alive => {}
             Message::Failed(failure) => return Ok(failure),
             other => {
-                let text = format!("the server said {other} out of turn");
+                let text = format!("unexpected {other} from the server");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
         }

@@ -167,7 +167,7 @@ impl<O: Open> SocksListener<O> {
         let asked = tokio::select! {
             asked = Box::pin(asked_by::<O>(&mut socket)) => asked,
             () = asking.evicted() => {
-                tracing::info!("an application sent no request and was disconnected: others were waiting");
+                tracing::info!("idle application disconnected without a request: others were waiting");
                 return socket.abort();
             }
         };

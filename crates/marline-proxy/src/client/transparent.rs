@@ -46,7 +46,7 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
             socket.set_ip_transparent_v4(true)
         };
         if let Err(error) = transparent {
-            tracing::debug!("no TPROXY ({error}): what is redirected is taken");
+            tracing::debug!("no TPROXY ({error}): only redirected connections are accepted");
         }
         Ok(())
     })
@@ -63,7 +63,9 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     // Without connection tracking there is none.
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
     if meant == local && is_here(local.ip()) {
-        let text = format!("somebody connected to {local} itself: only what is led there is taken");
+        let text = format!(
+            "connection to {local} itself refused: only redirected connections are accepted"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Target::new(meant.ip().into(), meant.port()).map_err(io::Error::other)

@@ -80,9 +80,10 @@ impl From<&OpenError> for Trouble {
                             or another machine answers in its place (nothing secret was sent)";
                 (TroubleKind::Key, text.to_owned())
             }
-            OpenError::Server(error) if is_nonsense(error) => {
-                (TroubleKind::Protocol, format!("what answers is not the server: {error:#}"))
-            }
+            OpenError::Server(error) if is_nonsense(error) => (
+                TroubleKind::Protocol,
+                format!("another program answers, not the server: {error:#}"),
+            ),
             OpenError::Server(error) => (TroubleKind::Unreached, format!("{error:#}")),
         };
         Trouble { kind, text }

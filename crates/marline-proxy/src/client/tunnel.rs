@@ -390,7 +390,7 @@ impl<C: Connect> Tunnel<C> {
                 Err(OpenError::Server(error))
                     if ahead.as_deref().is_none_or(Ahead::is_repeatable) =>
                 {
-                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
+                    tracing::debug!("warm connection was dead ({error:#}); dialing a new one");
                     self.pool.clear();
                     self.used.clear();
                 }
@@ -466,7 +466,7 @@ impl<C: Connect> Tunnel<C> {
                 drop(timeout(self.patience.warm, stream.shutdown()).await);
             }
             Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Finally(error)) => {
-                tracing::debug!("the session is not renewed yet: {error}");
+                tracing::debug!("cannot renew the session yet: {error}");
                 self.note(Some(&error));
                 self.admission.not_renewed();
             }
@@ -485,7 +485,7 @@ impl<C: Connect> Tunnel<C> {
         match read.map_err(|_| OpenError::late("the server", patience))? {
             Ok(Message::Failed(failure)) => Err(OpenError::Refused(failure)),
             Ok(message) => pick(&message).ok_or_else(|| {
-                OpenError::Server(anyhow::anyhow!("the server said {message} out of turn"))
+                OpenError::Server(anyhow::anyhow!("unexpected {message} from the server"))
             }),
             Err(error) => Err(OpenError::from_io("the server ended the connection", error)),
         }

@@ -106,7 +106,7 @@ impl Keeper {
             drop(tunnel);
             match next {
                 Next::Unused => {
-                    tracing::debug!("datagrams: no application sends any");
+                    tracing::debug!("datagrams: no application sends any; lane closed");
                     continue;
                 }
                 Next::Again => {
@@ -153,7 +153,7 @@ impl Keeper {
             Err(error) => return Next::Failed(OpenError::Server(error)),
         };
         self.udp.attach(Arc::clone(&lane));
-        tracing::debug!("datagrams: there is a lane");
+        tracing::debug!("datagrams: lane opened");
         let (reader, writer) = split(control.stream);
         let (say, said) = mpsc::channel(UNTOLD);
         let ended = tokio::select! {
@@ -194,7 +194,7 @@ impl Keeper {
                 let _ = say.try_send(Message::Alive);
             }
             if arrivals.is_spent() {
-                tracing::info!("datagrams: another lane, for this key has sealed what it may");
+                tracing::info!("datagrams: key usage limit reached; opening new lane");
                 return;
             }
         }
@@ -227,7 +227,7 @@ async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
             Message::Alive => {}
             Message::Failed(failure) => return Err(io::Error::other(failure)),
             other => {
-                let text = format!("the server said {other} out of turn");
+                let text = format!("unexpected {other} from the server");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
         }

@@ -15,7 +15,7 @@ const MAX_DIGITS: u8 = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBody {
     /// A byte that must not be here.
-    #[error("byte {byte:#04x} has no place in {place} of chunked content")]
+    #[error("invalid byte {byte:#04x} in {place} of chunked content")]
     Byte {
         /// The byte.
         byte: u8,

@@ -125,7 +125,7 @@ impl<S: AsyncWrite + Unpin> Exchange<S> {
     fn poll_bad(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_unwritten(cx))?;
         ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP answer")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer")))
     }
 }
 
@@ -143,7 +143,7 @@ impl<S: AsyncRead + Unpin> Exchange<S> {
             }
             self.passed_over += buf.filled().len();
             if self.passed_over > MAX_PASSED_OVER {
-                let text = "the application goes on sending behind its request";
+                let text = "the application keeps sending after its request";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
             }
         }
@@ -243,7 +243,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Exchange<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if let Answer::Head(_) = this.answer {
-            this.fail("no HTTP answer: it ended before one was complete");
+            this.fail("incomplete HTTP answer: the connection ended");
         }
         ready!(this.poll_unwritten(cx))?;
         ready!(Pin::new(&mut this.socket).poll_shutdown(cx))?;
@@ -349,7 +349,7 @@ mod tests {
             let mut answer = String::new();
             ends.application.read_to_string(&mut answer).await.unwrap();
             assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
-            assert!(answer.contains("no HTTP answer"), "{answer}");
+            assert!(answer.contains("not an HTTP answer"), "{answer}");
         }
     }
 

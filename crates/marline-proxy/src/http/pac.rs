@@ -43,8 +43,8 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
 /// What the application asked, if no site's name can be that.
 fn own_authority(host: &str) -> Result<String, Refusal> {
     let strange = || {
-        let text = "this port answers to its address or to localhost, and to no other name (a site's name \
-                    could be made to lead here)";
+        let text = "this port answers only to its address or localhost (another name may be a site's that was \
+                    made to lead here)";
         Refusal::new(421, text)
     };
     let (name, port) = match host.rsplit_once(':') {

@@ -77,12 +77,14 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
             let text = format!("a head has {MAX_HEAD} bytes and {most} fields at most");
             return Err(Refusal::new(431, text));
         }
-        Err(Error::Version) => return Err(Refusal::new(505, "HTTP/1.1 and 1.0 are spoken here")),
-        Err(error) => return Err(Refusal::bad_request(format!("no HTTP request: {error}"))),
+        Err(Error::Version) => {
+            return Err(Refusal::new(505, "only HTTP/1.1 and 1.0 are supported"));
+        }
+        Err(error) => return Err(Refusal::bad_request(format!("not an HTTP request: {error}"))),
     };
     let (Some(method), Some(uri), Some(minor)) = (parsed.method, parsed.path, parsed.version)
     else {
-        return Err(Refusal::bad_request("no HTTP request: there is no request line"));
+        return Err(Refusal::bad_request("not an HTTP request: the request line is missing"));
     };
     let head = Head { method, uri, minor, fields: Fields(parsed.headers) };
     Ok(Some((head.request()?, head_len)))
@@ -144,7 +146,7 @@ impl Head<'_> {
             (Some(host), None) => host,
             (None, _) if self.minor == 0 => return Ok(None),
             (None, _) => return Err(Refusal::bad_request("the field Host is missing")),
-            (Some(_), Some(_)) => return Err(Refusal::bad_request("there are two fields Host")),
+            (Some(_), Some(_)) => return Err(Refusal::bad_request("duplicate field Host")),
         };
         match str::from_utf8(host) {
             Ok(host) if host.is_ascii() => Ok(Some(host.to_owned())),
@@ -195,12 +197,12 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
     let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither URI nor path"))?;
     if !scheme.eq_ignore_ascii_case("http") {
         // TLS is between application and target: nobody here could speak it for them.
-        let text = "only http:// is passed on; for all else an HTTP proxy is asked by CONNECT";
+        let text = "only http:// is forwarded; use CONNECT for everything else";
         return Err(Refusal::new(501, text));
     }
     let rest = rest.strip_prefix("//").ok_or_else(|| bad("http: without //"))?;
     if rest.contains('#') {
-        return Err(bad("a fragment is not sent"));
+        return Err(bad("a fragment is not allowed"));
     }
     let (at, path) = match rest.find(['/', '?']) {
         Some(at) => (at, &rest[at..]),
@@ -222,7 +224,7 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
 fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
     if text.contains('@') {
         // RFC 9110 section 4.2.4: a disguise more often than a name.
-        return Err(Refusal::bad_request("no user name or password may stand before the host"));
+        return Err(Refusal::bad_request("a user name or password is not allowed before the host"));
     }
     // The colon behind brackets, or the only one.
     let (host, port) = match text.rsplit_once(':') {

@@ -17,7 +17,7 @@ pub struct Rewritten {
 
 /// An answer that cannot be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no HTTP answer: {0}")]
+#[error("invalid HTTP answer: {0}")]
 pub struct BadAnswer(String);
 
 impl From<BadFields> for BadAnswer {

@@ -55,21 +55,21 @@ impl Destination {
                 let written = writeln!(file, "{word}").and_then(|()| file.sync_all());
                 written.with_context(|| format!("cannot write {shown}"))?;
                 eprintln!(
-                    "the invite of the client {client:?} is in {shown} (keep it secret: whoever has it is \
-                     that client)\non the client's machine, type `marline join` and paste the file's line \
+                    "the invite of the client {client:?} is in {shown} (keep it secret: it grants that client's \
+                     access)\non the client's machine, type `marline join` and paste the file's line \
                      (or copy the file there: `marline join --file FILE`)"
                 );
             }
             Destination::Output => {
                 eprintln!(
-                    "the invite of the client {client:?} (keep it secret: whoever has it is that client);\n\
+                    "the invite of the client {client:?} (keep it secret: it grants that client's access);\n\
                      on the client's machine, type `marline join` and paste this line:"
                 );
                 println!("{word}");
                 if output_is_read_by_others() {
                     eprintln!(
-                        "others can read the file that it went into: chmod 600 it (a client refuses it \
-                         else), or let --invite-out FILE make one"
+                        "other users can read the output file: chmod 600 it (otherwise a client refuses it), or \
+                         let --invite-out FILE create one"
                     );
                 }
             }

@@ -142,11 +142,11 @@ impl ServiceFront {
                 self.carry(socket, stream, admitted).await;
             }
             Ok(Err(error)) => {
-                tracing::warn!(%peer, service = %service.backend, "the service: {error}");
+                tracing::warn!(%peer, service = %service.backend, "cannot reach the service: {error}");
                 stream.abort();
             }
             Err(_) => {
-                tracing::warn!(%peer, service = %service.backend, "the service does not accept");
+                tracing::warn!(%peer, service = %service.backend, "timed out connecting to the service");
                 stream.abort();
             }
         }
@@ -162,7 +162,7 @@ impl ServiceFront {
         if let Some(version) = service.header {
             // A fresh socket has room for it.
             if let Err(error) = socket.write_all(&version.header(peer, local)).await {
-                tracing::warn!(%peer, service = %service.backend, "the service: {error}");
+                tracing::warn!(%peer, service = %service.backend, "cannot reach the service: {error}");
                 return stream.abort();
             }
         }
@@ -171,7 +171,7 @@ impl ServiceFront {
             tokio::select! {
                 () = self.stop.over() => {}
                 () = silence(&traffic, service.limits.idle) => {
-                    tracing::info!(%peer, "ended after silence");
+                    tracing::info!(%peer, "idle connection closed");
                 }
                 () = place.evicted() => log_eviction(peer),
             }

@@ -175,7 +175,7 @@ impl State {
                 (Some(used), Standing::Hard) => {
                     tracing::warn!(client = %name, "quota used up: {}: refused until then", used.words);
                 }
-                _ => tracing::info!(client = %name, "quota: there is enough again"),
+                _ => tracing::info!(client = %name, "quota: within limit again"),
             }
         }
         if let Some((_, suspensions)) = &self.book {

@@ -65,7 +65,7 @@ impl Server {
         let place = self.silent.admit(peer);
         match self.first(stream, peer, place).await? {
             First::Known(stream, client, session, asks_at_once) => {
-                tracing::debug!(%peer, client = %client.name, "known by its session");
+                tracing::debug!(%peer, client = %client.name, "authenticated by session");
                 self.seat(stream, client, session, asks_at_once).await
             }
             // Boxed, for a handshake takes several times the room that a relay takes for hours.
@@ -89,12 +89,12 @@ impl Server {
         match looked_at {
             Ok(Ok(first)) => Some(first),
             Ok(Err(why)) => {
-                let why = format_args!("not a client of ours: {why}");
+                let why = format_args!("authentication failed: {why}");
                 self.refusals.note(RefusalReason::NotAClient, &peer, &why);
                 None
             }
             Err(_) => {
-                self.refusals.note(RefusalReason::Late, &peer, &"it said nothing in time");
+                self.refusals.note(RefusalReason::Late, &peer, &"no data before timeout");
                 None
             }
         }
@@ -151,7 +151,7 @@ impl Server {
                 return None;
             }
             Err(_) => {
-                let why = "its turn to authenticate did not come in time";
+                let why = "timed out waiting to authenticate";
                 self.refusals.note(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
@@ -169,12 +169,12 @@ impl Server {
         let greeting = match greeting {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {
-                let why = format_args!("not a client of ours: {why}");
+                let why = format_args!("authentication failed: {why}");
                 self.refusals.note(RefusalReason::NotAClient, &peer, &why);
                 return None;
             }
             Err(_) => {
-                self.refusals.note(RefusalReason::Late, &peer, &"it did not authenticate in time");
+                self.refusals.note(RefusalReason::Late, &peer, &"authentication timed out");
                 return None;
             }
         };
@@ -219,7 +219,7 @@ impl Server {
         {
             Ok(seat) => seat,
             Err(most) => {
-                let text = format!("this client has {most} sessions, as many as it may");
+                let text = format!("this client has reached its limit of {most} sessions");
                 self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
                 refuse(stream, Failure::new(ErrorCode::NotAuthorized, text)).await;
                 return None;
@@ -247,7 +247,7 @@ impl Server {
         let token = match Message::read(&mut stream).await? {
             Message::Hello { version, token } if version == VERSION => Ok(token),
             Message::Hello { version, .. } => {
-                let text = format!("version {version} is not spoken here, {VERSION} is");
+                let text = format!("version {version} is not supported, {VERSION} is");
                 Err(Failure::new(ErrorCode::UnsupportedVersion, text))
             }
             other => {
@@ -266,8 +266,7 @@ impl Server {
         match name {
             Some(name) => Ok(Client { account: self.accounts.of(&name), name, digest }),
             None => {
-                let text =
-                    "this credential is unknown here (was it revoked?): ask for a new invite";
+                let text = "unknown credential (revoked?): ask for a new invite";
                 Err(Failure::new(ErrorCode::NotAuthorized, text))
             }
         }

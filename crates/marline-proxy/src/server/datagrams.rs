@@ -141,7 +141,7 @@ impl Server {
         if unsaid.say(&mut stream).await.is_err() {
             return stream.abort();
         }
-        tracing::debug!(client = %client.name, "carries datagrams");
+        tracing::debug!(client = %client.name, "lane opened");
         let rules = (self.rules.subscribe(), filtering);
         let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
         let sockets = (Arc::clone(&service.sockets), service.ports.clone());
@@ -161,7 +161,7 @@ impl Server {
             }
         };
         drop(nat);
-        tracing::debug!(client = %client.name, "carries datagrams no more");
+        tracing::debug!(client = %client.name, "lane closed");
         match end {
             End::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
             End::Told(failure) => super::refuse(stream, failure).await,
@@ -198,9 +198,7 @@ async fn carry(nat: &Nat) -> End {
             _ = sweep.tick() => nat.sweep(),
         }
         if arrivals.is_spent() {
-            tracing::info!(
-                "datagrams: a key has sealed what it may: the client begins another lane"
-            );
+            tracing::info!("datagrams: key usage limit reached; client opens new lane");
             return End::Orderly;
         }
     }

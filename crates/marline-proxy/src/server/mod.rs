@@ -472,7 +472,11 @@ impl Server {
             return self.refusals.note(reason, &client.name, &failure.text);
         }
         tracing::debug!(client = %client.name, "{}", failure.text);
-        let whose = if reason == RefusalReason::Target { "unreachable" } else { "a fault of ours" };
+        let whose = if reason == RefusalReason::Target {
+            "unreachable"
+        } else {
+            "internal error of the server"
+        };
         self.refusals.note(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 

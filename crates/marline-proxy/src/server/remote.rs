@@ -104,7 +104,7 @@ impl Held {
     async fn displaced(&mut self) -> Failure {
         let _ = (&mut self.displaced).await;
         let text =
-            format!("another connection with this credential listens on {} now", self.wanted);
+            format!("another connection with this credential now listens on {}", self.wanted);
         Failure::new(ErrorCode::ConnectionReset, text)
     }
 }
@@ -303,7 +303,7 @@ impl Drop for Visitors {
 
 fn send_away(state: &Mutex<State>, id: VisitorId) {
     if let Some(visitor) = lock(state).waiting.remove(&id) {
-        tracing::debug!(from = %visitor.from, "a visitor was not accepted");
+        tracing::debug!(from = %visitor.from, "visitor not accepted");
         visitor.socket.abort();
     }
 }
@@ -330,7 +330,7 @@ impl Server {
             return stream.abort();
         }
         let address = held.wanted;
-        tracing::info!(client = %name, %address, "listens for the client");
+        tracing::info!(client = %name, %address, "remote forward opened");
         let end = {
             let (reader, writer) = split(&mut stream);
             // One answer that waits answers all.
@@ -345,7 +345,7 @@ impl Server {
             }
         };
         drop((listener, held));
-        tracing::info!(client = %name, %address, "listens for the client no more");
+        tracing::info!(client = %name, %address, "remote forward closed");
         match end {
             End::Orderly => drop(timeout(HANDOVER, stream.shutdown()).await),
             End::Told(failure) => super::refuse(stream, failure).await,
@@ -380,7 +380,7 @@ impl Server {
                 }
                 Ok(Err(_)) => return End::Broken,
                 Err(_) => {
-                    tracing::info!(client = %client.name, "no sign of life within the time limit");
+                    tracing::info!(client = %client.name, "keepalive timed out");
                     return End::Broken;
                 }
             }
@@ -435,7 +435,7 @@ impl Server {
     ) -> Option<Channel<T>> {
         unsaid.add(&Message::Working);
         let Some(visitor) = self.remotes.take(id, client) else {
-            let text = "nobody waits under this name (any more)";
+            let text = "no visitor waits under this name";
             let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
             unsaid.refuse(stream, failure).await;
             return None;

@@ -129,7 +129,7 @@ fn keys_come_back_from_files_and_hide_in_debug() {
     assert!(shown.starts_with("ServerKey(pin ") && shown.len() < 90, "{shown}");
     std::fs::write(&path, b"junk").unwrap();
     let error = format!("{:#}", ServerKey::load(&path).unwrap_err());
-    assert!(error.contains("no Ed25519 key"), "{error}");
+    assert!(error.contains("not an Ed25519 key"), "{error}");
 }
 
 /// The flights must fit the segments that they get for free; most of them is the post-quantum key exchange.

@@ -50,7 +50,7 @@ pub(super) fn explain(
     match (step, error.raw_os_error()) {
         (Step::Interface, Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
             help = vec![
-                "/dev/net/tun is not there: sudo modprobe tun, or give it to the container (--device /dev/net/tun)",
+                "/dev/net/tun is missing: sudo modprobe tun, or give it to the container (--device /dev/net/tun)",
             ];
         }
         (Step::Interface, Some(libc::EACCES)) => {

@@ -51,7 +51,7 @@ impl Names {
 /// It is not there.
 pub(crate) fn host_resolv_conf() -> anyhow::Result<String> {
     fs::read_to_string(RESOLV_CONF).map_err(|error| {
-        anyhow!("{RESOLV_CONF}: {error}: programs inside need one, in place of which another is put: create it")
+        anyhow!("{RESOLV_CONF}: {error}: programs inside need this file to mount another over it: create it")
     })
 }
 

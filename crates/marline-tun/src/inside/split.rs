@@ -111,7 +111,7 @@ impl Program {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         let bytes = [IoSlice::new(&namespace)];
         rustix::net::sendmsg(&self.other, &bytes, &mut control, SendFlags::NOSIGNAL)
-            .context("the carrying process is gone")?;
+            .context("the carrying process exited")?;
         drop(tun);
         let mut text = vec![0; TEXT];
         let (len, _) = rustix::net::recv(&self.other, &mut text[..], RecvFlags::empty())?;

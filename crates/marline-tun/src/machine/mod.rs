@@ -54,7 +54,7 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
         Ok(tun) => Ok(tun.into()),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
             Err(anyhow!(
-                "there is an interface {GATEWAY_INTERFACE}: `marline up` runs already (`marline down` ends it)"
+                "the interface {GATEWAY_INTERFACE} exists: `marline up` runs already (`marline down` ends it)"
             ))
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
@@ -65,7 +65,7 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
             Err(anyhow!(
-                "cannot make a TUN interface: /dev/net/tun is not there: type `sudo modprobe tun`, or give it to the \
+                "cannot make a TUN interface: /dev/net/tun is missing: type `sudo modprobe tun`, or give it to the \
                  container (--device /dev/net/tun)"
             ))
         }
@@ -112,20 +112,20 @@ impl Machine {
         }
         let inbound = services::inbound_at_most();
         for Inbound { port, peer } in &inbound {
-            tracing::info!("{peer} is connected to port {port}: that connection goes on, directly");
+            tracing::info!(
+                "{peer} is connected to port {port}: that connection continues outside the tunnel"
+            );
         }
         let facts = Facts { inbound, ..Facts::default() };
         let mut switch = Switch { routing, settings, addresses: *addresses, facts };
         // One that is there holds until the lead is complete.
         let held = switch.settings.kill_switch || switch.routing.has(Part::Switch).await?;
-        undo.arm(held).context("the process that would undo the changes is gone")?;
+        undo.arm(held).context("the cleanup process exited")?;
         reverse_path::loosen();
         if switch.settings.kill_switch {
             switch.complete().await?;
             switch.tighten().await?;
-            tracing::info!(
-                "kill switch: nothing leaves this machine around the tunnel from now on"
-            );
+            tracing::info!("kill switch on: all traffic outside the tunnel is blocked");
         }
         let interface = ReadyInterface::set_up(addresses)
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;

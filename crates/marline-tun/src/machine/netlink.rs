@@ -379,7 +379,7 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
     };
     let mut builder = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(to.address(), to.prefix_len())
-        .map_err(|error| anyhow!("{to} is no destination of a route: {error}"))?
+        .map_err(|error| anyhow!("{to} is not a valid route destination: {error}"))?
         .table_id(table)
         .protocol(RouteProtocol::Other(PROTOCOL))
         .kind(kind);

@@ -48,7 +48,7 @@ impl UndoProcess {
                 let _ = keep_capabilities(KeptCapabilities::NetAdmin);
                 let ended = wait_and_undo(theirs);
                 if let Err(error) = &ended {
-                    eprintln!("marline: the machine's routing is not what it was: {error:#}");
+                    eprintln!("marline: cannot restore the machine's routing: {error:#}");
                 }
                 std::process::exit(i32::from(ended.is_err()));
             }

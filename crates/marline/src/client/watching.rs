@@ -71,7 +71,7 @@ pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
         Ok(watcher) => {
             tasks.push(tokio::spawn(watch(Arc::downgrade(inner), watcher)).abort_handle());
         }
-        Err(error) => tracing::warn!(%error, "interfaces are not followed"),
+        Err(error) => tracing::warn!(%error, "cannot watch interfaces"),
     }
     tasks
 }
@@ -104,7 +104,7 @@ async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
                 inner.follow_prefixes();
             }
             Err(error) => {
-                tracing::warn!(%error, "interfaces are no longer followed");
+                tracing::warn!(%error, "no longer watching interfaces");
                 return;
             }
         }

@@ -46,7 +46,7 @@ fn facts_have_words() {
     assert_eq!(says(&heard(open.clone(), 500), 800), "answers (heard 300 ms ago)");
     let closed = DeliveryErrorKind::PortClosed;
     let refused = objected(open.clone(), 1_000, Some("9.9.9.1"), closed);
-    assert_eq!(says(&refused, 1_400), "refused by the server: nobody listens on this port");
+    assert_eq!(says(&refused, 1_400), "refused by the server: nothing listens on this port");
     let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), closed);
     assert_eq!(says(&portal, 1_400), "192.168.1.1 says: port unreachable (ICMP)");
     let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
@@ -103,7 +103,7 @@ fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
-                    wwan0: nothing comes from there any more, so the line seems dead";
+                    wwan0: nothing arrives from there any more, so the line seems dead";
     let wwan = heard(contact(WWAN, SERVER), 4_000);
     assert_eq!(told(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
 }
@@ -190,8 +190,8 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
         objected(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
     };
     let said = told(&mut HealthWatcher::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
-    let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: refused by the server: nobody \
-                    listens on this port; wwan0: refused by the server: nobody listens on this port): \
+    let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: refused by the server: nothing listens on this \
+                    port; wwan0: refused by the server: nothing listens on this port): \
                     is `marline server` running there, with the same --carrier?";
     assert_eq!(said, [expected]);
     let open = asked(contact(WLAN, SERVER), 0, 100, 2);

@@ -235,8 +235,8 @@ fn advice(transport: &str, server: SocketAddr, bad: &[&Look<'_>]) -> String {
     }
     if bad.iter().all(|look| matches!(look.reach, Reach::Blocked { by: Some(_), .. })) {
         return format!(
-            "log in if there is a captive portal, else another network or port than {transport} {port} is \
-             needed"
+            "log in if there is a captive portal, else use another network, or a port other than {transport} \
+             {port}"
         );
     }
     format!(

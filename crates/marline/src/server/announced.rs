@@ -136,7 +136,7 @@ pub(super) fn follow_addresses(
     let watcher = match Watcher::start() {
         Ok(watcher) => watcher,
         Err(error) => {
-            tracing::warn!(%error, "interfaces are not followed");
+            tracing::warn!(%error, "cannot watch interfaces");
             return None;
         }
     };
@@ -155,7 +155,7 @@ async fn follow(
         let now = match interfaces {
             Ok(interfaces) => interfaces,
             Err(error) => {
-                tracing::warn!(%error, "interfaces are no longer followed");
+                tracing::warn!(%error, "no longer watching interfaces");
                 return;
             }
         };

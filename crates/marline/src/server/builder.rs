@@ -252,9 +252,7 @@ impl ServerBuilder {
             at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
         };
         if let Some(aimless) = self.own.advertised.iter().find(|at| !aims(at)) {
-            return wrong(&format!(
-                "{aimless} cannot be advertised: it names no port of one machine"
-            ));
+            return wrong(&format!("{aimless} cannot be advertised: not a port of one machine"));
         }
         let mut config = self.clone();
         config.own.listen = on_both_families(&config.own.listen);

@@ -40,7 +40,7 @@ pub(super) fn open(
     if config.own.shards > 1
         && let Err(error) = shards[0].spread_over(config.own.shards as u8)
     {
-        tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
+        tracing::warn!(%error, "no flow steering; shards forward datagrams");
     }
     Ok((listen, listeners))
 }
@@ -79,7 +79,7 @@ fn listen_by_tcp(shards: &[Arc<ShardHandle>], address: SocketAddr) -> Option<Lin
         tracing::warn!(
             %address,
             %error,
-            "cannot listen on TCP: clients whose network blocks UDP will not get through"
+            "cannot listen on TCP: clients whose network blocks UDP cannot connect"
         );
     };
     listener.inspect_err(warn).ok()

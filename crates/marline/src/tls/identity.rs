@@ -85,7 +85,7 @@ impl fmt::Display for IdentityError {
             IdentityError::NoRandomness => {
                 f.write_str("the operating system gives no random bytes")
             }
-            IdentityError::NotAKey(why) => write!(f, "no Ed25519 key in PKCS #8 form: {why}"),
+            IdentityError::NotAKey(why) => write!(f, "not an Ed25519 key in PKCS #8 form: {why}"),
         }
     }
 }

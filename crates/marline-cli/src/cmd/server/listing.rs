@@ -48,7 +48,7 @@ pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Listed
     let credentials = Store::at(options.credentials_file.unwrap_or_default()).load()?;
     let tallies = ledger::read(&options.state_file.unwrap_or_default()).unwrap_or_else(|error| {
         // The running program moves it aside: this one changes nothing.
-        eprintln!("marline: what was used is not known: {error:#}");
+        eprintln!("marline: cannot read usage: {error:#}");
         ledger::Tallies::new()
     });
     let now_unix_s = unix_s();

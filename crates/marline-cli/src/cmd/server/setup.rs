@@ -41,7 +41,7 @@ pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow:
         && !directory.as_os_str().is_empty()
     {
         std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+            .with_context(|| format!("cannot create the directory {}", directory.display()))?;
     }
     let key = ServerKey::generate()?;
     private_file::create(&key_file, key.pkcs8())?;

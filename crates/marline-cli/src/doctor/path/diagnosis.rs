@@ -51,9 +51,10 @@ impl Behaviour {
         let to = |server| if server { "towards the server" } else { "towards here" };
         let (what, advice) = match self {
             Behaviour::NoMultipath => ("the SYN/ACK comes without the option of Multipath TCP",
-                "the server does not speak it, or a box strips it: `marline doctor --listen` there tells"),
-            Behaviour::OnlyAcknowledges => ("what is sent is acknowledged, and nothing comes back",
-                "the server has nothing to say, or a box on the way acknowledges data that it does not deliver: \
+                "the server does not support it, or a middlebox strips it: \
+                 run `marline doctor --listen` there to find out"),
+            Behaviour::OnlyAcknowledges => ("data is acknowledged, but nothing comes back",
+                "the server sends nothing, or a middlebox acknowledges data that it does not deliver: \
                  use another path, or the UDP carrier there"),
             Behaviour::StripsSyn => ("strips the options of Multipath TCP from SYNs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
@@ -81,16 +82,16 @@ impl Behaviour {
                     "connections over it run as plain TCP after some seconds; use the UDP carrier there"
                 });
             }
-            Behaviour::Renumbers => ("rewrites sequence numbers", "Multipath TCP does not mind"),
+            Behaviour::Renumbers => ("rewrites sequence numbers", "harmless to Multipath TCP"),
             Behaviour::ForgetsSack => ("rewrites sequence numbers, but not those in selective acknowledgments",
                 "losses are repaired late; switch its randomisation of numbers off, or use the UDP carrier"),
-            Behaviour::Splits => ("splits segments", "Multipath TCP does not mind"),
+            Behaviour::Splits => ("splits segments", "harmless to Multipath TCP"),
             Behaviour::Coalesces => ("coalesces segments (puts several together, with the options of one)",
                 "mappings get lost: a subflow there is reset or falls back now and then; use the UDP carrier there"),
             Behaviour::ChangesPayload => ("changes payload",
                 "ask for DSS checksums there (the change is noticed), encrypt, or use the UDP carrier"),
-            Behaviour::ThinsAcks => ("thins out acknowledgments", "Multipath TCP does not mind; bursts get larger"),
-            Behaviour::Translates => ("translates addresses or ports (NAT)", "Multipath TCP does not mind"),
+            Behaviour::ThinsAcks => ("thins out acknowledgments", "harmless to Multipath TCP, but bursts get larger"),
+            Behaviour::Translates => ("translates addresses or ports (NAT)", "harmless to Multipath TCP"),
             Behaviour::ForgetsTranslation => ("forgets address translations of live connections (NAT rebinding)",
                 "native subflows break and are opened again; keepalives help, and the UDP carrier outlives it"),
             Behaviour::AnswersItself => ("acknowledges data that it does not deliver",
@@ -101,7 +102,7 @@ impl Behaviour {
 
     pub(super) fn finding(&self) -> Finding {
         let (what, advice) = self.words();
-        let text = format!("a box on the way {what}: {advice}");
+        let text = format!("a middlebox {what}: {advice}");
         match self {
             Behaviour::NoMultipath => Finding::note(WHAT, format!("{what}: {advice}")),
             Behaviour::OnlyAcknowledges => Finding::fails(WHAT, format!("{what}: {advice}")),

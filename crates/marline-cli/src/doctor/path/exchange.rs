@@ -91,7 +91,7 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
 
 fn words(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::TimedOut => "nothing came any more".to_owned(),
+        io::ErrorKind::TimedOut => "the data stopped arriving".to_owned(),
         _ => error.to_string(),
     }
 }

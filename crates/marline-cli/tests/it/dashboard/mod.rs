@@ -279,7 +279,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
         length(hole).abs_diff(felt) < allowed,
         "shown {hole}, felt {felt:?}, {allowed:?} allowed"
     );
-    for words in ["sent", "went on over"] {
+    for words in ["sent", "continued over"] {
         assert!(hole["text"].as_str().is_some_and(|text| text.contains(words)), "{hole}");
     }
     // Each that is shown was told by the event stream, to the microsecond.

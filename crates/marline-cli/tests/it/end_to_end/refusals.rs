@@ -74,12 +74,12 @@ fn lines_that_an_application_causes_are_limited_and_the_rest_is_counted() {
     let mut said = Vec::new();
     while std::time::Instant::now() < until {
         said.extend(client.said());
-        if said.iter().any(|line| line.contains("lines like the next one were left out")) {
+        if said.iter().any(|line| line.contains("lines like the next one were suppressed")) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(said.iter().any(|line| line.contains("were left out")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("were suppressed")), "{said:?}");
     assert!((50..=400).contains(&said.len()), "{} lines for 3,001 refusals", said.len());
 }
 
@@ -114,10 +114,10 @@ fn connections_are_told_of_on_request() {
     let mut page = Vec::new();
     stream.read_to_end(&mut page).unwrap();
     drop(stream);
-    let line = server.process.line_with("a connection ended");
-    assert!(line.contains("in good order") && line.contains("who=first"), "{line}");
+    let line = server.process.line_with("connection closed");
+    assert!(line.contains("normally") && line.contains("who=first"), "{line}");
     assert!(line.contains("to_local_bytes=") && line.contains("seconds="), "{line}");
     assert!(!line.contains("127.0.0.1"), "{line}");
     let told = client.said();
-    assert!(!told.iter().any(|line| line.contains("a connection ended")), "{told:?}");
+    assert!(!told.iter().any(|line| line.contains("connection closed")), "{told:?}");
 }

@@ -20,7 +20,7 @@ fn a_hundred_streams_outlive_every_signal_that_is_not_an_end() {
         for name in ["USR1", "USR2", "ALRM", "VTALRM", "RTMIN", "HUP"] {
             program.signal(name);
         }
-        program.line_with("SIGHUP: configuration read again");
+        program.line_with("SIGHUP: configuration reloaded");
     }
     for (number, stream) in streams.iter_mut().enumerate() {
         echo(stream, format!("still {number}").as_bytes());
@@ -48,7 +48,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     let change = |more: &str| std::fs::write(&file, format!("{made}{more}\n")).unwrap();
     change("allow = [\"127.0.0.0/8\"]\nlog = \"debug\"\nshards = 2");
     server.process.signal("HUP");
-    server.process.line_with("configuration read again, new: allow, log");
+    server.process.line_with("configuration reloaded, new: allow, log");
     server.process.line_with("need a restart: shards");
     let mut stream = open(socks, target).unwrap();
     server.process.line_with("DEBUG");
@@ -56,7 +56,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     // A bad file changes nothing, and says where it is bad.
     change("allow = [\"127.0.0.1/8\"]");
     server.process.signal("HUP");
-    server.process.line_with("what was in force stays");
+    server.process.line_with("reload failed; keeping current configuration");
     server.process.line_with("127.0.0.0/8");
     echo(&mut open(socks, target).unwrap(), b"as before");
 
@@ -103,9 +103,9 @@ fn a_front_takes_over_another_service() {
     front.line_with("listening on ");
     write("127.0.0.1:82");
     front.signal("USR1");
-    front.line_with("SIGUSR1 means nothing here");
+    front.line_with("SIGUSR1 ignored");
     front.signal("HUP");
-    front.line_with("configuration read again, new: to");
+    front.line_with("configuration reloaded, new: to");
     front.signal("INT");
     assert!(front.wait(Duration::from_secs(30)), "SIGINT is an orderly end");
 }

@@ -112,7 +112,7 @@ fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
     testbed.signal(server, "TERM");
     testbed.wait(server);
     ask_until(&testbed, "marline path --control c | grep -q 'up,unreachable.*refused'");
-    testbed.log_with(client, "refused by the server: nobody listens on this port");
+    testbed.log_with(client, "refused by the server: nothing listens on this port");
     let listed = testbed.run("client", "marline path --control c");
     assert!(listed.contains("9.9.9.1:7777: refused by the server"), "{listed}");
 }
@@ -215,9 +215,12 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     testbed.run("server", "marline server --config s.toml credential revoke tablet");
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (said, well) = doctor(&testbed, "tablet");
-    assert!(!well && said.contains("refused by the server: this credential is unknown"), "{said}");
+    assert!(!well && said.contains("refused by the server: unknown credential"), "{said}");
     testbed.signal(server, "TERM");
     testbed.wait(server);
     let (said, well) = doctor(&testbed, "invite");
-    assert!(!well && said.contains("refused by the server: nobody listens on this port"), "{said}");
+    assert!(
+        !well && said.contains("refused by the server: nothing listens on this port"),
+        "{said}"
+    );
 }

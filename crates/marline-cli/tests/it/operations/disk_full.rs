@@ -103,8 +103,8 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         metric(metrics, "marline_state_write_failures_total") > 0
     });
     let log = std::fs::read_to_string(inside.join("log")).unwrap();
-    let [captures, traces] = ["capture cannot", "traces cannot"].map(|of| log.matches(of).count());
-    assert!(captures <= 2 && traces <= 1, "one warning for each file and for all traces:\n{log}");
+    let [files, traces] = ["write the capture", "write traces"].map(|of| log.matches(of).count());
+    assert!(files <= 2 && traces <= 1, "one warning for each file and for all traces:\n{log}");
 
     drop(fill);
     std::fs::remove_file(inside.join("more")).unwrap();
@@ -117,7 +117,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     until("the log goes on", || {
         exchange(10);
         String::from_utf8_lossy(&read("log"))
-            .contains("lines of this log could not be written before")
+            .contains("log lines before this one could not be written")
     });
     let capture = std::fs::read_dir(inside.join("pcap")).unwrap().next().unwrap().unwrap().path();
     let before = std::fs::metadata(&capture).unwrap().len();
@@ -186,7 +186,7 @@ fn a_front_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     until("the log and the captures go on", || {
         exchange();
         let log = testbed.run("server", "cat disk/log");
-        log.contains("lines of this log could not be written before") && size() > before
+        log.contains("log lines before this one could not be written") && size() > before
     });
     until("a trace goes on and says what is missing", || {
         exchange();

@@ -27,7 +27,7 @@ fn a_path_whose_signal_fades_carries_nothing_new_at_either_end_until_it_is_stead
         status.matches("usable").count() == 2
     });
     assert!(path(&["wifi", "hint"], false).contains("HINT"));
-    assert!(path(&["wifi", "backup", "fading"], false).contains("takes nothing after it"));
+    assert!(path(&["wifi", "backup", "fading"], false).contains("takes no argument"));
     path(&["wifi", "hint", "fading"], true);
     assert!(path(&[], true).contains("up,fading"), "{}", path(&[], true));
     let table =

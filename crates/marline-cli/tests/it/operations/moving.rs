@@ -82,7 +82,7 @@ fn goes_elsewhere(
     ] {
         write(&wanted);
         let error = reload("first.sock", false);
-        assert!(error.contains("what was in force stays") && error.contains(&says), "{error}");
+        assert!(error.contains("keeping current") && error.contains(&says), "{error}");
         process.line_with(&says);
         assert!(opened(metrics) >= had, "{says}");
         let opened = [new_metrics, new_page].map(|at| TcpStream::connect(at).is_ok());
@@ -120,7 +120,7 @@ fn goes_elsewhere(
     write_private(&token, two);
     process.said();
     process.signal("HUP");
-    process.line_with("SIGHUP: configuration read again");
+    process.line_with("SIGHUP: configuration reloaded");
     assert_eq!([admitted(one), admitted(two)], ["403", "200"]);
 
     // Without the settings.
@@ -193,7 +193,7 @@ fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
     });
     process.said();
     process.signal("HUP");
-    process.line_with("SIGHUP: configuration read again");
+    process.line_with("SIGHUP: configuration reloaded");
     echo(&mut stream, b"still");
     ask(dir.path(), &["status", "--control", &second], true);
 }
@@ -226,7 +226,7 @@ fn what_shows_a_front_goes_elsewhere_or_stays() {
     // 8080 is the service's.
     write("metrics = '127.0.0.1:8080'\ndashboard = '127.0.0.1:9101'\n");
     testbed.signal(serve, "HUP");
-    testbed.log_with(serve, "what was in force stays: cannot serve metrics on TCP 127.0.0.1:8080");
+    testbed.log_with(serve, "current configuration: cannot serve metrics on TCP 127.0.0.1:8080");
     assert_eq!(count(9102), had);
     write("metrics = '127.0.0.1:9103'\ndashboard = '127.0.0.1:9101'\n");
     let said = testbed.run("server", "marline reload --control serve.sock");

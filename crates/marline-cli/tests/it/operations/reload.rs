@@ -46,7 +46,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     ] {
         write(socks5, more);
         let error = reload(false);
-        assert!(error.contains("what was in force stays") && error.contains(says), "{error}");
+        assert!(error.contains("keeping current") && error.contains(says), "{error}");
         assert!(TcpStream::connect(second).is_err(), "{says}: nothing was opened");
     }
     echo(&mut open(first, target).unwrap(), b"as before");
@@ -64,11 +64,11 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     );
     let told = reload(true);
     assert!(told.contains("in force: log-connections, path, socks5"), "{told}");
-    assert!(told.contains("from now on: datagram-policy, mode, scheduler"), "{told}");
-    assert!(told.contains("elsewhere") || told.contains("another command reads it: dns"), "{told}");
+    assert!(told.contains("for new connections: datagram-policy, mode, scheduler"), "{told}");
+    assert!(told.contains("used by other commands only: dns"), "{told}");
     let line = "needs a restart: keepalive (in force: \"15s\", in the file: \"14s\")";
     assert!(told.contains(line), "{told}");
-    client.line_with("reload: these changed too, and need a restart: keepalive");
+    client.line_with("reload: changed settings that need a restart: keepalive");
     let mut new = open(second, target).unwrap();
     echo(&mut new, b"by the new port");
     echo(&mut stream, b"on the connection of the port that is gone");
@@ -139,7 +139,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     let reload = |ok| ask(dir.path(), &["reload", "--control", control], ok);
 
     write(&format!("pcap = {pcap:?}\nqlog = {qlog:?}"));
-    assert_eq!(reload(true), "in force: pcap\nin force for what begins from now on: qlog\n");
+    assert_eq!(reload(true), "in force: pcap\nin force for new connections: qlog\n");
     // What exists is captured; what is new has a trace, too.
     echo(&mut before, &[5; 20_000]);
     until("the connection of before is captured", || written(&pcap, "server-shard").1 > 40_000);
@@ -151,7 +151,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     // A directory that can not be made: all stays, and goes on.
     write(&format!("pcap = {:?}\nqlog = {qlog:?}", file.join("below-a-file")));
     let error = reload(false);
-    assert!(error.contains("what was in force stays") && error.contains("below-a-file"), "{error}");
+    assert!(error.contains("keeping current") && error.contains("below-a-file"), "{error}");
     let so_far = written(&pcap, "server-shard").1;
     echo(&mut after, &[7; 20_000]);
     until("it goes on", || written(&pcap, "server-shard").1 > so_far + 40_000);

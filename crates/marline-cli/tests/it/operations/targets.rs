@@ -121,7 +121,7 @@ fn told_to_its_owner_who_asks(dir: &Path, [at_server, at_client]: [&str; 2], tar
     let open = &json["targets"][0];
     assert_eq!((&open["target"], &open["to_target"]), (&shown.into(), &100_000.into()), "{json}");
     let refused = ask(dir, &["status", "--targets", "--control", at_server], false);
-    assert!(refused.contains("a server does not say") && !refused.contains(TARGET), "{refused}");
+    assert!(refused.contains("a server does not reveal") && !refused.contains(TARGET), "{refused}");
 }
 
 /// Asks at a control socket as another user, who may not be able to reach our program.

@@ -161,7 +161,7 @@ const WORLDS: &[World] = &[
             Made { invite, path: "127.0.0.1", _server: None, _sockets: None }
         },
         state: "unreachable",
-        cause: "refused by the server: nobody listens on this port",
+        cause: "refused by the server: nothing listens on this port",
         not_working: None,
         helps: "start `marline server` there",
     },
@@ -208,7 +208,7 @@ const WORLDS: &[World] = &[
             }
         },
         state: "unreachable",
-        cause: "refused by the server: this credential is unknown",
+        cause: "refused by the server: unknown credential",
         not_working: Some("the server's owner can admit this client again"),
         helps: "the server's owner can admit this client again",
     },
@@ -308,19 +308,19 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let invite = credential(dir.path(), "tablet");
     // Before that the client is refused. Its path is briefly usable, between the multipath handshake and the refusal.
-    server.process.line_with("credentials read again");
+    server.process.line_with("credentials reloaded");
     let client = Judged::start(dir.path(), &invite, "127.0.0.1", &[]);
     client.is("usable", "", WORKS);
     let clients = dir.path().join("server.clients");
     let before = std::fs::read(&clients).expect("the credentials");
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "tablet"];
     support::run_ok(dir.path(), &revoke);
-    client.is("unreachable", "refused by the server: this credential is unknown", NO_PATH);
-    server.process.line_with("credentials read again");
+    client.is("unreachable", "refused by the server: unknown credential", NO_PATH);
+    server.process.line_with("credentials reloaded");
     let (well, told, _) = doctor(dir.path(), &invite, "127.0.0.1");
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));
-    server.process.line_with("credentials read again");
+    server.process.line_with("credentials reloaded");
     // A client that was refused retries by itself after pauses of up to a minute, and at once for an application.
     let target = support::socks::echo_target();
     until("an application is served", || support::socks::open(client.socks, target).is_ok());

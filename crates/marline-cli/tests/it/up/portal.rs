@@ -91,7 +91,7 @@ fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
     assert_eq!(support::texts(&world.output(usual)).0, "000", "around the kill switch");
     let look = world.output(&format!("marline portal wifi {PROBE}"));
     let (said, _) = support::texts(&look);
-    assert!(said.contains("wifi: a login is wanted: http://portal.test/welcome"), "{said}");
+    assert!(said.contains("wifi: login required: http://portal.test/welcome"), "{said}");
     assert!(!look.status.success());
     let rules = world.left();
     let browser = "marline portal wifi PROBE -- bash -euc '
@@ -110,7 +110,7 @@ fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
     let refused = world.output(&format!("marline portal wifi {PROBE} -- echo ran"));
     let (said, why) = support::texts(&refused);
     assert_eq!((said.as_str(), refused.status.code()), ("", Some(125)));
-    assert!(why.contains("no login is wanted"), "{why}");
+    assert!(why.contains("no login required"), "{why}");
     assert!(world.fetches(&page(TARGET_V4, 10_000)), "the tunnel stands");
 }
 

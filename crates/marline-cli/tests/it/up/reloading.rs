@@ -22,7 +22,7 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     let both = "path = ['wifi', 'lte']\nmetrics = '127.0.0.1:9102'\n";
     write(both);
     signal(pid, Signal::HUP);
-    hear(&lines, "SIGHUP: configuration read again, new: metrics, path");
+    hear(&lines, "SIGHUP: configuration reloaded, new: metrics, path");
     assert!(status(&world).contains("lte"));
     assert!(world.run("curl -sS --fail http://127.0.0.1:9102/metrics").contains("role=\"client\""));
     world.hosts.net.command("wifi", "down").expect("WiFi dies");

@@ -313,7 +313,7 @@ fn kill_switch(name: &str, moments: &Moments) {
         let mut held = None;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             let Ok(line) = running.lines.recv_timeout(left) else { break };
-            if held.is_none() && line.contains("kill switch: nothing leaves") {
+            if held.is_none() && line.contains("kill switch on: all traffic") {
                 held = Some(now());
             }
         }

@@ -30,15 +30,15 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
         ("not-there", "No such file"),
         ("no-program", "Permission denied"),
         ("ends", "exit status: 7"),
-        ("hangs", "not ready within 1 s"),
-        ("talks", "speaks otherwise"),
+        ("hangs", "not become ready within 1 s"),
+        ("talks", "invalid message"),
     ] {
         let control = server.control().to_owned();
         let program = bad(name);
         let flags = ["upgrade", "--control", &control, "--program", &program, "--timeout", "1"];
         let said = run_err(dir, &flags);
         assert!(said.contains(why), "{name}: {said}");
-        server.first.process.line_with("no upgrade, this process goes on");
+        server.first.process.line_with("upgrade failed; this process continues");
         echo(&mut stream, name.as_bytes());
         echo(&mut open(socks, target).expect("a new stream"), name.as_bytes());
     }
@@ -75,6 +75,6 @@ fn an_older_process_outlives_its_successor() {
     server.upgrade(dir);
     echo(&mut stream, b"passed on");
     end(server.successors[0]);
-    server.first.process.line_with("receives again");
+    server.first.process.line_with("receiving own packets again");
     echo(&mut stream, b"received");
 }

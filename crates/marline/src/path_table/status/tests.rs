@@ -91,7 +91,7 @@ fn a_path_is_usable_on_evidence_only() {
     assert_eq!(by(&[heard(59_000)]), "usable");
     let silent = "unreachable: 9.9.9.1:7777: no answer for 10 s (tried 3 times)";
     assert_eq!(by(&[asked(50_000, 3)]), silent);
-    let closed = "unreachable: 9.9.9.1:7777: refused by the server: nobody listens on this port";
+    let closed = "unreachable: 9.9.9.1:7777: refused by the server: nothing listens on this port";
     assert_eq!(by(&[refused(59_000)]), closed);
     // A server that has nothing to say is not a server that is gone.
     let hours = [Contact { heard_at: Some(Instant::ZERO), ..contact(LOCAL[0], V4) }];
@@ -135,7 +135,7 @@ fn a_path_without_an_address_of_the_servers_family_says_so() {
 #[test]
 fn a_server_that_turns_the_client_away_makes_no_path_usable() {
     let both = table(&LOCAL);
-    let reason = "refused by the server: this credential is unknown";
+    let reason = "refused by the server: unknown credential";
     let by = |contacts: &[Contact]| {
         let world = World { contacts, servers: &[V4], rejection: Some(reason), ..QUIET };
         judged(&both, &world)
@@ -143,7 +143,7 @@ fn a_server_that_turns_the_client_away_makes_no_path_usable() {
     assert_eq!(by(&[heard(59_000)]), format!("unreachable: {reason}"));
     assert_eq!(by(&[]), format!("unreachable: {reason}"));
     // What is nearer at hand comes first.
-    assert!(by(&[refused(59_000)]).contains("nobody listens"), "{}", by(&[refused(59_000)]));
+    assert!(by(&[refused(59_000)]).contains("nothing listens"), "{}", by(&[refused(59_000)]));
 }
 
 #[test]

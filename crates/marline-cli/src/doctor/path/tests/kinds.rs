@@ -302,7 +302,7 @@ fn stranger() -> (Notes, Came) {
     (notes, Came::Stranger)
 }
 
-const NOTHING: &str = "nothing on the way meddles with Multipath TCP";
+const NOTHING: &str = "no middlebox interferes with Multipath TCP";
 
 /// In the order of the page's table.
 #[rustfmt::skip]
@@ -356,10 +356,10 @@ const KINDS: &[Kind] = &[
     Kind { name: "the same in mid-stream", live: Some(",block=mptcp:rest@2s"), notes: drops_later,
         says: &["drops segments with the options of Multipath TCP in mid-stream, towards the server"] },
     Kind { name: "sequence numbers rewritten", live: Some(",renumber=yes"), notes: || renumbers(true),
-        says: &["rewrites sequence numbers: Multipath TCP does not mind"] },
+        says: &["rewrites sequence numbers: harmless to Multipath TCP"] },
     Kind { name: "but not in SACK, with losses", live: Some(",renumber=not-sack,loss=3%"),
         notes: || renumbers(false),
-        says: &["rewrites sequence numbers: Multipath TCP does not mind",
+        says: &["rewrites sequence numbers: harmless to Multipath TCP",
             "rewrites sequence numbers, but not those in selective acknowledgments"] },
     Kind { name: "segments split", live: Some(",split=500B"), notes: || splits(500, true),
         says: &["splits segments"] },
@@ -384,7 +384,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "data swallowed towards the server", live: Some(",up.swallow=2%"),
         notes: || swallows(true), says: &["acknowledges data that it does not deliver"] },
     Kind { name: "all data swallowed", live: Some(",swallow=100%"), notes: swallows_all,
-        says: &["what is sent is acknowledged, and nothing comes back"] },
+        says: &["data is acknowledged, but nothing comes back"] },
 ];
 
 /// What the page tells of in other words.
@@ -393,10 +393,10 @@ const OTHERS: &[Kind] = &[
     Kind { name: "payload changed", live: Some(",up.rewrite=5%"), notes: changes_payload,
         says: &["changes payload: ask for DSS checksums there"] },
     Kind { name: "NAT", live: Some("translates addresses or ports (NAT)"), notes: translates,
-        says: &["translates addresses or ports (NAT): Multipath TCP does not mind", NOTHING] },
+        says: &["translates addresses or ports (NAT): harmless to Multipath TCP", NOTHING] },
     Kind { name: "a server without Multipath TCP",
         live: Some("the SYN/ACK comes without the option of Multipath TCP"), notes: stranger,
-        says: &["the SYN/ACK comes without the option of Multipath TCP: the server does not speak it"] },
+        says: &["the SYN/ACK comes without the option of Multipath TCP: the server does not support it"] },
 ];
 
 impl Kind {
@@ -415,7 +415,7 @@ impl Kind {
             }
             Came::Broken => {
                 exchanged.right = 3_000;
-                exchanged.error = Some("nothing came any more".to_owned());
+                exchanged.error = Some("the data stopped arriving".to_owned());
             }
         }
         let theirs = (!notes.server.is_empty()).then_some(&notes.server[..]);
@@ -427,9 +427,9 @@ impl Kind {
             }
             Came::Plain(_) => (FindingStatus::Note, "plain TCP ("),
             Came::Stranger => {
-                (FindingStatus::Note, "the other end is no `marline doctor --listen`")
+                (FindingStatus::Note, "the other end is not `marline doctor --listen`")
             }
-            Came::Broken => (FindingStatus::Fails, "then: nothing came any more"),
+            Came::Broken => (FindingStatus::Fails, "then: the data stopped arriving"),
         };
         assert!(
             first.status == expected.0 && first.text.contains(expected.1),
@@ -477,10 +477,10 @@ fn a_talk_that_ends_early_accuses_nobody() {
             notes.iter().filter(|entry| entry.at_us < sent_then).cloned().collect::<Vec<_>>()
         };
         let (ours, theirs) = (until(&whole.client), until(&whole.server));
-        let error = Some("nothing came any more".to_owned());
+        let error = Some("the data stopped arriving".to_owned());
         let exchanged = Exchanged { opened: true, answered: true, error, ..Exchanged::default() };
         let said = findings(&ours, Some(&theirs), &exchanged);
-        let accusation = said.iter().find(|finding| finding.text.contains("a box on the way"));
+        let accusation = said.iter().find(|finding| finding.text.contains("a middlebox"));
         assert!(accusation.is_none(), "after {end} segments: {accusation:?}");
     }
 }

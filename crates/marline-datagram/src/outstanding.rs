@@ -160,6 +160,11 @@ impl Outstanding {
     pub(crate) fn on_answer(&mut self, ranges: &[NumberRange], now: Instant) -> Answered {
         let mut answered = Answered::default();
         for range in ranges {
+            // Most ranges name what was answered before. The numbers fall.
+            let least = self.sent.first_key_value().map(|(least, _)| *least);
+            if least.is_none_or(|least| range.most < least) {
+                break;
+            }
             while let Some((number, _)) = self.sent.range(range.least..=range.most).next_back()
                 && let number = *number
                 && let Some(sent) = self.remove(number)

@@ -9,6 +9,8 @@ mod losses;
 pub(crate) mod mtu;
 mod timers;
 
+use core::cell::Cell;
+
 use marline_policy::{
     AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
     Forecaster, Health, PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator,
@@ -86,6 +88,8 @@ pub(crate) struct Path {
     health: Health,
     rtt: RttEstimator,
     forecaster: Forecaster,
+    /// How long an answer is waited for, until another round trip, loss or frame changes it.
+    patience: Cell<Option<Duration>>,
     congestion: Box<dyn CongestionController>,
     pacer: Pacer,
     outstanding: Outstanding,
@@ -131,6 +135,7 @@ impl Path {
             health: Health::Fine,
             rtt: RttEstimator::new(RttConfig::default()),
             forecaster: Forecaster::default(),
+            patience: Cell::new(None),
             congestion: congestion.build(segment, 10 * u64::from(segment), now),
             pacer: Pacer::new(),
             outstanding: Outstanding::new(outstanding),
@@ -320,6 +325,7 @@ impl Path {
         self.congestion.on_sent(bytes.into(), now);
         self.pacer.on_sent(now, bytes.into());
         self.last_sent_at = Some(now);
+        self.patience.set(None);
         self.frames += 1;
     }
 
@@ -388,6 +394,7 @@ impl Path {
         if answered.frames.is_empty() {
             return outcome;
         }
+        self.patience.set(None);
         outcome.answers = self.health.is_silent();
         self.health = if outcome.answers { Health::Fine } else { self.health };
         self.misses = 0;
@@ -468,6 +475,7 @@ impl Path {
 
     /// A stream of the session saw this round trip on the path.
     pub(crate) fn on_stream_sample(&mut self, rtt: Duration, now: Instant) {
+        self.patience.set(None);
         let expected = self.forecaster.on_sent(now, 0);
         self.rtt.on_sample(rtt, now);
         self.forecaster.on_answer(now, rtt, Duration::ZERO, &expected);
@@ -506,6 +514,7 @@ impl Path {
             }
         }
         if bytes > 0 {
+            self.patience.set(None);
             self.forecaster.on_lost(now);
             self.last_trouble_at = Some(now);
         }

@@ -59,11 +59,9 @@ const UNKNOWN: Duration = Duration::from_millis(400);
 const TROUBLE_LASTS: Duration = Duration::from_millis(1_500);
 /// Round trips vary much if their variation is this share of them.
 const VARIES: u32 = 4;
-/// Shares of the budget up to which copies without and with signs of trouble are made, copies on a new path, which are
-/// few, and rescues.
+/// Shares of the budget up to which copies without and with signs of trouble are made, and rescues.
 const SPENT_CALM: f32 = 0.7;
 const SPENT_TROUBLE: f32 = 0.9;
-const SPENT_NEW: f32 = 1.25;
 const SPENT_RESCUE: f32 = 1.25;
 /// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least so many
 /// datagrams in a burst; one for each so many frames.
@@ -131,8 +129,7 @@ impl Auto {
             FlowClass::Bulk => false,
             FlowClass::Sparse => spent < 1.0,
             // What a path loses shows only after a while.
-            FlowClass::Steady if !main.losses_known => spent < SPENT_NEW,
-            FlowClass::Steady if trouble => spent < SPENT_TROUBLE,
+            FlowClass::Steady if trouble || !main.losses_known => spent < SPENT_TROUBLE,
             FlowClass::Steady => {
                 spent < SPENT_CALM && chance_first(other, main, flow) > LEAST_CHANCE + spent * spent
             }

@@ -375,8 +375,10 @@ fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
     hosts.shell(
         Side::Server,
         "nft add table ip way
-         nft 'add chain ip way pass { type filter hook prerouting priority -300; }'
-         nft add rule ip way pass iifname wifi meta l4proto udp drop",
+         nft 'add chain ip way in { type filter hook prerouting priority -300; }'
+         nft 'add chain ip way out { type filter hook output priority 0; }'
+         nft add rule ip way in iifname wifi meta l4proto udp drop
+         nft add rule ip way out oifname wifi meta l4proto udp drop",
     );
     // Until its connections go by TCP there.
     std::thread::sleep(Duration::from_secs(8));

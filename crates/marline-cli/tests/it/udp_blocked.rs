@@ -147,7 +147,7 @@ fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
 }
 
 /// Datagrams at 6 Mbit/s, which are sent back, for a minute.
-const VIDEO: &str = "exec python3 -u -c '
+const VIDEO: &str = "python3 -u -c '
 import socket, threading, time
 port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 port.connect((\"127.0.0.1\", 5353))

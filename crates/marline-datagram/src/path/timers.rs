@@ -9,8 +9,15 @@ use super::{
 use crate::queue::Room;
 
 impl Path {
-    /// How long an answer is waited for before the path is silent.
+    /// How long an answer is waited for before the path is silent. It is asked for each time that something is sent or
+    /// comes, on any path.
     fn patience(&self) -> Duration {
+        let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
+        self.patience.set(Some(patience));
+        patience
+    }
+
+    fn compute_patience(&self) -> Duration {
         let Some(srtt) = self.rtt.srtt() else { return FIRST_PATIENCE };
         let p99 = self.forecaster.forecast(self.last_sent_at.unwrap_or(Instant::ZERO));
         let p99 = p99.answer(Quantile::P99).unwrap_or_default();

@@ -212,7 +212,7 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     links.remove(link);
     let is_reset =
         matches!(end, End::Closed(Some(e)) if e.kind() == io::ErrorKind::ConnectionReset);
-    let stalled = is_reset || link.progress.is_stalled();
+    let stalled = is_reset || link.progress.was_stalled();
     for shard in shards.iter().filter_map(Weak::upgrade) {
         shard.on_link_closed(&link.outer, stalled);
     }

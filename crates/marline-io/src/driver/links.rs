@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 use super::elders::Elders;
-use super::stalled_links::Progress;
-use super::state::Watch;
+use super::link_progress::Progress;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
 use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
@@ -358,7 +358,15 @@ pub struct Links {
     /// Wakes the task that looks for stalled links, ...
     pub(super) watch: Arc<Notify>,
     /// ... which ends with them.
-    pub(super) watcher: OnceLock<Watch>,
+    pub(super) watcher: OnceLock<AbortHandle>,
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.abort();
+        }
+    }
 }
 
 pub(super) fn count(counter: &AtomicU64) {

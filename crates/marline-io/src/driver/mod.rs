@@ -25,6 +25,7 @@ mod joining;
 mod lane_serving;
 mod lanes;
 mod link_flows;
+mod link_progress;
 mod link_tasks;
 mod links;
 mod native;

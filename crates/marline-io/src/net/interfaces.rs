@@ -187,6 +187,12 @@ impl Interfaces {
         if found.iter().any(|interface| !interface.tunnel) {
             found.retain(|interface| !interface.tunnel);
         }
+        // What comes in by a port is its bridge's.
+        let found: Vec<&Interface> = found
+            .iter()
+            .filter(|port| found.iter().all(|bridge| bridge.index != port.master))
+            .copied()
+            .collect();
         let mut paths: Vec<&Interface> = Vec::new();
         for interface in found {
             if !paths.iter().any(|path| self.share_a_wire(path, interface)) {
@@ -209,7 +215,10 @@ impl Interfaces {
 
     /// What may be a path, best metric first.
     fn candidates(&self) -> Vec<&Interface> {
-        let best = |interface: &Interface| interface.default_metric.iter().flatten().min().copied();
+        let best = |interface: &Interface| {
+            let metric = |ip: IpAddr| interface.default_metric[usize::from(ip.is_ipv6())];
+            interface.default_addresses().filter_map(metric).min()
+        };
         let mut found: Vec<&Interface> = self
             .list
             .iter()
@@ -413,8 +422,10 @@ mod tests {
         let macvlan = |index, name, metric| stacked(index, (name, "macvlan"), (2, 0), metric);
         assert_eq!(names(&[eth0(0), macvlan(3, "mac0", 100), macvlan(4, "mac1", 200)]), ["mac0"]);
         let bridge = stacked(5, ("br0", "bridge"), (0, 0), 100);
-        let port = stacked(2, ("eth0", ""), (0, 5), 200);
-        assert_eq!(names(&[bridge.clone(), port]), ["br0"]);
+        for metric in [50, 200] {
+            let port = stacked(2, ("eth0", ""), (0, 5), metric);
+            assert_eq!(names(&[bridge.clone(), port]), ["br0"]);
+        }
         // A VLAN of a bridge's port, as some routers have it.
         let silent_port = stacked(2, ("eth0", ""), (0, 5), 0);
         assert_eq!(names(&[bridge.clone(), silent_port, vlan(3, "eth0.7", 200)]), ["br0"]);

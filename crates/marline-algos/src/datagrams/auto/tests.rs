@@ -53,15 +53,6 @@ fn signs_of_trouble_bring_a_copy_until_they_are_over() {
     assert_eq!(spent(1.1).route(&context(&paths), &flow()).copy, None);
 }
 
-/// A flow of megabits spends the budget before it is known what a new path loses.
-#[test]
-fn on_a_path_whose_losses_are_unknown_copies_may_overdraw_the_budget() {
-    let mut paths = [path(0, 30), path(1, 90)];
-    paths[0].losses_known = false;
-    assert_eq!(spent(1.2).route(&context(&paths), &flow()).copy, Some(PathId(1)));
-    assert_eq!(spent(1.3).route(&context(&paths), &flow()).copy, None);
-}
-
 #[test]
 fn backups_and_metered_paths_are_spared() {
     let mut paths = [path(0, 60), path(1, 30)];

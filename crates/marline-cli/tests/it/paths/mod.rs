@@ -329,8 +329,14 @@ fn of_interfaces_that_share_a_wire_one_is_a_path() {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(testbed) = World::set(dir.path(), WORLD, "9.9.9.1", "9.9.9.1") else { return };
     let mut world = World::join(testbed, Program::Client, "auto");
+    // Paths that are up, as the client lists them; those that were paths before stay in the list.
     let names = |world: &World| -> BTreeSet<String> {
-        world.paths().into_iter().map(|(name, _)| name).collect()
+        let up = |line: &str| {
+            let mut row = line.split_whitespace().skip(1);
+            let (name, state) = (row.next()?, row.next()?);
+            state.starts_with("up").then(|| name.to_owned())
+        };
+        world.ask("path").lines().filter_map(up).collect()
     };
     let are = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     // Once another interface is there, the client has seen this one, too.

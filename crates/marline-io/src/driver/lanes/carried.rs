@@ -1,7 +1,8 @@
-//! What a lane carried on each of its paths, for the comparison of UDP with TCP (`links/fallback/comparing.rs`).
+//! Bytes that a lane carried on each of its paths, for the comparison of UDP with TCP
+//! (`links/fallback/comparing.rs`).
 //!
-//! What the peer does not acknowledge was lost on the way there. Of what the peer sent, the numbers that did not come are
-//! known, but not on which path: they count for the one that brought nearly everything.
+//! What the peer does not acknowledge was lost on the way there. Of what the peer sent, the numbers that did not come
+//! are known, but not on which path: they count for the one that brought nearly everything.
 
 use marline_datagram::{Lane, PathId};
 use marline_time::{Duration, Instant};
@@ -88,7 +89,7 @@ impl Carried {
 
 /// So many bytes of `bytes` as `part` is of `whole`.
 fn share(bytes: u64, part: u64, whole: u64) -> u64 {
-    if whole == 0 { 0 } else { bytes * part.min(whole) / whole }
+    (bytes * part.min(whole)).checked_div(whole).unwrap_or_default()
 }
 
 impl Lanes {

@@ -1,4 +1,4 @@
-//! What a test requires of its machine, and what happens if it is missing.
+//! Requirements of a test: what it needs of its machine, and what happens if that is missing.
 //!
 //! A test that needs recorded traces or another program calls this module first. If it is missing, the test ends early
 //! but not silently: one line goes to standard error, bypassing the test harness's capture. With

@@ -5,7 +5,15 @@ use core::fmt;
 use marline_core::CloseReason;
 
 use super::application::Facts;
-use super::world::Harm;
+
+/// What the faults of a world did beside losing, copying and delaying packets.
+#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Harm {
+    None,
+    /// No options pass on the first path since early on ([`World::is_early`]), nor did anything else happen.
+    NoOptions,
+    Other,
+}
 
 /// What is wrong with a world.
 #[derive(Clone, Debug, PartialEq, Eq)]

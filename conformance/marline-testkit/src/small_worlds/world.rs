@@ -11,7 +11,7 @@ use super::choice::Choice;
 use super::ends::{Ends, Input, START, StateId, Step};
 use super::packet::PacketId;
 use super::scene::{MAX_PATHS, Order, Scene};
-use super::verdict::Ended;
+use super::verdict::{Ended, Harm};
 use crate::{Seg, Side};
 
 /// Timers that one wait may run before an endpoint does something.
@@ -36,15 +36,6 @@ pub(super) enum OptionFate {
     Removed,
     /// Packets that have some are lost.
     Lost,
-}
-
-/// What the faults of a world did beside losing, copying and delaying packets.
-#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Harm {
-    None,
-    /// No options pass on the first path since early on ([`World::is_early`]), nor did anything else happen.
-    NoOptions,
-    Other,
 }
 
 /// Why a choice came to nothing.

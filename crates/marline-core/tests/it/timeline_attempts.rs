@@ -129,10 +129,7 @@ fn who_is_answered_in_time_asks_nobody_else() {
     line.send(0, with_key());
     assert_eq!(line.sent(), ["a: ack 1 capable keys"]);
     // Only the server, for its DATA_ACK, without which no join may begin.
-    assert_eq!(
-        said(&mut line, 5_000),
-        ["747 a: ack 1 capable keys", "2241 a: ack 1 capable keys"]
-    );
+    assert_eq!(said(&mut line, 5_000), ["747 a: ack 1 capable keys", "2241 a: ack 1 capable keys"]);
 }
 
 #[test]

@@ -6,15 +6,6 @@ use marline_core::CloseReason;
 
 use super::application::Facts;
 
-/// What the faults of a world did beside losing, copying and delaying packets.
-#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Harm {
-    None,
-    /// No options pass on the first path since early on ([`World::is_early`]), nor did anything else happen.
-    NoOptions,
-    Other,
-}
-
 /// What is wrong with a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
@@ -39,6 +30,15 @@ pub struct Verdict {
     pub joins: usize,
     /// What is wrong with it, if anything.
     pub complaint: Option<Complaint>,
+}
+
+/// What the faults of a world did beside losing, copying and delaying packets.
+#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Harm {
+    None,
+    /// No options pass on the first path since early on (`World::is_early`), nor did anything else happen.
+    NoOptions,
+    Other,
 }
 
 /// Names of the two ends.

@@ -253,7 +253,7 @@ impl World {
         let [client, server] = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
         match choice {
             Choice::StripPath(0) => client.received + server.received == 0,
-            Choice::BlockOptions(0) => !server.is_open,
+            Choice::BlockOptions(0) => !server.is_open && server.closed.is_none(),
             _ => false,
         }
     }

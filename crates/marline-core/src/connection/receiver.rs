@@ -29,6 +29,7 @@ use super::mapping_rx::{MappingError, MappingRx, RxMapping};
 use super::receive_buffer::ReceiveBuffer;
 use super::window_updates::WindowUpdates;
 use crate::fec::Decoder;
+use crate::on_demand::OnDemand;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
@@ -77,7 +78,7 @@ pub(super) struct Receiver {
     /// Since when bytes in order are due.
     watch: DeliveryWatch,
     bytes_read: u64,
-    window_updates: WindowUpdates,
+    window_updates: OnDemand<WindowUpdates>,
 }
 
 impl Receiver {
@@ -92,7 +93,7 @@ impl Receiver {
             told: false,
             watch: DeliveryWatch::default(),
             bytes_read: 0,
-            window_updates: WindowUpdates::default(),
+            window_updates: OnDemand::new(),
         }
     }
 
@@ -236,12 +237,13 @@ impl Receiver {
 
     /// Whether such an update is to be repeated now.
     pub(super) fn is_window_update_due(&mut self, now: Instant, rto: Duration) -> bool {
-        self.window_updates.is_repeat_due(now, self.buffer.next(), rto)
+        let next = self.buffer.next();
+        self.window_updates.if_used().is_some_and(|updates| updates.is_repeat_due(now, next, rto))
     }
 
     /// When an update may be repeated.
-    pub(super) const fn next_window_update(&self) -> Option<Instant> {
-        self.window_updates.next_timeout()
+    pub(super) fn next_window_update(&self) -> Option<Instant> {
+        self.window_updates.used().and_then(WindowUpdates::next_timeout)
     }
 
     /// As [`read`](Self::read), and the bytes stay to be read.
@@ -521,6 +523,9 @@ impl Receiver {
     pub(super) fn shrink(&mut self) {
         self.subflows.iter_mut().flatten().for_each(|subflow| subflow.mappings.shrink());
         self.buffer.shrink();
+        if self.next_window_update().is_none() {
+            self.window_updates.retire();
+        }
     }
 
     /// Bytes of memory of the stream, and of what it is computed from.

@@ -10,6 +10,8 @@
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
+use crate::on_demand::Unused;
+
 /// Repeats of an update. With the least timeout of 200 ms they span six seconds.
 const REPEATS: u8 = 5;
 
@@ -20,6 +22,10 @@ pub(super) struct WindowUpdates {
     repeats: u8,
     /// Next byte wanted when it was sent.
     next: Dsn,
+}
+
+impl Unused for WindowUpdates {
+    const UNUSED: &'static Self = &WindowUpdates { repeat_at: None, repeats: 0, next: Dsn(0) };
 }
 
 impl WindowUpdates {

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use crate::TaskResult;
-use crate::run::{FailedLines, command, run_watched, shown};
+use crate::run::{FailedLines, command, output, run_watched};
 use crate::test_counts::{Skipped, TestCounts};
 
 /// The package whose programs have a row of their own.
@@ -97,17 +97,13 @@ fn run_in_rows(root: &Path, skipped: &Path, outcome: &mut Outcome) -> TaskResult
 fn build(root: &Path) -> Result<Vec<Program>, String> {
     const BUILD: [&str; 4] =
         ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
-    let mut build = command(root, "cargo", &BUILD);
-    let failed = |error: &dyn std::fmt::Display| {
-        format!("{}: {error}", shown(&command(root, "cargo", &BUILD)))
-    };
-    let built = build.stderr(Stdio::inherit()).output().map_err(|error| failed(&error))?;
-    if !built.status.success() {
-        return Err(failed(&built.status));
+    let messages = output(&mut command(root, "cargo", &BUILD))?;
+    let programs: Vec<Program> = messages.lines().filter_map(read_message).collect();
+    if programs.is_empty() {
+        Err("cargo compiled no program of tests".into())
+    } else {
+        Ok(programs)
     }
-    let programs: Vec<Program> =
-        String::from_utf8_lossy(&built.stdout).lines().filter_map(read_message).collect();
-    if programs.is_empty() { Err(failed(&"no program of tests")) } else { Ok(programs) }
 }
 
 /// The program of tests that a message of cargo is about, if it is about one.

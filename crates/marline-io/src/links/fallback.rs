@@ -323,7 +323,7 @@ impl Routes {
 
     /// A link has not come about. `true`: it was the first try, so that it is news.
     pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds, failure: Failure) -> bool {
-        let udp = self.udp;
+        let sends_datagrams = self.sends_datagrams();
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         if route.way == Way::Opening {
             route.way = Way::Datagrams;
@@ -334,7 +334,7 @@ impl Routes {
             return false;
         }
         // Nothing else notices that the path is back: datagrams are not sent, or were not answered when it was there.
-        let is_alone = udp == UdpUse::Never || route.suspect;
+        let is_alone = !sends_datagrams || route.suspect;
         route.retry_at = match failure {
             // The kernel's SYNs leave at this pace, too.
             Failure::Unanswered if is_alone && route.failures < ALONE_IN_VAIN => {

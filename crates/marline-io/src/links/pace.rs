@@ -59,69 +59,91 @@ pub(crate) struct LaneBytes {
     pub(crate) lost: u64,
 }
 
-/// Payload bytes in one direction; those of lanes that were lost are not repeated.
+/// Payload bytes in one direction.
 #[derive(Copy, Clone, Debug, Default)]
 struct Carried {
     fresh: u64,
+    /// Bytes that were sent more than once, or, of lanes, that were lost.
     repeated: u64,
+}
+
+/// What is counted of a route until it is judged.
+#[derive(Copy, Clone, Debug)]
+struct Window {
+    since: Instant,
+    /// Up and down.
+    carried: [Carried; 2],
+    /// Windows in a row, before this one, that looked policed.
+    policed: u32,
+}
+
+impl Window {
+    const fn new(since: Instant) -> Window {
+        Window { since, carried: [Carried { fresh: 0, repeated: 0 }; 2], policed: 0 }
+    }
+
+    /// Counts bytes, and judges the window if it is over: one byte of `repeated_of` is repeated where a route looks
+    /// policed. Where to and at what rate, if it has looked so for a while.
+    fn note(
+        &mut self,
+        now: Instant,
+        heading: Heading,
+        carried: Carried,
+        repeated_of: u64,
+    ) -> Option<(Heading, u64)> {
+        let sum = &mut self.carried[heading as usize];
+        (sum.fresh, sum.repeated) = (sum.fresh + carried.fresh, sum.repeated + carried.repeated);
+        if now < self.since + WINDOW {
+            return None;
+        }
+        let look = |heading: Heading| {
+            let Carried { fresh, repeated } = self.carried[heading as usize];
+            let rate = bits_per_s(fresh, self.since, now)?;
+            let is_slow = fresh >= LEAST_BYTES && rate <= SLOW_BITS_PER_S;
+            (is_slow && repeated * repeated_of >= fresh + repeated).then_some((heading, rate))
+        };
+        let found = look(Heading::Down).or_else(|| look(Heading::Up));
+        let policed = found.map_or(0, |_| self.policed.saturating_add(1));
+        *self = Window { policed, ..Window::new(now) };
+        found.filter(|_| policed >= WINDOWS)
+    }
+}
+
+/// `None` where no time has passed.
+fn bits_per_s(bytes: u64, since: Instant, now: Instant) -> Option<u64> {
+    let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
+    Some(bytes * 8_000 / elapsed_ms)
 }
 
 #[derive(Copy, Clone, Debug)]
 struct Pace {
-    since: Instant,
-    up: Carried,
-    down: Carried,
-    /// Windows in a row that looked policed.
-    policed: u32,
-    /// The same of lanes.
-    lanes: Lanes,
-    /// Fresh data of a trial, up and down, that of lanes behind it, and since when; it does not end with a window.
-    trial: Option<(Instant, [u64; 4])>,
-}
-
-/// What lanes carried on a route, in a window of its own.
-#[derive(Copy, Clone, Debug)]
-struct Lanes {
-    since: Instant,
-    /// Up and down.
-    carried: [Carried; 2],
-    policed: u32,
-}
-
-impl Lanes {
-    const fn new(since: Instant) -> Lanes {
-        Lanes { since, carried: [Carried { fresh: 0, repeated: 0 }; 2], policed: 0 }
-    }
+    segments: Window,
+    lanes: Window,
+    /// Fresh data of a trial by segments and by lanes, each up and down, and since when; it does not end with a window.
+    trial: Option<(Instant, [[u64; 2]; 2])>,
 }
 
 impl Pace {
     const fn new(since: Instant) -> Pace {
-        const NOTHING: Carried = Carried { fresh: 0, repeated: 0 };
-        let lanes = Lanes::new(since);
-        Pace { since, up: NOTHING, down: NOTHING, policed: 0, lanes, trial: None }
+        Pace { segments: Window::new(since), lanes: Window::new(since), trial: None }
     }
 
-    const fn carried(&self, heading: Heading) -> &Carried {
-        match heading {
-            Heading::Up => &self.up,
-            Heading::Down => &self.down,
+    fn note(
+        &mut self,
+        now: Instant,
+        by_lanes: bool,
+        heading: Heading,
+        carried: Carried,
+    ) -> Option<Policed> {
+        if let Some((_, sums)) = &mut self.trial {
+            sums[usize::from(by_lanes)][heading as usize] += carried.fresh;
         }
-    }
-
-    fn bits_per_s(&self, now: Instant, heading: Heading) -> u64 {
-        let elapsed_ms = NonZeroU64::new(now.since(self.since).as_millis() as u64);
-        elapsed_ms.map_or(0, |ms| self.carried(heading).fresh * 8_000 / ms)
-    }
-
-    /// The direction in which it looks policed, in this window.
-    fn looks_policed(&self, now: Instant) -> Option<Policed> {
-        let policed = |heading: &Heading| {
-            let Carried { fresh, repeated } = *self.carried(*heading);
-            let is_slow = self.bits_per_s(now, *heading) <= SLOW_BITS_PER_S;
-            fresh >= LEAST_BYTES && is_slow && repeated * REPEATED_OF >= fresh + repeated
+        let (window, repeated_of) = match by_lanes {
+            true => (&mut self.lanes, LANE_LOST_OF),
+            false => (&mut self.segments, REPEATED_OF),
         };
-        let heading = [Heading::Down, Heading::Up].into_iter().find(policed)?;
-        Some(Policed { heading, by_lanes: false, bits_per_s: self.bits_per_s(now, heading) })
+        let (heading, bits_per_s) = window.note(now, heading, carried, repeated_of)?;
+        Some(Policed { heading, by_lanes, bits_per_s })
     }
 }
 
@@ -160,22 +182,7 @@ impl Paces {
         if carried.fresh + carried.repeated == 0 {
             return None;
         }
-        if self.routes.len() >= MOST_ROUTES && !self.routes.contains_key(&ends) {
-            self.routes.clear();
-        }
-        let pace = self.routes.entry(ends).or_insert_with(|| Pace::new(now));
-        let sum = if heading == Heading::Up { &mut pace.up } else { &mut pace.down };
-        (sum.fresh, sum.repeated) = (sum.fresh + carried.fresh, sum.repeated + carried.repeated);
-        if let Some((_, sums)) = &mut pace.trial {
-            sums[usize::from(heading == Heading::Down)] += carried.fresh;
-        }
-        if now < pace.since + WINDOW {
-            return None;
-        }
-        let found = pace.looks_policed(now);
-        let policed = found.map_or(0, |_| pace.policed.saturating_add(1));
-        *pace = Pace { policed, lanes: pace.lanes, trial: pace.trial, ..Pace::new(now) };
-        found.filter(|_| policed >= WINDOWS)
+        self.pace(now, ends).note(now, false, heading, carried)
     }
 
     /// Notes what a lane carried on a route lately. `Some`: the route has looked policed for a while.
@@ -189,46 +196,28 @@ impl Paces {
         if delivered + lost == 0 {
             return None;
         }
+        let carried = Carried { fresh: delivered, repeated: lost };
+        self.pace(now, ends).note(now, true, heading, carried)
+    }
+
+    fn pace(&mut self, now: Instant, ends: FlowEnds) -> &mut Pace {
         if self.routes.len() >= MOST_ROUTES && !self.routes.contains_key(&ends) {
             self.routes.clear();
         }
-        let pace = self.routes.entry(ends).or_insert_with(|| Pace::new(now));
-        let at = usize::from(heading == Heading::Down);
-        if let Some((_, sums)) = &mut pace.trial {
-            sums[2 + at] += delivered;
-        }
-        let lanes = &mut pace.lanes;
-        let sum = &mut lanes.carried[at];
-        (sum.fresh, sum.repeated) = (sum.fresh + delivered, sum.repeated + lost);
-        if now < lanes.since + WINDOW {
-            return None;
-        }
-        let elapsed_ms = NonZeroU64::new(now.since(lanes.since).as_millis() as u64)?;
-        let of = |heading: Heading| {
-            let Carried { fresh, repeated } = lanes.carried[usize::from(heading == Heading::Down)];
-            let bits_per_s = fresh * 8_000 / elapsed_ms;
-            let is_policed = fresh >= LEAST_BYTES
-                && bits_per_s <= SLOW_BITS_PER_S
-                && repeated * LANE_LOST_OF >= fresh + repeated;
-            is_policed.then_some(Policed { heading, by_lanes: true, bits_per_s })
-        };
-        let found = of(Heading::Down).or_else(|| of(Heading::Up));
-        let policed = found.map_or(0, |_| lanes.policed.saturating_add(1));
-        *lanes = Lanes { policed, ..Lanes::new(now) };
-        found.filter(|_| policed >= WINDOWS)
+        self.routes.entry(ends).or_insert_with(|| Pace::new(now))
     }
 
     /// The rate of fresh data since a trial began, if there is enough of it to tell.
     pub(crate) fn trial_rate(&self, now: Instant, ends: &FlowEnds, of: &Policed) -> Option<u64> {
         let (since, sums) = self.routes.get(ends)?.trial?;
-        let fresh = sums[usize::from(of.heading == Heading::Down) + 2 * usize::from(of.by_lanes)];
-        let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
-        (fresh >= LEAST_BYTES).then(|| fresh * 8_000 / elapsed_ms)
+        let fresh = sums[usize::from(of.by_lanes)][of.heading as usize];
+        let rate = bits_per_s(fresh, since, now)?;
+        (fresh >= LEAST_BYTES).then_some(rate)
     }
 
     /// A trial begins: what passes from now on counts for it.
     pub(crate) fn begin_trial(&mut self, now: Instant, ends: FlowEnds) {
-        let trial = Some((now, [0; 4]));
+        let trial = Some((now, [[0; 2]; 2]));
         self.routes.insert(ends, Pace { trial, ..Pace::new(now) });
     }
 

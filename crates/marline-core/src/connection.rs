@@ -36,6 +36,7 @@ mod receive_clock;
 mod receive_probes;
 mod receiver;
 mod reinjection;
+mod repeats;
 mod replay_guard;
 mod rto_exchange;
 mod scheduling;
@@ -744,6 +745,22 @@ impl Connection {
         let latest = self.paths.iter_mut().filter(|subflow| subflow.is_usable());
         if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
             subflow.tcp_mut().ack_now();
+        }
+    }
+
+    /// An update that reopened a shut window may be lost.
+    fn repeat_window_update(&mut self, now: Instant) {
+        let rto = self.largest_rto();
+        if self.receiver.is_window_update_due(now, rto) {
+            self.announce_window();
+        }
+    }
+
+    /// The DATA_ACK that a client waits for may be lost.
+    fn ask_for_data_ack(&mut self, now: Instant) {
+        let (busy, rto) = (self.paths.owe_acks(), self.largest_rto());
+        if self.session.asks_for_data_ack(now, rto, busy) {
+            self.paths.ask_all();
         }
     }
 
@@ -6302,9 +6319,8 @@ impl Connection {
             self.receiver.shrink();
             cx.account.settle_for_one();
         }
-        let rto = self.largest_rto();
-        if self.receiver.is_window_update_due(now, rto) {
-            self.announce_window();
+        if due(self.receiver.next_window_update()) {
+            self.repeat_window_update(now);
         }
         self.on_silence_timeout(cx);
         self.on_receive_probes(cx);
@@ -6318,9 +6334,8 @@ impl Connection {
             cx.out.counters.add_addr_tx += repeated;
         }
         self.repeat_hello(cx);
-        let (busy, rto) = (self.paths.owe_acks(), self.largest_rto());
-        if self.session.asks_for_data_ack(now, rto, busy) {
-            self.paths.ask_all();
+        if due(self.session.asks_for_data_ack_at()) {
+            self.ask_for_data_ack(now);
         }
         self.check_wait(cx);
         self.advance_closing(cx);

@@ -28,13 +28,11 @@
 
 use marline_time::{Duration, Instant};
 
+use super::repeats::Repeats;
 use crate::on_demand::Unused;
 
 /// Answers to segments without options, beside data with options that has none, that show what is in the way.
 const ENOUGH_ANSWERS: u32 = 2;
-
-/// How often the client asks for a DATA_ACK if it has nothing to say.
-const MAX_QUESTIONS: u32 = 5;
 
 /// What follows from a retransmission timeout of the first data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -58,8 +56,8 @@ pub(super) struct OptionBlackhole {
     asked_at: Option<Instant>,
     /// How many of them were answered.
     answers: u32,
-    /// When the client asks for a DATA_ACK, and how often it did.
-    question: Option<(Instant, u32)>,
+    /// The client asks for a DATA_ACK.
+    questions: Repeats,
 }
 
 impl Unused for OptionBlackhole {
@@ -68,7 +66,7 @@ impl Unused for OptionBlackhole {
         timeouts: 0,
         asked_at: None,
         answers: 0,
-        question: None,
+        questions: Repeats::NONE,
     };
 }
 
@@ -81,20 +79,17 @@ impl OptionBlackhole {
 
     /// The client waits for a DATA_ACK, which comes within `rto`.
     pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
-        self.question = Some((now + rto, 0));
+        self.questions = Repeats::begin(now, rto);
     }
 
     /// When it asks for one.
     pub(super) fn asks_at(&self) -> Option<Instant> {
-        self.question.map(|(at, _)| at)
+        self.questions.next_timeout()
     }
 
-    /// Whether it asks now; if so, again after twice the time. With data under way (`busy`) there is no need to.
+    /// Whether it asks now. With data under way (`busy`) there is no need to.
     pub(super) fn is_question_due(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
-        let Some((_, count)) = self.question.filter(|(at, _)| *at <= now) else { return false };
-        let goes_on = !busy && count < MAX_QUESTIONS;
-        self.question = goes_on.then(|| (now + rto * (2 << count), count + 1));
-        goes_on
+        self.questions.is_due(now, rto, !busy)
     }
 
     /// The first data timed out. `heard_at`: when anything was heard last on its subflow; `patience`: timeouts of a

@@ -470,7 +470,7 @@ impl Session {
 
     /// When a HELLO is to be repeated, or the server asked for a DATA_ACK.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.negotiation.next_timeout().into_iter().chain(self.blackhole.asks_at()).min()
+        self.negotiation.next_timeout().into_iter().chain(self.asks_for_data_ack_at()).min()
     }
 
     /// Client: nothing is sent before a DATA_ACK has come, perhaps, and it may get lost.
@@ -478,6 +478,11 @@ impl Session {
         if self.is_unconfirmed() {
             self.blackhole.wait_for_data_ack(now, rto);
         }
+    }
+
+    /// When the client asks for one.
+    pub(super) fn asks_for_data_ack_at(&self) -> Option<Instant> {
+        self.blackhole.asks_at()
     }
 
     /// Whether the client asks for one now ([`OptionBlackhole::is_question_due`]).

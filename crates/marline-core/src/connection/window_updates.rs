@@ -5,52 +5,38 @@
 //! and behind a reader that is slow for minutes they have grown to a minute when it reads on.
 //!
 //! *How.* An update that reopens a shut window goes again after a retransmission timeout and then after twice as long,
-//! [`REPEATS`] times at most, unless data comes first. If the peer has no more to send, that is all that it costs.
+//! a few times ([`Repeats`]), unless data comes first. If the peer has no more to send, that is all that it costs.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
+use super::repeats::Repeats;
 use crate::on_demand::Unused;
-
-/// Repeats of an update. With the least timeout of 200 ms they span six seconds.
-const REPEATS: u8 = 5;
 
 /// The last update that reopened a shut window.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct WindowUpdates {
-    repeat_at: Option<Instant>,
-    repeats: u8,
+    repeats: Repeats,
     /// Next byte wanted when it was sent.
     next: Dsn,
 }
 
 impl Unused for WindowUpdates {
-    const UNUSED: &'static Self = &WindowUpdates { repeat_at: None, repeats: 0, next: Dsn(0) };
+    const UNUSED: &'static Self = &WindowUpdates { repeats: Repeats::NONE, next: Dsn(0) };
 }
 
 impl WindowUpdates {
     /// An update goes out that reopens a shut window. `next`: the next byte that is wanted.
     pub(super) fn on_reopened(&mut self, now: Instant, next: Dsn, rto: Duration) {
-        *self = WindowUpdates { repeat_at: Some(now + rto), repeats: 0, next };
+        *self = WindowUpdates { repeats: Repeats::begin(now, rto), next };
     }
 
-    pub(super) const fn next_timeout(&self) -> Option<Instant> {
-        self.repeat_at
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.repeats.next_timeout()
     }
 
     /// Whether the update is to be repeated now. `next`: the next byte that is wanted now.
     pub(super) fn is_repeat_due(&mut self, now: Instant, next: Dsn, rto: Duration) -> bool {
-        if self.repeat_at.is_none_or(|at| at > now) {
-            return false;
-        }
-        self.repeat_at = None;
-        if next > self.next {
-            return false;
-        }
-        self.repeats += 1;
-        if self.repeats < REPEATS {
-            self.repeat_at = Some(now + rto * (1 << self.repeats));
-        }
-        true
+        self.repeats.is_due(now, rto, next == self.next)
     }
 }

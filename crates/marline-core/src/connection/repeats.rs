@@ -1,0 +1,65 @@
+//! Repeats of a segment that nobody else repeats, with growing pauses.
+
+use marline_time::{Duration, Instant};
+
+/// Repeats at most. With a timeout of 200 ms they span six seconds.
+const MAX_REPEATS: u32 = 5;
+
+/// Repeats after a retransmission timeout, then after twice as long each.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Repeats {
+    /// When the next one is due, and how many there were.
+    next: Option<(Instant, u32)>,
+}
+
+impl Repeats {
+    /// None is wanted.
+    pub(super) const NONE: Repeats = Repeats { next: None };
+
+    /// The segment goes out now.
+    pub(super) fn begin(now: Instant, rto: Duration) -> Repeats {
+        Repeats { next: Some((now + rto, 0)) }
+    }
+
+    /// When the next one is due.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.next.map(|(at, _)| at)
+    }
+
+    /// Whether one is due now. If it is not `wanted` any more, there is none, and no further one.
+    pub(super) fn is_due(&mut self, now: Instant, rto: Duration, wanted: bool) -> bool {
+        let Some((_, count)) = self.next.filter(|(at, _)| *at <= now) else { return false };
+        let more = wanted && count + 1 < MAX_REPEATS;
+        self.next = more.then(|| (now + rto * (2 << count), count + 1));
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTO: Duration = Duration::from_millis(200);
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn pauses_double_and_there_are_five() {
+        let mut repeats = Repeats::begin(ms(0), RTO);
+        assert!(!repeats.is_due(ms(199), RTO, true));
+        for at in [200, 600, 1_400, 3_000, 6_200] {
+            assert_eq!(repeats.next_timeout(), Some(ms(at)));
+            assert!(repeats.is_due(ms(at), RTO, true));
+        }
+        assert_eq!(repeats.next_timeout(), None);
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_not_repeated() {
+        let mut repeats = Repeats::begin(ms(0), RTO);
+        assert!(!repeats.is_due(ms(200), RTO, false));
+        assert_eq!(repeats.next_timeout(), None);
+    }
+}

@@ -98,7 +98,7 @@ fn needless(world: &Ended<'_>) -> Option<Complaint> {
     Some(complain(rule, world))
 }
 
-/// An application ended its connection at once, and the other one is told that its peer did wrong.
+/// An application aborts its connection, and the other end reports that its peer broke the protocol.
 fn misread_abort(world: &Ended<'_>) -> Option<Complaint> {
     let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);

@@ -300,9 +300,9 @@ impl World {
         Ok(step.acted)
     }
 
-    /// Whether an end that was in a state `before`, and falls back by this input, may be alone with that: its peer
-    /// has finished, or a packet shows it that options do not pass when it has the peer's whole stream and its own is
-    /// out.
+    /// Whether an end may fall back although its peer does not. `before` is its state before the input that makes it
+    /// fall back. Either the peer has finished, or this end has the peer's whole stream and has sent its own, and a
+    /// packet shows that options do not pass.
     fn is_late(&self, ends: &Ends<'_>, side: Side, before: StateId, input: Input) -> bool {
         let (end, peer) = (ends.facts(before), self.facts(ends, side.other()));
         let has_all = end.at_end && end.written == end.all_written;

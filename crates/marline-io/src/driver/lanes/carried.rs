@@ -87,7 +87,7 @@ impl Carried {
     }
 }
 
-/// So many bytes of `bytes` as `part` is of `whole`.
+/// The share of `bytes` that `part` is of `whole`.
 fn share(bytes: u64, part: u64, whole: u64) -> u64 {
     (bytes * part.min(whole)).checked_div(whole).unwrap_or_default()
 }

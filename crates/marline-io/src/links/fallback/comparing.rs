@@ -20,8 +20,9 @@ const FASTER_PERCENT: u64 = 150;
 /// First and longest time after which the two are compared again, ...
 pub(super) const COMPARE: (Duration, Duration) =
     (Duration::from_secs(600), Duration::from_secs(7_200));
-/// ... and after a comparison that told nothing.
+/// ... and after a comparison without a result.
 pub(super) const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
+
 /// What a comparison of UDP and TCP on a path measured.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CarrierRates {

@@ -1166,6 +1166,7 @@ impl Connection {
         ecn: Ecn,
     ) {
         cx.out.counters.segments_without_memory += 1;
+        self.receiver.refuse_payload();
         let mut segment = TcpSegment { payload: &[], ..segment.clone() };
         segment.header.flags = segment.header.flags.without(TcpFlags::FIN);
         if let Some(dss) = &mut segment.options.dss {
@@ -4293,9 +4294,9 @@ impl Connection {
     /// The peer is heard on a silent subflow. This may be the answer to a probe, or prove only that one direction
     /// works: the oldest data is repeated to find out. Where silent paths are not probed, it counts as an answer.
     fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
-        let prompt = self.probes_silent_paths();
+        let probes = self.probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        if prompt {
+        if probes && !subflow.tcp().refuses_payload() {
             subflow.tcp_mut().retry_soon(cx.now, unheard);
         } else {
             subflow.tcp_mut().end_silence(unheard);
@@ -6440,7 +6441,7 @@ impl Connection {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
-            s.is_usable() && (proven || heard && count > patience)
+            s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };
         // A peer that took to plain TCP would take what is repeated under new numbers for more data.
         let bare = |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.is_bare(id);

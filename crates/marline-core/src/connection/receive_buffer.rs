@@ -7,7 +7,7 @@
 //! up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow, by
 //! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
 //! fill three quarters of the window, it doubles. Where memory is short (`memory.rs`), the edge goes no further than
-//! the account allows, and at least to the end of the piece of a chunk that is being read.
+//! the account allows, and at least to the end of a piece of a chunk that leaves room for a segment.
 
 use core::num::NonZeroU64;
 
@@ -15,7 +15,7 @@ use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
 use crate::MemoryAccount;
-use crate::memory::CHUNK;
+use crate::memory::{CHUNK, PIECE};
 use crate::on_demand::{OnDemand, Unused};
 use crate::tables::chunks::{ChunkSource, Chunks};
 
@@ -48,6 +48,8 @@ pub(crate) struct ReceiveBuffer {
     fin: FinPlace,
     /// The DATA_FIN was reached in order.
     fin_reached: bool,
+    /// Payload was refused for want of memory, and the window is withdrawn.
+    is_withdrawn: bool,
     kept: OnDemand<Kept>,
 }
 
@@ -101,6 +103,7 @@ impl ReceiveBuffer {
             read_per_rtt: 0,
             fin: FinPlace::default(),
             fin_reached: false,
+            is_withdrawn: false,
             kept: OnDemand::new(),
         };
         buffer.refresh_edge();
@@ -139,8 +142,21 @@ impl ReceiveBuffer {
         if allowance >= self.window {
             return full;
         }
-        let least = Chunks::end_of_piece(self.read.0).max(self.chunks.end_of_held(self.read.0));
+        let useful = self.read.0 + self.least_window() - 1;
+        let least = Chunks::end_of_piece(useful).max(self.chunks.end_of_held(self.read.0));
         full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
+    }
+
+    /// The smallest window that helps the peer, in bytes: about a segment, and not rounded to nothing by the scale of
+    /// the window field, which grows with the largest window (RFC 7323 section 2.3).
+    fn least_window(&self) -> u64 {
+        let scale = self.max_window().div_ceil(u64::from(u16::MAX)).next_power_of_two();
+        scale.max(PIECE / 2)
+    }
+
+    /// The peer cannot send a segment: less than [`least_window`](Self::least_window) is left.
+    pub(crate) fn is_window_shut(&self) -> bool {
+        self.is_withdrawn || self.edge.since(self.next) < self.least_window()
     }
 
     /// Keeps so many bytes from now on after they were read.
@@ -230,8 +246,19 @@ impl ReceiveBuffer {
         self.chunks.shrink_list();
     }
 
+    /// Payload within the window was refused, as there is no memory and the application has something to read. The
+    /// peer is told that the window is shut, so that it probes instead of taking the payload for lost. This is a
+    /// shrunk window, which a sender must cope with (RFC 9293 section 3.8.6); what was promised is taken if it comes
+    /// once there is memory.
+    pub(crate) fn withdraw_window(&mut self) {
+        self.is_withdrawn = true;
+    }
+
     /// Window to advertise with the current DATA_ACK.
     pub(crate) fn window(&self) -> u64 {
+        if self.is_withdrawn {
+            return 0;
+        }
         let held = self.kept.used().map_or(0, |kept| kept.held);
         self.edge.since(self.next).saturating_sub(held)
     }
@@ -430,6 +457,10 @@ impl ReceiveBuffer {
     /// (RFC 9293 section 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
     fn open_window(&mut self) -> bool {
         let edge = self.wanted_edge();
+        if self.returns_window() {
+            self.edge = edge;
+            return true;
+        }
         let (gain, left) = (edge.since(self.edge), self.edge.since(self.next));
         let window = self.window.min(edge.since(self.read));
         if gain > 0 && (gain * 2 >= window || (left * 4 < window && gain * 8 >= window)) {
@@ -439,10 +470,17 @@ impl ReceiveBuffer {
         false
     }
 
+    /// Ends a withdrawal, unless memory is still short and the application has something to read.
+    fn returns_window(&mut self) -> bool {
+        let was_withdrawn = self.is_withdrawn;
+        self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_short_of_memory();
+        was_withdrawn && !self.is_withdrawn
+    }
+
     /// Called when a segment is about to advertise the window anyway: takes all there is.
     pub(crate) fn refresh_edge(&mut self) {
-        let edge = self.wanted_edge();
-        self.edge = edge;
+        self.edge = self.wanted_edge();
+        self.returns_window();
     }
 }
 

@@ -168,6 +168,13 @@ impl Receiver {
         self.buffer.window()
     }
 
+    /// Payload that the window allowed is refused for want of memory.
+    pub(super) fn refuse_payload(&mut self) {
+        if self.buffer.readable() > 0 {
+            self.buffer.withdraw_window();
+        }
+    }
+
     /// The window that a segment advertises now.
     pub(super) fn advertise(&mut self) -> u64 {
         self.buffer.refresh_edge();
@@ -225,9 +232,9 @@ impl Receiver {
         Some((n, opened))
     }
 
-    /// The peer may not send a byte.
+    /// The peer cannot send a segment.
     pub(super) fn is_window_shut(&self) -> bool {
-        self.buffer.edge() == self.buffer.next()
+        self.buffer.is_window_shut()
     }
 
     /// The window was shut, and an update goes out.

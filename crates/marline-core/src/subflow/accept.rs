@@ -134,6 +134,9 @@ impl Subflow {
                 duplicate: span.start == span.end && self.tx.window == prior_window,
             };
             self.on_ack(now, &input);
+            if prior_window == 0 && self.tx.window > 0 && self.tx.rto.count > 0 {
+                self.on_window_returned(now);
+            }
         }
         if ack < prior_una && !is_syn {
             self.false_acks.on_old_ack(now, ack);

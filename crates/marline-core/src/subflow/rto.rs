@@ -166,7 +166,7 @@ impl Subflow {
     /// it went out when the path had just come back; that costs a segment, and not to repeat it a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
         self.repeats = Repeats::Once;
-        if self.dead || self.tx.rto.count == 0 {
+        if self.dead || self.tx.rto.count == 0 || self.refuses_payload() {
             return;
         }
         let timeout = self.tx.rto_without_backoff();
@@ -182,10 +182,28 @@ impl Subflow {
         }
     }
 
+    /// The peer acknowledged what it has, and took back its window although something is in flight.
+    pub(crate) fn refuses_payload(&self) -> bool {
+        self.tx.window == 0
+            && !self.tx.board.is_empty()
+            && self.last_heard_at > self.tx.last_sent_at
+    }
+
+    /// The window is open again after it was taken back: what was refused is due.
+    pub(super) fn on_window_returned(&mut self, now: Instant) {
+        let rto = &mut self.tx.rto;
+        rto.count = rto.count.min(1);
+        self.retry_now(now);
+    }
+
     /// The timer fired while data was unacknowledged.
     pub(super) fn on_rto(&mut self, now: Instant) {
         self.tx.rto.deadline = None;
         if self.tx.board.is_empty() {
+            return;
+        }
+        if self.refuses_payload() {
+            self.probe_window(now);
             return;
         }
         if self.tx.rto.count >= self.config.retries {
@@ -221,6 +239,17 @@ impl Subflow {
             self.id,
             &self.group,
         );
+        self.tx.force = Some(SentKind::Retransmission);
+        self.tx.rto.deadline = Some(now + self.tx.timeout());
+    }
+
+    /// The oldest segment goes again as a window probe (RFC 9293 section 3.8.6.1): its pauses grow, and while the peer
+    /// answers, nothing is lost, and nothing ends.
+    fn probe_window(&mut self, now: Instant) {
+        self.tx.rto.count = (self.tx.rto.count + 1).min(self.config.retries.saturating_sub(1));
+        if let Some(start) = self.tx.board.front().map(|front| front.start) {
+            self.tx.mark_lost(start);
+        }
         self.tx.force = Some(SentKind::Retransmission);
         self.tx.rto.deadline = Some(now + self.tx.timeout());
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, two_paths};
-use marline_core::{ConnectionConfig, ConnectionId, Event};
+use marline_core::{ConnectionConfig, ConnectionId, Event, MemoryBudget};
 use marline_testkit::fixtures::{listening, served};
 use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
 use marline_wire::TcpSegment;
@@ -75,9 +75,16 @@ impl Stalled {
     }
 
     fn read_all(&mut self) {
+        self.read_at_most(u64::MAX);
+    }
+
+    fn read_at_most(&mut self, most: u64) {
         let mut out = vec![0; 65_536];
-        let now = self.pair.now();
-        while let Ok(len @ 1..) = self.pair.endpoint(Side::B).read(now, self.reader, &mut out) {
+        let (now, end) = (self.pair.now(), self.read.saturating_add(most));
+        while self.read < end {
+            let wanted = (end - self.read).min(65_536) as usize;
+            let read = self.pair.endpoint(Side::B).read(now, self.reader, &mut out[..wanted]);
+            let Ok(len @ 1..) = read else { return };
             for b in &out[..len] {
                 assert_eq!(*b, byte(self.read), "byte {}", self.read);
                 self.read += 1;
@@ -285,4 +292,84 @@ fn probes_of_a_shut_window_back_off() {
     script.advance(Duration::from_millis(1));
     assert!(script.take_sent().iter().any(|s| !s.seg.payload.is_empty()));
     assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, acked);
+}
+
+/// Where memory is short, the window ends anywhere. A reader that has read everything gets more soon, whatever is left
+/// of the window, and however the memory changes while it reads.
+#[test]
+fn a_reader_that_has_read_everything_gets_more_although_memory_is_short() {
+    for seed in 0..200_u64 {
+        for scheduler in ["min-rtt", "auto"] {
+            reads_with_little_memory(seed, scheduler);
+        }
+    }
+}
+
+fn reads_with_little_memory(seed: u64, scheduler: &str) {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut draw = |most: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % most
+    };
+    let mut stalled = Stalled::new(true, false, scheduler);
+    let budget = MemoryBudget::new(None);
+    let account = budget.account(u64::MAX);
+    let (now, reader) = (stalled.pair.now(), stalled.reader);
+    stalled.pair.endpoint(Side::B).charge_memory_to(now, reader, &account);
+    for turn in 0..40 {
+        stalled.write_all_that_fits();
+        stalled.run(Duration::from_millis(10 + draw(3_000)));
+        budget.set_limit(Some(if turn < 2 {
+            2_000_000
+        } else {
+            account.used() / 2 + draw(20_000)
+        }));
+        let most = 1 + draw(40_000);
+        stalled.read_at_most(most);
+        if draw(3) == 0 {
+            continue;
+        }
+        // It reads all there is, and waits.
+        stalled.read_all();
+        stalled.write_all_that_fits();
+        let before = stalled.read;
+        stalled.run(Duration::from_secs(2));
+        stalled.read_all();
+        assert!(
+            stalled.read > before,
+            "{scheduler}, seed {seed}: nothing after {before} bytes in turn {turn}"
+        );
+    }
+}
+
+/// A reader that sleeps while memory is short: what its peer was promised is refused, and answered. The peer asks again
+/// at the pace of window probes, and gives up no subflow.
+#[test]
+fn refused_payload_is_repeated_at_the_pace_of_probes() {
+    for (mptcp, scheduler) in [(true, "min-rtt"), (true, "auto"), (false, "min-rtt")] {
+        let mut stalled = Stalled::new(mptcp, false, scheduler);
+        let budget = MemoryBudget::new(None);
+        let account = budget.account(u64::MAX);
+        let (now, reader) = (stalled.pair.now(), stalled.reader);
+        stalled.pair.endpoint(Side::B).charge_memory_to(now, reader, &account);
+        stalled.write_all_that_fits();
+        stalled.run(Duration::from_millis(40));
+        budget.set_limit(Some(0));
+        let (sent, events) = stalled.run(Duration::from_secs(600));
+        assert_eq!(events, []);
+        let segments = sent.iter().filter(|payload| **payload > 0).count();
+        let held = stalled.pair.endpoint(Side::A).info(stalled.writer).expect("it lives");
+        assert_eq!((held.subflows.len(), held.gone.len()), (1, 0), "no reason to end a subflow");
+        assert!((10..400).contains(&segments), "{segments}");
+        let before = stalled.read;
+        stalled.read_all();
+        assert!(stalled.read > before);
+        for _ in 0..60 {
+            stalled.run(Duration::from_millis(100));
+            stalled.read_all();
+        }
+        assert_eq!(stalled.read, stalled.written, "it goes on once there is room, mptcp {mptcp}");
+    }
 }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::memory::PIECE;
 use crate::{MemoryBudget, MemoryKind};
 
 fn source() -> ChunkSource {
@@ -11,7 +10,7 @@ fn charged(account: &MemoryAccount) -> ChunkSource {
 }
 
 #[test]
-fn where_memory_is_short_the_window_ends_with_the_piece_that_is_read() {
+fn where_memory_is_short_the_window_ends_with_a_piece_and_has_room_for_a_segment() {
     let account = MemoryBudget::new(Some(0)).account(u64::MAX);
     let mut b = ReceiveBuffer::new(1 << 20, false, 4, charged(&account));
     assert_eq!(b.window(), PIECE);
@@ -19,10 +18,13 @@ fn where_memory_is_short_the_window_ends_with_the_piece_that_is_read() {
     for turn in 0..6 {
         assert_eq!(b.insert(Dsn(turn * PIECE), &piece).new, PIECE);
         assert_eq!((b.window(), b.memory()), (0, PIECE));
+        let (n, opened) = b.read(&mut vec![0; 1_000]);
+        assert_eq!((n, opened, b.window()), (1_000, false, 0));
+        // The rest of the piece would not hold a segment.
+        let (n, opened) = b.read(&mut vec![0; 2_000]);
+        assert_eq!((n, opened, b.window()), (2_000, true, PIECE));
         let (n, opened) = b.read(&mut vec![0; 3_000]);
-        assert_eq!((n, opened, b.window()), (3_000, false, 0));
-        let (n, opened) = b.read(&mut vec![0; 3_000]);
-        assert_eq!((n, opened, b.window(), b.memory()), (1_096, true, PIECE, 0));
+        assert_eq!((n, opened, b.window(), b.memory()), (1_096, false, PIECE, 0));
     }
     assert!(!b.is_short_of_memory());
 }

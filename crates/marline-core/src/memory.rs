@@ -15,7 +15,8 @@
 //! *Effect.* A send buffer takes no more from the application; a receive window, whose edge never moves back, opens no
 //! further; bytes beyond the edge that was promised are refused as always. Where promises exceed what is there (all
 //! streams were promised a window while there was room, and use it now), segments of connections whose application
-//! does not read are dropped before they are acknowledged. What was acknowledged is kept.
+//! does not read are dropped before they are acknowledged, and the window is advertised as shut until it reads. What
+//! was acknowledged is kept.
 //!
 //! *Cost.* Stream bytes are charged by the chunk, so that a segment costs nothing but the comparison of two numbers.
 

@@ -71,7 +71,7 @@ impl PathOwners {
         let found = found.filter(|found| elders.contains(found));
         let older = || {
             let behind = elders.iter().skip_while(|elder| **elder != asked).nth(1);
-            // One that has ended meanwhile had to be asked after: the others are, from the youngest on.
+            // `asked` has ended meanwhile, so its position is unknown: ask the others, starting with the youngest.
             let is_gone = !elders.contains(&asked);
             behind.or_else(|| elders.first().filter(|_| is_gone)).copied()
         };

@@ -55,7 +55,6 @@ pub struct LaneConfig {
     pub congestion: Arc<dyn CongestionFactory>,
     /// Maximum waiting time of a datagram in the lane, by class in the order of [`FlowClass::ALL`]. Later it is
     /// dropped.
-    /// [`FlowClass::ALL`] has them.
     pub patience: [Duration; 3],
     /// Maximum waiting time of a datagram whose flow has sent nothing else within a second and is not bulk, such as
     /// a DNS query or the first packet of a connection. No later packet replaces it, so it is useful for longer, and

@@ -2,7 +2,6 @@
 //!
 //! The holder of a [`PendingPlace`] drops it when the peer has proven itself or is gone, and closes the connection
 //! when [`PendingPlace::evicted`] resolves.
-//! [`PendingPlace::evicted`] resolves.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -16,7 +16,6 @@ pub(crate) struct Repair<'a> {
     len: usize,
     /// Sum over each frame's datagrams, which are encoded as their length (two bytes) and the result of
     /// [`datagram_part`](super::datagram_part).
-    /// [`datagram_part`](super::datagram_part) gives of it.
     pub(crate) sum: &'a [u8],
 }
 

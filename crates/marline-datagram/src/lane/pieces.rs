@@ -11,7 +11,6 @@
 //! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
 //! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest are dropped first, and each is dropped after
 //! [`AGE`].
-//! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest go first, and each goes after [`AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -8,7 +8,6 @@
 //! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and cannot have effects that the
 //! peer's own frames could not have. Its cost is limited: [`MOST_KEPT`] frames, [`MOST_REPAIRS`] repairs of at most
 //! [`MOST_IN_GROUP`] frames each.
-//! [`MOST_IN_GROUP`] frames each.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -121,7 +121,6 @@ impl State {
 
     /// Hands segments to the kernel: at once, or together with following ones, at the latest in
     /// [`send_gathered`](Self::send_gathered).
-    /// [`send_gathered`](Self::send_gathered).
     pub(super) fn gather(&mut self, now: Instant, out: &Outgoing<'_>) {
         if !self.gathered.takes(out) {
             self.send_gathered(now);

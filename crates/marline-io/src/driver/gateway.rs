@@ -4,7 +4,6 @@
 //! The hosts behind the interface treat the gateway as the whole network. A SYN to any address and port becomes a
 //! [`Request`]; the SYN is not answered until the request is admitted or refused. All other packets are handed to a
 //! [`PacketSink`], which answers by writing packets to the interface itself.
-//! [`PacketSink`], which answers by writing packets to the interface itself.
 
 use std::io;
 use std::sync::Arc;

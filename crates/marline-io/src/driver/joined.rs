@@ -2,7 +2,6 @@
 //!
 //! One write per segment is most of the work for a host behind the interface. The kernel takes a whole
 //! [group](super::joining) at once.
-//! [group](super::joining) at once.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;

@@ -58,7 +58,6 @@ pub struct ShardConfig {
     pub events: Option<SharedEventObserver>,
     /// Busy polling time after each exchange, at most [`LONGEST_BUSY_POLL`](super::LONGEST_BUSY_POLL); zero disables
     /// it.
-    /// [`LONGEST_BUSY_POLL`](super::LONGEST_BUSY_POLL); zero: not at all.
     pub busy_poll: Duration,
 }
 

@@ -3,11 +3,13 @@
 //! *Problem.* A frame of video is several datagrams. A copy protects only one datagram, while a sum of the same
 //! length over all of them protects any one. If losses are single packets, as with radio links, repairs achieve as
 //! much as copies of everything, with a quarter of the bytes.
+//!
 //! *Solution.* Frames sent one after the other on a path, without copies and at the policy's request, are a *group*.
 //! It ends when nothing has been sent for [`PAUSE`], after [`LONGEST`], with [`MOST_IN_GROUP`] frames, or with a
 //! frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame, the
 //! repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
 //! compensate for it.
+//!
 //! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are the
 //! datagrams of whole frames, so no grid is needed, and a lost repair is not repeated.
 

@@ -68,7 +68,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Takes over a TUN interface that another process has openedinstead of [opening](Self::open_tun) one.
+    /// Takes over a TUN interface that another process has opened, instead of [opening](Self::open_tun) one.
     ///
     /// # Errors
     /// The system's.
@@ -118,8 +118,8 @@ impl Shard {
     /// Reserves a port for these shards to listen on; port 0 lets the system choose. Returns the address with its
     /// port.
     ///
+    /// # Errors
     /// The system's: the port may be in use or privileged.
-    /// The system's: the port may be taken, or be a privileged one.
     pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
         let mut guard = None;
         for shard in shards {

@@ -33,7 +33,7 @@ use crate::sys::{packet, socket};
 const BELIEVED: Duration = Duration::from_millis(500);
 /// Maximum number of cached outlets; further peers use the raw socket.
 const MOST_KNOWN: usize = 4_096;
-/// The system's default TTL (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit` ).
+/// The system's default TTL (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit`).
 const HOP_LIMIT: u8 = 64;
 /// Number of connections that the firewall of this network namespace tracks.
 const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";

@@ -187,8 +187,8 @@ impl RawSockets {
     /// Reserves a port for a listener and keeps the kernel's TCP away from it. Returns the address with its port,
     /// which the system chooses for port 0.
     ///
+    /// # Errors
     /// The system's; the port may be in use.
-    /// The system's; the port may be taken.
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = opened.as_mut().ok_or_else(in_use)?;

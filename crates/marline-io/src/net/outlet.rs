@@ -82,11 +82,11 @@ pub(crate) struct OutletFinder {
 }
 
 impl OutletFinder {
-    /// Finds the outlet of TCP segments from `local` to `remote`, through the interface with this index unless it is
-    /// 0. Returns `None` if there is no route, or none that a packet socket can use.
+    /// Finds the outlet of TCP segments from `local` to `remote`, through the interface with this index (0 for any).
+    /// Returns `None` if there is no route, or none that a packet socket can use.
     ///
+    /// # Errors
     /// The kernel's answer is invalid, or there is no route.
-    /// The kernel does not answer as expected, or has no route.
     pub(crate) fn find(
         &mut self,
         local: SocketAddr,

@@ -1,10 +1,10 @@
-// Makes dist/ of src/: what the program embeds. The same sources give the same bytes.
+// Builds dist/ from src/ for embedding in the program. The build is reproducible.
 import { mkdir, readFile } from "node:fs/promises";
 import { build } from "esbuild";
 
 const out = process.argv[2] ?? "dist";
 await mkdir(out, { recursive: true });
-// Its licence asks for its text in every copy.
+// Its license requires the text in every copy.
 const licence = await readFile("node_modules/uplot/LICENSE", "utf8");
 await build({
   entryPoints: { page: "src/main.ts" },

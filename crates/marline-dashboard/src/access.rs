@@ -1,8 +1,8 @@
-//! Access to a dashboard: by which names it is asked for, and the token that is asked for beyond loopback.
+//! Access control of a dashboard: permitted host names, and the token required beyond loopback.
 //!
-//! A browser shows pages of many sites at once. What keeps them apart is the name by which each was loaded, and a name
-//! is its owner's to point anywhere, at 127.0.0.1 too (DNS rebinding). So only what is no name is answered to: an
-//! address, or `localhost`, which no resolver may give away (RFC 6761).
+//! A browser shows pages of many sites at once and separates them by the names from which they were loaded. The
+//! owner of a name can point it anywhere, even to 127.0.0.1 (DNS rebinding). So requests are only answered if the
+//! host is an address, or `localhost`, which no resolver may assign to another host (RFC 6761).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,13 +12,14 @@ use hyper::{Request, StatusCode};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Bytes of a token that is made here.
+/// Length of a generated token, in bytes.
 const TOKEN_BYTES: usize = 16;
 
-/// A token. It is compared in constant time, and not shown.
+/// Secret token, which is compared in constant time and never shown.
 #[derive(Clone)]
 pub struct Token {
-    /// Compared is what this key makes of it: that takes as long whatever differs.
+    /// Key of the HMAC that is compared instead of the token, so that the comparison time does not depend on the
+    /// difference.
     key: hmac::Key,
     tag: hmac::Tag,
 }
@@ -30,10 +31,10 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// This token, of a file for instance. Blanks around it do not count.
+    /// Creates a token from this text, of a file for instance. Surrounding whitespace is ignored.
     ///
     /// # Errors
-    /// It is shorter than 16 characters, or has one that cannot stand in a header or an address.
+    /// The text is shorter than 16 characters, or has a character that is invalid in a header or URL.
     pub fn new(text: &str) -> Result<Token, String> {
         let text = text.trim();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
@@ -46,10 +47,10 @@ impl Token {
         Ok(Token { key, tag })
     }
 
-    /// A new token, and its text.
+    /// Generates a token, and returns it with its text.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system provides no randomness.
     pub fn generate() -> Result<(Token, String), String> {
         let mut bytes = [0; TOKEN_BYTES];
         SystemRandom::new()
@@ -59,7 +60,7 @@ impl Token {
         Ok((Token::new(&text)?, text))
     }
 
-    /// Whether it is the one of this text. Blanks around that do not count.
+    /// Returns true if this text is the token. Surrounding whitespace is ignored.
     #[must_use]
     pub fn is_of(&self, text: &str) -> bool {
         self.is(text.trim().as_bytes())
@@ -70,17 +71,17 @@ impl Token {
     }
 }
 
-/// Who may see a dashboard.
+/// Access policy of a dashboard.
 #[derive(Clone, Debug)]
 pub struct Access {
     token: Option<Token>,
 }
 
 impl Access {
-    /// Whoever reaches this address and knows the token; without one, whoever reaches it.
+    /// Permits access to clients that reach this address and have the token, if there is one.
     ///
     /// # Errors
-    /// Others than this machine reach it, and there is no token.
+    /// Other machines can reach the address and there is no token.
     pub fn new(address: SocketAddr, token: Option<Token>) -> Result<Access, String> {
         if token.is_none() && !address.ip().to_canonical().is_loopback() {
             return Err(format!(
@@ -90,13 +91,14 @@ impl Access {
         Ok(Access { token })
     }
 
-    /// A page of another site asks, or a name was given for which anybody may answer: the status to refuse with.
+    /// Returns the status with which to refuse a request by a page of another site, or for a host name that others
+    /// control.
     pub(crate) fn refuses_site<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(_), None) = (hosts.next(), hosts.next()) else {
             return Some((StatusCode::BAD_REQUEST, "exactly one Host header is required\n"));
         };
-        // What was asked for and what the header says may both be there; neither may be a name.
+        // The request's URI and its Host header may both contain a host, and neither may be a name.
         if names_another_site(request) {
             let why = "use an IP address or localhost: other host names are refused\n";
             return Some((StatusCode::FORBIDDEN, why));
@@ -104,7 +106,7 @@ impl Access {
         let said = |name: &str| request.headers().get(name).map(|value| value.as_bytes());
         match said("sec-fetch-site") {
             None | Some(b"same-origin" | b"none") => None,
-            // Somebody follows a link to the page, which stands in no frame and says nothing by itself.
+            // The user follows a link to the page, which cannot be framed and contains no data itself.
             Some(_)
                 if request.uri().path() == "/" && said("sec-fetch-dest") == Some(b"document") =>
             {
@@ -114,7 +116,7 @@ impl Access {
         }
     }
 
-    /// The status to refuse with what is for those who know the token.
+    /// Returns the status with which to refuse a request that requires the token.
     pub(crate) fn refuses<T>(&self, request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let token = self.token.as_ref()?;
         let Some(shown) = request.headers().get(AUTHORIZATION) else {
@@ -127,15 +129,15 @@ impl Access {
     }
 }
 
-/// Whether a request names a host that is neither an address nor `localhost`, and so may be another site's whose name
-/// was made to lead here.
+/// Returns true if a request's host is neither an address nor `localhost`, and so may be the name of another site
+/// that was pointed here.
 pub fn names_another_site<T>(request: &Request<T>) -> bool {
     let headers = request.headers().get_all(HOST).iter().map(|host| host.to_str().ok());
     let of_target = request.uri().authority().map(|authority| Some(authority.as_str()));
     headers.chain(of_target).any(|name| !name.is_some_and(is_address))
 }
 
-/// `ADDRESS[:PORT]` or `localhost[:PORT]`.
+/// Returns true for `ADDRESS[:PORT]` or `localhost[:PORT]`.
 fn is_address(host: &str) -> bool {
     let is_port = |port: &str| port.parse::<u16>().is_ok();
     if let Some(rest) = host.strip_prefix('[') {

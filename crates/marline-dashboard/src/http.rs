@@ -1,4 +1,4 @@
-//! HTTP server of a dashboard: one request a connection, and bounds on everything that others decide.
+//! HTTP server of a dashboard: one request per connection, and limits on everything that clients control.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,27 +27,27 @@ use tokio::task::JoinSet;
 use crate::hub::{BEHIND, Dashboard, message, thread_time};
 use crate::{Access, Source, page};
 
-/// Connections that are not those of viewers, at the same time. Beyond, the oldest one of the source with most of
-/// them ends.
+/// Maximum number of connections that are not viewers. Beyond it, the oldest one from the source with the most such
+/// connections is closed.
 const PENDING: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
-/// Viewers of single connections ([`Source::places`]) at the same time.
+/// Maximum number of viewers of single connections ([`Source::places`]).
 const MAX_PLACES: usize = 32;
 
-/// For a request's headers.
+/// Timeout for a request's headers.
 const HEADERS: Duration = Duration::from_secs(5);
 
-/// For a request and its answer; a viewer stays.
+/// Timeout for a request with its response, except for viewers.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// Bytes of a request's headers, and how many.
+/// Maximum length of a request's headers in bytes, and their maximum number.
 const MAX_HEADER_BYTES: usize = 16 * 1_024;
 const MAX_HEADERS: usize = 64;
 
-/// Bytes that the kernel holds for a viewer who does not read.
+/// Send buffer of the kernel for a viewer, in bytes.
 const SEND_BUFFER: u32 = 128 * 1_024;
 
-/// A dashboard that is being served; dropping it ends that.
+/// A running dashboard. Dropping it stops the server.
 pub struct Served {
     door: Door,
     dashboard: Dashboard,
@@ -62,13 +62,13 @@ impl fmt::Debug for Served {
 }
 
 impl Served {
-    /// Where it listens.
+    /// Address on which the server listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.door.address
     }
 
-    /// Another descriptor of the listening socket.
+    /// Duplicates the descriptor of the listening socket.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -76,30 +76,30 @@ impl Served {
         self.door.listener.as_fd().try_clone_to_owned()
     }
 
-    /// Who is to be told what happens.
+    /// Handle for reporting events.
     #[must_use]
     pub fn dashboard(&self) -> Dashboard {
         self.dashboard.clone()
     }
 
-    /// Serves it on this socket from now on, with all that was kept so far; who watched is let go.
+    /// Moves the server to this socket. Stored messages are kept, and current viewers are disconnected.
     ///
     /// # Errors
-    /// It is none of TCP's: nothing has changed.
+    /// The socket is not a TCP socket. Nothing has changed.
     pub fn move_to(&mut self, listener: TcpListener, access: Access) -> io::Result<()> {
         let at = (listener.local_addr()?, Arc::new(listener));
         self.door = Door::open(at, access, &self.dashboard, &self.source);
         Ok(())
     }
 
-    /// Others may see it from now on, where it is; who watched is let go.
+    /// Changes the access policy on the same socket. Current viewers are disconnected.
     pub fn admit(&mut self, access: Access) {
         let at = (self.door.address, Arc::clone(&self.door.listener));
         self.door = Door::open(at, access, &self.dashboard, &self.source);
     }
 }
 
-/// Where a dashboard is reached; dropping it ends all connections.
+/// Listener of a dashboard. Dropping it ends all its connections.
 #[derive(Debug)]
 struct Door {
     address: SocketAddr,
@@ -123,7 +123,7 @@ impl Door {
     }
 }
 
-/// Serves a dashboard of `source` at `address` until the result is dropped.
+/// Serves a dashboard of `source` on `address` until the result is dropped.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -135,10 +135,10 @@ pub async fn serve(
     serve_on(listen(address)?, access, source)
 }
 
-/// Serves it on a socket that listens already.
+/// Serves a dashboard on a socket that is already listening.
 ///
 /// # Errors
-/// It is none of TCP's.
+/// The socket is not a TCP socket.
 pub fn serve_on(
     listener: TcpListener,
     access: Access,
@@ -152,20 +152,20 @@ pub fn serve_on(
     Ok(Served { door, dashboard, source, _watching: watching })
 }
 
-/// A socket for a dashboard. Needs a runtime.
+/// Creates a listening socket for a dashboard. Needs a runtime.
 ///
 /// # Errors
 /// The address cannot be bound.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
-    // Connections inherit it.
+    // Accepted connections inherit this size.
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
     socket.listen(64)
 }
 
-/// What connections have in common.
+/// State shared by all connections.
 struct Shown {
     dashboard: Dashboard,
     access: Access,
@@ -173,16 +173,16 @@ struct Shown {
     places: Arc<Semaphore>,
 }
 
-/// One connection.
+/// State of a connection.
 #[derive(Debug, Default)]
 struct Visit {
-    /// To be ended at once, even in the middle of a write.
+    /// Signal to end the connection at once, even during a write.
     end: Arc<Notify>,
-    /// It watches: no time limit.
+    /// Set if the connection is a viewer, without a time limit.
     watches: AtomicBool,
-    /// It has begun to.
+    /// Notified when the connection becomes a viewer.
     watching: Notify,
-    /// It is told of looks, which its share of the work is a part of.
+    /// Set if the connection receives samples, so that its processor time counts toward their cost.
     is_told: AtomicBool,
 }
 
@@ -199,7 +199,7 @@ async fn accept(listener: Arc<TcpListener>, shown: Arc<Shown>) {
     let mut serving = JoinSet::new();
     loop {
         let Ok((stream, remote)) = listener.accept().await else {
-            // Out of descriptors: wait for some to come back.
+            // Out of descriptors: wait until some are free.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -228,7 +228,7 @@ async fn visit(stream: TcpStream, shown: &Shown, place: PendingPlace) {
         }
         polled
     });
-    // Viewers have their own limit, and stay.
+    // Viewers have their own limit, and no timeout.
     let limit = async {
         let mut place = place;
         tokio::select! {
@@ -242,7 +242,7 @@ async fn visit(stream: TcpStream, shown: &Shown, place: PendingPlace) {
         }
     };
     tokio::select! {
-        // A visitor that goes away, or talks nonsense, is not our problem.
+        // Errors of a client are ignored.
         _ = serving => {}
         () = limit => {}
         () = visit.end.notified() => {}
@@ -291,7 +291,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
     }
 }
 
-/// Where the bytes of one connection go: `?connection=NUMBER`.
+/// Sends the byte positions of one connection: `?connection=NUMBER`.
 fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
     let number = request.uri().query().and_then(|query| query.strip_prefix("connection="));
     let Some(number) = number.and_then(|number| number.parse().ok()) else {
@@ -309,7 +309,7 @@ fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
     tokio::spawn(async move {
         let _permit = permit;
         while let Some(places) = told.recv().await {
-            // Who does not read is let go.
+            // A viewer that does not read is disconnected.
             if to_viewer.try_send(message("places", &places)).is_err() {
                 end.notify_one();
                 return;
@@ -326,7 +326,7 @@ fn refusal(status: StatusCode, why: &'static str) -> Answer {
     response
 }
 
-/// Messages as a body that ends when the viewer is let go.
+/// Response body of messages, which ends when the viewer is disconnected.
 #[derive(Debug)]
 struct Events {
     messages: mpsc::Receiver<Bytes>,

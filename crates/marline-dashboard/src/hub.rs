@@ -1,4 +1,4 @@
-//! Hub of a dashboard: its viewers, the last messages, and the task that looks at the program while somebody watches.
+//! Hub of a dashboard: viewers, recent messages, and the task that samples the program while there are viewers.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,28 +12,28 @@ use tokio::time::Instant;
 
 use crate::{Happening, Pace, Source};
 
-/// Viewers at the same time.
+/// Maximum number of viewers.
 pub const MAX_VIEWERS: usize = 16;
 
-/// Messages that a new viewer gets: a minute of looks, and what happened.
+/// Number of messages sent to a new viewer: samples of about a minute, and events.
 pub const RECENT: usize = 320;
 
-/// Messages that a viewer may be behind.
+/// Maximum number of messages that a viewer may lag behind.
 pub(crate) const BEHIND: usize = 64;
 
-/// So many happenings are told in a second; the rest is counted.
+/// Maximum number of events sent per second. The rest is only counted.
 const HAPPENINGS: u32 = 64;
 
-/// Connections are listed in one of so many looks.
+/// One of this many samples lists the connections.
 const DETAILED: u32 = 4;
 
-/// A dashboard that others tell what happened. Clones are one dashboard.
+/// Handle with which others report events to a dashboard. Clones refer to the same dashboard.
 #[derive(Clone, Debug, Default)]
 pub struct Dashboard {
     state: Arc<Mutex<State>>,
-    /// Somebody came.
+    /// Notified when a viewer joins.
     came: Arc<Notify>,
-    /// Nanoseconds of a processor that telling viewers took since the last look.
+    /// Processor time spent on sending to viewers since the last sample, in nanoseconds.
     spent_ns: Arc<AtomicU64>,
 }
 
@@ -41,7 +41,7 @@ pub struct Dashboard {
 struct State {
     viewers: Vec<Viewer>,
     recent: VecDeque<Bytes>,
-    /// A second, happenings told in it, and those that were not told since the last look.
+    /// Start of the current second, number of events sent in it, and number of omitted events since the last sample.
     second: Option<Instant>,
     told: u32,
     untold: u64,
@@ -50,12 +50,12 @@ struct State {
 #[derive(Debug)]
 struct Viewer {
     messages: mpsc::Sender<Bytes>,
-    /// Ends its connection, which may be stuck in writing.
+    /// Signal to end the viewer's connection, which may be blocked in a write.
     end: Arc<Notify>,
 }
 
 impl State {
-    /// Whether another happening is told in this second.
+    /// Returns true if another event may be sent in this second.
     fn has_room(&mut self, now: Instant) -> bool {
         if self.second.is_none_or(|begin| now - begin >= Duration::from_secs(1)) {
             self.second = Some(now);
@@ -72,7 +72,7 @@ impl State {
         self.pass_on(message);
     }
 
-    /// To the viewers; those who are too far behind are let go.
+    /// Sends a message to the viewers, and disconnects those that lag too far behind.
     fn pass_on(&mut self, message: &Bytes) {
         self.viewers.retain(|viewer| {
             let taken = viewer.messages.try_send(message.clone()).is_ok();
@@ -85,7 +85,7 @@ impl State {
 }
 
 impl Dashboard {
-    /// Tells the viewers, and those who come soon, what happened.
+    /// Reports an event to the current viewers and, for a while, to new ones.
     pub fn tell(&self, happening: &Happening) {
         let mut state = self.state();
         if !state.has_room(Instant::now()) {
@@ -96,7 +96,7 @@ impl Dashboard {
         state.send(&message("happening", happening));
     }
 
-    /// Whether what happens now would be told. Otherwise it is counted with this.
+    /// Returns true if an event now would be sent. Otherwise this call counts it as omitted.
     #[must_use]
     pub fn wants_more(&self) -> bool {
         let mut state = self.state();
@@ -105,7 +105,7 @@ impl Dashboard {
         wants
     }
 
-    /// Viewers now.
+    /// Current number of viewers.
     #[must_use]
     pub fn viewers(&self) -> usize {
         let mut state = self.state();
@@ -113,12 +113,12 @@ impl Dashboard {
         state.viewers.len()
     }
 
-    /// Telling a viewer took a processor for so long.
+    /// Adds processor time spent on sending to a viewer.
     pub(crate) fn spent(&self, time: Duration) {
         self.spent_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// One more viewer, whose connection ends when `end` is notified. `None`: there are too many.
+    /// Adds a viewer, whose connection ends when `end` is notified. Returns `None` if there are too many.
     pub(crate) fn join(
         &self,
         end: Arc<Notify>,
@@ -133,7 +133,7 @@ impl Dashboard {
         let (messages, receiver) = mpsc::channel(BEHIND);
         let so_far: Vec<u8> =
             std::iter::once(&first).chain(&state.recent).flatten().copied().collect();
-        // There is room: it is new.
+        // The channel is new, so it has room.
         let _ = messages.try_send(Bytes::from(so_far));
         state.viewers.push(Viewer { messages, end });
         drop(state);
@@ -145,7 +145,7 @@ impl Dashboard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the program while somebody watches; never ends.
+    /// Samples the program while there are viewers. Never returns.
     pub(crate) async fn watch(self, source: Arc<dyn Source>) {
         let mut pace = Pace::default();
         let mut number: u32 = 0;
@@ -175,19 +175,19 @@ impl Dashboard {
             state.send(&message("happening", &left_out));
         }
         drop(state);
-        // With what the viewers of the one before took: sixteen take as much as the look.
+        // Includes the time for the viewers of the previous sample: sixteen viewers cost as much as a sample.
         let told = Duration::from_nanos(self.spent_ns.swap(0, Ordering::Relaxed));
         pace.after(thread_time().saturating_sub(begin) + told)
     }
 }
 
-/// For how long this thread has run.
+/// Processor time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let ran = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(ran).unwrap_or_default()
 }
 
-/// A server-sent event. JSON has no line ends but escaped ones.
+/// Encodes a server-sent event. JSON contains only escaped line breaks.
 pub(crate) fn message(kind: &str, value: &impl Serialize) -> Bytes {
     let json = serde_json::to_string(value)
         .unwrap_or_else(|error| format!("{{\"error\":{:?}}}", error.to_string()));
@@ -230,7 +230,7 @@ mod tests {
         assert!(was_told(&end), "its connection is to end");
     }
 
-    /// Whether somebody was notified before.
+    /// Returns true if a notification is stored.
     fn was_told(end: &Notify) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         std::pin::pin!(end.notified()).poll(&mut context).is_ready()
@@ -271,7 +271,7 @@ mod tests {
         let text = viewer.try_recv().expect("what was so far");
         let text = String::from_utf8(text.to_vec()).expect("text");
         assert!(text.starts_with("event: about\ndata: {\"role\":\"client\""), "{text}");
-        // On a machine that stands still for a second, twice as many.
+        // Twice as many if the machine was suspended for a second.
         let told = text.matches("\"HOLE\"").count();
         assert!(told.is_multiple_of(HAPPENINGS as usize) && told < 1_000, "{told}");
         let left_out = format!("\"more\":{}", 10_000 - told);

@@ -1,20 +1,20 @@
-//! Page on which a running program shows its paths to a person, and the small HTTP server behind it.
+//! Web page that shows the paths of a running program, with its small HTTP server.
 //!
-//! *Problem.* Whoever uses several paths wants to see which of them work, what a failure cost, and what copies cost,
-//! as it happens. That must not cost the program anything while nobody looks, nor give anything away to others: not to
-//! pages of other sites that the same browser shows, and not to the network.
+//! *Problem.* Users of several paths want to see immediately which ones work and what failures and copies cost.
+//! Without viewers this must not cost the program anything, and it must not disclose information to other sites'
+//! pages in the same browser or to the network.
 //!
-//! *Shape.* The program is a [`Source`]: it answers what it is and how its counters stand. While somebody watches,
-//! it is asked four times a second, less often where an answer takes long ([`Pace`]), and what it said goes to every
-//! viewer as server-sent events. The page draws lines from differences of counters; no series is kept here but the
-//! last [`RECENT`] messages, so that a page that is loaded again does not begin empty. What happens between two
-//! looks the program says by [`Dashboard::tell`]. Where each byte of one connection goes is asked for by who wants to
-//! see it ([`Source::places`]), and gathered for nobody else.
+//! *Design.* The program is a [`Source`], which returns its description and its current counters. While there are
+//! viewers, it is sampled four times per second, or less often if a sample takes long ([`Pace`]), and the result is
+//! sent to all viewers as server-sent events. The page draws lines from differences of counters. Only the last
+//! [`RECENT`] messages are stored here, so that a reloaded page does not start empty. The program reports events
+//! between two samples with [`Dashboard::tell`]. The positions of a single connection's bytes are only collected for
+//! a viewer that requests them ([`Source::places`]).
 //!
-//! *Bounds.* [`MAX_VIEWERS`] viewers, 64 other connections of which the oldest makes room for the next, 16 KiB of
-//! headers within five seconds; a viewer that does not read is disconnected. *Trust.* Only names that cannot be
-//! rebound (addresses, `localhost`) are answered to; beyond loopback a token is asked for ([`Access`]); the page may
-//! load nothing from elsewhere.
+//! *Limits.* [`MAX_VIEWERS`] viewers, 64 other connections of which the oldest is closed for the next, and 16 KiB of
+//! headers within five seconds. A viewer that does not read is disconnected. *Trust.* Only hosts that cannot be
+//! rebound (addresses, `localhost`) are served, beyond loopback a token is required ([`Access`]), and the page may
+//! not load anything from other sites.
 
 #![forbid(unsafe_code)]
 
@@ -33,16 +33,16 @@ pub use model::{
 };
 pub use pace::Pace;
 
-/// What a dashboard shows.
+/// Program shown by a dashboard.
 pub trait Source: Send + Sync + 'static {
-    /// What runs.
+    /// Description of the program.
     fn about(&self) -> About;
 
-    /// How its counters stand now. `detailed`: with connections, otherwise without.
+    /// Current counters. Includes the connections if `detailed`.
     fn sample(&self, detailed: bool) -> Sample;
 
-    /// What happens to the streams of a connection from now on, until the receiver goes; whoever asks takes it from
-    /// who asked before. `None`: there is no such connection, or nothing that could tell.
+    /// Reports the positions of a connection's bytes from now on, until the receiver is dropped or another caller
+    /// requests the same. Returns `None` if there is no such connection, or it cannot report them.
     fn places(&self, _connection: u64) -> Option<tokio::sync::mpsc::Receiver<Places>> {
         None
     }

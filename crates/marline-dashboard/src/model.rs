@@ -1,40 +1,40 @@
-//! Messages to the page, as JSON. Units are last in a name; bytes and counts have none. Counters are those of the
-//! process and only grow, so that whoever misses a message loses nothing but resolution.
+//! Messages to the page, as JSON. Names end in their units, except for bytes and counts. Counters are those of the
+//! process and only grow, so a missed message only reduces the resolution.
 
 use marline::PathHealth;
 use serde::{Deserialize, Serialize};
 
-/// The program that is shown.
+/// Description of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct About {
     /// `client`, `server` or `serve`.
     pub role: String,
-    /// Its version.
+    /// Version.
     pub version: String,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
 }
 
-/// How much of a quota is used this month.
+/// Use of a monthly quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quota {
-    /// Bytes that may be used.
+    /// Permitted bytes.
     pub bytes: u64,
-    /// Bytes that are.
+    /// Used bytes.
     pub used_bytes: u64,
-    /// Share beyond which it is spared, percent.
+    /// Percentage beyond which the path is used sparingly.
     pub soft_percent: u8,
     /// End of the month, in seconds since 1970.
     pub until_unix_s: u64,
-    /// `within`, `soft` (beyond that share) or `hard` (used up).
+    /// State: `within`, `soft` (beyond that percentage) or `hard` (used up).
     pub standing: String,
-    /// The same in words.
+    /// State as text.
     pub text: String,
 }
 
 impl Quota {
-    /// In words, with what follows from it.
+    /// Text that includes the state.
     #[must_use]
     pub fn words(&self) -> String {
         let more = match self.standing.as_str() {
@@ -46,173 +46,173 @@ impl Quota {
     }
 }
 
-/// One path now, with what its connections did there since they were opened: as the dashboard and
-/// `marline status --json` have it.
+/// Current state of a path, with totals of its connections since they were opened, as shown by the dashboard and
+/// `marline status --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PathSummary {
-    /// Its name: the interface's, the address, or what it was given.
+    /// Name: that of the interface, the address, or a configured one.
     pub name: String,
-    /// What it is good for.
+    /// Health.
     pub state: PathHealth,
-    /// Why it is not usable, or what it is besides.
+    /// Reason for which it is not usable, or further information.
     pub reason: Option<String>,
-    /// Our address.
+    /// Local address.
     pub local: Option<String>,
-    /// Used only while no other works.
+    /// Set if it is only used while no other path works.
     pub backup: bool,
-    /// Bytes on it cost money.
+    /// Set if traffic on it costs money.
     pub metered: bool,
-    /// Milliseconds since a server's last answer.
+    /// Time since a server's last answer, in milliseconds.
     pub heard_ms: Option<u64>,
-    /// Smoothed round trip of the subflow that is fastest now, microseconds.
+    /// Smoothed RTT of the subflow that is currently the fastest, in microseconds.
     pub srtt_us: Option<u64>,
-    /// Share of the bytes sent that were sent again on this path; `None`: none was sent.
+    /// Fraction of the sent bytes that were retransmissions on this path. `None` if none were sent.
     pub retransmitted: Option<f64>,
-    /// Payload bytes sent, repeats and copies included.
+    /// Payload bytes sent, including retransmissions and copies.
     pub bytes_sent: u64,
-    /// Of those: sent again on this path.
+    /// Sent bytes that were retransmissions on this path.
     pub bytes_repeated: u64,
-    /// Of those: another path had carried them before.
+    /// Sent bytes that another path had carried before.
     pub bytes_copied: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
-    /// Of those: they were there already.
+    /// Received bytes that were already present.
     pub bytes_duplicate: u64,
-    /// How much of its quota is used, if it has one.
+    /// Quota, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
 }
 
-/// One connection now. Where it leads is not said.
+/// Current state of a connection, without its destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// Its number in the process.
+    /// Number in the process.
     pub connection: u64,
-    /// Why it is plain TCP, if it is.
+    /// Reason for a fallback to plain TCP, if there was one.
     pub fallback: Option<String>,
-    /// The scheduler.
+    /// Scheduler.
     pub scheduler: String,
-    /// Subflows, and those of them that are silent.
+    /// Number of subflows, including silent ones.
     pub subflows: usize,
-    /// Subflows on which something is overdue.
+    /// Number of subflows with overdue data.
     pub silent: usize,
-    /// Smoothed round trip of the fastest subflow, microseconds.
+    /// Smoothed RTT of the fastest subflow, in microseconds.
     pub srtt_us: Option<u64>,
-    /// Bytes the application wrote.
+    /// Bytes written by the application.
     pub bytes_written: u64,
-    /// Bytes the application read.
+    /// Bytes read by the application.
     pub bytes_read: u64,
-    /// Bytes that another path had carried before.
+    /// Sent bytes that another path had carried before.
     pub bytes_copied: u64,
-    /// Bytes of memory in buffers.
+    /// Memory in buffers, in bytes.
     pub buffered: u64,
-    /// Microseconds for which delivery has been due, in either direction.
+    /// Time for which delivery has been overdue, in either direction, in microseconds.
     pub waiting_us: Option<u64>,
 }
 
-/// Sums over all connections, those that are not listed included.
+/// Totals of all connections, including those that are not listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Open connections.
+    /// Number of open connections.
     pub connections: usize,
-    /// Of them: plain TCP.
+    /// Number of those that are plain TCP.
     pub fallbacks: usize,
     /// Schedulers in use.
     pub schedulers: Vec<String>,
-    /// Segments of sums sent, from which the peer computes what is lost.
+    /// Number of repair segments sent, from which the peer can compute lost data.
     pub repairs_sent: u64,
-    /// Bytes computed from the peer's.
+    /// Bytes computed from the peer's repair segments.
     pub bytes_repaired: u64,
-    /// Bytes held of the memory budget.
+    /// Used memory of the budget, in bytes.
     pub memory_bytes: u64,
-    /// Bytes of that budget; `None`: it has no limit.
+    /// Memory budget in bytes. `None` means no limit.
     pub memory_limit_bytes: Option<u64>,
-    /// How often somebody had to wait for memory, since the start.
+    /// Number of waits for memory since the start.
     pub memory_waits: u64,
-    /// Longest time for which delivery has been due now, microseconds, and the connection.
+    /// Longest time for which delivery is currently overdue, in microseconds, with the connection.
     pub waiting: Option<(u64, u64)>,
 }
 
-/// A look at the program.
+/// Sample of the program's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
-    /// When: microseconds on the process' clock.
+    /// Time of the sample, in microseconds on the process's clock.
     pub at_us: u64,
-    /// Sums.
+    /// Totals.
     pub totals: Totals,
-    /// The paths.
+    /// Paths.
     pub paths: Vec<PathSummary>,
-    /// The busiest connections first, in a detailed look.
+    /// Connections in a detailed sample, the busiest first.
     pub connections: Option<Vec<Connection>>,
 }
 
-/// In which manner bytes of a stream were carried.
+/// Kind of transmission for bytes of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Manner {
-    /// For the first time, as far as this end knows.
+    /// First transmission, as far as this end knows.
     New,
-    /// Twice at once, since the scheduler wanted it.
+    /// Copy sent at once at the scheduler's request.
     Copy,
-    /// On another path, since the first was in trouble.
+    /// Sent on another path because of a problem on the first one.
     Reinjection,
-    /// Again on the same path.
+    /// Retransmission on the same path.
     Repeat,
-    /// Received, and here before.
+    /// Received although already present.
     Duplicate,
 }
 
-/// Bytes of a stream that were carried.
+/// Transmitted bytes of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Carried {
-    /// When, microseconds on the process' clock.
+    /// Time, in microseconds on the process's clock.
     pub at_us: u64,
     /// Slot of the subflow.
     pub subflow: u8,
-    /// Sent by this end, or received.
+    /// True if sent by this end, false if received.
     pub sent: bool,
-    /// In which manner.
+    /// Kind of transmission.
     pub manner: Manner,
-    /// Place of the first in the stream.
+    /// Sequence number of the first byte in the stream.
     pub dsn: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// What happened to the streams of one connection since the last message.
+/// Events in the streams of one connection since the last message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Places {
-    /// When it is told, microseconds on the process' clock.
+    /// Time of the message, in microseconds on the process's clock.
     pub at_us: u64,
-    /// What was carried.
+    /// Transmitted bytes.
     pub carried: Vec<Carried>,
-    /// When the peer had everything before which place, of what this end sent.
+    /// Cumulative acknowledgments by the peer: time and position in the sent stream.
     pub acked: Vec<(u64, u64)>,
-    /// Names of the paths of subflows that are new to the viewer, by slot.
+    /// Slots and path names of subflows that are new to the viewer.
     pub paths: Vec<(u8, String)>,
-    /// Of so many events nothing is told.
+    /// Number of omitted events.
     pub missed: u64,
 }
 
-/// Something that happened at a moment: a path's state changed, delivery stood still.
+/// Event at a point in time, such as a path's change of state or a stall in delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Happening {
-    /// The event's name.
+    /// Name of the event.
     pub event: String,
-    /// When it was over, microseconds on the process' clock.
+    /// Time of its end, in microseconds on the process's clock.
     pub at_us: u64,
-    /// When it began, of a hole.
+    /// Time of its start, for a hole.
     pub since_us: Option<u64>,
-    /// The connection.
+    /// Connection.
     pub connection: Option<u64>,
-    /// `sent` or `received`, of a hole.
+    /// `sent` or `received`, for a hole.
     pub direction: Option<String>,
-    /// The paths that it is about; of a hole, the one on which delivery went on.
+    /// Affected paths. For a hole, the path on which delivery continued.
     pub paths: Vec<String>,
-    /// Why.
+    /// Cause.
     pub cause: Option<String>,
-    /// What the policy did, if it said so.
+    /// Action of the policy, if it reported one.
     pub policy: Option<String>,
-    /// Of so many more like it nothing is told.
+    /// Number of similar events that were omitted.
     pub more: u64,
 }

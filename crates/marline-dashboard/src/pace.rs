@@ -1,26 +1,28 @@
-//! Pace of looks at a program: four a second, fewer where a look takes a processor for long.
+//! Rate at which a program is sampled: four times per second, or less often if samples need much processor time.
 
 use std::time::Duration;
 
-/// Decides when the next look is due. A look costs time in proportion to the number of connections, and to tell it, to
-/// that of viewers; both together may take one part in [`SHARE`](Self::SHARE) of a processor and no more.
+/// Determines the time of the next sample. The cost of a sample grows with the number of connections, and that of
+/// sending it with the number of viewers. Both together may use at most one part in [`SHARE`](Self::SHARE) of a
+/// processor.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Pace {
-    /// A slowly changing cost of a look.
+    /// Slowly changing average cost of a sample.
     cost: Duration,
 }
 
 impl Pace {
-    /// Between two looks at least.
+    /// Minimum interval between two samples.
     pub const SHORTEST: Duration = Duration::from_millis(250);
-    /// Between two looks at most.
+    /// Maximum interval between two samples.
     pub const LONGEST: Duration = Duration::from_secs(10);
-    /// A look takes one part in so many of the time: less than a hundredth.
+    /// Denominator of the maximum fraction of a processor, which is less than one percent.
     pub const SHARE: u32 = 125;
 
-    /// A look, and telling it, took a processor for so long: the time until the next, from its end.
+    /// Returns the time until the next sample, after a sample that took this processor time together with sending
+    /// the previous one.
     pub fn after(&mut self, took: Duration) -> Duration {
-        // One that was interrupted is no measure, two in a row are.
+        // A single interrupted sample should have little weight, two in a row count.
         self.cost = (self.cost * 3 + took) / 4;
         (self.cost.max(took / 4) * Self::SHARE).clamp(Self::SHORTEST, Self::LONGEST)
     }

@@ -1,14 +1,15 @@
-//! Page itself: `page/src/index.html` and what npm made of the rest of `page/src`, part of the program.
+//! Page itself: `page/src/index.html` and the files that npm built from the rest of `page/src`, embedded in the
+//! program.
 
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response};
 
-/// The page may run and draw what is here, and talk to where it came from.
+/// Content security policy: the page may only run scripts, use styles and open connections of its own origin.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A file by the path of its address: what it is, and its bytes.
+/// Content type and bytes of the file at this path.
 pub(crate) fn file(path: &str) -> Option<(&'static str, &'static [u8])> {
     Some(match path {
         "/" => ("text/html; charset=utf-8", include_bytes!("../page/src/index.html").as_slice()),
@@ -18,7 +19,7 @@ pub(crate) fn file(path: &str) -> Option<(&'static str, &'static [u8])> {
     })
 }
 
-/// What every answer says to the browser.
+/// Adds the headers that every response has.
 pub(crate) fn protect(headers: &mut HeaderMap) {
     let fixed = [
         ("content-security-policy", POLICY),
@@ -33,7 +34,7 @@ pub(crate) fn protect(headers: &mut HeaderMap) {
     }
 }
 
-/// An answer of this kind.
+/// Creates a response of this content type.
 pub(crate) fn answer<B>(kind: &'static str, body: B) -> Response<B> {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -41,7 +42,7 @@ pub(crate) fn answer<B>(kind: &'static str, body: B) -> Response<B> {
     response
 }
 
-/// Bytes that are part of the program.
+/// Wraps bytes embedded in the program.
 pub(crate) const fn bytes(of: &'static [u8]) -> Bytes {
     Bytes::from_static(of)
 }

@@ -1,4 +1,4 @@
-//! Settings and bounds of a lane.
+//! Settings and limits of a lane.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use marline_time::Duration;
 use crate::LARGEST_FRAME;
 use crate::path::mtu::SAFE;
 
-/// Bounds of what a peer or an application can make grow.
+/// Limits of state that a peer or an application can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Flows that the lane remembers; beyond it the one that was silent for longest is forgotten, and counts as new
-    /// when it sends again.
+    /// Flows that the lane remembers. Beyond this, the flow that was silent for longest is dropped, and counts as
+    /// new when it sends again.
     pub flows: usize,
-    /// Paths.
+    /// Number of paths.
     pub paths: usize,
-    /// Bytes that wait on a path to be sent for the first time, bulk and other flows by themselves.
+    /// Bytes per path that wait to be sent for the first time, separately for bulk and for other flows.
     pub queue_bytes: usize,
-    /// Frames on their way on a path that an acknowledgement is awaited for; of older ones it is no longer.
+    /// Frames in transit on a path whose acknowledgment is awaited; older ones are no longer tracked.
     pub outstanding: usize,
-    /// Frames kept for a copy in case that their acknowledgement does not come.
+    /// Frames kept for retransmission on another path if they are not acknowledged.
     pub kept_frames: usize,
-    /// Bytes of these.
+    /// Bytes of the kept frames.
     pub kept_bytes: usize,
-    /// Bytes received that the driver has not taken; beyond it datagrams are dropped.
+    /// Received bytes that the driver has not taken; beyond this, datagrams are dropped.
     pub inbox_bytes: usize,
-    /// Numbers of the replay window at most; it spans two seconds at line rate.
+    /// Maximum size of the replay window in numbers; it should span two seconds at line rate.
     pub replay_numbers: u64,
 }
 
 impl Default for Limits {
-    /// 2^18 numbers are two seconds of 1,200-byte frames at 1.25 Gbit/s, and 32 KiB.
+    /// A window of 2^18 numbers corresponds to two seconds of 1,200-byte frames at 1.25 Gbit/s and takes 32 KiB.
     fn default() -> Self {
         Limits {
             flows: 4_096,
@@ -49,25 +49,25 @@ impl Default for Limits {
 /// Settings of a lane.
 #[derive(Clone, Debug)]
 pub struct LaneConfig {
-    /// Which path.
+    /// Policy that chooses paths.
     pub policy: Arc<dyn DatagramPolicyFactory>,
-    /// How much on each path.
+    /// Congestion control of each path.
     pub congestion: Arc<dyn CongestionFactory>,
-    /// A datagram that has waited in the lane for longer than its class allows is dropped there; by class, as
-    /// [`FlowClass::ALL`] has them.
+    /// Maximum waiting time of a datagram in the lane, by class in the order of [`FlowClass::ALL`]. Later it is
+    /// dropped.
     pub patience: [Duration; 3],
-    /// The same of one whose flow has sent nothing else within a second, and is not bulk: a query for a name, the first
-    /// packet of anything. Nothing follows that would take its place, so that it is of use for longer, and is sent
-    /// again on another path when its answer is overdue.
+    /// Maximum waiting time of a datagram whose flow has sent nothing else within a second and is not bulk, such as
+    /// a DNS query or the first packet of a connection. No later packet replaces it, so it is useful for longer, and
+    /// it is sent again on another path when its acknowledgment is overdue.
     pub patience_alone: Duration,
-    /// Bytes of UDP payload of the frames that are thought to pass, and of the largest that is tried.
+    /// UDP payload of frames that are assumed to pass, and of the largest that is tried, in bytes.
     pub frame_bytes: (u16, u16),
-    /// Bounds.
+    /// Limits of the lane's state.
     pub limits: Limits,
 }
 
 impl LaneConfig {
-    /// The usual settings around these policies.
+    /// Creates the default settings with these policies.
     #[must_use]
     pub fn new(
         policy: Arc<dyn DatagramPolicyFactory>,
@@ -84,7 +84,7 @@ impl LaneConfig {
         }
     }
 
-    /// How long a datagram of this class is worth sending.
+    /// Maximum waiting time of a datagram of this class.
     pub(crate) fn patience(&self, class: FlowClass, alone: bool) -> Duration {
         let of_class = self.patience[class as usize];
         let alone = alone && class != FlowClass::Bulk;

@@ -1,84 +1,83 @@
-//! Events and counts that a lane tells its driver.
+//! Events and counters of a lane for its driver.
 
 use marline_policy::{Forecast, Health, PathId};
 use marline_time::{DelayHistogram, Duration};
 
 use crate::FlowId;
 
-/// Something the driver should know.
+/// Event for the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A datagram for the application. The lane does not check that the flow is one that the application knows.
+    /// Datagram for the application. The lane does not check that the application knows the flow.
     Datagram {
-        /// Its flow.
+        /// Flow of the datagram.
         flow: FlowId,
-        /// Its bytes.
+        /// Content of the datagram.
         payload: &'a [u8],
     },
-    /// Nothing that was sent on a path is answered.
+    /// Frames sent on this path are no longer acknowledged.
     PathSilent(PathId),
-    /// A path that was silent answers again.
+    /// A silent path is acknowledged again.
     PathAnswers(PathId),
-    /// The largest datagram that a path takes has changed.
+    /// The maximum datagram size of a path has changed.
     PathMtu {
-        /// The path.
+        /// Path.
         path: PathId,
-        /// UDP payload of the largest frame that passes, here to there and there to here, bytes.
+        /// UDP payload of the largest frame that passes in both directions, in bytes.
         frame_bytes: u16,
     },
-    /// An eighth of the packets that the key may seal is left, or none: agree on new keys and begin another lane.
+    /// At most an eighth of the packets that the key may seal is left: agree on new keys and open another lane.
     KeysSpent,
-    /// So many forgeries were tried that the key must no longer be used; the lane takes nothing any more.
+    /// Too many forged frames were received for the key to be used any longer; the lane accepts nothing any more.
     Forged,
 }
 
-/// Counts of a lane.
+/// Counters of a lane.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaneStats {
-    /// Datagrams the application handed over, and their bytes.
+    /// Datagrams that the application sent.
     pub sent_datagrams: u64,
-    /// Their bytes.
+    /// Bytes of these datagrams.
     pub sent_bytes: u64,
-    /// Bytes of frames with datagrams that left for the first time.
+    /// Bytes of frames with datagrams that were sent for the first time.
     pub first_frame_bytes: u64,
-    /// Bytes of frames that left a second time, on another path, and of repairs.
+    /// Bytes of frames that were sent a second time, on another path, and of repairs.
     pub copied_frame_bytes: u64,
-    /// Of those, the repairs.
+    /// Part of these in repairs.
     pub repair_frame_bytes: u64,
-    /// Of those, the ones whose acknowledgement had been overdue.
+    /// Part of these in frames whose acknowledgment was overdue.
     pub rescued_frame_bytes: u64,
-    /// Bytes of frames that only acknowledge, ask for a path's round trip, or look for its MTU.
+    /// Bytes of frames that only acknowledge, measure a path's round trip, or probe its MTU.
     pub control_frame_bytes: u64,
-    /// Datagrams dropped here because their time was over, or bulk's queue was too long.
+    /// Datagrams dropped here because their deadline had passed, or because the bulk queue was too long.
     pub dropped_late: u64,
     /// Datagrams dropped here because a queue was full.
     pub dropped_full: u64,
-    /// Datagrams handed to the driver.
+    /// Datagrams passed to the driver.
     pub delivered_datagrams: u64,
-    /// Of those, the ones that were computed from repairs.
+    /// Part of these that were computed from repairs.
     pub repaired_datagrams: u64,
-    /// Datagrams that left in pieces, as their path did not take them whole.
+    /// Datagrams sent in pieces because they did not fit in a frame of their path.
     pub cut_datagrams: u64,
-    /// Frames that arrived in pieces, and were completed.
+    /// Frames that arrived in pieces and were completed.
     pub assembled_datagrams: u64,
-    /// Frames some of whose pieces arrived, given up after two seconds or for newer ones.
+    /// Frames with missing pieces that were dropped after two seconds or for newer ones.
     pub dropped_pieces: u64,
-    /// Genuine frames that had come before, as second copies do.
+    /// Valid frames that had arrived before, such as copies.
     pub duplicates: u64,
-    /// Frames that came again on the same path, or that are older than the replay window.
+    /// Frames that arrived again on the same path, or that are older than the replay window.
     pub replays: u64,
     /// Frames whose tag was wrong.
     pub forged: u64,
-    /// Datagrams that are no frames of this lane, or came on a path that it does not have.
+    /// Datagrams that are not valid frames of this lane, or arrived on a path that it does not have.
     pub foreign: u64,
-    /// Genuine frames that break the rules of section 2.
+    /// Authentic frames that violate the rules of section 2.
     pub malformed: u64,
-    /// Datagrams that came while the driver's inbox was full.
+    /// Datagrams that arrived while the driver's inbox was full.
     pub dropped_inbox: u64,
-    /// Flows that were forgotten for others.
+    /// Flows that were dropped in favor of others.
     pub flows_forgotten: u64,
-    /// How long it took until frames with datagrams of small flows, or copied ones, were acknowledged, whichever path
-    /// brought them.
+    /// Time until frames with datagrams of small flows, or copied ones, were acknowledged on any path.
     pub delays: DelayHistogram,
 }
 
@@ -109,25 +108,25 @@ impl core::ops::AddAssign for LaneStats {
     }
 }
 
-/// What is known of a path.
+/// State of a path.
 #[derive(Copy, Clone, Debug)]
 pub struct PathInfo {
-    /// Its number.
+    /// Number of the path.
     pub id: PathId,
-    /// Whether it answers.
+    /// Health of the path.
     pub health: Health,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
-    /// When what is sent now will be answered.
+    /// Forecast of the time until a datagram sent now is acknowledged.
     pub forecast: Forecast,
-    /// Congestion window, bytes.
+    /// Congestion window in bytes.
     pub cwnd: u64,
-    /// Bytes on their way.
+    /// Bytes in transit.
     pub bytes_in_flight: u64,
-    /// UDP payload of the largest frame that passes, bytes.
+    /// UDP payload of the largest frame that passes, in bytes.
     pub frame_bytes: u16,
-    /// Frames that wanted an acknowledgement, and those of them that were lost.
+    /// Number of ack-eliciting frames.
     pub frames: u64,
-    /// Lost ones.
+    /// Number of these that were lost.
     pub lost_frames: u64,
 }

@@ -1,54 +1,54 @@
-//! Flows of a lane: what each sent within the last second, and its class by that.
+//! Flows of a lane: the data of each within the last second, and its class.
 //!
-//! Bounded: beyond the limit the flow that was silent for longest is forgotten, and counts as a new one when it sends
-//! again. Nothing but its class and its path is lost with it.
+//! The number of flows is limited. Beyond the limit, the flow that was silent for longest is dropped, and counts as
+//! new when it sends again. Only its class and its path are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant, Rate};
 
-/// Up to this rate a flow is sparse: what copies may always cost (16 kB/s).
+/// Maximum rate of a sparse flow: the cost that copies may always have (16 kB/s).
 const SPARSE: Rate = Rate::from_bits_per_s(128_000);
-/// From this rate on a flow is bulk if it fills what it gets and reacts to what it loses: if more than this share of
-/// its datagrams had to wait for the window, until hardly any has to, and few of them were dropped for it. One that
-/// keeps its pace is live video, whatever its rate. The application may know better.
+/// Minimum rate of a bulk flow. It also must fill the available window and react to losses: more than the share
+/// [`FILLS`] of its datagrams had to wait for the window, until hardly any has to, and few of them were dropped for
+/// it. A flow that keeps its pace is live video at any rate. The application may set the class.
 const BULK: Rate = Rate::from_mbit(2);
 const FILLS: f32 = 0.5;
 const FILLS_NO_MORE: f32 = 0.1;
 const REACTS: f32 = 0.2;
-/// A datagram that waited for longer has waited for the window.
+/// Waiting time from which a datagram has waited for the window.
 const WAITED: Duration = Duration::from_millis(5);
 /// Weight of the newest datagram in that share.
 const WAITS_GAIN: f32 = 1.0 / 64.0;
-/// Datagrams that are handed over with less than this between them belong to one burst.
+/// Maximum gap between datagrams of one burst.
 const BURST_GAP: Duration = Duration::from_millis(1);
 /// Weight of the newest burst.
 const BURST_GAIN: f32 = 0.25;
-/// The last second, in slots.
+/// Slots of the last second.
 const SLOTS: usize = 4;
 const SLOT: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
-    /// Bytes by slot, and the number of the one that runs.
+    /// Bytes by slot, and the number of the current one.
     slots: [u32; SLOTS],
     slot: u64,
     mean_bytes: f32,
-    /// Datagrams of the burst that runs, and smoothed of those before.
+    /// Datagrams of the current burst, and the smoothed number of earlier ones.
     burst: u32,
     mean_burst: f32,
     handed_over_at: Instant,
     /// Share of its datagrams that had to wait.
     waits: f32,
-    /// Share of them that were dropped before they left.
+    /// Share of its datagrams that were dropped before they were sent.
     dropped: f32,
     pub(crate) class: FlowClass,
-    /// Whether it had sent nothing else within the last second.
+    /// True if the flow had sent nothing else within the last second.
     pub(crate) alone: bool,
-    /// Whether the application said what it is.
+    /// True if the application has set the class.
     told: bool,
-    /// Path of its last datagram, and since when it goes there.
+    /// Path of its last datagram, and the time since which the flow uses it.
     pub(crate) last: Option<(PathId, Instant)>,
     used_at: Instant,
 }
@@ -110,19 +110,19 @@ impl Flow {
         }
     }
 
-    /// A datagram of it left after so long; `None`: it was dropped.
+    /// Records that a datagram was sent after `waited`, or dropped (`None`).
     pub(crate) fn leaves_after(&mut self, waited: Option<Duration>) {
         let waits = f32::from(u8::from(waited.is_none_or(|waited| waited > WAITED)));
         self.waits += (waits - self.waits) * WAITS_GAIN;
         self.dropped += (f32::from(u8::from(waited.is_none())) - self.dropped) * WAITS_GAIN;
     }
 
-    /// What it sent in the last second.
+    /// Rate of the last second.
     pub(crate) fn rate(&self) -> Rate {
         Rate::from_bytes_per_s(self.slots.iter().map(|bytes| u64::from(*bytes)).sum())
     }
 
-    /// Smoothed number of datagrams that come at once.
+    /// Smoothed number of datagrams in a burst.
     pub(crate) const fn mean_burst(&self) -> f32 {
         self.mean_burst
     }
@@ -131,7 +131,7 @@ impl Flow {
         self.mean_bytes as u32
     }
 
-    /// A datagram of it goes on this path.
+    /// Records the path of a datagram.
     pub(crate) fn goes(&mut self, now: Instant, path: PathId) {
         if self.last.is_none_or(|(last, _)| last != path) {
             self.last = Some((path, now));
@@ -139,11 +139,11 @@ impl Flow {
     }
 }
 
-/// The flows of a lane.
+/// Flows of a lane.
 #[derive(Debug)]
 pub(crate) struct Flows {
     flows: BTreeMap<u64, Flow>,
-    /// By when they were used last.
+    /// Flows by time of last use.
     order: BTreeSet<(Instant, u64)>,
     most: usize,
     forgotten: u64,
@@ -154,14 +154,14 @@ impl Flows {
         Flows { flows: BTreeMap::new(), order: BTreeSet::new(), most, forgotten: 0 }
     }
 
-    /// A flow sends a datagram of so many bytes.
+    /// Records a datagram of a flow.
     pub(crate) fn on_datagram(&mut self, now: Instant, id: u64, bytes: usize) -> &mut Flow {
         let flow = self.touch(now, id);
         flow.on_datagram(now, bytes);
         flow
     }
 
-    /// The application says what a flow is.
+    /// Sets the class of a flow for the application.
     pub(crate) fn tell(&mut self, now: Instant, id: u64, class: FlowClass) {
         let flow = self.touch(now, id);
         (flow.class, flow.told) = (class, true);
@@ -213,12 +213,12 @@ mod tests {
         };
         assert_eq!(send(&mut flows, 80, 16, 100, Some(0)), FlowClass::Sparse);
         assert_eq!(send(&mut flows, 1_000, 10, 200, Some(0)), FlowClass::Steady);
-        // Live video of 10 Mbit/s that the paths carry, and whose pace no drop changes.
+        // Live video of 10 Mbit/s that the paths carry, and whose pace does not depend on drops.
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(1)), FlowClass::Steady);
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, None), FlowClass::Steady);
         // A download.
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(20)), FlowClass::Bulk);
-        // A tenth of what made it bulk leaves it so while it waits, and not when it waits no more.
+        // At a tenth of the bulk rate, the flow remains bulk while it waits, but not when it no longer waits.
         assert_eq!(send(&mut flows, 1_200, 20, 200, Some(20)), FlowClass::Bulk);
         assert_eq!(send(&mut flows, 1_200, 20, 200, Some(0)), FlowClass::Steady);
         assert_eq!(send(&mut flows, 80, 16, 200, Some(0)), FlowClass::Sparse);
@@ -246,7 +246,7 @@ mod tests {
         let mut flows = Flows::new(64);
         for id in 0..100_000u64 {
             flows.on_datagram(Instant::from_micros(id), id, 100);
-            // One that goes on is not forgotten for those that come and go.
+            // An active flow is not dropped in favor of short ones.
             flows.on_datagram(Instant::from_micros(id), 7, 100);
         }
         assert_eq!((flows.len(), flows.order.len()), (64, 64));

@@ -1,11 +1,11 @@
-//! Frames of the lane (docs/spec/datagrams.md sections 1 and 2): bytes to values and back.
+//! Frames of the lane (docs/spec/datagrams.md sections 1 and 2): encoding and parsing.
 //!
 //! ```text
 //! header   0x28, receiver's lane id (8), packet number (8)
 //! body     sealed: one item after the other
 //! tag      16
 //! ```
-//! Numbers of variable length are those of RFC 9000 section 16.
+//! Variable-length numbers are those of RFC 9000 section 16.
 
 mod repair;
 
@@ -14,19 +14,19 @@ use marline_time::Duration;
 
 pub(crate) use repair::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
 
-/// Type of the frame among those of the UDP carrier.
+/// Type of lane frames among the frames of the UDP carrier.
 pub const FRAME_TYPE: u8 = 8;
-/// The first byte: version 2 of the carrier, and the type.
+/// First byte: version 2 of the carrier, and the type.
 const FIRST: u8 = 2 << 4 | FRAME_TYPE;
-/// Bytes of the header.
+/// Length of the header.
 pub const HEADER_BYTES: usize = 17;
-/// Bytes of the tag.
+/// Length of the tag.
 pub const TAG_BYTES: usize = 16;
-/// Bytes of the largest frame: the largest UDP payload of the carrier.
+/// Length of the largest frame: the largest UDP payload of the carrier.
 pub const LARGEST_FRAME: usize = 1_472;
-/// Bytes of the smallest frame: one byte of body.
+/// Length of the smallest frame: one byte of body.
 pub const SMALLEST_FRAME: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// Ranges of an ACK.
+/// Maximum number of ranges in an ACK.
 pub(crate) const MOST_RANGES: usize = 32;
 
 const PADDING: u8 = 0;
@@ -39,39 +39,39 @@ const REPAIR: u8 = 6;
 const READS: u8 = 7;
 const PIECE: u8 = 8;
 
-/// The last item that we understand: what READS tells.
+/// Last known kind of item, which READS announces.
 pub(crate) const LAST_KIND: u8 = PIECE;
 
-/// Bytes of the largest datagram: 8 KiB of an application, and what they stand for.
+/// Length of the largest datagram: 8 KiB of an application, and its overhead.
 pub(crate) const LARGEST_DATAGRAM: usize = 8_192 + 512;
-/// Bytes of the largest frame that travels in pieces: one with the largest datagram.
+/// Length of the largest frame that is sent in pieces: one with the largest datagram.
 pub(crate) const MOST_WHOLE: usize =
     HEADER_BYTES + datagram_overhead(LARGEST_NUMBER, None) + LARGEST_DATAGRAM + TAG_BYTES;
-/// Bytes of a frame with a piece, around it: header, tag, kind, number, total and offset.
+/// Overhead of a frame with a piece: header, tag, kind, number, total and offset.
 pub(crate) const PIECE_OVERHEAD: usize = HEADER_BYTES + TAG_BYTES + 1 + 8 + 2 + 2;
-/// A seal of more bytes than this counts as several, by the cipher's limits (RFC 9001 appendix B.1).
+/// Length from which a sealed frame counts as several packets, by the cipher's limits (RFC 9001 appendix B.1).
 pub(crate) const SEALED_AT_ONCE: usize = 1 << 11;
 
-/// The largest number of variable length.
+/// Largest variable-length number.
 pub(crate) const LARGEST_NUMBER: u64 = (1 << 62) - 1;
 
-/// Header of a frame; it is not encrypted, and the tag covers it.
+/// Header of a frame, which is authenticated by the tag but not encrypted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The receiver's lane; the top byte names its shard.
+    /// Lane of the receiver; the top byte contains its shard.
     pub lane: u64,
-    /// Number of the packet; both copies of one have the same.
+    /// Packet number; both copies of a packet have the same.
     pub packet_number: u64,
 }
 
 impl Header {
-    /// Reads the header of a datagram; `None` if it is no frame of a lane.
+    /// Parses the header of a datagram; `None` if it is not a lane frame.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Header> {
         if datagram.len() > LARGEST_FRAME { None } else { Header::parse_whole(datagram) }
     }
 
-    /// Reads the header of a frame that came in pieces.
+    /// Parses the header of a frame that arrived in pieces.
     pub(crate) fn parse_whole(frame: &[u8]) -> Option<Header> {
         if frame.len() < SMALLEST_FRAME || frame[0] != FIRST {
             return None;
@@ -80,7 +80,7 @@ impl Header {
         Some(Header { lane: word(1)?, packet_number: word(9)? })
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [FIRST; HEADER_BYTES];
@@ -90,26 +90,27 @@ impl Header {
     }
 }
 
-/// A range of packet numbers, both ends included.
+/// Range of packet numbers, both ends included.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NumberRange {
     pub(crate) least: u64,
     pub(crate) most: u64,
 }
 
-/// Acknowledgement of what came in on one path.
+/// Acknowledgment of frames received on one path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ack {
-    /// The path.
+    /// Path of the frames.
     pub(crate) path: PathId,
-    /// Time between the arrival of the largest number and this.
+    /// Time between the arrival of the largest number and this ACK.
     pub(crate) delay: Duration,
     ranges: [NumberRange; MOST_RANGES],
     len: usize,
 }
 
 impl Ack {
-    /// Of these ranges, which fall and do not touch each other; what is more than fits is left out.
+    /// Creates an ACK of these ranges, which are descending and not adjacent. Ranges beyond the maximum are left
+    /// out.
     pub(crate) fn new(path: PathId, delay: Duration, falling: &[NumberRange]) -> Ack {
         let mut ack = Ack { path, delay, ranges: Default::default(), len: 0 };
         for range in falling.iter().take(MOST_RANGES) {
@@ -119,7 +120,7 @@ impl Ack {
         ack
     }
 
-    /// The ranges, the largest numbers first; at least one.
+    /// Ranges in descending order; at least one.
     pub(crate) fn ranges(&self) -> &[NumberRange] {
         &self.ranges[..self.len]
     }
@@ -144,7 +145,7 @@ impl Ack {
         Some(ack)
     }
 
-    /// Appends it, with as many ranges as fit into so many bytes; whether one did.
+    /// Appends the ACK with as many ranges as fit into `most_bytes`. Returns false if none fits.
     pub(crate) fn write(&self, out: &mut Vec<u8>, most_bytes: usize) -> bool {
         let Some(first) = self.ranges().first() else { return false };
         let start = out.len();
@@ -174,7 +175,7 @@ impl Ack {
     }
 }
 
-/// The part of a body that repairs sum up: its datagrams, which stand at its end; empty if it has none.
+/// Returns the part of a body that repairs cover: its datagrams, which are at its end. Empty if there are none.
 pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {
     let mut items = Items::new(body);
     loop {
@@ -187,34 +188,34 @@ pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {
     }
 }
 
-/// A part of a body.
+/// Item of a body.
 #[expect(clippy::large_enum_variant, reason = "read and handled at once, never kept")]
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
-    /// For the application.
+    /// Datagram for the application.
     Datagram { flow: u64, payload: &'a [u8] },
-    /// What came in.
+    /// Acknowledgment of received frames.
     Ack(Ack),
-    /// To be acknowledged, and nothing else.
+    /// Elicits an acknowledgment and has no other effect.
     Ping,
-    /// Frames of so many bytes from here to there pass this path.
+    /// Frames of this many bytes pass on this path from the sender of the item to its receiver.
     Size { path: PathId, bytes: u16 },
-    /// From which what is lost may be computed.
+    /// Repair data, from which a lost frame may be computed.
     Repair(Repair<'a>),
     /// Items up to this kind are understood.
     Reads { kind: u8 },
-    /// A part of another frame.
+    /// Piece of another frame.
     Piece(Piece<'a>),
 }
 
-/// A part of a frame that does not fit the path whole.
+/// Piece of a frame that is larger than the path allows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece<'a> {
-    /// The frame's number.
+    /// Number of the frame.
     pub(crate) number: u64,
-    /// Its length.
+    /// Length of the frame.
     pub(crate) total: usize,
-    /// Where in it the piece begins.
+    /// Offset of the piece in the frame.
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
@@ -232,7 +233,7 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Appends it; it ends with the body.
+    /// Appends the piece, which must be the last item of a body.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.push(PIECE);
         write_number(out, self.number);
@@ -242,7 +243,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Bytes that an item takes beside the payload of a datagram, where its length is told or not.
+/// Overhead of a datagram item, with or without an explicit length.
 pub(crate) const fn datagram_overhead(flow: u64, len: Option<usize>) -> usize {
     let len_bytes = match len {
         Some(len) => number_len(len as u64),
@@ -251,7 +252,7 @@ pub(crate) const fn datagram_overhead(flow: u64, len: Option<usize>) -> usize {
     1 + number_len(flow) + len_bytes
 }
 
-/// Appends a datagram that ends with the body, or before it.
+/// Appends a datagram that is or is not the last item of a body.
 pub(crate) fn write_datagram(out: &mut Vec<u8>, flow: u64, payload: &[u8], last: bool) {
     out.push(if last { DATAGRAM_TO_THE_END } else { DATAGRAM });
     write_number(out, flow);
@@ -270,22 +271,23 @@ pub(crate) fn write_size(out: &mut Vec<u8>, path: PathId, bytes: u16) {
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
-/// What the sender understands. Who does not know this item stops reading here: it is the last of its body.
+/// Announces the items that the sender understands. A peer that does not know this item stops parsing here, so it is
+/// the last of its body.
 pub(crate) fn write_reads(out: &mut Vec<u8>) {
     out.extend_from_slice(&[READS, LAST_KIND]);
 }
 
-/// Items of an opened body; ends with `Err` where it is not well-formed.
+/// Items of a decrypted body; ends with `Err` if it is not well-formed.
 #[derive(Debug)]
 pub(crate) struct Items<'a> {
     reader: Reader<'a>,
 }
 
-/// A body that is not well-formed.
+/// Error of a body that is not well-formed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Whether peers that tell this as the last kind they understand know repairs.
+/// Returns true if peers that announce this last known kind understand repairs.
 pub(crate) const fn knows_repairs(kind: u8) -> bool {
     kind >= REPAIR
 }
@@ -300,7 +302,7 @@ impl<'a> Items<'a> {
         let kind = reader.byte()?;
         Some(Some(match kind {
             PADDING => {
-                // To the end, and nothing but padding.
+                // Padding extends to the end.
                 let rest = core::mem::take(&mut reader.rest);
                 return rest.iter().all(|byte| *byte == PADDING).then_some(None);
             }
@@ -368,7 +370,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes of a number of variable length.
+/// Length of a variable-length number.
 pub(crate) const fn number_len(value: u64) -> usize {
     match value {
         0..=0x3f => 1,
@@ -378,7 +380,7 @@ pub(crate) const fn number_len(value: u64) -> usize {
     }
 }
 
-/// Numbers beyond the largest are written as that.
+/// Appends a number; values above the maximum are written as the maximum.
 fn write_number(out: &mut Vec<u8>, value: u64) {
     let value = value.min(LARGEST_NUMBER);
     let len = number_len(value);

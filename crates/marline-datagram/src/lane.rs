@@ -1,9 +1,9 @@
 //! Lane: one end of a session's datagrams.
 //!
-//! The lane holds what is of the session (keys, numbers, the replay window, flows) and the paths, and brings them
-//! together: a datagram gets its class from its flow and its path from the policy when it is handed over, waits in
-//! that path's queue for as long as the window makes it, gets its number when it leaves, and leaves sealed, once or
-//! twice. What is of a path alone (round trip, losses, window, MTU) is that path's.
+//! The lane contains the state of the session (keys, numbers, the replay window, flows) and the paths, and connects
+//! them. When a datagram is sent, it gets its class from its flow and its path from the policy. It waits in that
+//! path's queue until the window allows it, gets its number, and is sent sealed, once or twice. State of a single
+//! path (round trip, losses, window, MTU) belongs to that path.
 
 mod coding;
 mod inbox;
@@ -40,14 +40,14 @@ use pieces::{Cut, Cutting, Halves};
 use repairing::Repairing;
 pub use sending::{FlowId, SendError, Transmit};
 
-/// Paths are asked for their round trips, and their MTU, for so long after the last datagram.
+/// Time after the last datagram during which round trips and MTUs of paths are probed.
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
-/// Payloads' memory kept for reuse.
+/// Maximum number of payload buffers kept for reuse.
 const MOST_SPARE: usize = 64;
-/// Copies that wait to leave; more are not made.
+/// Maximum number of copies that wait to be sent; further ones are not made.
 const MOST_COPIES: usize = 1_024;
 
-/// A frame that is to leave again.
+/// Frame that has to be sent again.
 #[derive(Copy, Clone, Debug)]
 struct Copy {
     number: u64,
@@ -60,11 +60,11 @@ struct Copy {
 pub struct Lane {
     config: LaneConfig,
     keys: Keys,
-    /// Our id in what we receive, and the peer's in what we send.
+    /// Our id, in frames that we receive, and the peer's, in frames that we send.
     ids: (u64, u64),
     next_number: u64,
     window: ReplayWindow,
-    /// By number.
+    /// Ordered by number.
     paths: Vec<Path>,
     flows: Flows,
     policy: Box<dyn DatagramPolicy>,
@@ -73,26 +73,26 @@ pub struct Lane {
     cutting: Cutting,
     halves: Halves,
     coding: Coding,
-    /// Whether the peer has said that it knows repairs.
+    /// True if the peer has announced that it understands repairs.
     peer_repairs: bool,
     repairing: Repairing,
     inbox: Inbox,
     stats: LaneStats,
     active_until: Instant,
-    /// Too many forgeries came: nothing is taken or sent.
+    /// Set after too many forged frames: nothing is accepted or sent.
     closed: bool,
     told_keys_spent: bool,
-    /// Bytes that each of its queues may hold for now, if that is less than its own bound.
+    /// Current limit of each queue in bytes, if it is lower than the configured one.
     most_held: usize,
-    /// Memory for what a call needs.
+    /// Temporary memory of a call.
     views: Vec<DatagramPathView>,
     spare: Vec<Vec<u8>>,
 }
 
-/// Making, and what others may know.
+/// Creation and state.
 impl Lane {
-    /// A lane without paths. `ids`: ours, which the peer writes into its frames, and the peer's; the top byte of
-    /// ours names our shard. The keys must never have sealed a packet before.
+    /// Creates a lane without paths. `ids` are ours, which the peer writes into its frames, and the peer's; the top
+    /// byte of ours contains our shard. The keys must never have sealed a packet before.
     #[must_use]
     pub fn new(config: LaneConfig, ids: (u64, u64), keys: Keys, now: Instant) -> Self {
         Lane {
@@ -122,7 +122,7 @@ impl Lane {
         }
     }
 
-    /// Counts so far.
+    /// Counters since the start.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         LaneStats {
@@ -132,25 +132,25 @@ impl Lane {
         }
     }
 
-    /// What is known of the paths.
+    /// State of the paths.
     pub fn paths(&self, now: Instant) -> impl Iterator<Item = PathInfo> {
         self.paths.iter().map(move |path| path.info(now))
     }
 
-    /// How many frames the peer has sent, as far as is known, and how many of them have come.
+    /// Number of frames that the peer has sent, as far as is known, and number of those that have arrived.
     #[must_use]
     pub const fn arrived_frames(&self) -> (u64, u64) {
         self.window.progress()
     }
 
-    /// Flows that are remembered.
+    /// Number of remembered flows.
     #[must_use]
     pub fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    /// Bytes of the largest datagram that is taken now: what a path does not take whole travels in pieces. 0 without
-    /// a path.
+    /// Maximum length of a datagram that is accepted now, in bytes; 0 without a path. Larger ones than a path allows
+    /// are sent in pieces.
     #[must_use]
     pub const fn largest_datagram(&self) -> usize {
         if self.paths.is_empty() { 0 } else { LARGEST_DATAGRAM }
@@ -163,11 +163,11 @@ impl Lane {
 
 /// Sending.
 impl Lane {
-    /// The application has a datagram. It leaves with the next [`poll_transmit`](Self::poll_transmit)s, unless its
-    /// path makes it wait.
+    /// Accepts a datagram of the application. It is sent by the next [`poll_transmit`](Self::poll_transmit) calls,
+    /// unless it has to wait for its path.
     ///
     /// # Errors
-    /// It is not taken: see [`SendError`].
+    /// The datagram is not accepted: see [`SendError`].
     pub fn send(&mut self, now: Instant, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
         if self.paths.is_empty() {
             return Err(SendError::NoPath);
@@ -206,7 +206,7 @@ impl Lane {
         if taken { Ok(()) } else { Err(SendError::QueueFull) }
     }
 
-    /// While a flow is bulk, paths on which it is not are asked what they could carry.
+    /// Probes the rate of other paths while a flow is bulk.
     fn explore_rates(&mut self, flow: FlowId, now: Instant) {
         let Some(every) = self.policy.explores_rate_every() else { return };
         let on = self.flows.known(flow.0).and_then(|flow| flow.last).map(|(path, _)| path);
@@ -254,7 +254,7 @@ impl Lane {
         }
     }
 
-    /// Views of the paths that take a datagram of this size whole, without one of them.
+    /// Updates the views: all paths that take a datagram of this size in one frame, except `without`.
     fn look_at_paths(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
         self.views.clear();
         let fits = |path: &&Path| path.largest_datagram() >= bytes && Some(path.id()) != without;
@@ -295,7 +295,7 @@ impl Lane {
 
 /// Frames.
 impl Lane {
-    /// The next frame, which replaces what `frame` holds; `None`: nothing is to be sent now.
+    /// Builds the next frame in `frame`, whose content is replaced. Returns `None` if nothing has to be sent now.
     pub fn poll_transmit(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         frame.clear();
         if self.closed {
@@ -310,7 +310,7 @@ impl Lane {
             .or_else(|| self.transmit_control(now, frame))
     }
 
-    /// A frame that has left once goes on another path, as it was sealed: the same number, the same bytes.
+    /// Sends a frame again on another path as it was sealed, with the same number and bytes.
     fn transmit_copy(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         while let Some(Copy { number, path: id, rescue }) = self.copies.pop_front() {
             let Some(kept) = self.kept.find(number) else { continue };
@@ -339,7 +339,7 @@ impl Lane {
         None
     }
 
-    /// A repair of a group that has ended, or the copy of its only frame.
+    /// Sends a repair of a group that has ended, or the copy of its only frame.
     fn transmit_repair(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         while self.coding.leaving().is_none() {
             let group = self.coding.take_ended(now)?;
@@ -410,7 +410,7 @@ impl Lane {
         None
     }
 
-    /// Makes a frame of a datagram, and of those behind it that fit and go the same way.
+    /// Builds a frame of a datagram and of following ones that fit and have the same path.
     fn send_datagrams(
         &mut self,
         at: usize,
@@ -475,7 +475,7 @@ impl Lane {
         }
     }
 
-    /// What goes along if there is room: an ACK that waits, the MTU if it is news.
+    /// Adds optional items if there is room: a pending ACK, and the MTU if it has changed.
     fn write_asides(&mut self, at: usize, room: usize, now: Instant, frame: &mut Vec<u8>) {
         const SIZE_BYTES: usize = 4;
         let path = &mut self.paths[at];
@@ -491,7 +491,7 @@ impl Lane {
         }
     }
 
-    /// Frames without datagrams: ACKs that are due, questions for a round trip, and for the MTU.
+    /// Sends frames without datagrams: due ACKs, round-trip probes and MTU probes.
     fn transmit_control(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         let active = now < self.active_until;
         for at in 0..self.paths.len() {
@@ -516,7 +516,8 @@ impl Lane {
                 frame.resize(HEADER_BYTES, 0);
                 path.received().ack(id, now).write(frame, most);
                 path.received().on_acked();
-                // Where nothing that we send is answered, the ACK is not heard either.
+                // If the peer does not acknowledge our frames on this path, it does not receive the ACK there
+                // either.
                 let other = self.paths.iter().find(|path| !path.health().is_silent());
                 let way = other.filter(|_| silent).map_or(id, Path::id);
                 return Some(self.send_control(at, way, None, now, frame));
@@ -535,7 +536,7 @@ impl Lane {
         None
     }
 
-    /// `asks`: whether it wants an answer, and if so, whether it looks for the MTU.
+    /// `asks`: `Some` for an ack-eliciting frame; true for an MTU probe.
     fn send_control(
         &mut self,
         at: usize,
@@ -555,10 +556,10 @@ impl Lane {
         Transmit { path: way, bytes: frame.len() }
     }
 
-    /// Gives a frame its number and seals it: `frame` holds room for the header, and the body.
+    /// Assigns a number to a frame and seals it. `frame` contains room for the header, and the body.
     fn seal(&mut self, frame: &mut Vec<u8>) -> u64 {
         let number = self.next_number;
-        // A long one counts as several.
+        // A long frame counts as several packets.
         self.next_number += 1 + (frame.len() / SEALED_AT_ONCE) as u64;
         let header = Header { lane: self.ids.1, packet_number: number }.bytes();
         let (start, body) = frame.split_at_mut(HEADER_BYTES);

@@ -1,9 +1,9 @@
-//! Lane for datagrams beside the streams of a session.
+//! Lane for datagrams, in parallel to the streams of a session.
 //!
-//! A stream delivers in order; a voice that waits for a lost packet of a second ago is no voice. So datagrams of a
-//! session (UDP that is tunnelled, above all) never go inside a subflow. They go in frames of their own, sealed,
-//! numbered once for all paths, and are handed to the application when they arrive. docs/spec/datagrams.md has the
-//! bytes.
+//! A stream delivers in order: speech that waits for a lost packet of a second ago is useless. So datagrams of a
+//! session (above all, tunneled UDP) are never sent inside a subflow. They are sent in frames of their own, sealed,
+//! numbered once for all paths, and passed to the application when they arrive. The format is in
+//! docs/spec/datagrams.md.
 //!
 //! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
 //!
@@ -21,8 +21,8 @@
 //! window of the path
 //! ```
 //!
-//! The crate knows no cipher: the driver hands in a [`Seal`] and an [`Open`]. Nor does it know a policy or a
-//! congestion control: those are built by factories that the caller passes in [`LaneConfig`].
+//! The crate contains no cipher: the driver provides a [`Seal`] and an [`Open`]. It also contains no policy or
+//! congestion control: factories for them are passed in [`LaneConfig`].
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! Frames on their way on one path: which were answered, which are lost, which are overdue.
+//! Frames in transit on one path, which become acknowledged, lost or overdue.
 //!
 //! *Source.* RFC 9002 section 6.1: a frame is lost if one that was sent on the same path three frames later has been
-//! acknowledged, or any later one that long ago that it should have been. *Differs:* numbers are counted over all
-//! paths, so that order is that of sending on this path, not that of the numbers; and a frame is *overdue*, before
-//! it is lost, when its answer has not come by the p99 that was forecast for it.
+//! acknowledged, or if a later one has been acknowledged and enough time has passed. *Differs:* numbers are counted
+//! over all paths, so the order is that of sending on this path, not that of the numbers. Before it is lost, a frame
+//! is *overdue* if its acknowledgment has not arrived by the forecast p99.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,31 +12,32 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::frame::NumberRange;
 
-/// Frames sent later and acknowledged after which one is lost.
+/// Number of later acknowledged frames after which a frame is lost.
 const REORDERING: u64 = 3;
-/// A clock's grain.
+/// Resolution of a clock.
 const GRAIN: Duration = Duration::from_millis(1);
 
-/// A frame that an acknowledgement is awaited for.
+/// Frame whose acknowledgment is awaited.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Sent {
-    /// Its place among the frames of the path.
+    /// Position in the sending order of the path.
     pub(crate) place: u64,
     pub(crate) at: Instant,
     pub(crate) bytes: u32,
     pub(crate) expected: Expected,
-    /// When its answer is overdue; `None`: nothing was known of the path, or it has been told.
+    /// Time at which its acknowledgment is overdue; `None` if nothing was known about the path, or after it was
+    /// reported.
     pub(crate) overdue_at: Option<Instant>,
-    /// It looks for the MTU: that it is lost says nothing of congestion.
+    /// True for an MTU probe, whose loss does not indicate congestion.
     pub(crate) probes_mtu: bool,
-    /// The window, not the application, was the limit when it was sent.
+    /// True if the window, not the application, was the limit when it was sent.
     pub(crate) limited: bool,
     delivered: u64,
     delivered_at: Instant,
     first_at: Instant,
 }
 
-/// What is told of a frame that is sent.
+/// Data about a frame to send.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Sending {
     pub(crate) bytes: u32,
@@ -46,13 +47,13 @@ pub(crate) struct Sending {
     pub(crate) limited: bool,
 }
 
-/// Frames on their way.
+/// Frames in transit.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     sent: BTreeMap<u64, Sent>,
-    /// Numbers by place; those at the front are gone as soon as they are answered or lost.
+    /// Numbers by position. The first is removed as soon as it is acknowledged or lost.
     order: VecDeque<u64>,
-    /// Place of the front.
+    /// Position of the first.
     front: u64,
     in_flight: u64,
     largest_answered: Option<u64>,
@@ -62,12 +63,12 @@ pub(crate) struct Outstanding {
     most: usize,
 }
 
-/// What an acknowledgement brought.
+/// Result of an acknowledgment.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
     pub(crate) frames: Vec<(u64, Sent)>,
     pub(crate) bytes: u64,
-    /// The frame with the largest number of the acknowledgement, if it was answered for the first time: whose RTT is
+    /// Frame with the largest number in the acknowledgment, if it was acknowledged for the first time: its RTT is
     /// known.
     pub(crate) largest: Option<Sent>,
 }
@@ -87,7 +88,7 @@ impl Outstanding {
         }
     }
 
-    /// Bytes on their way.
+    /// Bytes in transit.
     pub(crate) const fn bytes_in_flight(&self) -> u64 {
         self.in_flight
     }
@@ -100,22 +101,22 @@ impl Outstanding {
         self.sent.is_empty()
     }
 
-    /// The frame that was sent first of those on their way.
+    /// Oldest frame in transit.
     pub(crate) fn oldest(&self) -> Option<&Sent> {
         self.order.front().and_then(|number| self.sent.get(number))
     }
 
-    /// Numbers of the frames on their way, in the order of sending.
+    /// Numbers of the frames in transit, in sending order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.order.iter().filter(|number| self.sent.contains_key(number)).copied()
     }
 
-    /// Frames sent so far.
+    /// Number of frames sent so far.
     pub(crate) fn places(&self) -> u64 {
         self.front + self.order.len() as u64
     }
 
-    /// A frame is sent; its number was never sent on this path before.
+    /// Records a sent frame, whose number was never sent on this path before.
     pub(crate) fn on_sent(&mut self, number: u64, now: Instant, sending: &Sending) {
         if self.sent.is_empty() {
             (self.delivered_at, self.first_at) = (now, now);
@@ -156,11 +157,11 @@ impl Outstanding {
         }
     }
 
-    /// These numbers, falling, have come in.
+    /// Handles the acknowledgment of these numbers, in descending order.
     pub(crate) fn on_answer(&mut self, ranges: &[NumberRange], now: Instant) -> Answered {
         let mut answered = Answered::default();
         for range in ranges {
-            // Most ranges name what was answered before. The numbers fall.
+            // Most ranges contain only numbers that were acknowledged before. The numbers descend.
             let least = self.sent.first_key_value().map(|(least, _)| *least);
             if least.is_none_or(|least| range.most < least) {
                 break;
@@ -202,8 +203,8 @@ impl Outstanding {
         }
     }
 
-    /// Takes out what is lost by now, by the longer of the smoothed and the latest round trip; also when more will
-    /// be.
+    /// Removes the frames that are lost by now, by the longer of the smoothed and the latest round trip. Also
+    /// returns the time of the next loss.
     pub(crate) fn take_lost(
         &mut self,
         now: Instant,
@@ -232,7 +233,7 @@ impl Outstanding {
         (lost, next)
     }
 
-    /// Takes out everything: the path has been silent for too long.
+    /// Removes everything because the path has been silent for too long.
     pub(crate) fn take_all(&mut self) -> Vec<(u64, Sent)> {
         self.in_flight = 0;
         self.front += self.order.len() as u64;
@@ -240,15 +241,15 @@ impl Outstanding {
         core::mem::take(&mut self.sent).into_iter().collect()
     }
 
-    /// When the next answer is overdue that was not told before.
+    /// Time at which the next acknowledgment is overdue, without those reported before.
     pub(crate) fn next_overdue(&self) -> Option<Instant> {
-        // In the order of sending; the first that has not been told is due first but for a changed forecast.
+        // The frames are in sending order: the first unreported one is due first, unless the forecast has changed.
         self.order.iter().find_map(|number| self.sent.get(number)?.overdue_at)
     }
 
-    /// Numbers of frames whose answer is overdue by now, and if `with_later` of all that were sent since; those that
-    /// were not told before. What was sent later than one that has been answered shares nothing with one that is
-    /// overdue from before: that one is lost.
+    /// Numbers of frames that are overdue by now and were not reported before; if `with_later`, also of all frames
+    /// sent since. Frames sent after an acknowledged one do not depend on an overdue frame before it: that one is
+    /// lost.
     pub(crate) fn take_overdue(&mut self, now: Instant, with_later: bool) -> Vec<u64> {
         let (mut numbers, mut stalled) = (Vec::new(), false);
         for number in &self.order {
@@ -263,7 +264,7 @@ impl Outstanding {
         numbers
     }
 
-    /// The frame that was sent first of those after the last one that has been answered.
+    /// Oldest frame that was sent after the last acknowledged one.
     pub(crate) fn oldest_unanswered(&self) -> Option<&Sent> {
         let after = self.largest_answered.map_or(0, |place| place + 1);
         let skipped = after.saturating_sub(self.front) as usize;
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_delivery() {
         let mut outstanding = Outstanding::new(100);
-        // 100 bytes each 2 ms are sent, and answered each 10 ms.
+        // 100 bytes are sent every 2 ms, and acknowledged every 10 ms.
         for number in 0..20 {
             outstanding.on_sent(number, MS(number * 2), &sending(None));
         }

@@ -1,18 +1,18 @@
 //! Pacer of a path: spreads its window over the round trip.
 //!
-//! The rate is the congestion controller's own, or the window over SRTT times 1.25, in slow start times 2. A pause
-//! is made up for by [`CREDIT`], so that the packets of a video frame leave together. Datagrams that are not bulk
-//! are charged for but do not wait: they are few, and late is lost.
+//! The rate is the congestion controller's own, or the window divided by SRTT, times 1.25, or times 2 in slow start.
+//! A pause earns credit up to [`CREDIT`], so that the packets of a video frame are sent together. Datagrams that are
+//! not bulk are counted but do not wait: they are few, and late ones are useless.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// What a pause may be made up for.
+/// Maximum credit for a pause.
 const CREDIT: Duration = Duration::from_millis(2);
 
-/// When the path may take more.
+/// Time at which the path may send more.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Pacer {
-    /// What was sent is paid for up to then.
+    /// Time up to which the sent data uses the rate.
     paid_until: Instant,
     rate: Option<Rate>,
 }
@@ -22,7 +22,7 @@ impl Pacer {
         Pacer { paid_until: Instant::ZERO, rate: None }
     }
 
-    /// Paces at a rate of the controller's own, or a window over a round trip.
+    /// Sets the rate: the controller's own, or a window per round trip.
     pub(crate) fn set(&mut self, own: Option<Rate>, window: (u64, Duration), slow_start: bool) {
         let (bytes, srtt) = window;
         let percent = if slow_start { 200 } else { 125 };
@@ -37,7 +37,7 @@ impl Pacer {
         self.paid_until = self.paid_until.max(since) + rate.time_for(bytes);
     }
 
-    /// When it takes more; in the past: now.
+    /// Time from which more may be sent.
     pub(crate) const fn opens_at(&self) -> Instant {
         self.paid_until
     }

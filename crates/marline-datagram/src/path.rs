@@ -1,7 +1,8 @@
-//! Path of a lane: its round trip, forecast, losses, congestion window, MTU and health, by its own frames.
+//! Path of a lane: its round trip, forecast, losses, congestion window, MTU and health, measured with its own
+//! frames.
 //!
-//! A path judges itself by nothing but what was sent on it: each frame that wants an acknowledgement is noted, and
-//! an ACK names the path whose frames it acknowledges, whichever way it comes. Nothing here waits for another path.
+//! A path is judged only by frames sent on it. Each ack-eliciting frame is recorded, and an ACK names the path whose
+//! frames it acknowledges, on whichever path it arrives. Nothing here waits for another path.
 
 mod carried;
 mod lone_losses;
@@ -29,58 +30,58 @@ use lone_losses::LoneLosses;
 use losses::Losses;
 use mtu::Mtu;
 
-/// Bytes of headers around a frame, for congestion control and forecasts: IPv4 and UDP.
+/// Length of the headers around a frame, for congestion control and forecasts: IPv4 and UDP.
 pub(crate) const OUTER_BYTES: u32 = 28;
-/// What is not bulk may be on its way however small the window is: ten full frames, as RFC 6928 lets anyone begin.
+/// Bytes of non-bulk data that may be in transit with any window: ten full frames, the initial window of RFC 6928.
 const ALWAYS_BYTES: u64 = 14_720;
-/// The same while no queue is seen: a burst of live video. Its sender would not wait either.
+/// The same limit while no queue is detected: a burst of live video, whose sender would not wait either.
 const CALM_BYTES: u64 = 4 * ALWAYS_BYTES;
-/// Before the first sample a frame is missed after so long.
+/// Time before the first sample after which a frame counts as missing.
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
-/// The RTT may exceed the smallest by itself, or at least by so much, before a queue is assumed.
+/// Excess of the RTT over its minimum from which a queue is assumed, if it also exceeds that minimum itself.
 const LEAST_QUEUE: Duration = Duration::from_millis(40);
-/// RTT variation counts at least as this much, four times.
+/// Minimum of four times the RTT variation.
 const LEAST_VARIATION: Duration = Duration::from_millis(10);
-/// What is not bulk may be on its way while the path does not answer: enough to notice that it does again, and
-/// little that is late by then and stands in the way of what is not.
+/// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, and not so
+/// much that old data delays new data then.
 const SILENT_BYTES: u64 = 4_096;
-/// Frames of a train that asks for the rate.
+/// Frames of a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
-/// A silent path is asked at least so often while datagrams are sent.
+/// Maximum interval of probes on a silent path while datagrams are sent.
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
-/// How often it is asked where others probe it.
+/// Interval of probes if other components also probe the path.
 const ASKING_BESIDE_OTHERS: Duration = Duration::from_secs(4);
-/// From this share of frames on that are lost alone, one that is overdue says nothing of those sent since.
+/// Share of isolated losses from which an overdue frame says nothing about later ones.
 const LOST_ALONE: f32 = 0.005;
-/// Bytes of the shortest frame with an item in it, around it.
+/// Overhead of the shortest frame around its items.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
-/// What the machine knows of a path.
+/// Facts about a path from the machine.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Traits {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
-    /// Others probe it while it is silent, and an answer is reported here.
+    /// True if other components probe it while it is silent, and report an answer here.
     pub(crate) is_probed: bool,
 }
 
-/// What an acknowledgement or a timer brought.
+/// Result of an acknowledgment or a timer.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Numbers that have come in.
+    /// Numbers that have been acknowledged.
     pub(crate) answered: Vec<u64>,
-    /// Numbers of frames that are lost, or whose answer is overdue: of use elsewhere, perhaps.
+    /// Numbers of frames that are lost or overdue and may be useful on another path.
     pub(crate) missed: Vec<u64>,
-    /// It fell silent.
+    /// True if the path became silent.
     pub(crate) silent: bool,
-    /// It answers again.
+    /// True if a silent path is acknowledged again.
     pub(crate) answers: bool,
-    /// The MTU changed.
+    /// True if the MTU has changed.
     pub(crate) mtu_changed: bool,
 }
 
-/// One path.
+/// Path of a lane.
 #[derive(Debug)]
 pub(crate) struct Path {
     id: PathId,
@@ -88,7 +89,7 @@ pub(crate) struct Path {
     health: Health,
     rtt: RttEstimator,
     forecaster: Forecaster,
-    /// How long an answer is waited for, until another round trip, loss or frame changes it.
+    /// Cached time to wait for an acknowledgment, until a round trip, loss or frame changes it.
     patience: Cell<Option<Duration>>,
     congestion: Box<dyn CongestionController>,
     pacer: Pacer,
@@ -96,18 +97,18 @@ pub(crate) struct Path {
     received: Received,
     queues: Queues,
     mtu: Mtu,
-    /// Frames with places below this belong to the episode of losses that runs.
+    /// Position below which frames belong to the current loss episode.
     recovers_until: Option<u64>,
     delivery_rate: Option<Rate>,
     last_trouble_at: Option<Instant>,
     last_sent_at: Option<Instant>,
-    /// When the oldest frame on its way is missed, and how often one was since the last answer.
+    /// Number of timeouts of the oldest frame since the last acknowledgment.
     misses: u32,
-    /// When to look for losses by time.
+    /// Time of the next check for losses.
     loss_at: Option<Instant>,
     wants_ping: bool,
     pinged_at: Option<Instant>,
-    /// Frames of a train that are to leave, and when one was last asked for.
+    /// Frames of a packet train that remain to be sent, and the time of the last request for one.
     train: u8,
     train_at: Option<Instant>,
     frames: u64,
@@ -115,11 +116,11 @@ pub(crate) struct Path {
     lone_losses: LoneLosses,
     losses: Losses,
     carried: Carried,
-    /// The process did not run while frames with places below this were on their way.
+    /// Position below which frames were in transit while the process did not run.
     untimed_below: u64,
 }
 
-/// Making.
+/// Creation.
 impl Path {
     pub(crate) fn new(
         id: PathId,
@@ -148,7 +149,7 @@ impl Path {
             last_sent_at: None,
             misses: 0,
             loss_at: None,
-            // Nothing is known of it: ask.
+            // Nothing is known about the path: probe it.
             wants_ping: true,
             pinged_at: None,
             train: 0,
@@ -163,7 +164,7 @@ impl Path {
     }
 }
 
-/// What others may know.
+/// State.
 impl Path {
     pub(crate) const fn id(&self) -> PathId {
         self.id
@@ -198,12 +199,12 @@ impl Path {
         self.rtt.srtt().unwrap_or_default()
     }
 
-    /// Bytes of the largest frame.
+    /// Length of the largest frame.
     pub(crate) const fn frame_bytes(&self) -> u16 {
         self.mtu.frame_bytes()
     }
 
-    /// Bytes of the largest datagram of any flow.
+    /// Length of the largest datagram of any flow that fits in one frame.
     pub(crate) fn largest_datagram(&self) -> usize {
         usize::from(self.frame_bytes()) - FRAME_BYTES - datagram_overhead(u64::MAX, None)
     }
@@ -253,13 +254,13 @@ impl Path {
         }
     }
 
-    /// When the answer to a frame was to be there at the latest.
+    /// Latest expected time of a frame's acknowledgment.
     fn expected_by(&self, sent: &Sent) -> Option<Instant> {
-        // What was told of it already was due before.
+        // A frame that was reported already was due before.
         sent.overdue_at.or_else(|| Some(sent.at + self.rtt.srtt()? + ACK_DELAY))
     }
 
-    /// What may leave now.
+    /// Data that may be sent now.
     pub(crate) fn room(&self, now: Instant) -> Option<Room> {
         let in_flight = self.outstanding.bytes_in_flight();
         if self.health.is_silent() {
@@ -272,8 +273,8 @@ impl Path {
         (in_flight < window.max(self.urgent_bytes())).then_some(Room::Urgent)
     }
 
-    /// What may be on its way of what is not bulk, however small the window is: where no queue is seen, what the path
-    /// carried lately.
+    /// Bytes of non-bulk data that may be in transit with any window. Without a queue, this is what the path carried
+    /// recently.
     fn urgent_bytes(&self) -> u64 {
         let Some(srtt) = self.rtt.srtt() else { return CALM_BYTES };
         let least = self.rtt.min().unwrap_or(srtt);
@@ -284,12 +285,12 @@ impl Path {
         (carried + carried / 4 + 2 * u64::from(self.frame_bytes())).max(CALM_BYTES)
     }
 
-    /// How long answers take, with the usual variation, and without the peer's delay.
+    /// Usual time until an acknowledgment, including the usual variation, but without the peer's delay.
     fn usual_answer(&self, srtt: Duration) -> Duration {
         srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION)
     }
 
-    /// Whether a copy of so many bytes fits: one that would wait is not sent.
+    /// Returns true if a copy of this length fits: a copy that would have to wait is not sent.
     pub(crate) fn has_room_for_copy(&self, bytes: usize) -> bool {
         let after = self.outstanding.bytes_in_flight() + bytes as u64;
         match self.health.is_silent() {
@@ -301,7 +302,7 @@ impl Path {
 
 /// Sending.
 impl Path {
-    /// A frame leaves that wants an acknowledgement.
+    /// Records an ack-eliciting frame.
     pub(crate) fn on_sent(
         &mut self,
         number: u64,
@@ -329,7 +330,7 @@ impl Path {
         self.frames += 1;
     }
 
-    /// Whether it wants to be asked for its round trip; it is, when this says so.
+    /// Returns true once if a round-trip probe has to be sent, which the caller does then.
     pub(crate) fn take_ping(&mut self, now: Instant) -> bool {
         let wanted = core::mem::take(&mut self.wants_ping);
         if wanted {
@@ -338,7 +339,8 @@ impl Path {
         wanted
     }
 
-    /// Asks for the rate by a train, unless one left within this time, or enough was on its way to know it.
+    /// Schedules a packet train to measure the rate, unless one was sent within this time, or enough data is in
+    /// transit to know it.
     pub(crate) fn explore_rate(&mut self, every: Duration, now: Instant) {
         if self.is_spared() || self.traits.cost.metered {
             return;
@@ -351,19 +353,19 @@ impl Path {
         }
     }
 
-    /// Whether a frame of a train is to leave.
+    /// Returns true if a frame of a train has to be sent.
     pub(crate) const fn take_train(&mut self) -> bool {
         let wanted = self.train > 0;
         self.train = self.train.saturating_sub(1);
         wanted
     }
 
-    /// Something is to be told on it: with the next question.
+    /// Requests a probe, which also carries pending data.
     pub(crate) const fn ask(&mut self) {
         self.wants_ping = true;
     }
 
-    /// Asks for a round trip if nothing was sent for so long.
+    /// Requests a round-trip probe if nothing was sent for this time.
     pub(crate) fn explore(&mut self, every: Duration, now: Instant) {
         let never = self.last_sent_at.max(self.pinged_at).is_none();
         if never || self.explore_at(every).is_some_and(|at| at <= now) {
@@ -371,22 +373,22 @@ impl Path {
         }
     }
 
-    /// When that is; `None`: now if nothing was sent yet, and never again on a path that is to sleep.
+    /// Time of that probe; `None` if nothing was sent yet, or never again on a path whose radio should sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
         let is_probed = self.health.is_silent() && self.traits.is_probed;
         (!self.is_spared() && !is_probed).then_some(last + every)
     }
 
-    /// Its radio is to sleep as long as other paths do.
+    /// Returns true if its radio should sleep while other paths suffice.
     const fn is_spared(&self) -> bool {
         self.traits.backup || self.traits.cost.tail_ms > 0
     }
 }
 
-/// Answers.
+/// Acknowledgments.
 impl Path {
-    /// An acknowledgement of frames of this path came, on whichever path.
+    /// Handles an acknowledgment of this path's frames, which may arrive on any path.
     pub(crate) fn on_ack(&mut self, ack: &Ack, now: Instant) -> Outcome {
         let prior = self.outstanding.bytes_in_flight();
         let answered = self.outstanding.on_answer(ack.ranges(), now);
@@ -452,16 +454,17 @@ impl Path {
         }
     }
 
-    /// The process did not run for a while: when frames on their way were answered is not known.
+    /// Records that the process did not run for some time: the acknowledgment times of frames in transit are
+    /// unknown.
     pub(crate) fn note_pause(&mut self) {
         self.untimed_below = self.outstanding.places();
     }
 
-    /// Takes the RTT of the largest acknowledged number.
+    /// Measures the RTT of the largest acknowledged number.
     fn sample(&mut self, sent: Option<&Sent>, delay: Duration, now: Instant) -> Option<Duration> {
         let sent = sent.filter(|sent| sent.place >= self.untimed_below)?;
         let whole = now.since(sent.at).max(Duration::from_micros(1));
-        // RFC 9002 section 5.3: what the peer says of its delay must not take the RTT below the smallest.
+        // RFC 9002 section 5.3: the peer's delay must not reduce the RTT below the minimum.
         let least = self.rtt.min().unwrap_or(whole).min(whole);
         let rtt = whole.saturating_sub(delay).max(least);
         let own = self.forecaster.own_delay(&sent.expected, sent.bytes.into());
@@ -473,7 +476,7 @@ impl Path {
         Some(rtt)
     }
 
-    /// A stream of the session saw this round trip on the path.
+    /// Uses a round trip that a stream of the session measured on the path.
     pub(crate) fn on_stream_sample(&mut self, rtt: Duration, now: Instant) {
         self.patience.set(None);
         let expected = self.forecaster.on_sent(now, 0);
@@ -488,7 +491,7 @@ impl Path {
         self.on_lost(&lost, in_flight, now, outcome)
     }
 
-    /// Bytes of frames whose loss speaks of the path.
+    /// Handles lost frames. Returns the bytes of those whose loss indicates congestion.
     fn on_lost(
         &mut self,
         lost: &[(u64, Sent)],
@@ -531,7 +534,7 @@ impl Path {
         self.pacer.set(self.congestion.pacing_rate(), (window, self.srtt()), slow_start);
     }
 
-    /// The machine says that nothing passes there (an ICMP error, an interface that is gone).
+    /// Reports that nothing passes there (an ICMP error, an interface that is gone).
     pub(crate) fn on_unreachable(&mut self, now: Instant) -> bool {
         self.fall_silent(SilenceCause::Unreachable, now)
     }
@@ -541,8 +544,8 @@ impl Path {
         if fell {
             self.health = Health::Silent { since: now, cause };
             self.last_trouble_at = Some(now);
-            // Where frames are lost alone, two that happen to follow each other say nothing of the MTU. Smaller frames
-            // would be more of them, and a datagram in two pieces is lost twice as often.
+            // With isolated losses, two in a row say nothing about the MTU. Smaller frames would only increase their
+            // number, and a datagram in two pieces is lost twice as often.
             if self.lone_losses.share() < LOST_ALONE {
                 self.mtu.suspect();
             }
@@ -551,13 +554,13 @@ impl Path {
     }
 }
 
-/// A rate that follows larger ones at once and smaller ones slowly.
+/// Smoothing that follows increases at once and decreases slowly.
 fn smoothed(known: Rate, new: Rate) -> Rate {
     let (known, new) = (known.bits_per_s(), new.bits_per_s());
     Rate::from_bits_per_s(if new > known { new } else { known - (known - new) / 8 })
 }
 
-/// The congestion control of a subflow is that of a path here.
+/// Maps a path to the subflow id of its congestion control.
 const fn subflow(path: PathId) -> SubflowId {
     SubflowId(path.0 & 31)
 }

@@ -1,28 +1,28 @@
 //! Queues of a path: datagrams that wait to be sent for the first time.
 //!
-//! *Problem.* A call that waits behind a download is late; a download whose packets wait in a queue without end
-//! fills it, as behind any bloated router. And bulk must not be starved by those that come before it.
+//! *Problem.* A call that waits behind a download is late. A download whose packets wait in an unlimited queue fills
+//! it, as behind any bloated router. And bulk data must not be starved by urgent data.
 //!
-//! *How.* Two queues. *Urgent* holds what is not bulk and goes first; what has waited beyond its deadline is dropped
-//! when its turn comes. *Bulk* is managed as by a router: CoDel (RFC 8289) drops from the head as soon as the time
-//! that datagrams wait has been above a target for an interval, and ever more often until it is not, so that the
-//! congestion control inside the flow gives way. Of [`URGENT_IN_A_ROW`] datagrams one is bulk's.
+//! *Solution.* There are two queues. *Urgent* holds everything except bulk data and is served first. Datagrams whose
+//! deadline has passed are dropped when their turn comes. *Bulk* is managed as in a router: CoDel (RFC 8289) drops
+//! from the head as soon as the waiting time has been above a target for an interval, and increasingly often until
+//! it is below, so that the congestion control inside the flow reacts. One in [`URGENT_IN_A_ROW`] datagrams is bulk.
 //!
-//! *Differences.* The interval is the path's round trip where that is longer than RFC 8289's 100 ms, and the target
-//! a tenth of it: the window in front of this queue swings with the round trip, and the queue with it.
+//! *Differs.* The interval is the path's round trip if that is longer than the 100 ms of RFC 8289, and the target is
+//! a tenth of it: the window in front of this queue varies with the round trip, and so does the queue.
 
 use std::collections::VecDeque;
 
 use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 
-/// Urgent datagrams that go before one of bulk, while both wait.
+/// Number of urgent datagrams before one of bulk, while both wait.
 const URGENT_IN_A_ROW: u32 = 16;
-/// CoDel's interval at least, and its target as a share of it.
+/// Minimum interval of CoDel, and the divisor that yields its target.
 const INTERVAL: Duration = Duration::from_millis(100);
 const TARGET_SHARE: u32 = 10;
 
-/// A datagram that waits.
+/// Datagram that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
     pub(crate) flow: u64,
@@ -30,20 +30,20 @@ pub(crate) struct Waiting {
     pub(crate) payload: Vec<u8>,
     pub(crate) queued_at: Instant,
     pub(crate) deadline: Instant,
-    /// The path that is to have a copy.
+    /// Path for a copy.
     pub(crate) copy: Option<PathId>,
-    /// Whether repairs sum it up.
+    /// True if repairs cover it.
     pub(crate) grouped: bool,
 }
 
-/// The datagrams of one path that wait.
+/// Waiting datagrams of one path.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     urgent: Fifo,
     bulk: Fifo,
     codel: CoDel,
     urgent_in_a_row: u32,
-    /// Dropped since it was last asked.
+    /// Datagrams dropped since the last query.
     dropped: Vec<Waiting>,
 }
 
@@ -66,17 +66,17 @@ impl Fifo {
     }
 }
 
-/// What may be taken from the queues now.
+/// Kind of datagrams that may be sent now.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// What is not bulk only.
+    /// Only data that is not bulk.
     Urgent,
-    /// Anything.
+    /// Any data.
     Any,
 }
 
 impl Queues {
-    /// Puts a datagram in its queue; gives it back where that has no more than so many bytes.
+    /// Queues a datagram. Returns it if the queue would exceed `most_bytes`.
     pub(crate) fn push(&mut self, datagram: Waiting, most_bytes: usize) -> Result<(), Waiting> {
         let fifo = match datagram.class {
             FlowClass::Bulk => &mut self.bulk,
@@ -98,7 +98,7 @@ impl Queues {
         !self.urgent.waiting.is_empty() || room == Room::Any && !self.bulk.waiting.is_empty()
     }
 
-    /// The next datagram that is still worth sending.
+    /// Takes the next datagram that is still useful.
     pub(crate) fn pop(&mut self, now: Instant, room: Room, rtt: Duration) -> Option<Waiting> {
         let bulk_first = room == Room::Any && self.urgent_in_a_row >= URGENT_IN_A_ROW;
         if bulk_first && let Some(datagram) = self.pop_bulk(now, rtt) {
@@ -112,7 +112,7 @@ impl Queues {
         if room == Room::Any { self.pop_bulk(now, rtt) } else { None }
     }
 
-    /// The next one that is not bulk, if `fits` says so: to go in the same frame.
+    /// Takes the next datagram that is not bulk if `fits` accepts it for the same frame.
     pub(crate) fn pop_urgent_if(
         &mut self,
         now: Instant,
@@ -145,12 +145,12 @@ impl Queues {
         None
     }
 
-    /// What was dropped, for counting and for the reuse of its memory.
+    /// Takes a dropped datagram, for counting and for reusing its memory.
     pub(crate) fn take_dropped(&mut self) -> Option<Waiting> {
         self.dropped.pop()
     }
 
-    /// Everything, in its order: the path is no longer good for it.
+    /// Takes everything in order, because the path is no longer usable.
     pub(crate) fn take_any(&mut self) -> Option<Waiting> {
         self.urgent.pop().or_else(|| self.bulk.pop())
     }
@@ -159,7 +159,7 @@ impl Queues {
 /// Controlled delay (RFC 8289).
 #[derive(Copy, Clone, Debug, Default)]
 struct CoDel {
-    /// When the wait will have been above the target for an interval.
+    /// Time at which the wait will have been above the target for an interval.
     above_until: Option<Instant>,
     dropping: bool,
     next_drop_at: Option<Instant>,
@@ -168,7 +168,7 @@ struct CoDel {
 }
 
 impl CoDel {
-    /// Whether the datagram at the head is to be dropped.
+    /// Returns true if the datagram at the head must be dropped.
     fn drops(&mut self, now: Instant, waited: Duration, rtt: Duration, last: bool) -> bool {
         let interval = INTERVAL.max(rtt);
         if waited < interval / TARGET_SHARE || last {
@@ -187,7 +187,7 @@ impl CoDel {
         if now < above_until {
             return false;
         }
-        // Shortly after the last time: go on at about the rate that was needed then.
+        // Shortly after the last dropping phase: continue at about the rate that was needed then.
         let recent =
             self.next_drop_at.is_some_and(|at| now.since(at) < interval * 16) && self.count > 2;
         let added = self.count.saturating_sub(self.last_count);
@@ -272,7 +272,7 @@ mod tests {
             queues.pop(MS(step / 2), Room::Any, Duration::ZERO);
         }
         assert_eq!(dropped(&mut queues), 0);
-        // One comes and one goes each ms: those 50 stand until CoDel has cut them.
+        // One arrives and one is sent per ms: the other 50 remain until CoDel has dropped them.
         for ms in 50..3_000 {
             queues.push(waiting(FlowClass::Bulk, ms), 1 << 20).unwrap();
             queues.pop(MS(ms), Room::Any, Duration::ZERO);

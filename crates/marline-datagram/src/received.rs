@@ -1,32 +1,33 @@
-//! Received numbers of one path, and when they are to be acknowledged.
+//! Received numbers of one path, and the time of their acknowledgment.
 //!
-//! Numbers are counted over all paths, so that on one path most of them are missing. What is told is what came in
-//! here: of each path the newest [`MOST_RANGES`] ranges, by which the sender finds its losses on that path.
+//! Numbers are counted over all paths, so most of them are missing on one path. Only numbers received here are
+//! acknowledged: for each path the newest [`MOST_RANGES`] ranges, from which the sender derives its losses on that
+//! path.
 
 use marline_policy::PathId;
 use marline_time::{Duration, Instant};
 
 use crate::frame::{Ack, MOST_RANGES, NumberRange};
 
-/// So many frames that want an ACK are acknowledged at once.
+/// Number of ack-eliciting frames that are acknowledged at once.
 const FRAMES_PER_ACK: u32 = 2;
-/// One alone waits for so long, in case that something goes the other way.
+/// Delay of an ACK for a single frame, in case that data is sent in the other direction.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(5);
 
-/// What came in on a path.
+/// Frames received on a path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Received {
-    /// Falling, apart from each other.
+    /// Descending and not adjacent.
     ranges: Vec<NumberRange>,
-    /// When the largest number came.
+    /// Arrival time of the largest number.
     largest_at: Option<Instant>,
-    /// Frames that want an ACK and have none.
+    /// Number of ack-eliciting frames without an ACK.
     waiting: u32,
     due_at: Option<Instant>,
 }
 
 impl Received {
-    /// A frame came in; `wants_ack` is not of those that acknowledge only.
+    /// Records a received frame; `wants_ack` is false for frames that only acknowledge.
     pub(crate) fn on_frame(&mut self, number: u64, wants_ack: bool, now: Instant) {
         let largest = self.ranges.first().map(|range| range.most);
         if largest.is_none_or(|largest| number > largest) {
@@ -41,7 +42,7 @@ impl Received {
         }
     }
 
-    /// Whether a number came in before, or is so old that nobody knows.
+    /// Returns true if a number was received before, or is too old to know.
     pub(crate) fn knows(&self, number: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.least > number);
         match self.ranges.get(at) {
@@ -51,7 +52,7 @@ impl Received {
     }
 
     fn insert(&mut self, number: u64) {
-        // The first that is not wholly above the number.
+        // Index of the first range that is not completely above the number.
         let at = self.ranges.partition_point(|range| range.least > number);
         if self.ranges.get(at).is_some_and(|range| number <= range.most) {
             return;
@@ -73,23 +74,23 @@ impl Received {
         }
     }
 
-    /// When an ACK is due.
+    /// Time at which an ACK is due.
     pub(crate) const fn due_at(&self) -> Option<Instant> {
         self.due_at
     }
 
-    /// Whether frames wait for an ACK.
+    /// Returns true if frames wait for an ACK.
     pub(crate) const fn is_waiting(&self) -> bool {
         self.waiting > 0
     }
 
-    /// The ACK.
+    /// Builds the ACK.
     pub(crate) fn ack(&self, path: PathId, now: Instant) -> Ack {
         let delay = self.largest_at.map_or(Duration::ZERO, |at| now.since(at));
         Ack::new(path, delay, &self.ranges)
     }
 
-    /// It was sent.
+    /// Records that the ACK was sent.
     pub(crate) fn on_acked(&mut self) {
         (self.waiting, self.due_at) = (0, None);
     }
@@ -112,7 +113,7 @@ mod tests {
                 received.on_frame(number, true, Instant::ZERO);
                 all.insert(number);
             }
-            // Fewer ranges than there is room for: nothing was left out.
+            // Fewer ranges than the maximum: nothing was left out.
             let told: Vec<u64> =
                 received.ranges.iter().rev().flat_map(|range| range.least..=range.most).collect();
             prop_assert_eq!(told, all.into_iter().collect::<Vec<_>>());

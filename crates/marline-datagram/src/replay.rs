@@ -1,37 +1,37 @@
-//! Replay window: which packet numbers have been seen. It is also what drops the second copy of a datagram.
+//! Replay window: packet numbers that have been received. It also drops the second copy of a datagram.
 //!
-//! *Problem.* A copy on a slow path comes up to seconds after the first, and must be told from a new datagram; at
-//! line rate seconds are hundreds of thousands of numbers. Most lanes send a hundred packets a second, and must not
-//! pay for those.
+//! *Problem.* A copy on a slow path arrives up to seconds after the first, and must be distinguished from a new
+//! datagram. At line rate, seconds are hundreds of thousands of numbers. Most lanes send a hundred packets per
+//! second and must not pay for those.
 //!
-//! *How.* A bit for each number, in a ring that ends at the largest one seen (RFC 6479 has the ring). What is older
-//! than the ring counts as seen: it may be late, but is never delivered twice. The ring begins small. Whenever half
-//! of it has gone by in less than [`SPAN`], it is doubled, up to the most that the caller allows; what it held stays
-//! in it.
+//! *Solution.* The window has a bit for each number, in a ring that ends at the largest received one (the ring of
+//! RFC 6479). Older numbers count as received: they may be late, but are never delivered twice. The ring begins
+//! small. Whenever half of it has passed in less than [`SPAN`], it is doubled, up to the caller's maximum; its
+//! content is preserved.
 
 use marline_time::{Duration, Instant};
 
-/// Time that the window spans at least, while the caller's bound allows.
+/// Minimum time that the window spans, within the caller's maximum.
 pub(crate) const SPAN: Duration = Duration::from_secs(2);
-/// Numbers of the smallest window.
+/// Size of the smallest window, in numbers.
 const LEAST: u64 = 1_024;
 
-/// Numbers that have been seen.
+/// Set of received numbers.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    /// A bit of each number, at its remainder by the length; the length is a power of two.
+    /// Bit of each number, at the number modulo the length, which is a power of two.
     words: Vec<u64>,
-    /// Numbers below this have been seen, or are too old: the largest seen and one.
+    /// Largest received number plus one.
     next: u64,
-    /// How many have been seen.
+    /// Count of received numbers.
     seen: u64,
     most: u64,
-    /// Number at which the running half began, and when.
+    /// Number and time at which the current half began.
     half: (u64, Instant),
 }
 
 impl ReplayWindow {
-    /// A window that grows to `most` numbers, rounded up to a power of two and to 1,024 at least.
+    /// Creates a window that grows to `most` numbers, rounded up to a power of two and to at least 1,024.
     #[must_use]
     pub fn new(most: u64, now: Instant) -> Self {
         let most = most.clamp(LEAST, 1 << 40).next_power_of_two();
@@ -44,19 +44,20 @@ impl ReplayWindow {
         }
     }
 
-    /// Numbers that it holds now.
+    /// Current size in numbers.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.words.len() as u64 * 64
     }
 
-    /// Never.
+    /// Always false.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Whether a number is new. It changes nothing: a number is noted only once its packet has proved to be genuine.
+    /// Returns true if a number is new, without recording it: a number is recorded only once its packet is
+    /// authenticated.
     #[must_use]
     pub fn is_new(&self, number: u64) -> bool {
         if number >= self.next {
@@ -65,7 +66,7 @@ impl ReplayWindow {
         self.next - number <= self.len() && !self.bit(number)
     }
 
-    /// Notes a number; whether it was new.
+    /// Records a number. Returns true if it was new.
     pub fn note(&mut self, number: u64, now: Instant) -> bool {
         if !self.is_new(number) {
             return false;
@@ -79,17 +80,17 @@ impl ReplayWindow {
         true
     }
 
-    /// The number after the largest one seen, and how many have been seen.
+    /// Number after the largest received one, and count of received numbers.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
         (self.next, self.seen)
     }
 
-    /// Makes room up to `next`.
+    /// Moves the window up to `next`.
     fn slide(&mut self, next: u64, now: Instant) {
         let passed = next.saturating_sub(self.half.0);
         if passed >= self.len() / 2 {
-            // A jump of numbers is losses: it does not tell how fast they come.
+            // A jump of numbers means losses, and does not indicate their rate.
             let jumped = next - self.next > self.len() / 4;
             if now.since(self.half.1) < SPAN && !jumped && self.len() < self.most {
                 self.double();
@@ -99,7 +100,7 @@ impl ReplayWindow {
         let mut number = next - (next - self.next).min(self.len());
         while number < next {
             let (word, bit) = self.place(number);
-            // Whole words at once where a jump covers them.
+            // A jump clears whole words at once.
             let whole = number.is_multiple_of(64) && next - number >= 64;
             self.words[word] &= if whole { 0 } else { !bit };
             number += if whole { 64 } else { 1 };
@@ -115,7 +116,7 @@ impl ReplayWindow {
                 larger.words[word] |= bit;
             }
         }
-        // Older than what the smaller one held: nobody knows, so they count as seen.
+        // Numbers older than the smaller window are unknown, so they count as received.
         let oldest = self.next.saturating_sub(self.len());
         for number in self.next.saturating_sub(larger.len())..oldest {
             let (word, bit) = larger.place(number);
@@ -150,7 +151,7 @@ mod tests {
         let mut taken = BTreeSet::new();
         let (mut front, mut twice) = (0u64, 0u32);
         for step in 0..1_000_000u64 {
-            // 10,000 numbers a second; half of the arrivals are old ones.
+            // 10,000 numbers per second; half of the arrivals are old ones.
             let now = Instant::from_micros(step * 100);
             let number = if rng.chance(0.5) {
                 front += 1 + rng.below(3);
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_younger_than_the_span_is_never_taken_for_a_replay() {
-        // Every second number goes by a path that takes 1.5 s longer.
+        // Every second number uses a path that takes 1.5 s longer.
         let mut window = ReplayWindow::new(1 << 18, Instant::ZERO);
         let per_ms = 20;
         for ms in 0..10_000u64 {
@@ -179,7 +180,8 @@ mod tests {
                 if number % 2 == 0 {
                     assert!(window.note(number, now));
                 } else if let Some(late) = number.checked_sub(1_500 * per_ms) {
-                    // While it grows it is short: those from the first moments are lost, not doubled.
+                    // The window is short while it grows: late numbers of the first moments are lost, not
+                    // duplicated.
                     assert!(window.note(late, now) || ms < 4_000, "{late} at {ms} ms");
                 }
             }

@@ -1,14 +1,14 @@
-//! Stand-in for a cipher, for simulations and tests. **It protects nothing.**
+//! Replacement for a cipher in simulations and tests. **It protects nothing.**
 //!
-//! It takes as many bytes as an AEAD, changes the body so that nobody reads it by mistake, and its tag notices
-//! accidental and random changes with a chance of all but 2^-64. Whoever has seen one frame can forge others. Real
-//! drivers bring a real cipher; the simulator and the tests of this crate use this one, because they must not depend
-//! on a library of ciphers.
+//! It has the overhead of an AEAD and changes the body so that it is not read by mistake. Its tag detects accidental
+//! and random changes, except with probability 2^-64. Anyone who has seen one frame can forge others. Real drivers
+//! provide a real cipher. The simulator and the tests of this crate use this one, because they must not depend on a
+//! library of ciphers.
 
 use crate::seal::{Keys, Open, Seal};
 use crate::{TAG_BYTES, seal};
 
-/// One direction's key.
+/// Key of one direction.
 #[derive(Clone, Debug)]
 pub struct StandIn {
     key: u64,
@@ -16,20 +16,20 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    /// A key.
+    /// Creates a key.
     #[must_use]
     pub const fn new(key: u64) -> Self {
         StandIn { key, packets_at_most: u64::MAX }
     }
 
-    /// It may seal no more than so many packets.
+    /// Limits the number of packets that it may seal.
     #[must_use]
     pub const fn for_packets(mut self, most: u64) -> Self {
         self.packets_at_most = most;
         self
     }
 
-    /// The keys of both ends of a lane.
+    /// Keys of both ends of a lane.
     #[must_use]
     pub fn pair(session: u64) -> [seal::Keys; 2] {
         let [there, back] = [session ^ 0x5851_f42d_4c95_7f2d, session ^ 0x1405_7b7e_f767_814f];
@@ -50,7 +50,7 @@ impl StandIn {
         }
     }
 
-    /// Over the sealed body.
+    /// Tag over the header and the sealed body.
     fn tag(&self, packet_number: u64, header: &[u8], body: &[u8]) -> [u8; TAG_BYTES] {
         let mut halves = [self.key, mixed(self.key)];
         for half in &mut halves {
@@ -71,7 +71,7 @@ impl StandIn {
     }
 }
 
-/// A permutation of 64 bits (the finaliser of splitmix64).
+/// Permutation of 64 bits (the finalizer of splitmix64).
 const fn mixed(value: u64) -> u64 {
     let a = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,10 @@
 //! Packet captures: one pcapng file per local address, which Wireshark reads as native Multipath
 //! TCP.
 //!
-//! Each record is the segment as the core saw it, under an IP header built from the addresses known
-//! to the core. Checksums that were verified, or left to hardware, are written correctly. Writing
-//! is synchronous with packet processing: a capture is meant for examining behaviour, not for
-//! measuring speed. What cannot be written (a full disk) is counted and left out; the file stays one that can be
-//! read, and goes on when there is room.
+//! Each record is the segment as the core saw it, under an IP header built from the addresses known to the core.
+//! Checksums that were verified, or left to hardware, are written correctly. Writing is synchronous with packet
+//! processing: a capture is meant for analysis, not for measuring speed. Packets that cannot be written (for example
+//! on a full disk) are counted and left out. The file stays readable and continues when there is room.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,18 +18,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use marline_core::{Ecn, FourTuple};
 use marline_wire::pcapng::{Capture, CapturedSegment, Direction, PacketInfo, SegmentChecksum};
 
-/// Bytes gathered before they are written.
+/// Bytes that are buffered before they are written.
 const GATHER_BYTES: usize = 64 << 10;
-/// Longest time that packets stay unwritten while more come.
+/// Maximum time that packets stay in the buffer while more arrive.
 const GATHER_TIME: Duration = Duration::from_millis(200);
-/// A file that could not be made is tried again after this long.
+/// Delay before the creation of a file is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Trouble is not told to be over sooner.
+/// Minimum time between the report of a write failure and the report that it is over.
 const CALM: Duration = Duration::from_secs(1);
-/// Files of one set: one per local address.
+/// Maximum number of files in a set: one per local address.
 const MAX_FILES: usize = 64;
 
-/// A set of capture files in one directory.
+/// Set of capture files in one directory.
 #[derive(Debug)]
 pub struct Captures {
     dir: PathBuf,
@@ -41,17 +40,18 @@ pub struct Captures {
     files: BTreeMap<IpAddr, Slot>,
 }
 
-/// A file, or when it could not be made.
+/// Open file, or the time at which its creation failed.
 #[derive(Debug)]
 enum Slot {
     Open(Box<CaptureFile>),
     Failed(Instant),
 }
 
-/// Packets of this process that are missing in captures as these could not be written.
+/// Packets of this process that are missing in captures because they could not be written.
 static MISSING: AtomicU64 = AtomicU64::new(0);
 
-/// Packets of this process that are missing in its captures, as these could not be written (a full disk).
+/// Returns the number of packets of this process that could not be written to its captures, for example on a full
+/// disk.
 #[must_use]
 pub fn packets_not_captured() -> u64 {
     MISSING.load(Ordering::Relaxed)
@@ -61,27 +61,27 @@ pub fn packets_not_captured() -> u64 {
 struct CaptureFile {
     file: File,
     capture: Capture,
-    /// What a file begins with.
+    /// First blocks of a file.
     head: Vec<u8>,
     gathered: Vec<u8>,
-    /// Packets in it.
+    /// Number of buffered packets.
     packets: u64,
     written_at: Instant,
-    /// Bytes of the file up to here are whole records.
+    /// Length of the file up to the end of its last complete record.
     whole: u64,
     trouble: Trouble,
 }
 
-/// Trouble with writing, told of once in a while.
+/// Write failures, which are reported with a rate limit.
 #[derive(Debug, Default)]
 struct Trouble {
     told_at: Option<Instant>,
-    /// Packets that are missing since that was told.
+    /// Packets missing since the last report.
     missing: u64,
 }
 
 impl Captures {
-    /// Captures in `dir`, which is created if necessary, in files `NAME-ADDRESS.pcapng`.
+    /// Creates a set of captures in `dir`, which is created if necessary, in files `NAME-ADDRESS.pcapng`.
     /// `reveal_keys` leaves MPTCP keys in them.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Captures {
         Ok(Captures { dir, name, reveal_keys, sent: scope, received: scope, files })
     }
 
-    /// The segments are native ones: their checksums cover addresses, and were verified on arrival.
+    /// Marks the segments as native: their checksums cover addresses, and were verified on arrival.
     pub(crate) const fn set_native(&mut self) {
         self.sent = SegmentChecksum::WithAddresses;
         self.received = SegmentChecksum::Unknown;
@@ -158,7 +158,7 @@ impl Captures {
     }
 
     fn open(&self, local: IpAddr) -> Slot {
-        // A colon would be awkward in file names.
+        // Colons are awkward in file names.
         let address = local.to_string().replace(':', "_");
         let path = self.dir.join(format!("{}-{address}.pcapng", self.name));
         let file = match File::create(&path) {
@@ -187,8 +187,8 @@ impl Captures {
 }
 
 impl CaptureFile {
-    /// Writes what was gathered, all of it or nothing: a file whose last record is torn cannot be read behind it, and
-    /// what is written when there is room again would be lost as well.
+    /// Writes the buffer completely or not at all: readers stop at an incomplete record, so everything written after
+    /// it would be lost, too.
     fn flush(&mut self) {
         self.written_at = Instant::now();
         let packets = core::mem::take(&mut self.packets);
@@ -199,7 +199,7 @@ impl CaptureFile {
                 self.trouble.is_over();
             }
             Err(error) => {
-                // What there is of the record also takes room that others need.
+                // An incomplete record would also use space that other writers need.
                 let cut = self.file.set_len(self.whole);
                 let back = self.file.seek(io::SeekFrom::Start(self.whole));
                 if let Err(error) = cut.and(back) {
@@ -226,7 +226,7 @@ impl Trouble {
     }
 
     fn is_over(&mut self) {
-        // Where there is room for a little now and then, nobody is told each time.
+        // If there is only a little room now and then, not every success is reported.
         if self.told_at.is_some_and(|at| at.elapsed() >= CALM) {
             self.told_at = None;
             let missing = core::mem::take(&mut self.missing);
@@ -254,7 +254,7 @@ mod tests {
         (dir, path, file)
     }
 
-    /// `/dev/full` has no room ever; a file that becomes it has none for a while.
+    /// `/dev/full` never has room; a file that is temporarily replaced by it has none for that time.
     #[test]
     fn what_finds_no_room_is_counted_and_the_file_goes_on_with_whole_records() {
         let (_dir, path, mut file) = file();
@@ -272,7 +272,7 @@ mod tests {
         file.flush();
         let begun = [&head[..], b"kept"].concat();
         assert_eq!(fs::read(&path).unwrap(), begun);
-        // A record that is torn in the middle, as by a full disk, is taken back.
+        // An incomplete record, as on a full disk, is removed.
         file.file.write_all(b"half a rec").unwrap();
         let full = File::options().write(true).open("/dev/full").unwrap();
         let real = core::mem::replace(&mut file.file, full);

@@ -1,5 +1,5 @@
-//! Clock of the drivers: nanoseconds since the first one started, from the system's monotonic clock, without the time
-//! in which the process did not run ([`ProcessClock`]).
+//! Clock of the drivers: nanoseconds since the start of the first one, from the system's monotonic clock, without
+//! the time in which the process did not run ([`ProcessClock`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -7,30 +7,29 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_time::{Instant, PAUSE, ProcessClock, nanos};
 
-/// Time that has passed when a clock starts, so that "a little earlier" exists.
+/// Time on a clock at its start, so that an earlier time can be represented.
 const HEAD_START_NANOS: u64 = 1_000_000_000;
-/// Readings this close together are noted as one: threads that all read the clock write to memory rarely.
+/// Readings this close together are recorded as one, so that threads that read the clock seldom write to memory.
 const GRAIN_NANOS: u64 = 1_000_000;
 
-/// One for the process: what several drivers share, such as the path health monitor, compares their
-/// times.
+/// One origin for the process: shared components, such as the path health monitor, compare times of several drivers.
 static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-/// When drivers are to be woken, and the time left out. Locked only when nobody has read the clock for [`PAUSE`], and
+/// Alarms of the drivers, and the excluded time. Locked only when the clock has not been read for [`PAUSE`], and
 /// when a timer is set.
 static WAKING: Mutex<Waking> =
     Mutex::new(Waking { clock: ProcessClock::new(), alarms: BTreeMap::new(), next_alarm: 0 });
-/// The last reading of the system's clock, to [`GRAIN_NANOS`].
+/// Last reading of the system's clock, with a resolution of [`GRAIN_NANOS`].
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-/// Time left out so far.
+/// Excluded time so far.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
-/// Pauses so far.
+/// Number of pauses so far.
 static PAUSES: AtomicU64 = AtomicU64::new(0);
 
-/// What tells a pause from a wait.
+/// State that distinguishes a pause from a wait.
 #[derive(Debug)]
 struct Waking {
     clock: ProcessClock,
-    /// When each driver is to be woken.
+    /// Next wake-up of each driver.
     alarms: BTreeMap<u64, Instant>,
     next_alarm: u64,
 }
@@ -40,14 +39,15 @@ impl Waking {
         WAKING.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the clock after nobody did for a while.
+    /// Reads the clock after it has not been read for some time.
     fn look(&mut self, system: Instant) -> Instant {
         let Waking { clock, alarms, .. } = self;
         clock.note_running(Instant::from_nanos(LOOKED_AT.load(Ordering::Acquire)));
         let pauses = clock.pauses();
         let now = clock.look(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
-            // Each has told of one pause. A driver that nobody runs any more must not stop the clock of others.
+            // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
+            // others.
             alarms.retain(|_, at| *at > now);
             PAUSES.store(clock.pauses(), Ordering::Release);
             LEFT_OUT.store(nanos(clock.left_out()), Ordering::Release);
@@ -57,8 +57,8 @@ impl Waking {
     }
 }
 
-/// When a driver is to be woken. If it is woken much later, and nothing of the process ran meanwhile, the clock leaves
-/// that time out.
+/// Next wake-up of a driver. If it is woken much later, and no other part of the process ran meanwhile, the clock
+/// excludes that time.
 #[derive(Debug)]
 pub(crate) struct Alarm(u64);
 
@@ -69,12 +69,12 @@ impl Alarm {
         Alarm(waking.next_alarm)
     }
 
-    /// The driver is to be woken then.
+    /// Sets the time at which the driver should be woken.
     pub(crate) fn set(&self, at: Instant) {
         Waking::lock().alarms.insert(self.0, at);
     }
 
-    /// It was woken, or need not be.
+    /// Clears the wake-up after it happened or became needless.
     pub(crate) fn clear(&self) {
         Waking::lock().alarms.remove(&self.0);
     }
@@ -86,14 +86,14 @@ impl Drop for Alarm {
     }
 }
 
-/// The monotonic clock of this process.
+/// Monotonic clock of this process.
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
     origin: std::time::Instant,
 }
 
 impl Clock {
-    /// A clock that starts one second after its origin, so that "a little earlier" exists.
+    /// Creates a clock that starts one second after its origin, so that an earlier time can be represented.
     #[must_use]
     pub fn start() -> Self {
         let origin = ORIGIN.get_or_init(|| {
@@ -117,14 +117,14 @@ impl Clock {
             if unseen > GRAIN_NANOS {
                 LOOKED_AT.fetch_max(system, Ordering::Release);
             }
-            // Whether somebody else has seen a pause meanwhile, which this reading lies behind.
+            // Another thread may have detected a pause meanwhile, which this reading must exclude.
             if LEFT_OUT.load(Ordering::Acquire) == left_out {
                 return Instant::from_nanos(system - left_out);
             }
         }
     }
 
-    /// How often the process did not run for a while, as far as that was seen.
+    /// Number of detected pauses of the process.
     pub(crate) fn pauses(&self) -> u64 {
         PAUSES.load(Ordering::Acquire)
     }

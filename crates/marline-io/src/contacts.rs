@@ -10,17 +10,17 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant};
 
-/// Contacts kept: a client has a few servers, one that connects straight to its targets has many, of
-/// whom the least recently asked are forgotten.
+/// Maximum number of contacts. A client has a few servers. One that connects directly to its targets has many, and
+/// the least recently contacted ones are dropped.
 const CAPACITY: usize = 64;
 
-/// Acknowledgments that are remembered, to tell an answer from what a peer says by itself.
+/// Number of remembered acknowledgments, which distinguish an answer from other packets of a peer.
 const REMEMBERED: usize = 64;
 
-/// An answer after this time is news.
+/// Delay from which an answer counts as late and is notified.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options.
 const TCP_HEADER: usize = 20;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -30,15 +30,15 @@ const ACK: u8 = 16;
 /// State of a peer, as seen from one of our addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// The peer's.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// Unanswered packets since the peer was last heard; `None`: everything was answered.
+    /// Unanswered packets since the last packet from the peer; `None` if everything was answered.
     pub question: Option<Question>,
-    /// When something was last received from it.
+    /// Time of the last packet from the peer.
     pub heard_at: Option<Instant>,
-    /// The last error since the peer was heard.
+    /// Last error since then.
     pub delivery_error: Option<DeliveryError>,
 }
 
@@ -57,22 +57,22 @@ impl Contact {
 /// Unanswered packets that need an answer: SYN, FIN or payload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The first without an answer.
+    /// Time of the first unanswered packet.
     pub since: Instant,
-    /// The latest.
+    /// Time of the latest.
     pub last_at: Instant,
     /// Number of attempts.
     pub tries: u32,
 }
 
-/// An error report: packets do not arrive.
+/// Error report: packets are not delivered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryError {
-    /// Time of the first report without an answer since.
+    /// Time of the first report since the last answer.
     pub since: Instant,
-    /// The latest of its kind.
+    /// Time of the latest report.
     pub last_at: Instant,
-    /// Sender of the report; `None`: this machine.
+    /// Sender of the report; `None` for this machine.
     pub by: Option<IpAddr>,
     /// Kind of error.
     pub kind: DeliveryErrorKind,
@@ -81,22 +81,22 @@ pub struct DeliveryError {
 /// Kind of an error report.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryErrorKind {
-    /// Nobody listens on this port (ICMP), or a reset answered a SYN.
+    /// Port unreachable (ICMP), or a reset in answer to a SYN.
     PortClosed,
     /// Communication is administratively prohibited (ICMP).
     Prohibited,
-    /// The host is unreachable (ICMP), or does not answer neighbour discovery.
+    /// The host is unreachable (ICMP), or does not answer neighbor discovery.
     HostUnreachable,
     /// The network is unreachable (ICMP).
     NetUnreachable,
-    /// Another kind of "destination unreachable": ICMP's type and code.
+    /// Another "destination unreachable" message: ICMP type and code.
     Other(u8, u8),
-    /// This machine could not send it: the error number.
+    /// This machine could not send: error number.
     NotSent(i32),
 }
 
 impl DeliveryErrorKind {
-    /// From ICMP's type and code (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section 3.1).
+    /// Converts an ICMP type and code (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section 3.1).
     pub(crate) const fn of_icmp(v6: bool, kind: u8, code: u8) -> DeliveryErrorKind {
         match (v6, kind, code) {
             (false, 3, 3) | (true, 1, 4) => DeliveryErrorKind::PortClosed,
@@ -112,9 +112,9 @@ impl DeliveryErrorKind {
 #[derive(Debug, Default)]
 pub(crate) struct Contacts {
     known: Vec<Contact>,
-    /// Peer, port of ours and acknowledgment number of segments that came in.
+    /// Peer, local port and acknowledgment number of received segments.
     acknowledged: VecDeque<(SocketAddr, [u8; 2], [u8; 4])>,
-    /// Whether a task waits for an unanswered packet or an error report.
+    /// Set while a task waits for a change.
     awaited: bool,
 }
 
@@ -123,13 +123,13 @@ impl Contacts {
         &self.known
     }
 
-    /// From now on the first news is told (by a `true` of the methods below), once: a question, an
-    /// objection, an answer that was late.
+    /// Requests one notification: the first change makes one of the methods below return true. A change is an
+    /// unanswered packet, an error report, or a late answer.
     pub(crate) fn await_news(&mut self) {
         self.awaited = true;
     }
 
-    /// Segments of one batch leave.
+    /// Records a batch of outgoing segments.
     pub(crate) fn sent<'a>(
         &mut self,
         now: Instant,
@@ -143,7 +143,7 @@ impl Contacts {
         core::mem::take(&mut self.awaited)
     }
 
-    /// Something came in that answers. It is news if it had not been expected any more.
+    /// Records an answer. It counts as a change if it was no longer expected.
     fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
         let Some(at) = self.position(local, remote) else { return false };
         let contact = &mut self.known[at];
@@ -153,7 +153,7 @@ impl Contacts {
         (late || objection.is_some()) && core::mem::take(&mut self.awaited)
     }
 
-    /// A segment came in: a sign of life, or the refusal of a SYN.
+    /// Records an incoming segment: an answer, or the refusal of a SYN.
     pub(crate) fn came(
         &mut self,
         now: Instant,
@@ -163,13 +163,13 @@ impl Contacts {
         if !refuses_syn(segment) {
             let asked =
                 self.position(local, remote).is_some_and(|at| self.known[at].question.is_some());
-            // A peer that repeats itself has not heard us: only one direction works.
+            // A peer that repeats its acknowledgment does not receive our packets: only one direction works.
             return (self.is_new(remote, segment) || !asked) && self.heard(now, local, remote);
         }
         self.objected(now, (local, remote), (Some(remote.ip()), DeliveryErrorKind::PortClosed))
     }
 
-    /// Whether a segment acknowledges something that none did before.
+    /// Returns true if a segment acknowledges something new.
     fn is_new(&mut self, remote: SocketAddr, segment: &[u8]) -> bool {
         let (Some(port), Some(number)) = (segment.get(2..4), segment.get(8..12)) else {
             return false;
@@ -180,7 +180,7 @@ impl Contacts {
         if self.acknowledged.contains(&seen) {
             return false;
         }
-        // The latest of each port is enough: numbers do not come back soon.
+        // The latest number of each port is enough: numbers do not recur soon.
         let same = |old: &(SocketAddr, [u8; 2], [u8; 4])| (old.0, old.1) == (remote, seen.1);
         if let Some(at) = self.acknowledged.iter().position(same) {
             self.acknowledged.remove(at);
@@ -191,7 +191,7 @@ impl Contacts {
         true
     }
 
-    /// Records an error from ICMP or from this machine. Nothing is kept about unknown peers.
+    /// Records an error report from ICMP or from this machine. Unknown peers are ignored.
     pub(crate) fn objected(
         &mut self,
         now: Instant,
@@ -205,7 +205,7 @@ impl Contacts {
         core::mem::take(&mut self.awaited)
     }
 
-    /// This machine knows no way for what was to be asked.
+    /// Records that this machine has no route to a peer.
     pub(crate) fn unroutable(
         &mut self,
         now: Instant,
@@ -216,7 +216,7 @@ impl Contacts {
         self.objected(now, (local, remote), (None, DeliveryErrorKind::NotSent(errno)))
     }
 
-    /// What was learnt over this address is worth nothing any more: it belongs to another network.
+    /// Discards everything learned over this local address, which belongs to another network now.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         self.known.retain(|contact| contact.local != local);
     }
@@ -246,7 +246,7 @@ fn flags(segment: &[u8]) -> u8 {
     segment.get(13).copied().unwrap_or(0)
 }
 
-/// A peer that is there says something to this.
+/// Returns true if a reachable peer answers this segment.
 fn wants_answer(segment: &[u8]) -> bool {
     let header = segment.get(12).map_or(TCP_HEADER, |offset| usize::from(offset >> 4) * 4);
     let carries = segment.len() > header || flags(segment) & (SYN | FIN) != 0;
@@ -313,7 +313,7 @@ mod tests {
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.came(at(20), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].question, None);
-        // Data comes, nothing was asked: it is heard.
+        // Unsolicited data counts as heard.
         contacts.came(at(40), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].heard_at, Some(at(40)));
         send(&mut contacts, 50, &segment(ACK, 2, 5));

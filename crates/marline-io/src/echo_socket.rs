@@ -1,7 +1,8 @@
 //! Socket for ICMP echo that needs no privilege (icmp(7): `SOCK_DGRAM` with `IPPROTO_ICMP`).
 //!
-//! The system gives each socket an identifier of its own and passes only answers that carry it. Who may have one says
-//! `net.ipv4.ping_group_range`, for IPv6 as well. What routers say of a request comes by the socket's error queue.
+//! The system gives each socket its own identifier and passes only answers that carry it. The sysctl
+//! `net.ipv4.ping_group_range` decides which groups may open such a socket, also for IPv6. ICMP errors about
+//! requests arrive in the socket's error queue.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,45 +14,45 @@ use tokio::io::unix::AsyncFd;
 
 use crate::sys::{error_queue, watch};
 
-/// Bytes of ICMP's header.
+/// Length of the ICMP header.
 const HEADER: usize = 8;
-/// Longer messages are cut: as much data as a datagram that is carried has.
+/// Maximum message length: the data of the largest datagram that a tunnel carries. Longer messages are truncated.
 const LONGEST: usize = HEADER + 8_192;
-/// Answers taken before others get their turn.
+/// Answers handled before other tasks get their turn.
 const AT_ONCE: usize = 32;
 const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 const REPLY_V4: u8 = 0;
 const REPLY_V6: u8 = 129;
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EchoAnswer<'a> {
-    /// It was answered.
+    /// The request was answered.
     Reply {
-        /// By whom.
+        /// Sender of the answer.
         from: IpAddr,
-        /// The request's sequence number.
+        /// Sequence number of the request.
         sequence: u16,
-        /// The request's data, if whoever answered was honest.
+        /// Data of the request, if the sender copied it correctly.
         data: &'a [u8],
     },
-    /// It did not arrive (RFC 792, RFC 4443).
+    /// The request did not arrive (RFC 792, RFC 4443).
     Failed {
-        /// Where it was to go.
+        /// Destination of the request.
         to: IpAddr,
-        /// The request's sequence number.
+        /// Sequence number of the request.
         sequence: u16,
         /// Type and code of the ICMP message.
         icmp: (u8, u8),
-        /// Bytes of the packets that pass there, if that was the complaint.
+        /// MTU reported by a "packet too big" error, in bytes.
         mtu: Option<u32>,
-        /// Who said so.
+        /// Sender of the error.
         by: Option<IpAddr>,
     },
 }
 
-/// A socket of one address family.
+/// ICMP echo socket of one address family.
 #[derive(Debug)]
 pub struct EchoSocket {
     fd: AsyncFd<UdpSocket>,
@@ -59,10 +60,10 @@ pub struct EchoSocket {
 }
 
 impl EchoSocket {
-    /// Opens one, on the current tokio runtime.
+    /// Opens a socket on the current tokio runtime.
     ///
     /// # Errors
-    /// The system's: `PermissionDenied` where `net.ipv4.ping_group_range` leaves out this process' group.
+    /// The system's: `PermissionDenied` if `net.ipv4.ping_group_range` does not include this process's group.
     pub fn open(ipv6: bool) -> io::Result<EchoSocket> {
         let (domain, protocol, any) = match ipv6 {
             true => (Domain::IPV6, Protocol::ICMPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
@@ -70,17 +71,17 @@ impl EchoSocket {
         };
         let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
         socket.set_nonblocking(true)?;
-        // Draws the identifier.
+        // This assigns the identifier.
         socket.bind(&SocketAddr::new(any, 0).into())?;
         error_queue::enable(socket.as_fd(), ipv6)?;
         let socket = UdpSocket::from(OwnedFd::from(socket));
         Ok(EchoSocket { fd: watch(socket, Interest::READABLE | Interest::ERROR)?, ipv6 })
     }
 
-    /// Sends a request that may pass `hops` routers less one, at most 255.
+    /// Sends a request with this hop limit (1 to 255).
     ///
     /// # Errors
-    /// The system's: there is no way, no room, or it is too long.
+    /// The system's: no route, no buffer space, or too long.
     pub fn send(&self, to: IpAddr, hops: u8, sequence: u16, data: &[u8]) -> io::Result<()> {
         let socket = SockRef::from(self.fd.get_ref());
         match self.ipv6 {
@@ -89,19 +90,19 @@ impl EchoSocket {
         }
         let kind = if self.ipv6 { ECHO_V6 } else { ECHO_V4 };
         let [high, low] = sequence.to_be_bytes();
-        // Checksum and identifier are the system's to fill in.
+        // The system fills in checksum and identifier.
         let mut message = vec![kind, 0, 0, 0, 0, 0, high, low];
         message.extend_from_slice(data);
         let to = SocketAddr::new(to, 0).into();
-        // The first call may tell of an earlier request.
+        // The first call may return the error of an earlier request.
         let sent = socket.send_to(&message, &to);
         sent.or_else(|_| socket.send_to(&message, &to)).map(|_| ())
     }
 
-    /// Waits for answers and tells those that are there.
+    /// Waits for answers and passes those available to `tell`.
     ///
     /// # Errors
-    /// The runtime ends.
+    /// The runtime is shutting down.
     pub async fn answers(&self, mut tell: impl FnMut(&EchoAnswer<'_>)) -> io::Result<()> {
         let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
         let mut left = AT_ONCE;
@@ -109,7 +110,7 @@ impl EchoSocket {
             && let Some(error) = error_queue::next(self.fd.as_fd())
         {
             left -= 1;
-            // An error of this machine's own was told to the sender.
+            // The send call has reported an error of this machine already.
             if let Some(icmp) = error.icmp {
                 let [.., _, _, high, low] = error.quoted[..HEADER] else { continue };
                 tell(&EchoAnswer::Failed {
@@ -134,7 +135,7 @@ impl EchoSocket {
                     ready.clear_ready();
                     return Ok(());
                 }
-                // Of an earlier request: it is in the queue of errors as well.
+                // The error of an earlier request, which is in the error queue as well.
                 Err(_) => {}
             }
         }

@@ -55,14 +55,14 @@ pub use tap::{SegmentLog, Tapped};
 use marline_core::CloseReason;
 use std::io;
 
-/// Returns freed memory that the allocator keeps to the system; `true` if there was any. It takes
-/// some milliseconds per hundred megabytes, during which other threads may wait for memory.
+/// Returns freed memory that the allocator holds to the system. Returns true if there was any. Takes some
+/// milliseconds per hundred megabytes, during which other threads may wait for memory.
 #[must_use]
 pub fn release_free_memory() -> bool {
     sys::memory::release_free()
 }
 
-/// The kind of `io::Error` an application sees when a connection ended for this reason.
+/// Maps the reason of a connection's end to the kind of `io::Error` that the application gets.
 #[must_use]
 pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {
     match reason {

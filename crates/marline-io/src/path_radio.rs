@@ -1,4 +1,4 @@
-//! Radio technology of a path, as configured. Its energy consumption is computed by an observer.
+//! Radio technology of a path, as configured. The energy consumption is computed by an observer.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,12 +10,12 @@ pub enum RadioKind {
     Lte,
     /// 3G.
     Umts,
-    /// A WiFi station.
+    /// WiFi station.
     Wifi,
 }
 
 impl RadioKind {
-    /// Milliseconds from the last packet until it sleeps, where waking it costs enough to be spared: 0 for WiFi.
+    /// Milliseconds from the last packet until the radio sleeps; 0 for WiFi, which is cheap to wake.
     ///
     /// Huang et al., MobiSys 2012, as in the energy estimates: LTE's tail, and UMTS's DCH and FACH.
     #[must_use]

@@ -1,4 +1,4 @@
-//! Resolution of a path spec to the addresses and interfaces it currently denotes.
+//! Resolution of a path spec to its current addresses and interfaces.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -7,34 +7,33 @@ use std::io;
 use crate::net::{GATEWAY_INTERFACE, Interface, Interfaces, route_exists};
 use crate::{LocalSpec, PathSpec, PortSharing, SocketOptions};
 
-/// One local address of a path.
+/// Local address of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalEnd {
-    /// The address by which the driver and the core know it.
+    /// Address by which the driver and the core identify it.
     pub address: IpAddr,
-    /// The address that its sockets are bound to: another one only where a second interface has the same address, as
-    /// with two phones that share their connections alike.
+    /// Address that its sockets are bound to. It differs only if a second interface has the same address, as with
+    /// two tethered phones with the same subnet.
     pub bound: IpAddr,
-    /// The interface that has it: name and index.
+    /// Interface that has the address: name and index.
     pub interface: (String, u32),
-    /// It is loopback's: packets are not bound to an interface.
+    /// True on loopback: packets are not bound to an interface.
     pub loopback: bool,
-    /// The address is Marline's own, behind a TUN interface, and has no routes in the system's
-    /// tables.
+    /// True if the address is Marline's own, behind a TUN interface, without routes in the system's tables.
     pub behind_tun: bool,
-    /// Mark of its packets for the machine's routing rules; 0: none.
+    /// Mark of the packets for the machine's routing rules; 0 for none.
     pub mark: u32,
 }
 
 impl LocalEnd {
-    /// The end behind a TUN interface.
+    /// Creates the end behind a TUN interface.
     #[must_use]
     pub fn behind(interface: &str, address: IpAddr) -> Self {
         let interface = (interface.to_owned(), 0);
         LocalEnd { address, bound: address, interface, loopback: false, behind_tun: true, mark: 0 }
     }
 
-    /// Options of its socket. Port 0: any.
+    /// Options of a socket with any port.
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
         SocketOptions {
@@ -46,7 +45,7 @@ impl LocalEnd {
         }
     }
 
-    /// Whether the routing tables lead from here, through this interface, to `remote`.
+    /// Checks that the routing tables have a route from here, through this interface, to `remote`.
     ///
     /// # Errors
     /// The kernel's error, or a mismatch of address families.
@@ -72,7 +71,7 @@ pub enum ResolveError {
     NoInterface {
         /// The name.
         name: String,
-        /// The interfaces there are, for whoever mistyped it.
+        /// Present interfaces, as a hint for typing errors.
         present: Vec<String>,
     },
     /// The interface has no usable address.
@@ -81,12 +80,12 @@ pub enum ResolveError {
     NotOurs {
         /// The address.
         address: IpAddr,
-        /// The addresses there are, with their interfaces.
+        /// Present addresses, with their interfaces.
         present: Vec<String>,
     },
 }
 
-/// Names that are listed of what is there.
+/// Maximum number of present names listed.
 const LISTED: usize = 8;
 
 impl ResolveError {
@@ -104,7 +103,7 @@ impl ResolveError {
     }
 }
 
-/// The interfaces that a path may go over.
+/// Interfaces that a path may use.
 fn usable(interfaces: &Interfaces) -> impl Iterator<Item = &Interface> {
     let other = |interface: &&Interface| !interface.loopback && interface.name != GATEWAY_INTERFACE;
     interfaces.list().iter().filter(other)
@@ -126,7 +125,7 @@ impl fmt::Display for ResolveError {
     }
 }
 
-/// What is there instead.
+/// Lists what is present instead.
 fn list(f: &mut fmt::Formatter<'_>, present: &[String]) -> fmt::Result {
     match present {
         [] => Ok(()),
@@ -137,7 +136,7 @@ fn list(f: &mut fmt::Formatter<'_>, present: &[String]) -> fmt::Result {
 impl core::error::Error for ResolveError {}
 
 impl PathSpec {
-    /// The local addresses it denotes: the given one, or the first of each family of the interface.
+    /// Returns the local addresses of the path: the given one, or the first of each family of the interface.
     ///
     /// # Errors
     /// The interface or address does not exist at present.

@@ -1,5 +1,5 @@
-//! Path specs, the textual form of a path: `wlan0`, `192.0.2.7`, `wwan0,backup`,
-//! `127.0.0.1=127.0.0.1:7001`, `usb0,name=phone`.
+//! Path specs, the textual form of paths: `wlan0`, `192.0.2.7`, `wwan0,backup`, `127.0.0.1=127.0.0.1:7001`,
+//! `usb0,name=phone`.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -9,38 +9,39 @@ use marline_wire::Prefix64;
 
 use crate::path_radio::RadioKind;
 
-/// Longest interface name Linux knows (IFNAMSIZ less the closing zero).
+/// Maximum length of an interface name on Linux (IFNAMSIZ less the terminating zero).
 const LONGEST_INTERFACE_NAME: usize = 15;
 
-/// Longest name that a path may be given.
+/// Maximum length of a path's name.
 const LONGEST_NAME: usize = 20;
 
-/// The local end of a path.
+/// Local end of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocalSpec {
-    /// An interface by name: whatever addresses it has.
+    /// Interface by name, with its current addresses.
     Interface(String),
-    /// An address: packets leave through the interface that has it.
+    /// Address: packets use the interface that has it.
     Address(IpAddr),
 }
 
-/// One path of a client.
+/// Path of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PathSpec {
-    /// Where packets leave from.
+    /// Local end.
     pub local: LocalSpec,
-    /// The server's address on this path, where it differs from path to path.
+    /// Address of the server on this path, if it differs between paths.
     pub remote: Option<SocketAddr>,
-    /// Carry data only if nothing else can.
+    /// True for a backup path: it carries data only if no other path can.
     pub backup: bool,
-    /// Bytes on it cost money: little is copied there, and new data goes there if no other path brings it in time.
+    /// True if traffic is charged: little is duplicated there, and new data uses it only if no other path delivers
+    /// it in time.
     pub metered: bool,
-    /// Its radio technology. What is said here keeps a cellular radio asleep as long as other paths do; for energy
-    /// estimates alone it is guessed from the interface's name where it is `None`.
+    /// Radio technology. A configured cellular radio is kept asleep while other paths suffice. If this is `None`, it
+    /// is guessed from the interface's name, and only for energy estimates.
     pub radio: Option<RadioKind>,
-    /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses; `None`: the network tells.
+    /// NAT64 prefix of a network that has only IPv6; `None` to discover it.
     pub nat64: Option<Prefix64>,
-    /// What people call it, where its interface or address does not say enough.
+    /// Name for display, if interface or address is not clear enough.
     pub name: Option<String>,
 }
 
@@ -90,7 +91,7 @@ impl fmt::Display for PathSpec {
 }
 
 impl PathSpec {
-    /// The name it was given, else its interface or address.
+    /// Name of the path, or else its interface or address.
     #[must_use]
     pub fn short_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.local.to_string())

@@ -1,7 +1,7 @@
-//! The table of unproven peers ([`PendingPeers`]), shared between tasks.
+//! Table of unproven peers ([`PendingPeers`]), shared between tasks.
 //!
-//! Whoever holds a [`PendingPlace`] drops it when the peer has proven itself or is gone, and ends the connection when
-//! [`PendingPlace::evicted`] resolves.
+//! The holder of a [`PendingPlace`] drops it when the peer has proven itself or is gone, and closes the connection
+//! when [`PendingPlace::evicted`] resolves.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 use tokio::sync::oneshot;
 
-/// A table of unproven peers that tasks share.
+/// Table of unproven peers that tasks share.
 #[derive(Clone, Debug)]
 pub struct PendingTable {
     peers: Arc<Mutex<PendingPeers<oneshot::Sender<()>>>>,
 }
 
-/// A place in a [`PendingTable`]. Dropping it makes room.
+/// Place of a peer in a [`PendingTable`]. Dropping it makes room.
 #[derive(Debug)]
 pub struct PendingPlace {
     table: PendingTable,
@@ -25,13 +25,13 @@ pub struct PendingPlace {
 }
 
 impl PendingTable {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(limits: PendingLimits) -> PendingTable {
         PendingTable { peers: Arc::new(Mutex::new(PendingPeers::new(limits))) }
     }
 
-    /// A place for a peer that has just arrived from `address`. Another peer may be evicted for it.
+    /// Adds a peer that has just arrived from `address`. Another peer may be evicted.
     #[must_use]
     pub fn admit(&self, address: IpAddr) -> PendingPlace {
         let source = Source::of(address);
@@ -41,7 +41,7 @@ impl PendingTable {
         PendingPlace { table: self.clone(), source, id, evicted }
     }
 
-    /// Number of peers in it.
+    /// Number of peers in the table.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock().len()

@@ -1,8 +1,8 @@
 //! Dropping of capabilities once the sockets are open.
 //!
-//! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so the
-//! time to drop them is after the sockets are open and before the runtime starts its threads. This
-//! is checked: a thread that still has some is an error.
+//! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so they must be dropped
+//! after the sockets are open and before the runtime starts its threads. This is checked: a thread that still has
+//! capabilities is an error.
 
 use core::net::SocketAddr;
 use std::io;
@@ -14,16 +14,16 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// Capabilities that a process keeps, as far as it has them, for as long as it runs.
+/// Capabilities that a process keeps while it runs, if it has them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum KeptCapabilities {
-    /// None.
+    /// No capability.
     Nothing,
-    /// To change the network's configuration and to mark packets (CAP_NET_ADMIN).
+    /// Change of the network configuration and packet marks (CAP_NET_ADMIN).
     NetAdmin,
-    /// To listen on ports below 1024 (CAP_NET_BIND_SERVICE).
+    /// Listening on ports below 1024 (CAP_NET_BIND_SERVICE).
     LowPorts,
-    /// What a diagnosis of the network needs: raw sockets, ports below 1024 and a look at the firewall.
+    /// Network diagnosis: raw sockets, ports below 1024 and reading the firewall's rules.
     Diagnosis,
 }
 
@@ -44,15 +44,15 @@ impl KeptCapabilities {
 /// sockets stay open, and raw ones can still send.
 ///
 /// # Errors
-/// The system's; or other threads are already running and still have capabilities.
+/// The system's, or other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(KeptCapabilities::Nothing)
 }
 
-/// Drops all capabilities of this process but these, in the same way.
+/// Drops all capabilities of this process except these, permanently.
 ///
 /// # Errors
-/// The system's, or there are other threads that have more.
+/// The system's, or other threads have more capabilities.
 pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
     set_no_new_privs(true)?;
     let kept = capabilities(None)?.permitted & kept.set();
@@ -68,13 +68,13 @@ pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
     }
 }
 
-/// Whether the calling thread may change the network's configuration. What cannot be found out counts as no.
+/// Returns true if the calling thread may change the network configuration, and false if that is unknown.
 #[must_use]
 pub fn has_net_admin() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
-/// What helps if a port cannot be bound for want of a privilege; `None`: that is not what is wrong.
+/// Returns advice if a port could not be bound because a privilege is missing; `None` for other errors.
 #[must_use]
 pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str> {
     let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
@@ -84,8 +84,8 @@ pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str>
     )
 }
 
-/// Takes all but these out of the set of capabilities that a program could ever gain. That takes CAP_SETPCAP. A process
-/// without it gains none in any case, since "no new privileges" is set.
+/// Removes all other capabilities from the bounding set, which limits the capabilities that a program can gain. That
+/// needs CAP_SETPCAP. A process without it cannot gain any capabilities, because "no new privileges" is set.
 fn shrink_bounding_set(kept: CapabilitySet) {
     for bit in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
         match capability_is_in_bounding_set(bit) {
@@ -95,19 +95,19 @@ fn shrink_bounding_set(kept: CapabilitySet) {
                 }
             }
             Ok(_) => {}
-            // Beyond the last one that the system knows.
+            // The number is beyond the system's last capability.
             Err(_) => return,
         }
     }
 }
 
-/// A thread of the process that has other capabilities, or could take some.
+/// Finds a thread of the process that has other capabilities.
 fn privileged_thread(tasks: &Path, kept: CapabilitySet) -> io::Result<Option<String>> {
     for task in std::fs::read_dir(tasks)? {
         let task = task?;
         let status = match std::fs::read_to_string(task.path().join("status")) {
             Ok(status) => status,
-            // It has ended meanwhile.
+            // The thread has ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
             Err(error) => return Err(error),
@@ -119,11 +119,11 @@ fn privileged_thread(tasks: &Path, kept: CapabilitySet) -> io::Result<Option<Str
     Ok(None)
 }
 
-/// Whether a `/proc/PID/status` names permitted or effective capabilities other than these.
+/// Returns true if a `/proc/PID/status` contains permitted or effective capabilities other than these.
 fn has_capabilities(status: &str, kept: CapabilitySet) -> bool {
     status.lines().any(|line| {
         let set = line.strip_prefix("CapPrm:").or_else(|| line.strip_prefix("CapEff:"));
-        // What cannot be read may be anything.
+        // An unreadable value counts as all capabilities.
         let bits = set.map(|set| u64::from_str_radix(set.trim(), 16).unwrap_or(u64::MAX));
         bits.is_some_and(|bits| bits & !kept.bits() != 0)
     })
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn other_threads_are_looked_at() {
-        // Threads that let go of theirs one by one; this one keeps what it has.
+        // Other threads drop their capabilities one by one; this one keeps its own.
         let dropped = std::thread::spawn(drop_capabilities).join().unwrap();
         let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         assert_eq!(

@@ -8,23 +8,22 @@ use chacha20::rand_core::{Rng as _, SeedableRng as _};
 use marline_time::Rng;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A random stream for secrets. Its state is secret, so `Debug` shows nothing.
+/// Random number generator for secrets. Its state is secret, so `Debug` shows nothing.
 pub struct SecretRng(ChaCha12Rng);
 
 impl SecretRng {
-    /// A stream seeded by the operating system.
+    /// Creates a generator that is seeded by the operating system.
     ///
     /// # Errors
-    /// The operating system has no randomness to give.
+    /// The operating system cannot provide randomness.
     pub fn from_os() -> io::Result<Self> {
         let mut seed = [0; 32];
-        // Up to 256 bytes come whole; a signal may interrupt only the wait for the first entropy
-        // after boot.
+        // Up to 256 bytes are never partial. A signal can interrupt only the wait for the first entropy after boot.
         rustix::io::retry_on_intr(|| getrandom(&mut seed[..], GetRandomFlags::empty()))?;
         Ok(SecretRng(ChaCha12Rng::from_seed(seed)))
     }
 
-    /// 32 bytes for a key.
+    /// Draws a key of 32 bytes.
     pub fn key(&mut self) -> [u8; 32] {
         let mut key = [0; 32];
         for word in key.chunks_exact_mut(8) {
@@ -41,16 +40,17 @@ impl SecretRng {
 pub struct ResetSeed([u8; 32]);
 
 impl ResetSeed {
-    /// These bytes, which must be unpredictable: derive them from a secret that outlives the process.
+    /// Creates a seed from these bytes, which must be unpredictable: derive them from a secret that outlives the
+    /// process.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         ResetSeed(bytes)
     }
 
-    /// A random seed, for this process only.
+    /// Draws a random seed, for this process only.
     ///
     /// # Errors
-    /// The operating system has no randomness to give.
+    /// The operating system cannot provide randomness.
     pub fn random() -> io::Result<Self> {
         Ok(ResetSeed(SecretRng::from_os()?.key()))
     }

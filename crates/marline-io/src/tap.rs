@@ -1,6 +1,6 @@
-//! Segment log of a driver, kept for a while: a diagnosis compares it with the other end's.
+//! Log of a driver's latest segments: a diagnosis compares it with the log of the other end.
 //!
-//! Of each segment the header is kept, and of the payload its length and a sum. Clones share the log.
+//! The log stores the header of each segment, and the length and checksum of its payload. Clones share the log.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,29 +9,29 @@ use std::time::Instant;
 
 use marline_core::FourTuple;
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options.
 const HEADER: usize = 20;
 
-/// A segment sent or received.
+/// Segment that was sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tapped {
-    /// Time in microseconds since the log began.
+    /// Time since the start of the log, in microseconds.
     pub at_us: u64,
-    /// Sent by us.
+    /// True if we sent it.
     pub sent: bool,
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other end.
+    /// Remote address.
     pub remote: SocketAddr,
     /// TCP header with its options.
     pub header: Vec<u8>,
-    /// Bytes of payload.
+    /// Length of the payload.
     pub payload_len: u16,
     /// Checksum of the payload, to detect changes.
     pub payload_sum: u32,
 }
 
-/// The latest segments of a driver.
+/// Latest segments of a driver.
 #[derive(Clone, Debug)]
 pub struct SegmentLog {
     start: Instant,
@@ -40,19 +40,19 @@ pub struct SegmentLog {
 }
 
 impl SegmentLog {
-    /// A log of at most this many segments.
+    /// Creates a log of at most this many segments.
     #[must_use]
     pub fn new(most: usize) -> Self {
         SegmentLog { start: Instant::now(), most, entries: Arc::default() }
     }
 
-    /// Microseconds since the log began.
+    /// Time since the start of the log, in microseconds.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The entries, oldest first.
+    /// Entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> Vec<Tapped> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

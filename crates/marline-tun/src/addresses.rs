@@ -5,41 +5,41 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use marline_proxy::rules::is_public;
 use marline_proxy::udp::DNS_PORT;
 
-/// MTU of the interface, bytes: an IPv6 packet with the longest datagram that is carried. Paths take less; what they do
-/// not take whole travels in pieces.
+/// MTU of the interface, in bytes: an IPv6 packet with the longest supported datagram. Paths have smaller limits,
+/// and longer datagrams are sent in pieces.
 pub const MTU: u32 = 40 + 8 + marline_proxy::udp::LONGEST_DATAGRAM as u32;
 
-/// Bits that the two ends of an IPv4 pair have in common.
+/// Common prefix length of the two IPv4 ends.
 pub const PREFIX_V4: u8 = 30;
-/// Bits that the two ends of an IPv6 pair have in common.
+/// Common prefix length of the two IPv6 ends.
 pub const PREFIX_V6: u8 = 64;
 
-/// The ends of the interface, of both families.
+/// IPv4 and IPv6 addresses of both ends of the interface.
 ///
-/// IPv4 is of the block for benchmarks (RFC 2544), which no network routes; IPv6 is a unique local address (RFC
-/// 4193). With such a source, programs that follow RFC 6724 prefer IPv4 to IPv6 where a name has both, which is
-/// right for servers without IPv6 and costs nothing elsewhere.
+/// The IPv4 addresses are from the block for benchmarks (RFC 2544), which is not routed anywhere. The IPv6 addresses
+/// are unique local addresses (RFC 4193): with such a source, programs that follow RFC 6724 prefer IPv4 if a name
+/// has both families. That is right for servers without IPv6 and has no drawback otherwise.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The programs' IPv4 address.
     pub host_v4: Ipv4Addr,
-    /// The gateway's, which is that of the DNS service as well.
+    /// The gateway's IPv4 address, which is also that of the DNS service.
     pub gateway_v4: Ipv4Addr,
     /// The programs' IPv6 address.
     pub host_v6: Ipv6Addr,
-    /// The gateway's.
+    /// The gateway's IPv6 address.
     pub gateway_v6: Ipv6Addr,
 }
 
-/// Queries for names that the gateway answers itself.
+/// DNS queries that the gateway answers itself.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum TakenQueries {
-    /// Those to the gateway.
+    /// Queries to the gateway.
     #[default]
     Own,
-    /// Those to any resolver of a private network as well.
+    /// Also queries to any resolver of a private network.
     Private,
-    /// All, whoever they are for: there are names with exceptions.
+    /// All queries, because there are exceptions for names.
     All,
 }
 
@@ -55,7 +55,7 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Whether this is the gateway itself.
+    /// Returns true if this is an address of the gateway.
     #[must_use]
     pub fn is_gateway(&self, address: IpAddr) -> bool {
         match address {
@@ -64,7 +64,7 @@ impl Addresses {
         }
     }
 
-    /// Whether this is the programs' own.
+    /// Returns true if this is an address of the programs.
     #[must_use]
     pub fn is_program(&self, address: IpAddr) -> bool {
         match address {
@@ -73,7 +73,7 @@ impl Addresses {
         }
     }
 
-    /// Whether this is on the interface's own network.
+    /// Returns true if this is on the interface's own network.
     #[must_use]
     pub fn is_near(&self, address: IpAddr) -> bool {
         match address {
@@ -88,7 +88,7 @@ impl Addresses {
         }
     }
 
-    /// Whether queries to this place are the gateway's to answer.
+    /// Returns true if the gateway answers queries to this address.
     pub(crate) fn is_resolver(&self, place: SocketAddr, taken: TakenQueries) -> bool {
         let is_taken = match taken {
             TakenQueries::Own => self.is_gateway(place.ip()),

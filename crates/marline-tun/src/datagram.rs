@@ -1,4 +1,4 @@
-//! UDP datagrams of the programs inside, and the place where their carrier is attached.
+//! UDP datagrams of the programs inside, and the interface of their carrier.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,56 +14,56 @@ use crate::addresses::MTU;
 /// A datagram that a program has sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The program's end.
+    /// Address of the program.
     pub source: SocketAddr,
-    /// Where it is to go.
+    /// Destination address.
     pub destination: SocketAddr,
-    /// Its bytes.
+    /// Payload.
     pub payload: &'a [u8],
 }
 
 /// An echo request that a program has sent (ICMP).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Echo<'a> {
-    /// The program's end.
+    /// Address of the program.
     pub source: IpAddr,
-    /// Where it is to go.
+    /// Destination address.
     pub destination: IpAddr,
-    /// The program's identifier, as a port is that of a datagram.
+    /// Identifier chosen by the program, with the role of a port.
     pub identifier: u16,
-    /// Its sequence number.
+    /// Sequence number.
     pub sequence: u16,
-    /// Its time to live behind the gateway, at least 1.
+    /// Remaining hop limit behind the gateway, at least 1.
     pub hops: u8,
-    /// Its data.
+    /// Data.
     pub payload: &'a [u8],
 }
 
-/// What becomes of a datagram.
+/// Outcome for a datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is on its way, or lost like any other.
+    /// The datagram is on its way, or lost like any other.
     Carried,
-    /// It does not go anywhere, and the program is told so (ICMP port unreachable; of an echo request,
-    /// administratively prohibited).
+    /// The datagram is not sent, and the program is notified (ICMP port unreachable, or administratively prohibited
+    /// for an echo request).
     Refused,
-    /// The way takes payloads of so many bytes at most. The program is told so, if it wants to know.
+    /// The datagram exceeds this maximum payload length of the path. The program is notified if it requested that.
     TooBig(usize),
 }
 
 /// Carrier of datagrams.
 pub trait Datagrams: Send {
-    /// Takes a datagram. Answers are written to `answers`, now or later. It must neither wait nor take long.
+    /// Accepts a datagram. Replies are written to `answers`, now or later. Must not block or take long.
     fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate;
 
-    /// Takes an echo request, likewise. Who carries datagrams alone refuses it.
+    /// Accepts an echo request, like [`Datagrams::on_datagram`]. The default refuses it.
     fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> Fate {
         let _ = (echo, answers);
         Fate::Refused
     }
 }
 
-/// No carrier: programs that try UDP learn at once that it does not work, and use TCP if they can.
+/// No carrier: programs that try UDP are notified at once that it does not work, and use TCP if they can.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct NoDatagrams;
 
@@ -80,16 +80,17 @@ pub struct DatagramWriter {
 }
 
 impl DatagramWriter {
-    /// Writes to this interface.
+    /// Creates a writer for this interface.
     #[must_use]
     pub const fn new(tun: Arc<Tun>) -> DatagramWriter {
         DatagramWriter { tun }
     }
 
-    /// Sends a datagram to a program, as if it came from `from`.
+    /// Sends a datagram to a program with `from` as its source address.
     ///
     /// # Errors
-    /// It does not fit the interface's MTU, the ends are of two families, or the interface is gone.
+    /// The datagram exceeds the interface's MTU, the addresses are of different families, or the interface no longer
+    /// exists.
     pub fn send(&self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> io::Result<()> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let header = ip_header_len(from.ip());

@@ -1,4 +1,4 @@
-//! Exceptions from the tunnel: destinations that are reached directly, and those that are not reached at all.
+//! Exceptions from the tunnel: destinations that are reached directly, and blocked ones.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,21 +10,21 @@ use marline_proxy::target::{BadTarget, Host};
 
 use crate::addresses::TakenQueries;
 
-/// A destination of an exception: a network, or a domain with all names below it.
+/// Destination of an exception: a network, or a domain with all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Addresses.
+    /// A network.
     Network(Cidr),
-    /// Names, in lower case and without a dot at either end.
+    /// A domain, in lower case and without a dot at either end.
     Domain(String),
 }
 
-/// Text that is no destination.
+/// Text that is not a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadDestination {
-    /// It has a slash, and is no network.
+    /// The text has a slash but is not a network.
     Network(BadCidr),
-    /// It is no name either.
+    /// The text is not a name either.
     Domain(BadTarget),
 }
 
@@ -64,18 +64,18 @@ impl fmt::Display for Destination {
     }
 }
 
-/// What becomes of traffic to a destination.
+/// Treatment of traffic to a destination.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// It goes through the tunnel.
+    /// Traffic uses the tunnel.
     Tunnelled,
-    /// It leaves as it would without a tunnel.
+    /// Traffic leaves as it would without a tunnel.
     Direct,
-    /// It is refused.
+    /// Traffic is refused.
     Blocked,
 }
 
-/// The exceptions of an interface.
+/// Exceptions of an interface.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
     direct: Vec<Destination>,
@@ -83,7 +83,7 @@ pub struct Exceptions {
 }
 
 impl Exceptions {
-    /// These are reached directly, those not at all.
+    /// Creates exceptions with these direct and blocked destinations.
     #[must_use]
     pub const fn new(direct: Vec<Destination>, blocked: Vec<Destination>) -> Exceptions {
         Exceptions { direct, blocked }
@@ -97,7 +97,7 @@ impl Exceptions {
         })
     }
 
-    /// Whether traffic to this address is refused. What is direct does not come here.
+    /// Returns true if traffic to this address is refused. Traffic that is direct never gets here.
     #[must_use]
     pub fn blocks(&self, address: IpAddr) -> bool {
         self.blocked.iter().any(
@@ -105,15 +105,15 @@ impl Exceptions {
         )
     }
 
-    /// Whether anything is said of names, so that queries must be sorted by them.
+    /// Returns true if there are exceptions for names, so that queries must be examined.
     #[must_use]
     pub fn has_domains(&self) -> bool {
         let is_domain = |destination: &Destination| matches!(destination, Destination::Domain(_));
         self.direct.iter().chain(&self.blocked).any(is_domain)
     }
 
-    /// What becomes of traffic to a name (lower case, no dot at its end): what the longest domain says that holds it;
-    /// of two that are the same, the one that blocks.
+    /// Treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If it is both
+    /// direct and blocked, it is blocked.
     #[must_use]
     pub fn of_name(&self, name: &str) -> Treatment {
         let longest = |destinations: &[Destination]| {
@@ -131,11 +131,11 @@ impl Exceptions {
     }
 }
 
-/// What a gateway knows of the packets' destinations.
+/// A gateway's settings for the destinations of packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Destinations {
     pub(crate) exceptions: Arc<Exceptions>,
-    /// Queries that are the gateway's.
+    /// Queries that the gateway answers.
     pub(crate) queries: TakenQueries,
 }
 

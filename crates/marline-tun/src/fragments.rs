@@ -1,9 +1,9 @@
-//! Fragments of IP packets from the interface, put together: what a program or a device behind this machine sent is
-//! carried whole, whatever pieces it came in.
+//! Reassembly of IP fragments from the interface, so that packets of programs and of devices behind this machine are
+//! carried as a whole.
 //!
-//! *Bounds.* [`MOST`] packets at a time, [`LONGEST`] bytes each; the oldest goes for a new one, and each after [`AGE`].
-//! Packets that overlap or contradict themselves are lost, as RFC 8200 section 4.5 asks of IPv6 and as is safe for
-//! IPv4.
+//! *Bounds.* At most [`MOST`] packets at a time with [`LONGEST`] bytes each. The oldest is evicted for a new one,
+//! and each expires after [`AGE`]. Packets with overlapping or contradictory fragments are dropped, as RFC 8200
+//! section 4.5 requires for IPv6 and as is safe for IPv4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use marline_wire::{Assembly, IpPacket, PROTOCOL_UDP, UDP_HEADER_LEN, emit_ip, ip
 
 use crate::icmp::PROTOCOL_ICMPV6;
 
-/// Packets of which parts have come.
+/// Maximum number of incomplete packets.
 const MOST: usize = 64;
-/// Bytes of payload of a packet.
+/// Maximum length of a packet's payload, in bytes.
 const LONGEST: usize = UDP_HEADER_LEN + LONGEST_DATAGRAM;
-/// How long the other parts are waited for. Linux waits 30 s; parts that far apart are of no use to anybody.
+/// Maximum time to wait for the other fragments. Linux waits 30 s, but fragments that far apart are of no use.
 const AGE: Duration = Duration::from_secs(5);
 
-/// Source, destination, protocol and identification: what parts of one packet have in common.
+/// Source, destination, protocol and identification, which are common to all fragments of a packet.
 type Key = (IpAddr, IpAddr, u8, u32);
 
-/// Packets that are being put together.
+/// Incomplete packets.
 #[derive(Debug, Default)]
 pub(crate) struct Fragments {
     packets: HashMap<Key, Parts>,
@@ -36,7 +36,7 @@ struct Parts {
     began_at: Instant,
 }
 
-/// Whether a packet can be a fragment, by a look at its first header: what this denies need not be parsed for it.
+/// Returns false if a packet's first header shows that it cannot be a fragment, so that it need not be parsed.
 pub(crate) fn may_be_fragment(packet: &[u8]) -> bool {
     match *packet {
         [version, _, _, _, _, _, high, low, ..] if version >> 4 == 4 => {
@@ -49,19 +49,19 @@ pub(crate) fn may_be_fragment(packet: &[u8]) -> bool {
     }
 }
 
-/// What became of a part.
+/// Outcome for a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Others are missing.
+    /// Stored, because others are missing.
     Kept,
-    /// It was the last one missing: the whole packet.
+    /// The last missing fragment: contains the whole packet.
     Completed(Vec<u8>),
-    /// It cannot be used; what had come of its packet is dropped as well.
+    /// Unusable. The stored fragments of its packet are dropped too.
     Refused,
 }
 
 impl Fragments {
-    /// Takes a packet; `None` if it is whole by itself.
+    /// Adds a packet. Returns `None` if it is not a fragment.
     pub(crate) fn take(&mut self, packet: &[u8], now: Instant) -> Option<Part> {
         let ip = IpPacket::parse(packet).ok()?;
         let fragment = ip.fragment?;
@@ -92,7 +92,7 @@ impl Fragments {
     }
 }
 
-/// A packet with this payload and the addresses and protocol of one of its parts.
+/// Creates a packet with this payload and the addresses and protocol of one of its fragments.
 fn write_packet(ip: &IpPacket<'_>, payload: &[u8]) -> Option<Vec<u8>> {
     let header = ip_header_len(ip.src);
     let mut packet = vec![0; header];

@@ -22,25 +22,25 @@ use crate::serve::Service;
 use crate::sink::Sink;
 use crate::warning_limit::WarningLimit;
 
-/// Bytes that are buffered for a connection in each direction at most. The round trip to a program is a matter of
-/// microseconds: more would only wait here instead of in the program, which then could not take it back.
+/// Maximum number of bytes buffered for a connection in each direction. The round-trip time to a program is a few
+/// microseconds: a larger buffer would only hold data that the program could otherwise still withdraw.
 const BUFFER: u64 = 1 << 20;
-/// Segments sent at once at first: between a program and its own machine nothing is to be probed for.
+/// Initial window, in segments: between a program and its own machine there is no bandwidth to probe for.
 const INITIAL_WINDOW: u32 = 64;
 
-/// Whose packets come by the interface.
+/// Source of the packets on the interface.
 #[derive(Debug)]
 pub enum Served {
-    /// A program's, which has nothing else.
+    /// A single program, which has no other interface.
     Program,
-    /// A machine's, and perhaps of those it forwards for.
+    /// This machine, and perhaps those for which it forwards.
     Machine {
-        /// What does not go through the tunnel.
+        /// Exceptions from the tunnel.
         exceptions: Exceptions,
-        /// Whether queries to resolvers of a private network are answered here, as these are for names that the
-        /// tunnel resolves. If there are exceptions of names, those to all resolvers are.
+        /// Set if queries to resolvers of a private network are answered here, because these would get names that
+        /// the tunnel resolves. If there are exceptions for names, queries to all resolvers are answered here.
         takes_names: bool,
-        /// Who asks for names that are reached directly.
+        /// Resolution of names that are reached directly.
         direct_names: DirectNames,
     },
 }
@@ -48,21 +48,21 @@ pub enum Served {
 /// Settings of a gateway.
 #[derive(Debug)]
 pub struct GatewaySettings {
-    /// The ends of the interface.
+    /// Addresses of both ends of the interface.
     pub addresses: Addresses,
-    /// Where DNS queries go, as the far end of the way sees it. `None`: names do not resolve.
+    /// Resolvers, as reached from the far end of the tunnel. If `None`, names do not resolve.
     pub resolvers: Option<Resolvers>,
-    /// Whose packets come.
+    /// Source of the packets.
     pub served: Served,
-    /// Connections at a time. As many SYNs wait beyond, at most 1,024.
+    /// Maximum number of connections. The same number of further SYNs, at most 1,024, may wait.
     pub connections: usize,
-    /// Where the programs' streams are entered.
+    /// List in which the programs' streams are registered.
     pub targets: OpenTargets,
-    /// Who is charged for what its connections hold.
+    /// Account for the memory of connections.
     pub memory: MemoryAccount,
 }
 
-/// A gateway that reads and writes an interface.
+/// Gateway that reads and writes an interface.
 #[derive(Debug)]
 pub struct Gateway {
     addresses: Addresses,
@@ -81,12 +81,12 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts on the current tokio runtime, which needs I/O and time. `tun` is the interface's descriptor; UDP
-    /// other than DNS goes to `datagrams`.
+    /// Starts on the current tokio runtime, which needs I/O and time. `tun` is the interface's descriptor. UDP other
+    /// than DNS is passed to `datagrams`.
     ///
     /// # Errors
-    /// The descriptor cannot be watched, the system has no randomness or no timer for us, or there are exceptions of
-    /// names although names are not taken.
+    /// The descriptor cannot be watched, the system provides no randomness or timer, or there are exceptions for
+    /// names although names are not handled.
     pub fn start(
         tun: OwnedFd,
         settings: GatewaySettings,
@@ -137,26 +137,26 @@ impl Gateway {
         })
     }
 
-    /// A writer of datagrams to the programs.
+    /// Returns a writer of datagrams to the programs.
     #[must_use]
     pub fn datagram_writer(&self) -> DatagramWriter {
         DatagramWriter::new(Arc::clone(&self.tun))
     }
 
-    /// What became of packets that are not TCP.
+    /// Counters of packets that are not TCP.
     #[must_use]
     pub fn packets(&self) -> Arc<PacketCounters> {
         Arc::clone(&self.packets)
     }
 
-    /// What the core has counted of TCP.
+    /// Counters of the core for TCP.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shard.counters().0
     }
 
-    /// Serves the programs by this way to their targets, until `stop` says that no more are to be served and those
-    /// that were are done.
+    /// Connects the programs to their targets with this opener, until `stop` requests the end and the existing
+    /// connections are done.
     pub async fn serve<O: Open>(self, way: Arc<O>, stop: Stop) {
         let Gateway {
             addresses,
@@ -218,7 +218,7 @@ fn shard_config(connections: usize) -> ShardConfig {
         reset_seed: None,
         accept: Some(connection_config()),
         limits: Limits {
-            // Those that are closing have a place of their own.
+            // Closing connections have their own limit.
             connections: connections.saturating_mul(2).saturating_add(limits.syn_queue),
             ..limits
         },
@@ -232,7 +232,7 @@ fn shard_config(connections: usize) -> ShardConfig {
     }
 }
 
-/// Plain TCP whose SYN/ACK waits for the target.
+/// Plain TCP with the SYN/ACK withheld until the target is reached.
 fn connection_config() -> ConnectionConfig {
     ConnectionConfig {
         mptcp: false,

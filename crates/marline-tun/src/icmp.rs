@@ -1,4 +1,4 @@
-//! ICMP messages of the gateway (RFC 792, RFC 4443): echo replies, and destinations that cannot be reached.
+//! ICMP messages of the gateway (RFC 792, RFC 4443): echo replies, and unreachable destinations.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,25 +7,25 @@ use marline_wire::{Checksum, EmitError, PROTOCOL_TCP, SeqNum, emit_ip, ip_header
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 
-/// Bytes before an echo's data, or before the quoted packet.
+/// Length of the header before an echo's data or the quoted packet.
 const HEADER_LEN: usize = 8;
-/// Bytes of the refused packet that are quoted at most: an IPv4 host need not take more than 576 (RFC 1812
+/// Maximum number of quoted bytes of the refused packet: an IPv4 host need not accept more than 576 bytes (RFC 1812
 /// section 4.3.2.3), and an IPv6 message must fit 1,280 (RFC 4443 section 2.4).
 const QUOTED_V4: usize = 576 - 20 - HEADER_LEN;
 const QUOTED_V6: usize = 1_280 - 40 - HEADER_LEN;
-/// TCP as far as an ICMP message has to quote it: ports and sequence number.
+/// Part of a TCP segment that an ICMP message has to quote: ports and sequence number.
 const QUOTED_TCP: usize = 8;
 
 /// Reason why a destination cannot be reached.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// No way to its network.
+    /// No route to the network.
     Network,
-    /// It does not answer.
+    /// The host does not answer.
     Host,
-    /// Nobody takes datagrams at this port.
+    /// No receiver at this port.
     Port,
-    /// Not allowed.
+    /// Prohibited by policy.
     Prohibited,
 }
 
@@ -42,7 +42,7 @@ impl Unreachable {
     }
 }
 
-/// Whether the sum over an ICMP message is right.
+/// Returns true if the checksum of an ICMP message is correct.
 pub(crate) fn is_intact(ends: (IpAddr, IpAddr), message: &[u8]) -> bool {
     sum(ends, message).is_valid()
 }
@@ -56,13 +56,13 @@ fn sum(ends: (IpAddr, IpAddr), message: &[u8]) -> Checksum {
     sum
 }
 
-/// Whether this is an echo request.
+/// Returns true if this is an echo request.
 pub(crate) fn is_echo_request(ipv6: bool, message: &[u8]) -> bool {
     let kind = if ipv6 { 128 } else { 8 };
     matches!(message, [first, 0, ..] if *first == kind) && message.len() >= HEADER_LEN
 }
 
-/// Whether this is an error message, about which there must be none (RFC 1122 section 3.2.2).
+/// Returns true if this is an error message, which must not cause another one (RFC 1122 section 3.2.2).
 pub(crate) fn is_error(ipv6: bool, message: &[u8]) -> bool {
     match message.first() {
         Some(kind) if ipv6 => *kind < 128,
@@ -71,7 +71,7 @@ pub(crate) fn is_error(ipv6: bool, message: &[u8]) -> bool {
     }
 }
 
-/// Writes the answer to an echo request: a whole packet from `ends.0` to `ends.1`.
+/// Writes the reply to an echo request as a whole packet from `ends.0` to `ends.1`.
 pub(crate) fn write_echo_reply(ends: (IpAddr, IpAddr), request: &[u8], out: &mut Vec<u8>) {
     let kind = if ends.0.is_ipv6() { 129 } else { 0 };
     write(ends, out, |message| {
@@ -80,13 +80,13 @@ pub(crate) fn write_echo_reply(ends: (IpAddr, IpAddr), request: &[u8], out: &mut
     });
 }
 
-/// Fields of an echo request: identifier, sequence number and data.
+/// Returns the identifier, sequence number and data of an echo request.
 pub(crate) fn echo_fields(request: &[u8]) -> Option<(u16, u16, &[u8])> {
     let (&[_, _, _, _, a, b, c, d], data) = request.split_first_chunk::<HEADER_LEN>()?;
     Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]), data))
 }
 
-/// Writes the answer to an echo request that somebody else gave: a whole packet from `ends.0` to `ends.1`.
+/// Writes the reply that another host sent to an echo request, as a whole packet from `ends.0` to `ends.1`.
 pub(crate) fn write_echo_answer(
     ends: (IpAddr, IpAddr),
     (identifier, sequence): (u16, u16),
@@ -102,8 +102,8 @@ pub(crate) fn write_echo_answer(
     });
 }
 
-/// Why an echo request failed, as an ICMP message of the request's family says it: type, code, and the MTU of one that
-/// was too long.
+/// Failure of an echo request, as an ICMP message of the request's family reports it: type, code, and the MTU for a
+/// request that was too long.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EchoFailure {
     pub(crate) icmp: (u8, u8),
@@ -111,12 +111,12 @@ pub(crate) struct EchoFailure {
 }
 
 impl EchoFailure {
-    /// Whether it is an error about which a program may hear: unreachable, too long, out of time.
+    /// Returns true for errors that are reported to programs: unreachable, too long, hop limit exceeded.
     pub(crate) fn is_known(self, ipv6: bool) -> bool {
         if ipv6 { matches!(self.icmp.0, 1..=3) } else { matches!(self.icmp.0, 3 | 11) }
     }
 
-    /// The beginning of the message: where the MTU stands depends on the family.
+    /// First eight bytes of the message. The position of the MTU depends on the family.
     fn beginning(self, ipv6: bool) -> [u8; 8] {
         let ((kind, code), [high, low]) = (self.icmp, self.mtu.to_be_bytes());
         let too_big = if ipv6 { kind == 2 } else { (kind, code) == (3, 4) };
@@ -124,7 +124,7 @@ impl EchoFailure {
     }
 }
 
-/// Writes that an echo request between `asked` did not arrive: a whole packet to its source, from who says so.
+/// Writes the failure of an echo request between `asked`, as a whole packet from `by` to the request's source.
 pub(crate) fn write_echo_failure(
     by: IpAddr,
     asked: (IpAddr, IpAddr),
@@ -136,7 +136,7 @@ pub(crate) fn write_echo_failure(
     let mut quoted = [0; 40 + HEADER_LEN];
     let protocol = if ipv6 { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
     let Ok(len) = emit_ip(asked, protocol, 0, HEADER_LEN, &mut quoted) else { return out.clear() };
-    // The checksum was one over the data, which nobody has kept.
+    // The request's checksum covered the data, which was not kept.
     let message = &mut quoted[len..len + HEADER_LEN];
     message[0] = if ipv6 { 128 } else { 8 };
     message[4..6].copy_from_slice(&identifier.to_be_bytes());
@@ -144,13 +144,13 @@ pub(crate) fn write_echo_failure(
     write_error((by, asked.0), why.beginning(ipv6), &quoted[..len + HEADER_LEN], out);
 }
 
-/// Writes that a packet has passed as many routers as it may: a whole packet to its source.
+/// Writes a time exceeded message as a whole packet to the source of `packet`.
 pub(crate) fn write_time_exceeded(ends: (IpAddr, IpAddr), packet: &[u8], out: &mut Vec<u8>) {
     let kind = if ends.0.is_ipv6() { 3 } else { 11 };
     write_error(ends, [kind, 0, 0, 0, 0, 0, 0, 0], packet, out);
 }
 
-/// Writes that a packet did not reach where it was to go: a whole packet to its source. `from` is who says so.
+/// Writes a destination unreachable message from `from` as a whole packet to the source of `refused`.
 pub(crate) fn write_unreachable(
     (from, to): (IpAddr, IpAddr),
     why: Unreachable,
@@ -162,8 +162,8 @@ pub(crate) fn write_unreachable(
     write_error((from, to), [kind, why.code(ipv6), 0, 0, 0, 0, 0, 0], refused, out);
 }
 
-/// Writes that a packet is longer than `mtu`, which is what its way takes: a whole packet to its source. `from` is who
-/// says so (RFC 1191, RFC 4443 section 3.2).
+/// Writes a message from `from` that a packet exceeds `mtu`, the limit of its path, as a whole packet to its source
+/// (RFC 1191, RFC 4443 section 3.2).
 pub(crate) fn write_too_big(
     (from, to): (IpAddr, IpAddr),
     mtu: usize,
@@ -175,7 +175,7 @@ pub(crate) fn write_too_big(
     write_error((from, to), [kind, code, 0, 0, 0, 0, high, low], refused, out);
 }
 
-/// Writes an error message that begins like this and quotes what was refused.
+/// Writes an error message with this beginning and a quote of the refused packet.
 fn write_error(ends: (IpAddr, IpAddr), beginning: [u8; 8], refused: &[u8], out: &mut Vec<u8>) {
     let most = if ends.0.is_ipv6() { QUOTED_V6 } else { QUOTED_V4 };
     write(ends, out, |message| {
@@ -184,7 +184,7 @@ fn write_error(ends: (IpAddr, IpAddr), beginning: [u8; 8], refused: &[u8], out: 
     });
 }
 
-/// Writes that a SYN with this number did not reach its target: a whole packet to who asked.
+/// Writes that a SYN with this sequence number did not reach its target, as a whole packet to its sender.
 pub(crate) fn write_syn_unreachable(
     from: IpAddr,
     (asker, target): (SocketAddr, SocketAddr),
@@ -202,7 +202,8 @@ pub(crate) fn write_syn_unreachable(
     Ok(())
 }
 
-/// Writes the IP header, the message that `fill` appends, and its checksum. Nothing where it does not fit a packet.
+/// Writes the IP header, the message that `fill` appends, and its checksum. Leaves `out` empty if the message does
+/// not fit a packet.
 fn write(ends: (IpAddr, IpAddr), out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let header = ip_header_len(ends.0);
     out.clear();

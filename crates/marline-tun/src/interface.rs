@@ -1,4 +1,4 @@
-//! Setup of the interface: up, with its MTU and an address of each family that the system has.
+//! Setup of the interface: state, MTU and an address for each family of the system.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use marline_io::{GATEWAY_INTERFACE, InterfaceSetup};
 
 use crate::addresses::{Addresses, MTU, PREFIX_V4, PREFIX_V6};
 
-/// The interface, ready for routes.
+/// Interface that is ready for routes.
 #[derive(Debug)]
 pub(crate) struct ReadyInterface {
     setup: InterfaceSetup,
@@ -18,7 +18,7 @@ impl ReadyInterface {
     /// Sets up the interface in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The right is missing, or it is set up already.
+    /// The permission is missing, or the interface is already set up.
     pub(crate) fn set_up(addresses: &Addresses) -> io::Result<ReadyInterface> {
         let setup = InterfaceSetup::named(GATEWAY_INTERFACE)?;
         prepare_ipv6();
@@ -26,26 +26,26 @@ impl ReadyInterface {
         setup.add_address(addresses.host_v4.into(), PREFIX_V4)?;
         let added = setup.add_address(addresses.host_v6.into(), PREFIX_V6);
         if let Err(error) = &added {
-            // A machine without IPv6: then there is none here either.
+            // The machine has no IPv6, so the interface has none either.
             tracing::debug!("no IPv6 on {GATEWAY_INTERFACE}: {error}");
         }
         Ok(ReadyInterface { setup, ipv6: added.is_ok() })
     }
 
-    /// Its index.
+    /// Interface index.
     pub(crate) const fn index(&self) -> u32 {
         self.setup.index()
     }
 
-    /// Whether it has an IPv6 address.
+    /// Returns true if the interface has an IPv6 address.
     pub(crate) const fn has_ipv6(&self) -> bool {
         self.ipv6
     }
 
-    /// Makes it the way to everywhere, of both families if it can.
+    /// Adds default routes for each family of the interface.
     ///
     /// # Errors
-    /// The right is missing, or there is such a way.
+    /// The permission is missing, or such a route exists.
     pub(crate) fn add_default_routes(&self) -> io::Result<()> {
         self.setup.add_default_route(false)?;
         if self.ipv6 {
@@ -55,7 +55,8 @@ impl ReadyInterface {
     }
 }
 
-/// An address of ours alone, no link-local one, and no questions about routers: there is nobody to answer.
+/// Restricts IPv6 to our own address, without a link-local one and without router solicitations, which would remain
+/// unanswered.
 fn prepare_ipv6() {
     for (key, value) in [
         ("disable_ipv6", "0"),
@@ -63,7 +64,7 @@ fn prepare_ipv6() {
         ("accept_ra", "0"),
         ("router_solicitations", "0"),
     ] {
-        // Without IPv6 there is no such key.
+        // Without IPv6 this key does not exist.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{GATEWAY_INTERFACE}/{key}"), value);
     }
 }

@@ -1,11 +1,10 @@
-//! Programs behind a TUN interface: their TCP ends in Marline's own core and goes on through the proxy.
+//! Programs behind a TUN interface, whose TCP connections end in Marline's core and are relayed by the proxy.
 //!
-//! A [`Gateway`](gateway::Gateway) reads and writes IP packets on the interface. TCP to any address becomes a
-//! stream to that target by a [way](marline_proxy::client::open::Open), usually a tunnel to a server; the SYN/ACK
-//! is withheld until the target has answered there. DNS queries go the same way, over TCP, to a resolver. Other
-//! UDP is handed to whoever [takes it](datagram::Datagrams), usually a
-//! [lane](tunnel_datagrams::TunnelDatagrams). [`inside`] makes the namespaces in which a single
-//! program has nothing but this interface.
+//! A [`Gateway`](gateway::Gateway) reads and writes IP packets on the interface. TCP to any address becomes a stream
+//! to that target with an [opener](marline_proxy::client::open::Open), usually a tunnel to a server. The SYN/ACK is
+//! withheld until the target has answered there. DNS queries are sent in the same way, over TCP, to a resolver.
+//! Other UDP is passed to a [carrier](datagram::Datagrams), usually a [lane](tunnel_datagrams::TunnelDatagrams).
+//! [`inside`] creates the namespaces in which a single program has only this interface.
 
 pub mod addresses;
 pub mod datagram;

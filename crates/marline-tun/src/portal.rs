@@ -1,7 +1,8 @@
-//! Way around the tunnel to the login page of a captive portal: by one interface, with that network's own resolvers.
+//! Connections outside the tunnel to the login page of a captive portal, by one interface and with the network's own
+//! resolvers.
 //!
-//! Nothing of the machine's routing is changed. Each socket is bound to the interface and marked as Marline's own
-//! packets are, so that the way ends with the process, however it ends.
+//! The machine's routing is not changed. Each socket is bound to the interface and marked like Marline's own
+//! packets, so this access ends with the process in any case.
 
 mod names;
 mod probe;
@@ -22,10 +23,10 @@ use tokio::time::timeout;
 pub use probe::{BadProbe, Finding, Probe};
 pub use stream::PortalStream;
 
-/// A host that has not accepted a connection within this time does not.
+/// Timeout for connecting to a host.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The way by an interface.
+/// Opener of connections by one interface.
 #[derive(Clone, Debug)]
 pub struct PortalWay {
     interface: String,
@@ -34,20 +35,20 @@ pub struct PortalWay {
 }
 
 impl PortalWay {
-    /// By this interface, whose network has these resolvers. Packets are marked with `mark` where this process may do
-    /// that (CAP_NET_ADMIN).
+    /// Uses this interface, whose network has these resolvers. Packets get this mark if the process has the
+    /// permission (CAP_NET_ADMIN).
     #[must_use]
     pub const fn new(interface: String, mark: u32, resolvers: Vec<SocketAddr>) -> PortalWay {
         PortalWay { interface, mark, resolvers }
     }
 
-    /// The interface.
+    /// Name of the interface.
     #[must_use]
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// The first resolver, for whoever asks by this way.
+    /// The first resolver.
     #[must_use]
     pub fn resolver(&self) -> Option<SocketAddr> {
         self.resolvers.first().copied()
@@ -58,7 +59,7 @@ impl PortalWay {
             Socket::new(Domain::for_address(to), kind.nonblocking().cloexec(), Some(protocol))?;
         socket.bind_device(Some(self.interface.as_bytes()))?;
         match socket.set_mark(self.mark) {
-            // It works without, unless everything else is kept back.
+            // Sending works without a mark, unless a kill switch is active.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             other => other?,
         }
@@ -87,7 +88,7 @@ impl Open for PortalWay {
             return Err(OpenError::Refused(Failure::new(ErrorCode::DestinationUnreachable, text)));
         };
         let to = SocketAddr::new(ip, target.port);
-        // The zone of a link-local one is no part of a target.
+        // Targets do not include the zone of a link-local address.
         let is_resolver =
             |resolver: &&SocketAddr| resolver.ip() == ip && resolver.port() == target.port;
         if target.port == DNS_PORT || self.resolvers.iter().any(|r| is_resolver(&r)) {

@@ -1,4 +1,4 @@
-//! Choice of the resolver that queries from inside go to, and the resolver configuration that programs see.
+//! Choice of the resolver for queries from inside, and the resolver configuration that programs see.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -11,10 +11,10 @@ use marline_proxy::udp::DNS_PORT;
 use rustix::net::{AddressFamily, SocketType};
 
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Where systemd-resolved, which is this machine's resolver on many, lists the network's.
+/// File in which systemd-resolved, the local resolver of many machines, lists the network's resolvers.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
-/// Text that is no resolver's address.
+/// Text that is not a resolver's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadResolver(String);
 
@@ -27,10 +27,10 @@ impl fmt::Display for BadResolver {
 
 impl std::error::Error for BadResolver {}
 
-/// A resolver's address: `ADDRESS` or `ADDRESS:PORT`, IPv6 with a port in brackets.
+/// Parses a resolver's address: `ADDRESS` or `ADDRESS:PORT`, with IPv6 in brackets if there is a port.
 ///
 /// # Errors
-/// The text is no address.
+/// The text is not an address.
 pub fn parse(text: &str) -> Result<SocketAddr, BadResolver> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<SocketAddr, BadResolver> {
     }
 }
 
-/// Resolvers that may be asked, in the order in which they are tried, and which of them is.
+/// Available resolvers in the order of preference, with the current one.
 #[derive(Debug)]
 pub struct Resolvers {
     list: Vec<Target>,
@@ -50,19 +50,20 @@ pub struct Resolvers {
 }
 
 impl Resolvers {
-    /// These; at least one.
+    /// Creates the list, with at least one resolver.
     #[must_use]
     pub fn new(first: Target, others: impl IntoIterator<Item = Target>) -> Resolvers {
         let list = std::iter::once(first).chain(others).collect();
         Resolvers { list, current: AtomicUsize::new(0) }
     }
 
-    /// The one that is asked.
+    /// The current resolver.
     pub(crate) fn current(&self) -> Target {
         self.list[self.current.load(Ordering::Relaxed)].clone()
     }
 
-    /// Another one is asked from now on, as `failed` was not reached. `None`: it was the last, and the first is next.
+    /// Switches to the next resolver, because `failed` was not reached. Returns `None` after the last one, in which
+    /// case the first one is used next.
     pub(crate) fn after(&self, failed: &Target) -> Option<Target> {
         let at = self.list.iter().position(|target| target == failed)?;
         let next = (at + 1) % self.list.len();
@@ -71,7 +72,7 @@ impl Resolvers {
     }
 }
 
-/// All resolvers of this machine that are on the network, but for the gateway's own.
+/// All resolvers of this machine on the network, except the gateway's own.
 pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let usable = |text: &str| -> Vec<SocketAddr> {
@@ -85,7 +86,7 @@ pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
     if found.is_empty() { usable(&read(RESOLVED)) } else { found }
 }
 
-/// A resolver on the network, as `resolv.conf` writes it: `ADDRESS` or, of one link, `ADDRESS%INTERFACE`.
+/// Parses a resolver on the network as in `resolv.conf`: `ADDRESS`, or `ADDRESS%INTERFACE` if it is link-local.
 fn on_network(word: &str) -> Option<SocketAddr> {
     let (address, zone) = word.split_once('%').map_or((word, None), |(a, zone)| (a, Some(zone)));
     match (address.parse::<IpAddr>().ok()?, zone) {
@@ -106,10 +107,10 @@ fn interface_index(name: &str) -> Option<u32> {
 /// The first resolver of this machine.
 ///
 /// # Errors
-/// There is none, or nobody but this machine can reach it: the error says what to do.
+/// There is none, or only this machine can reach it: the error describes what to do.
 pub fn first_of_host() -> anyhow::Result<SocketAddr> {
     let first = of_host(&resolv_conf::of_network(&crate::inside::host_resolv_conf()?));
-    // A local resolver that says whom it asks in turn.
+    // A local resolver that lists its upstream resolvers.
     let behind = || of_host(&std::fs::read_to_string(RESOLVED).ok()?).ok();
     first.or_else(|error| behind().ok_or(error))
 }
@@ -117,7 +118,7 @@ pub fn first_of_host() -> anyhow::Result<SocketAddr> {
 /// The first resolver of a `resolv.conf`.
 ///
 /// # Errors
-/// There is none, or nobody but this machine can reach it.
+/// There is none, or only this machine can reach it.
 fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
     let Some(word) = resolv_conf::resolvers(text).next() else {
         bail!("/etc/resolv.conf names no resolver: say which one to ask with --dns ADDRESS");
@@ -138,7 +139,7 @@ fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// The `resolv.conf` for programs inside: `nameserver`, and the search list and options of the host's.
+/// Creates the `resolv.conf` for programs inside: `nameserver`, and the host's search list and options.
 #[must_use]
 pub(crate) fn inside(host: &str, nameserver: IpAddr) -> String {
     let mut text = format!("nameserver {nameserver}\n");
@@ -147,7 +148,7 @@ pub(crate) fn inside(host: &str, nameserver: IpAddr) -> String {
             text.push_str(&format!("{keyword} {rest}\n"));
         }
     }
-    // What a local resolver said of authenticity holds for that one only.
+    // The host's trust in authenticated data applies only to its own resolver.
     let options: Vec<&str> = entries(host, "options")
         .flat_map(str::split_ascii_whitespace)
         .filter(|option| *option != "trust-ad")

@@ -1,4 +1,4 @@
-//! Gateway's answers to packets that are not TCP: a function of the packet, without I/O.
+//! Gateway's responses to packets other than TCP, computed without I/O.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::addresses::{Addresses, TakenQueries};
 use crate::datagram::{Datagram, Echo};
 use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
 
-/// Packets other than TCP, by what became of them.
+/// Numbers of packets other than TCP, by outcome.
 #[derive(Debug, Default)]
 pub struct PacketCounters {
-    /// Echo requests to the gateway, answered.
+    /// Echo requests to the gateway, which it answered.
     pub echoes: AtomicU64,
-    /// Echo requests to somewhere else, handed over.
+    /// Echo requests to other hosts, which were passed on.
     pub pings: AtomicU64,
     /// DNS queries to the gateway.
     pub queries: AtomicU64,
-    /// Datagrams handed over.
+    /// Datagrams passed on.
     pub datagrams: AtomicU64,
-    /// Packets that were answered with "unreachable".
+    /// Packets answered with an unreachable message.
     pub refused: AtomicU64,
-    /// Fragments that gave no packet: parts of one that is too long, or that contradict each other.
+    /// Fragments that did not result in a packet, because it was too long or contradictory.
     pub fragments: AtomicU64,
-    /// Datagrams longer than their way takes.
+    /// Datagrams that exceed the limit of their path.
     pub too_big: AtomicU64,
-    /// Not IP, cut short, or with a wrong checksum.
+    /// Packets that are not IP, truncated, or have a wrong checksum.
     pub malformed: AtomicU64,
-    /// For nobody here: multicast, other protocols, errors about errors.
+    /// Packets without a receiver here: multicast, other protocols, errors about errors.
     pub ignored: AtomicU64,
 }
 
@@ -40,22 +40,22 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Meaning of a packet.
+/// Result for a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken<'a> {
-    /// It is answered by the packet that was written.
+    /// The packet is answered by the packet that was written.
     Answered,
     /// A query to the gateway's DNS service.
     Query(Datagram<'a>),
-    /// A datagram to somewhere else.
+    /// A datagram to another host.
     Datagram(Datagram<'a>),
-    /// An echo request to somewhere else.
+    /// An echo request to another host.
     Echo(Echo<'a>),
-    /// Nothing is to be done.
+    /// Nothing to do.
     Dropped,
 }
 
-/// Responder at the gateway's end of the interface.
+/// Responder for the gateway's end of the interface.
 #[derive(Debug)]
 pub struct Responder {
     addresses: Addresses,
@@ -64,20 +64,20 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// A responder for a gateway with these addresses, which answers these queries for names.
+    /// Creates a responder for a gateway with these addresses, which answers these DNS queries.
     #[must_use]
     pub fn new(addresses: Addresses, queries: TakenQueries) -> Responder {
         Responder { addresses, queries, counters: Arc::default() }
     }
 
-    /// What it has counted.
+    /// Packet counters.
     #[must_use]
     pub fn counters(&self) -> Arc<PacketCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Takes a packet, whatever its bytes are. Where the answer is [`Taken::Answered`], `answer` is a packet to be
-    /// sent back.
+    /// Processes a packet, which may contain any bytes. If the result is [`Taken::Answered`], `answer` is a packet
+    /// to send back.
     pub fn take<'a>(&self, packet: &'a [u8], answer: &mut Vec<u8>) -> Taken<'a> {
         let counters = &self.counters;
         let Ok(ip) = IpPacket::parse(packet) else {
@@ -106,7 +106,7 @@ impl Responder {
         }
     }
 
-    /// A fragment was of no use.
+    /// Counts an unusable fragment.
     pub(crate) fn on_refused_fragment(&self) {
         count(&self.counters.fragments);
     }
@@ -152,7 +152,7 @@ impl Responder {
             return Taken::Answered;
         }
         count(&self.counters.pings);
-        // The gateway is a router, as traceroute shows it.
+        // The gateway is a router, which traceroute shows.
         let hops = hop_limit(packet);
         if hops <= 1 {
             let from = self.addresses.gateway_for(ip.src);
@@ -163,8 +163,8 @@ impl Responder {
         Taken::Echo(Echo { source, destination, identifier, sequence, hops: hops - 1, payload })
     }
 
-    /// Says that a datagram's payload may have `most` bytes, if its sender wants to know.
-    /// The same goes for an echo request's data: its header is as long.
+    /// Reports that a datagram's payload may have at most `most` bytes, if the sender requested that. The same
+    /// applies to an echo request's data, because its header has the same length.
     pub fn too_big<'a>(&self, packet: &[u8], most: usize, answer: &mut Vec<u8>) -> Taken<'a> {
         count(&self.counters.too_big);
         let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
@@ -177,7 +177,7 @@ impl Responder {
         Taken::Answered
     }
 
-    /// Says that a packet does not reach where it was to go.
+    /// Reports that a packet cannot be delivered.
     pub fn refuse<'a>(&self, packet: &[u8], why: Unreachable, answer: &mut Vec<u8>) -> Taken<'a> {
         let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
         let ipv6 = ip.src.is_ipv6();
@@ -194,21 +194,21 @@ impl Responder {
     }
 }
 
-/// Whether the system that sent a packet wants to hear how long it may be: by IPv6 always, by IPv4 if nobody may
-/// make fragments of it.
+/// Returns true if the sending system wants to know the path MTU: always for IPv6, and for IPv4 if the packet must
+/// not be fragmented.
 fn wants_path_mtu(packet: &[u8]) -> bool {
     const DONT_FRAGMENT: u8 = 0x40;
     packet.first().is_some_and(|first| first >> 4 == 6)
         || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
 }
 
-/// Routers that a packet may pass, and one: of a packet that was parsed.
+/// Hop limit of a packet that was parsed.
 fn hop_limit(packet: &[u8]) -> u8 {
     let at = if packet.first().is_some_and(|first| first >> 4 == 6) { 7 } else { 8 };
     packet.get(at).copied().unwrap_or_default()
 }
 
-/// An address of one host: nobody is told anything about others.
+/// Returns true for an address of a single host. Errors are only sent to these.
 fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_multicast() && !v4.is_unspecified(),

@@ -1,4 +1,4 @@
-//! Service of the programs' requests: each becomes a stream to its target, or is refused as the target did.
+//! Handler of the programs' requests: each becomes a stream to its target, or is refused as the target did.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -27,15 +27,16 @@ use crate::resolver::Resolvers;
 use crate::stream::ProgramStream;
 use crate::warning_limit::WarningLimit;
 
-/// A program's system answers a SYN/ACK at once; one that does not has forgotten its SYN.
+/// Timeout for the handshake. A program's system answers a SYN/ACK at once unless the connection attempt was
+/// dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Refusal as a program sees it.
+/// Refusal as seen by a program.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// "Connection refused".
+    /// Shown as "Connection refused".
     Reset,
-    /// "Host unreachable" and the like.
+    /// Shown as "Host unreachable", for instance.
     Icmp(Unreachable),
 }
 
@@ -50,16 +51,16 @@ impl Refusal {
     }
 }
 
-/// Where a program's connection leads.
+/// Destination of a program's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Destination {
-    /// To a target.
+    /// A target.
     Target(Target),
-    /// To the DNS service.
+    /// The DNS service.
     Names,
 }
 
-/// The program's stream, once its handshake is complete. `None`: the program is gone.
+/// Returns the program's stream once its handshake is complete, or `None` if the program has given up.
 async fn connected(request: Request) -> Option<Stream> {
     let stream = request.admit()?;
     match timeout(HANDSHAKE, stream.connected()).await {
@@ -81,19 +82,19 @@ pub(crate) struct Service<O> {
     pub(crate) addresses: Addresses,
     pub(crate) resolvers: Option<Arc<Resolvers>>,
     pub(crate) destinations: Destinations,
-    /// The DNS service.
+    /// Sender to the DNS service.
     pub(crate) ask: mpsc::Sender<Query>,
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
     pub(crate) targets: OpenTargets,
-    /// Of all streams.
+    /// Traffic of all streams.
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) warnings: WarningLimit,
 }
 
 impl<O: Open> Service<O> {
-    /// Serves until the drain, at most `connections` at a time: further SYNs wait a moment and are then refused.
-    /// Returns when those that run have ended.
+    /// Serves until the drain, with at most `connections` at a time: further SYNs wait briefly and are then refused.
+    /// Returns when the existing connections have ended.
     pub(crate) async fn run(self, mut requests: Requests, connections: usize) {
         let places = Arc::new(Places::new(connections));
         let service = Arc::new(self);
@@ -108,7 +109,7 @@ impl<O: Open> Service<O> {
                     Some(next) => next,
                     None => break,
                 },
-                // Reaps those that ended.
+                // Removes those that have ended.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = service.stop.draining() => break,
             };
@@ -119,7 +120,7 @@ impl<O: Open> Service<O> {
         while running.join_next().await.is_some() {}
     }
 
-    /// Serves a connection once there is a place for it.
+    /// Serves a connection once there is a free slot.
     async fn serve_at(&self, places: &Places, turn: Turn, request: Request) {
         let place = tokio::select! {
             place = places.take(turn) => place,
@@ -141,7 +142,7 @@ impl<O: Open> Service<O> {
             Ok(Destination::Names) => return self.answer_names(request).await,
             Err(refusal) => return self.turn_away(request, path, refusal),
         };
-        // Boxed, for handshakes take several times the room that a relay takes for hours.
+        // Boxed, because a handshake needs several times the memory of a relay, which may last for hours.
         let opened = tokio::select! {
             opened = Box::pin(self.way.open(&target)) => opened,
             () = self.stop.over() => return request.refuse(),
@@ -152,7 +153,7 @@ impl<O: Open> Service<O> {
         }
     }
 
-    /// Where a connection to this address is to go. The gateway itself has nothing but DNS.
+    /// Destination of a connection to this address. The gateway itself offers only DNS.
     fn destination(&self, local: SocketAddr) -> Result<Destination, Refusal> {
         let Destinations { exceptions, queries } = &self.destinations;
         let ip = local.ip();
@@ -160,7 +161,7 @@ impl<O: Open> Service<O> {
         if self.addresses.is_resolver(local, *queries) {
             let resolvers = self.resolvers.as_ref().ok_or(Refusal::Reset)?;
             return Ok(match exceptions.has_domains() {
-                // A query decides, not the connection that it comes by.
+                // Each query decides, not the connection that carries it.
                 true => Destination::Names,
                 false => Destination::Target(resolvers.current()),
             });
@@ -168,13 +169,13 @@ impl<O: Open> Service<O> {
         if exceptions.blocks(ip) {
             return Err(Refusal::Icmp(Unreachable::Prohibited));
         }
-        // Port 0 is nobody's.
+        // Port 0 is invalid.
         let target = Target::new(ip.into(), local.port()).ok();
         let target = target.filter(|_| !is_gateway).ok_or(Refusal::Reset);
         target.map(Destination::Target)
     }
 
-    /// Answers queries for names by the DNS service.
+    /// Answers DNS queries with the DNS service.
     async fn answer_names(&self, request: Request) {
         let Some(stream) = connected(request).await else { return };
         tokio::select! {
@@ -197,7 +198,7 @@ impl<O: Open> Service<O> {
 
     fn refuse(&self, request: Request, path: FourTuple, target: &Target, error: &OpenError) {
         match error.code() {
-            // Everyday life, which the program is told of.
+            // Common errors, of which the program is notified.
             ErrorCode::ConnectionReset | ErrorCode::DestinationUnreachable => {
                 tracing::debug!(%target, "{error}");
             }
@@ -218,7 +219,7 @@ impl<O: Open> Service<O> {
         let mut packet = Vec::new();
         let ends = (path.remote, path.local);
         if icmp::write_syn_unreachable(from, ends, seq, why, &mut packet).is_ok() {
-            // An interface that is gone needs no answer.
+            // If the interface no longer exists, no response is needed.
             let _ = self.tun.write(&packet);
         }
     }

@@ -1,4 +1,4 @@
-//! Sink of the interface's packets that are not TCP: answers some at once and passes the others on.
+//! Sink of the interface's packets other than TCP: answers some at once and passes the others on.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::fragments::{Fragments, Part, may_be_fragment};
 use crate::icmp::Unreachable;
 use crate::responder::{Responder, Taken};
 
-/// The sink of one interface.
+/// Sink of one interface.
 pub(crate) struct Sink {
     responder: Responder,
     destinations: Destinations,
@@ -68,7 +68,7 @@ impl Sink {
         let mut taken = self.responder.take(packet, &mut self.answer);
         match taken {
             Taken::Query(datagram) => {
-                // More than can wait are lost, as anywhere; resolvers ask again.
+                // Queries beyond the limit are dropped. Programs retry.
                 let _ = self.queries.try_send(Query::of(&datagram));
             }
             Taken::Datagram(datagram)
@@ -81,7 +81,8 @@ impl Sink {
                 let answer = &mut self.answer;
                 match self.datagrams.on_datagram(&datagram, &self.writer) {
                     Fate::Carried => {}
-                    // Names resolve without a lane, too: by the resolver of all others.
+                    // Without a lane, DNS queries to other resolvers are also answered, by the resolver used for all
+                    // names.
                     Fate::Refused
                         if self.destinations.queries != TakenQueries::Own
                             && datagram.destination.port() == DNS_PORT =>
@@ -111,7 +112,7 @@ impl Sink {
             Taken::Answered | Taken::Dropped => {}
         }
         if taken == Taken::Answered {
-            // An interface that is gone needs no answer.
+            // If the interface no longer exists, no response is needed.
             let _ = self.tun.write(&self.answer);
         }
     }

@@ -1,4 +1,4 @@
-//! Stream of a program inside, as the relay of the proxy takes it.
+//! Stream of a program inside, for the proxy's relay.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use marline_io::Stream;
 use marline_proxy::transport::{PeerState, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A TCP connection of a program.
+/// TCP connection of a program.
 #[derive(Debug)]
 pub(crate) struct ProgramStream(pub(crate) Stream);
 
@@ -42,7 +42,7 @@ impl AsyncWrite for ProgramStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What windows allow has been sent when a write returns.
+        // When a write returns, everything that the windows permit has been sent.
         Poll::Ready(Ok(()))
     }
 

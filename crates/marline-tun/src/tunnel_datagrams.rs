@@ -1,7 +1,7 @@
-//! Carrier of the programs' datagrams through a server: a socket of the UDP tunnel for each of their ports.
+//! Carrier of the programs' datagrams through a server, with one socket of the UDP tunnel for each of their ports.
 //!
-//! A program's port is a [source](marline_proxy::client::udp_sources) like any other; whoever sends to its socket at
-//! the server is passed on to the program. So are its [echo requests](marline_proxy::client::echo_sources).
+//! A program's port is a normal [source](marline_proxy::client::udp_sources). Datagrams that arrive at its socket on
+//! the server are passed to the program. The same applies to [echo requests](marline_proxy::client::echo_sources).
 
 mod echoes;
 
@@ -16,17 +16,16 @@ use marline_proxy::target::Target;
 use crate::addresses::Addresses;
 use crate::datagram::{Datagram, DatagramWriter, Datagrams, Echo, Fate};
 
-/// Whose datagrams are carried.
+/// Senders whose datagrams are carried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Senders {
-    /// Those from the interface's own addresses.
+    /// The interface's own addresses.
     Own,
-    /// Those of everybody who is led to the interface, such as programs that bind to another of the machine's
-    /// addresses.
+    /// All senders that are routed to the interface, such as programs that bind to another address of the machine.
     All,
 }
 
-/// The carrier; dropping it closes all sockets.
+/// Carrier of datagrams. Dropping it closes all sockets.
 #[derive(Debug)]
 pub struct TunnelDatagrams {
     addresses: Addresses,
@@ -36,9 +35,9 @@ pub struct TunnelDatagrams {
 }
 
 impl TunnelDatagrams {
-    /// Starts on the current tokio runtime. Somebody must keep a
-    /// [lane](marline_proxy::client::udp_keeper::keep_lane) for `udp`; `addresses` are the interface's, and `senders`
-    /// may send.
+    /// Starts on the current tokio runtime. The caller must maintain a
+    /// [lane](marline_proxy::client::udp_keeper::keep_lane) for `udp`. `addresses` are the interface's, and
+    /// `senders` are permitted.
     #[must_use]
     pub fn start(udp: Arc<UdpTunnel>, addresses: Addresses, senders: Senders) -> TunnelDatagrams {
         let echoes = Arc::new(EchoSources::new(Arc::clone(&udp)));
@@ -46,7 +45,7 @@ impl TunnelDatagrams {
         TunnelDatagrams { addresses, senders, sources: UdpSources::start(udp), echoes }
     }
 
-    /// Whether what this host sends is carried.
+    /// Returns true if packets from this host are carried.
     fn takes(&self, from: IpAddr) -> bool {
         let theirs = self.senders == Senders::All || self.addresses.is_program(from);
         theirs && !self.sources.tunnel().is_refused()
@@ -80,23 +79,23 @@ impl Datagrams for TunnelDatagrams {
     }
 }
 
-/// Whether a datagram is from a host inside to one elsewhere.
+/// Returns true for a datagram from a host inside to another one outside.
 fn may_pass(addresses: &Addresses, from: SocketAddr, to: SocketAddr) -> bool {
     from.port() != 0 && to.port() != 0 && hosts(addresses, from.ip(), to.ip())
 }
 
-/// Whether these are a host inside and one elsewhere.
+/// Returns true for a host inside and another one outside.
 fn hosts(addresses: &Addresses, from: IpAddr, to: IpAddr) -> bool {
     let elsewhere = match to {
         IpAddr::V4(v4) => !v4.is_broadcast(),
-        // An IPv4 address that is mapped into IPv6 is on no wire.
+        // IPv4-mapped IPv6 addresses are not used on the network.
         IpAddr::V6(v6) => v6.to_ipv4_mapped().is_none(),
     };
     let host = !to.is_multicast() && !to.is_unspecified() && !to.is_loopback();
     !addresses.is_gateway(from) && elsewhere && host && !addresses.is_near(to)
 }
 
-/// Passes what comes for a program's port, until its socket is closed.
+/// Passes on the datagrams for a program's port until its socket is closed.
 struct Answers {
     writer: DatagramWriter,
     to: SocketAddr,
@@ -106,7 +105,7 @@ struct Answers {
 impl Answers {
     async fn pass(self, mut inbox: UdpInbox) {
         while let Some(inbound) = inbox.recv().await {
-            // Those whom nobody asked do not keep a port open (RFC 4787 section 4.3).
+            // Unsolicited datagrams do not keep a port open (RFC 4787 section 4.3).
             if inbound.asked
                 && let Some(sources) = self.sources.upgrade()
             {
@@ -115,14 +114,14 @@ impl Answers {
             if let Some(from) = address(&inbound)
                 && let Err(error) = self.writer.send(from, self.to, &inbound.payload)
             {
-                // For want of room it is lost, as on any link.
+                // The datagram is lost for lack of buffer space, as on any link.
                 tracing::debug!(%from, "datagram lost: {error}");
             }
         }
     }
 }
 
-/// Whom a datagram is from. Programs send to addresses only, so it is from one.
+/// Sender of a datagram. Programs send only to addresses, so this is an address.
 fn address(inbound: &Inbound) -> Option<SocketAddr> {
     let ip = inbound.from.host.as_name().err()?;
     Some(SocketAddr::new(ip.to_canonical(), inbound.from.port))

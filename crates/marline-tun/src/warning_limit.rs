@@ -1,4 +1,4 @@
-//! Limit on warnings: each once a minute, however often a program tries again.
+//! Limit on warnings: each is logged at most once per minute, regardless of a program's retries.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use marline_proxy::rate::{Rate, RateLimits};
 use tokio::time::Instant;
 
 const RATE: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
-/// Different warnings that are remembered.
+/// Maximum number of different warnings stored.
 const REMEMBERED: usize = 64;
 
-/// The warnings of the last minute.
+/// Warnings of the last minute.
 #[derive(Debug)]
 pub(crate) struct WarningLimit(Mutex<RateLimits<String>>);
 
@@ -21,7 +21,7 @@ impl Default for WarningLimit {
 }
 
 impl WarningLimit {
-    /// Whether this is to be logged now. It then counts as logged.
+    /// Returns true if this warning is to be logged now, and records it as logged.
     pub(crate) fn admits(&self, text: &str) -> bool {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         limits.take(text.to_owned(), Instant::now())

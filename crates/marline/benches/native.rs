@@ -1,9 +1,9 @@
-//! Throughput benchmark of native Multipath TCP over a veth pair, beside kernel TCP in the same
-//! run: `cargo bench -p marline --bench native`.
+//! Throughput benchmark of native Multipath TCP over a veth pair, with kernel TCP in the same run for comparison:
+//! `cargo bench -p marline --bench native`.
 //!
-//! An echo keeps both directions busy at once. With default offloads the kernel moves segments of
-//! 64 kB that nobody cuts or sums, which no user-space stack can; the second table is with segments
-//! as they are on a wire. Both ends share this machine's processors.
+//! An echo keeps both directions busy at once. With default offloads, the kernel moves segments of 64 kB without
+//! cutting or checksumming them, which a user-space stack cannot do; the second table is with segments as they are
+//! on a wire. Both ends share this machine's processors.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;

@@ -20,7 +20,7 @@ async fn hello(ConnectInfo(PeerAddr(peer)): ConnectInfo<PeerAddr>) -> String {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A service keeps `identity.pkcs8()` in a file, and its clients `identity.pin()` in theirs.
+    // A service stores `identity.pkcs8()` in a file, and its clients store `identity.pin()`.
     let identity = Identity::generate()?;
     let server = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
     let address = server.local_addr();

@@ -1,10 +1,10 @@
-//! Bulk transfer over loopback between two processes, beside kernel TCP and QUIC without encryption (quinn).
+//! Bulk transfer over loopback between two processes, compared with kernel TCP and QUIC without encryption (quinn).
 //!
-//! `bulk [BYTES]` runs everything by turns, in a network namespace of its own (root) whose loopback has an MTU of 1,500
-//! bytes, and prints medians. `bulk server KIND` and `bulk client KIND ADDRESS BYTES` are the two roles that it starts
-//! as processes of their own. KIND is `marline`, `tcp` or `quinn`; kernel TCP is measured twice, with its offloads and
-//! with one segment at a time, as any stack of user space has to send them. CPU time is that of both processes, user
-//! and system, by getrusage.
+//! `bulk [BYTES]` runs all stacks in turns, in its own network namespace (root) whose loopback has an MTU of 1,500
+//! bytes, and prints medians. `bulk server KIND` and `bulk client KIND ADDRESS BYTES` are the two roles, which it
+//! starts as separate processes. KIND is `marline`, `tcp` or `quinn`. Kernel TCP is measured twice: with its
+//! offloads, and with one segment at a time, as a user-space stack has to send them. CPU time is that of both
+//! processes, user and system, from getrusage.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -17,11 +17,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Bytes of one write or read.
+/// Bytes per write or read.
 const CHUNK: usize = 256 << 10;
-/// Turns of each, of which the median counts.
+/// Number of turns of each stack, for the median.
 const ROUNDS: usize = 5;
-/// Of the namespace's loopback, in bytes.
+/// MTU of the namespace's loopback, in bytes.
 const MTU: u32 = 1_500;
 
 fn main() -> Result<()> {
@@ -51,7 +51,7 @@ fn paced() -> bool {
     std::env::var_os("MARLINE_NO_PACING").is_none()
 }
 
-/// Writes so many bytes and ends the stream; how long it took until the other end had counted them.
+/// Writes this many bytes and ends the stream. Returns the time until the other end had counted them.
 async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: u64) -> Result<Duration> {
     let buf = vec![7; CHUNK];
     let started = Instant::now();
@@ -68,7 +68,7 @@ async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: u64) ->
     Ok(started.elapsed())
 }
 
-/// Bytes until the stream's end.
+/// Number of bytes until the end of the stream.
 async fn count(reader: &mut (impl AsyncRead + Unpin)) -> Result<u64> {
     let mut buf = vec![0; CHUNK];
     let mut total = 0;
@@ -113,7 +113,7 @@ async fn client(address: &str, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Windows that do not limit it.
+/// Windows that do not limit the transfer.
 fn roomy() -> Arc<quinn::TransportConfig> {
     let mut config = quinn::TransportConfig::default();
     let window = quinn::VarInt::from_u32(16 << 20);
@@ -199,7 +199,7 @@ fn cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// This process, and those that it starts, get a loopback of their own with frames as on an Ethernet. Whether they do.
+/// Gives this process and its children their own loopback with the MTU of Ethernet. Returns false on failure.
 fn own_loopback() -> bool {
     // SAFETY: no memory is passed; there is one thread.
     let own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -210,7 +210,7 @@ fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success())
 }
 
-/// What is measured, and how many segments the loopback may carry as one.
+/// Stacks, with the maximum number of segments that the loopback carries as one (1: no offloads).
 const STACKS: [(&str, &str, u32); 4] = [
     ("marline", "marline", 65_535),
     ("quinn, plain", "quinn", 65_535),
@@ -229,7 +229,7 @@ fn compare(bytes: u64) -> Result<()> {
             if own && !ip(&format!("link set lo gso_max_segs {segments}")) {
                 return Err("ip could not set the loopback's offloads".into());
             }
-            // One by one it takes long.
+            // A transfer with one segment at a time takes long.
             let bytes = if *segments == 1 { bytes / 8 } else { bytes };
             all.push(transfer(kind, bytes)?);
         }

@@ -1,12 +1,11 @@
-//! Client of the echo server: sends its input a line at a time, and shows when each comes back and over
-//! which paths.
+//! Client of the echo server: sends its input line by line, and prints when each line returns and over which paths.
 //!
 //! ```text
 //! cargo run -p marline --example client -- SERVER:4500 [PATH ...]
 //! ```
 //!
-//! A path is an interface or a local address, with `,backup` if it is to carry only what no other can.
-//! Without any, every interface with a default route is one. Pull a plug in the middle.
+//! A path is an interface or a local address, with `,backup` if it should carry only data that no other path can.
+//! Without any path, all interfaces with a default route are used. Try to unplug a cable during the transfer.
 
 use std::time::Instant;
 
@@ -34,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{text} ({:?}, {subflows} subflows)", sent_at.elapsed());
     }
     stream.shutdown().await?;
-    // Nothing leaves a process that has ended: wait until the peer has it all.
+    // Data of a process that has ended is not sent: wait until the peer has received everything.
     drop(stream);
     client.drained(std::time::Duration::from_secs(5)).await;
     Ok(())

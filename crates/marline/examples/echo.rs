@@ -1,10 +1,10 @@
 //! Echo of 200 bytes over loopback between two processes, one request in flight, compared with
 //! kernel TCP and QUIC (quinn with ring; it also encrypts).
 //!
-//! `echo` runs everything and prints percentiles: with both processes free to run anywhere, and
-//! pinned to one CPU. `echo server KIND` and `echo client KIND ADDRESS COUNT` are the roles it
-//! starts as processes of their own; KIND is `marline`, `tcp`, `quinn`, or `busy`: Marline that polls its sockets
-//! for a while instead of sleeping. The other three sleep while they wait (epoll). Set `PIN_CPU=N` to pin a role.
+//! `echo` runs all kinds and prints percentiles, with both processes unpinned and with both pinned to one CPU. `echo
+//! server KIND` and `echo client KIND ADDRESS COUNT` are the roles, which it starts as separate processes. KIND is
+//! `marline`, `tcp`, `quinn`, or `busy`: Marline that polls its sockets for some time instead of sleeping. The other
+//! three sleep while they wait (epoll). Set `PIN_CPU=N` to pin a role.
 
 mod quic;
 
@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Bytes of a message.
+/// Length of a message.
 const MESSAGE: usize = 200;
-/// How long `busy` polls after each message. On one CPU for both ends that is of no use.
+/// Busy polling time after each message. It is useless with one CPU for both ends.
 const BUSY_POLL: Duration = Duration::from_micros(100);
-/// Round trips that do not count.
+/// Round trips before the measurement.
 const WARM_UP: u64 = 1_000;
 
 fn main() -> Result<()> {
@@ -48,8 +48,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// Runs a role as a task, as programs of several tasks do: the future that a runtime blocks on is polled only after its
-/// sockets were looked at once more.
+/// Runs a role as a task, like a program with several tasks: the future that a runtime blocks on is polled only
+/// after another check of its sockets.
 fn play(
     runtime: &tokio::runtime::Runtime,
     role: impl Future<Output = Result<()>> + Send + 'static,
@@ -141,7 +141,7 @@ async fn quinn_server() -> Result<()> {
     Ok(())
 }
 
-/// Runs this process on one CPU.
+/// Pins this process to one CPU.
 fn pin(cpu: usize) -> Result<()> {
     // SAFETY: all-zero bytes are a valid cpu_set_t; the pointer is to a live one of the size given.
     let result = unsafe {
@@ -152,11 +152,11 @@ fn pin(cpu: usize) -> Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
-/// Turns of each, of which the median counts.
+/// Number of turns of each kind, for the median.
 const ROUNDS: usize = 5;
 const KINDS: [&str; 4] = ["marline", "tcp", "quinn", "busy"];
 
-/// A stack's p50, p95, p99 and greatest time in microseconds.
+/// Percentiles p50, p95 and p99, and the maximum, in microseconds.
 type Times = [f64; 4];
 
 fn compare(count: u64) -> Result<()> {
@@ -184,7 +184,7 @@ fn compare(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Of each part.
+/// Median of each value.
 fn median(turns: &[Times]) -> Times {
     [0, 1, 2, 3].map(|part| {
         let mut values: Vec<f64> = turns.iter().map(|turn| turn[part]).collect();
@@ -201,7 +201,7 @@ fn times(kind: &str, count: u64, pinned: bool) -> Result<Times> {
     let fields: std::result::Result<Vec<f64>, _> = answer.split(' ').map(str::parse).collect();
     client.wait()?;
     std::thread::sleep(Duration::from_millis(50));
-    // It may still be waiting for a connection to end.
+    // It may still wait for a connection to end.
     server.kill()?;
     server.wait()?;
     fields?.try_into().map_err(|_| "no answer".into())

@@ -1,14 +1,14 @@
-//! Client and server whose carrier is chosen by a flag: with `raw`, the other end may be any stack
-//! that speaks Multipath TCP, or plain TCP.
+//! Client and server with a selectable carrier: with `raw`, the other end may be any stack that supports Multipath
+//! TCP, or plain TCP.
 //!
 //! ```text
 //! native server [--carrier udp|raw|INTERFACE=ADDRESS]... [--announce ADDRESS[:PORT]]... LISTEN
 //! native client [--carrier udp|raw|INTERFACE=ADDRESS]... [--path PATH]... [--bytes N] SERVER
 //! ```
-//! `INTERFACE=ADDRESS` is a TUN interface and the address behind it; several are several paths.
+//! `INTERFACE=ADDRESS` is a TUN interface and the address behind it. Several of them are several paths.
 //!
-//! The server sends back what it gets. The client sends N random-looking bytes, 1 MiB if not said,
-//! compares what comes back, and prints what the connection was.
+//! The server sends back what it receives. The client sends N random-looking bytes (default 1 MiB), compares the
+//! answer, and prints the state of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};

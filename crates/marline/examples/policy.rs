@@ -1,7 +1,7 @@
-//! Scheduler of one's own, brought along and chosen by name.
+//! Custom scheduler, registered and chosen by name.
 //!
-//! It sends on the subflow whose congestion window has most room. A client uses it on two loopback
-//! addresses, which are two paths, and prints what each of them carried.
+//! It sends on the subflow with the most room in its congestion window. A client uses it on two loopback addresses,
+//! which are two paths, and prints how much each of them carried.
 //!
 //! ```text
 //! cargo run -p marline --example policy
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: u64 = 4 << 20;
 
-/// Sends where there is most room. One value is made per connection.
+/// Scheduler that prefers the subflow with the most room. One value is created per connection.
 #[derive(Debug)]
 struct MostRoom;
 
@@ -25,7 +25,7 @@ impl Scheduler for MostRoom {
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let ready = classes::members(cx.subflows, class).filter(|view| view.is_ready());
         match ready.max_by_key(|view| view.cwnd.saturating_sub(view.bytes_in_flight)) {
-            // The core cuts the range to a segment, and asks again.
+            // The core limits the range to a segment, and asks again.
             Some(view) if !cx.unsent.is_empty() => {
                 Decision::Send { subflow: view.id, range: cx.unsent }
             }
@@ -34,7 +34,7 @@ impl Scheduler for MostRoom {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        // What a troubled subflow holds goes where the built-in schedulers would send it.
+        // Data of a troubled subflow is sent where the built-in schedulers would send it.
         classes::reinject(item, cx)
     }
 }
@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stream = client.connect(address).await?;
     stream.write_all(&vec![7; BYTES as usize]).await?;
     stream.shutdown().await?;
-    // The server's end of the stream: it has read everything.
+    // The end of the server's stream: it has read everything.
     stream.read_to_end(&mut Vec::new()).await?;
     for info in stream.info().iter().flat_map(|info| info.subflows.iter().chain(&info.gone)) {
         println!("{} -> {}: {} bytes", info.path.local, info.path.remote, info.bytes_sent);

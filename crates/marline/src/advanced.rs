@@ -1,5 +1,5 @@
-//! Parts for tools around the protocol: the core's open configuration, raw sockets opened in advance,
-//! observers of packets and events.
+//! Interfaces for protocol tools: the core's open configuration, raw sockets opened in advance, observers of packets
+//! and events.
 //!
 //! They follow the inner crates and may change with any minor version.
 
@@ -11,7 +11,7 @@ pub use marline_io::{
     keep_capabilities,
 };
 
-/// Handing a server over to another process: see [`Server::estate`](crate::Server::estate).
+/// Handover of a server to another process: see [`Server::estate`](crate::Server::estate).
 pub use marline_io::succession;
 
 pub use crate::multimob::interactive;

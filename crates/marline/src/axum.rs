@@ -1,4 +1,4 @@
-//! Servers that `axum::serve` takes.
+//! Server adapters for `axum::serve`.
 //!
 //! [`Server`], and with the feature `tls` [`TlsServer`](crate::tls::TlsServer), are
 //! [`axum::serve::Listener`]s. Handlers get the peer's address as `ConnectInfo<PeerAddr>`.
@@ -35,7 +35,7 @@ impl Listener for Server {
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         match Server::accept(self).await {
             Some(accepted) => accepted,
-            // axum knows no end of a listener: what was accepted is still served.
+            // `axum` has no notion of a closed listener. Accepted connections are still served.
             None => pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! Configuration that clients and servers share.
+//! Configuration shared by clients and servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{Carrier, Interactive, PolicyError, TransportConfig, multimob};
 #[cfg(doc)]
 use crate::{Client, Server};
 
-/// What a [`Client`] or a [`Server`] runs with: what both have, and what only one of them has (`S`). It is used as
+/// Configuration of a [`Client`] or a [`Server`]: settings of both, and of one of them (`S`). It is used as
 /// [`ClientBuilder`](crate::ClientBuilder) and [`ServerBuilder`](crate::ServerBuilder).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is opened before `bind`"]
@@ -29,13 +29,13 @@ pub struct Builder<S> {
     pub(crate) monitor: bool,
     pub(crate) limits: Limits,
     pub(crate) busy_poll: Duration,
-    /// What the other side has not.
+    /// Settings that only this side has.
     pub(crate) own: S,
 }
 
-/// Settings of one side alone.
+/// Settings of one side.
 pub trait OwnSettings: Default {
-    /// The side that has them.
+    /// Side that has these settings.
     const ROLE: Role;
 }
 
@@ -59,122 +59,123 @@ impl<S: OwnSettings> Default for Builder<S> {
 }
 
 impl<S: OwnSettings> Builder<S> {
-    /// How segments travel. Default: in UDP datagrams.
+    /// Sets the carrier of segments. Default: UDP datagrams.
     pub fn carrier(&mut self, carrier: Carrier) -> &mut Self {
         self.carrier = carrier;
         self
     }
 
-    /// How connections behave: replaces every setting of connections made before, those by name too.
+    /// Sets the behavior of connections. Replaces all earlier connection settings, including those made by name.
     pub fn transport(&mut self, transport: impl Into<TransportConfig>) -> &mut Self {
         self.transport = transport.into();
         self
     }
 
-    /// The settings of connections, to be read or changed.
+    /// Connection settings, for reading or changing.
     pub const fn transport_mut(&mut self) -> &mut TransportConfig {
         &mut self.transport
     }
 
-    /// The settings of connections so far.
+    /// Current connection settings.
     #[must_use]
     pub const fn get_transport(&self) -> &TransportConfig {
         &self.transport
     }
 
-    /// The policies that can be chosen by name, before and while connections run. Default: the built-in ones.
+    /// Sets the policies that can be chosen by name, before and while connections run. Default: the built-in ones.
     pub fn registry(&mut self, registry: impl Into<Arc<Registry>>) -> &mut Self {
         self.registry = registry.into();
         self
     }
 
-    /// The scheduler of new connections, by name and parameters (`redundant-idle`).
+    /// Sets the scheduler of new connections, by name and parameters (`redundant-idle`).
     ///
     /// # Errors
-    /// The registry has no such scheduler, or a parameter is wrong; the error lists what there is.
+    /// The registry has no such scheduler, or a parameter is invalid; the error lists the available ones.
     pub fn scheduler(&mut self, spec: &str) -> Result<&mut Self, PolicyError> {
         let scheduler = self.registry.scheduler(spec)?;
         self.transport.scheduler(scheduler);
         Ok(self)
     }
 
-    /// The path manager of new connections, by name and parameters (`full-mesh`).
+    /// Sets the path manager of new connections, by name and parameters (`full-mesh`).
     ///
     /// # Errors
-    /// The registry has no such path manager, or a parameter is wrong; the error lists what there is.
+    /// The registry has no such path manager, or a parameter is invalid; the error lists the available ones.
     pub fn path_manager(&mut self, spec: &str) -> Result<&mut Self, PolicyError> {
         let path_manager = self.registry.path_manager(spec)?;
         self.transport.path_manager(path_manager);
         Ok(self)
     }
 
-    /// A client: break before make, that is, paths flagged `backup` sleep until no other works; the server must be a
-    /// Marline server, which follows the client's choice of path. A server: follows every client's choice of path,
-    /// with the given parameters; without it, that of those clients that ask for it.
+    /// Enables interactive mode. On a client this is break before make: paths flagged `backup` sleep until no other
+    /// works. The server must be a Marline server, which follows the client's choice of path. A server follows every
+    /// client's choice of path with these parameters. Without this setting it follows only clients that request it.
     pub fn interactive(&mut self, parameters: Interactive) -> &mut Self {
         multimob::interactive(self.transport.as_core_mut(), S::ROLE, parameters);
         self.path_health = Some(parameters.path_health_monitor());
         self
     }
 
-    /// What all connections of the process learn of each other's paths; clones are one monitor, and
-    /// every client and server of a process may share it. Default: each connection for itself.
+    /// Sets the monitor through which all connections of the process share what they learn about each other's paths.
+    /// Clones are one monitor, and all clients and servers of a process may share it. Default: none, each connection
+    /// on its own.
     pub fn path_health_monitor(&mut self, monitor: Option<PathHealthMonitor>) -> &mut Self {
         self.path_health = monitor;
         self
     }
 
-    /// The path health monitor so far.
+    /// Current path health monitor.
     #[must_use]
     pub const fn get_path_health_monitor(&self) -> Option<&PathHealthMonitor> {
         self.path_health.as_ref()
     }
 
-    /// After each exchange the driver polls its sockets for this long before it sleeps, at most
-    /// [`LONGEST_BUSY_POLL`](crate::LONGEST_BUSY_POLL): an answer that comes within that time is read some
-    /// microseconds sooner, and a processor is busy meanwhile. Default: zero, not at all.
+    /// Sets how long the driver polls its sockets after each exchange before it sleeps, at most
+    /// [`LONGEST_BUSY_POLL`](crate::LONGEST_BUSY_POLL). An answer that arrives within that time is read some
+    /// microseconds sooner, and a processor is busy meanwhile. Default: zero (off).
     pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
         self.busy_poll = length;
         self
     }
 
-    /// Bounds on what peers may make it hold, of a server per shard.
+    /// Sets limits of the state that peers can create; on a server they apply per shard.
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
         self.limits = limits;
         self
     }
 
-    /// The bounds, to be read or changed.
+    /// Limits, for reading or changing.
     pub const fn limits_mut(&mut self) -> &mut Limits {
         &mut self.limits
     }
 
-    /// Emit monitor events ([`Client::monitor`], [`Server::monitor`]). Default: no.
+    /// Enables monitor events ([`Client::monitor`], [`Server::monitor`]). Default: off.
     pub fn monitor(&mut self, monitor: bool) -> &mut Self {
         self.monitor = monitor;
         self
     }
 
-    /// Writes one pcapng file per path, or of a server per listening address, into this directory, without MPTCP
+    /// Writes one pcapng file per path, or on a server per listening address, into this directory, without MPTCP
     /// keys, tokens and HMACs.
     pub fn capture_dir(&mut self, dir: impl Into<PathBuf>) -> &mut Self {
         self.capture_dir = Some(dir.into());
         self
     }
 
-    /// Leaves MPTCP keys, tokens and HMACs in captures, with which a reader can disturb connections.
+    /// Keeps MPTCP keys, tokens and HMACs in captures. A reader of the files can disturb connections with them.
     pub fn capture_secrets(&mut self, keep: bool) -> &mut Self {
         self.capture_secrets = keep;
         self
     }
 
-    /// An observer of all events and all traffic of its connections, such as a trace. It costs time with each segment.
+    /// Sets an observer of all events and all traffic, such as a trace. It costs time for each segment.
     pub fn event_observer(&mut self, observer: SharedEventObserver) -> &mut Self {
         self.events = Some(observer);
         self
     }
 
-    /// Log of segments, for diagnosis.
+    /// Sets a log of segments for diagnosis.
     pub fn segment_log(&mut self, log: SegmentLog) -> &mut Self {
         self.tap = Some(log);
         self

@@ -8,39 +8,39 @@ use marline_time::Duration;
 
 use crate::BindError;
 
-/// How segments travel.
+/// Encapsulation of segments.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Carrier {
-    /// In UDP datagrams: needs no privilege, talks to Marline only.
+    /// UDP datagrams: needs no privilege, but works only between Marline endpoints.
     #[default]
     Udp,
-    /// In UDP datagrams, and where they get no answer, in TCP connections to the same address and port, path by
-    /// path, until datagrams are answered again. A server listens on both.
+    /// UDP datagrams, and where they get no answer, TCP connections to the same address and port, path by path,
+    /// until datagrams are answered again. A server listens on both.
     Auto,
-    /// In TCP connections only. A server listens on both all the same: it is for the client to choose.
+    /// TCP connections only. A server still listens on both, because the client chooses.
     Tcp,
-    /// As native TCP on raw sockets that are opened when needed: talks to any stack that speaks
-    /// Multipath TCP or plain TCP. Needs CAP_NET_RAW at that time.
+    /// Native TCP on raw sockets that are opened when needed: works with any stack that supports Multipath TCP or
+    /// plain TCP. Needs CAP_NET_RAW at that time.
     Raw,
-    /// As native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW: for as many shards as
-    /// a server has.
+    /// Native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW, for the server's
+    /// number of shards.
     Opened(Arc<RawSockets>),
-    /// As native TCP on TUN interfaces, one per path: Marline is a host of its own behind each.
+    /// Native TCP on TUN interfaces, one per path: Marline is a host of its own behind each.
     Tun(Vec<TunPath>),
 }
 
-/// A TUN interface and the address of the host behind it, which is Marline.
+/// TUN interface, and the address of the host behind it, which is Marline.
 ///
-/// The system routes packets for the address into the interface and forwards what comes out, so it
-/// must be configured as a router between that address and the network. Making the interface needs
-/// CAP_NET_ADMIN; one made before that belongs to the user (`ip tuntap add`) needs nothing. Several shards of a server
-/// need one with as many queues (`ip tuntap add .. multi_queue`).
+/// The system routes packets for the address to the interface and forwards packets from it, so it must be configured
+/// as a router between that address and the network. Creating the interface needs CAP_NET_ADMIN. An existing one
+/// that belongs to the user (`ip tuntap add`) needs no privilege. Several shards of a server need an interface with
+/// as many queues (`ip tuntap add .. multi_queue`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunPath {
     /// Name of the interface.
     pub interface: String,
-    /// Address of the host behind it: none of the system's own.
+    /// Address of the host behind it, which must not be one of the system's own.
     pub address: IpAddr,
 }
 
@@ -49,7 +49,7 @@ impl Carrier {
         !matches!(self, Carrier::Udp | Carrier::Auto | Carrier::Tcp)
     }
 
-    /// Name of the transport below, as firewalls and their administrators call it.
+    /// Name of the transport in terms of firewalls.
     pub(crate) const fn transport(&self) -> &'static str {
         match self {
             Carrier::Udp => "UDP",
@@ -58,7 +58,7 @@ impl Carrier {
         }
     }
 
-    /// Whether a server listens for TCP connections that carry frames.
+    /// Returns true if a server also listens for TCP connections that carry frames.
     pub(crate) const fn has_links(&self) -> bool {
         matches!(self, Carrier::Auto | Carrier::Tcp)
     }
@@ -74,7 +74,7 @@ pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind 
     }
 }
 
-/// Gives shards their sockets.
+/// Opens the sockets of shards.
 pub(crate) fn open(carrier: &Carrier, shards: &[&Shard]) -> Result<(), BindError> {
     let in_use = |error| BindError::io("use the raw sockets", error);
     match carrier {

@@ -35,17 +35,17 @@ use crate::{
 pub use builder::{ClientBuilder, ClientSettings};
 use watching::watch_out;
 
-/// Changes of paths a slow reader may lag behind.
+/// Number of path events by which a slow receiver may lag behind.
 const PATH_EVENT_CAPACITY: usize = 64;
-/// News of contacts comes with every packet of a busy client: paths are looked at this often at most.
+/// Minimum interval of path checks: contacts of a busy client change with every packet.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Addresses of servers that are remembered to judge paths by.
+/// Maximum number of servers whose addresses are remembered for judging paths.
 const MOST_SERVERS: usize = 64;
-/// Bounds of the stagger between attempts.
+/// Limits of the stagger between attempts.
 const STAGGER: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_millis(250);
 
-/// Opens connections over several local addresses. Clones share everything.
+/// Client that opens connections over several local addresses. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -60,7 +60,7 @@ struct Inner {
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     asked: Mutex<Asked>,
-    /// What connections are opened with: one for all, as long as the local addresses stay the same.
+    /// Configuration of new connections, shared by all while the local addresses remain the same.
     connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
     decisions: Decisions,
@@ -69,12 +69,12 @@ struct Inner {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// Who is asked for connections, and what the protocol above says of them.
+/// Servers of the latest attempt, and their rejection by the protocol above.
 #[derive(Clone, Debug, Default)]
 struct Asked {
-    /// The servers of the latest attempt to connect.
+    /// Servers of the latest attempt to connect.
     servers: Vec<SocketAddr>,
-    /// Why they do not serve this client.
+    /// Reason why they do not serve this client.
     rejection: Option<String>,
 }
 
@@ -91,7 +91,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// A client that is still to be configured.
+    /// Creates a configuration for a client.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -156,32 +156,31 @@ impl Client {
 
     /// Connects to a server: `"example.org:4500"`, an address, or several addresses of one server.
     ///
-    /// Whichever address answers first on whichever path wins (RFC 8305): attempts start one after the
-    /// other, a [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With an
-    /// path health monitor, what it holds to be good comes first: regular paths, then backup ones, then bad address
-    /// pairs, each of these later than a stagger, so that no radio is woken and no bad network used
-    /// without need.
+    /// The first address that answers on any path wins (RFC 8305): attempts start one after the other, a
+    /// [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With a path health monitor,
+    /// paths that it considers good come first: regular paths, then backup paths, then bad address pairs. Each of
+    /// these groups starts later than a stagger, so that no radio is woken and no bad network is used without need.
     ///
-    /// Safe to cancel: attempts that are under way are closed.
+    /// Safe to cancel: attempts in progress are closed.
     ///
     /// # Errors
     /// The name does not resolve, or no attempt succeeded within
-    /// [`connect_timeout`](ClientBuilder::connect_timeout); the error lists each with its reason.
+    /// [`connect_timeout`](ClientBuilder::connect_timeout); the error lists each attempt with its reason.
     pub async fn connect(&self, server: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         self.connect_with(server, &[]).await
     }
 
-    /// As [`connect`](Self::connect), with the first bytes that the server is to have: they are written to the stream
-    /// that comes back. Where the transport configuration allows Fast Open
-    /// ([`fast_open`](ConnectionConfig::fast_open)), the server has given a cookie and the network lets it pass, they
-    /// go with the SYN, as far as it has room, and the answer is there a round trip sooner. **The server may then get
-    /// them twice**, on two connections: whoever saw the SYN can send it again, and where another address or path
-    /// answers sooner they go there as well.
+    /// Connects like [`connect`](Self::connect), and writes the first bytes to the returned stream. With Fast Open
+    /// they are sent in the SYN, as far as it has room, and the answer arrives a round trip sooner. This requires
+    /// that the transport configuration allows it ([`fast_open`](ConnectionConfig::fast_open)), that the server has
+    /// given a cookie, and that the network lets it pass. **The server may then receive them twice**, on two
+    /// connections: an observer of the SYN can repeat it, and they are also sent to another address or path that
+    /// answers sooner.
     ///
-    /// Safe to cancel, but the server may have them.
+    /// Safe to cancel, but the server may have received the bytes.
     ///
     /// # Errors
-    /// As `connect`; or the connection broke while more bytes were written than it takes at once.
+    /// See [`connect`](Self::connect). Also, the connection may fail while the rest of the bytes is written.
     pub async fn connect_with(
         &self,
         server: impl ToSocketAddrs,
@@ -196,8 +195,8 @@ impl Client {
         self.connect_to(&servers, patience.saturating_sub(begun.elapsed()), first).await
     }
 
-    /// Bytes that would go with the SYN of a connection to one of these servers now
-    /// ([`connect_with`](Self::connect_with)). `None`: none, since Fast Open is off for that port, no server has given
+    /// Number of bytes that would be sent in the SYN of a connection to one of these servers now
+    /// ([`connect_with`](Self::connect_with)). Returns `None` if Fast Open is off for that port, no server has given
     /// a cookie to the address of a path, or the networks do not let it pass.
     #[must_use]
     pub fn fast_open_room(&self, servers: &[SocketAddr]) -> Option<usize> {
@@ -229,7 +228,7 @@ impl Client {
         };
         let (mut candidates, mut local_addresses) = ways();
         if candidates.is_empty() && self.inner.prefixes.is_asking() {
-            // The only network there is has IPv6 alone, and has not said yet how it reaches the rest.
+            // The only network has just IPv6, and its NAT64 prefix is not known yet.
             let _ = tokio::time::timeout(patience, self.inner.prefixes.settled()).await;
             (candidates, local_addresses) = ways();
         }
@@ -257,7 +256,7 @@ impl Client {
         let attempts = HappyEyeballs { shard, config, routes, transport, patience, first_bytes };
         let outcome = attempts.run(schedule).await;
         for failure in &outcome.failures {
-            // What lasts is the watcher's to tell, once.
+            // Lasting problems are reported once by the watcher.
             tracing::debug!("{failure}");
         }
         let Some(Winner { stream, ends, written }) = outcome.winner else {
@@ -269,7 +268,7 @@ impl Client {
             });
         };
         *lock(&self.inner.winner) = Some(ends);
-        // A path may have the other family alone, now or later.
+        // A path may have only the other family, now or later.
         if let Some(other) = lock(&self.inner.paths).of_other_family(servers, ends.1) {
             let id = stream.id();
             shard.with_endpoint(|endpoint, now| endpoint.add_remote_address(now, id, other));
@@ -279,47 +278,45 @@ impl Client {
         Ok(stream)
     }
 
-    /// Monitor events, if the configuration asked for them.
+    /// Receives monitor events, if they are enabled in the configuration.
     #[must_use]
     pub fn monitor(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.monitor.subscribe()
     }
 
-    /// What schedulers decide from now on, and why ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), whatever
-    /// the configuration says of monitor events. There may be thousands a second, and each takes time and memory, as
-    /// long as a receiver exists; a slow one misses some.
+    /// Receives the decisions of schedulers and their reasons
+    /// ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), even if monitor events are disabled. There may be
+    /// thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(core::slice::from_ref(&self.inner.shard))
     }
 
-    /// Captures packets into this directory from now on, as [`ClientBuilder::capture_dir`] does from the start, and as
-    /// [`ClientBuilder::capture_secrets`] with keys or without; `None`: no more. Files of these names that are there
-    /// are overwritten.
+    /// Starts to capture packets into this directory, like [`ClientBuilder::capture_dir`], with or without keys as
+    /// in [`ClientBuilder::capture_secrets`]. `None` stops. Existing files of these names are overwritten.
     ///
     /// # Errors
-    /// The directory can not be created: what was in force stays.
+    /// The directory cannot be created; the previous setting remains.
     pub fn capture(&self, dir: Option<&Path>, secrets: bool) -> io::Result<()> {
         self.inner.shard.set_captures(captures(dir, "client", secrets)?);
         Ok(())
     }
 
-    /// Shows this observer what connections tell from now on, in place of that of
-    /// [`ClientBuilder::event_observer`]; `None`: nobody. Events other than traffic are there only with
-    /// [`ClientBuilder::monitor`], or if the client was started with an observer.
+    /// Replaces the event observer of [`ClientBuilder::event_observer`]; `None` removes it. Events other than
+    /// traffic require [`ClientBuilder::monitor`], or an observer at the start of the client.
     pub fn observe_events(&self, observer: Option<&SharedEventObserver>) {
         self.inner.shard.set_event_observer(observer.cloned());
     }
 
-    /// What happens to the traffic of a connection from now on ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)),
-    /// segment by segment, as long as the receiver exists; a slow one misses some. One connection at a time: the
-    /// receiver of another one gets nothing more.
+    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)), segment by
+    /// segment, while the receiver exists. A slow receiver misses some. This works for one connection at a time: the
+    /// receiver of another one gets no further events.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
         traffic_of(&self.inner.shard, of)
     }
 
-    /// Changes of what is known of its paths: one ceases to lead to a server, or does again.
+    /// Receives changes of path health: a path no longer reaches a server, or reaches it again.
     #[must_use]
     pub fn path_events(&self) -> broadcast::Receiver<PathEvent> {
         self.inner.path_events.subscribe()
@@ -331,13 +328,13 @@ impl Client {
         self.inner.shard.connections()
     }
 
-    /// The path health monitor that its connections take part in.
+    /// Path health monitor of the connections.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
         self.inner.config.path_health.as_ref()
     }
 
-    /// The paths and their state.
+    /// State of all paths.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         let shard = &self.inner.shard;
@@ -358,16 +355,15 @@ impl Client {
         })
     }
 
-    /// Says why the server that answers does not serve this client, such as a key that is not the expected one or a
-    /// credential that it refuses; `None`: it serves it. For the protocol above, which alone knows. As long as there
-    /// is a reason, every path is [unreachable](crate::PathHealth::Unreachable) for it: what answers there is of no
-    /// use.
+    /// Sets the reason why the answering server does not serve this client, such as an unexpected key or a rejected
+    /// credential; `None` if it does. Only the protocol above knows this. While there is a reason, every path is
+    /// [unreachable](crate::PathHealth::Unreachable), because answers of that server are useless.
     pub fn set_rejection(&self, reason: Option<String>) {
         lock(&self.inner.asked).rejection = reason;
     }
 
-    /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its
-    /// interface, its address, or as it was given.
+    /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its interface, its
+    /// address, or its configured text.
     ///
     /// # Errors
     /// There is no such path.
@@ -375,8 +371,8 @@ impl Client {
         lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
-    /// Restricts a path, for all connections, on top of what was changed [by hand](Self::set_path); the last
-    /// restriction holds. `path` as there.
+    /// Restricts a path, for all connections, in addition to changes [by hand](Self::set_path); the last restriction
+    /// applies. For `path`, see there.
     ///
     /// # Errors
     /// There is no such path.
@@ -388,12 +384,12 @@ impl Client {
         lock(&self.inner.paths).restrict(&self.inner.shard, path, restriction)
     }
 
-    /// Has these paths instead of its own; without any, every interface with a default route. Connections go on:
-    /// those of a path that is not among them move to others. What was changed by hand holds for paths that stay. A
-    /// path whose interface or address is not there is waited for.
+    /// Replaces the paths; without any, all interfaces with a default route are used. Connections continue: those on
+    /// a removed path move to others. Changes by hand are kept for remaining paths. A path whose interface or
+    /// address does not exist is used as soon as it appears.
     ///
     /// # Errors
-    /// A path names a TUN interface that is not configured; nothing is changed then.
+    /// A path names a TUN interface that is not configured; nothing has changed then.
     pub fn set_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
         let table = self.table_of(paths)?;
         self.inner.routes.forget();
@@ -414,23 +410,23 @@ impl Client {
         Ok(table)
     }
 
-    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are opened from now
-    /// on. Before, their memory has no limit but those of their buffers.
+    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::MemoryBudget). Without an
+    /// account, only the buffer sizes limit it.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         self.inner.shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
     }
 
-    /// How connections behave that are opened from now on; existing ones stay as they are.
+    /// Sets the behavior of new connections; existing ones are not changed.
     pub fn set_transport(&self, transport: &TransportConfig) {
         let mut opened = transport.clone();
         opened.as_core_mut().receive_probes.get_or_insert_default();
         *lock(&self.inner.connection) = Arc::new(as_opened(&opened));
     }
 
-    /// Has the server of each connection that leads to one of these addresses give a sign of life within this time;
-    /// a connection that hears nothing until then ends as one that timed out. For who has reason to doubt that this
-    /// server is there, such as that another one answers over the same paths: without such a reason a connection waits
-    /// for a path for as long as [`TransportConfig::linger`] says. Gives how many are asked.
+    /// Requires an answer on each connection to one of these servers within this time; a connection without one ends
+    /// as timed out. Use this if there is reason to doubt that the server works, for example because another server
+    /// answers over the same paths. Otherwise a connection waits for a path as long as [`TransportConfig::linger`]
+    /// specifies. Returns the number of these connections.
     pub fn expect_answer(&self, servers: &[SocketAddr], within: Duration) -> usize {
         self.inner.shard.with_endpoint(|endpoint, now| {
             let connections = endpoint.connections_to(servers);
@@ -441,54 +437,55 @@ impl Client {
         })
     }
 
-    /// Changes the scheduler of a running connection; one that is over is left alone.
+    /// Changes the scheduler of a running connection. A closed connection is ignored.
     ///
     /// # Errors
-    /// The text names no scheduler, or a parameter is wrong.
+    /// There is no such scheduler, or a parameter is invalid.
     pub fn set_scheduler(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
         set_scheduler(&self.inner.config.registry, &self.inner.shard, id, spec)
     }
 
-    /// Changes the path manager of a running connection; one that is over is left alone.
+    /// Changes the path manager of a running connection. A closed connection is ignored.
     ///
     /// # Errors
-    /// The text names no path manager, or a parameter is wrong.
+    /// There is no such path manager, or a parameter is invalid.
     pub fn set_path_manager(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
         set_path_manager(&self.inner.config.registry, &self.inner.shard, id, spec)
     }
 
-    /// Counts of the core and of the carrier.
+    /// Counters of the core and of the carrier.
     #[must_use]
     pub fn counters(&self) -> (marline_core::Counters, marline_io::carrier::CarrierCounters) {
         self.inner.shard.counters()
     }
 
-    /// How long writes took until the peer had all of them: of one write of a connection at a time.
+    /// Histogram of the time from a write until the peer had received it completely. One write per connection is
+    /// measured at a time.
     #[must_use]
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.inner.shard.delivery_delays()
     }
 
-    /// Counts of lanes for datagrams.
+    /// Counters of lanes for datagrams.
     #[must_use]
     pub fn lane_counters(&self) -> LaneCounters {
         self.inner.shard.lane_counters()
     }
 
-    /// Waits until all connections have closed, or as long as `patience`: a process that ends
-    /// before takes with it what was written and not yet delivered. `true`: all have.
+    /// Waits until all connections have closed, for at most `patience`. Returns true if they have. Data that is
+    /// written but not delivered is lost if the process exits earlier.
     pub async fn drained(&self, patience: Duration) -> bool {
         self.inner.shard.drained(patience).await
     }
 }
 
-/// Why a connection does not take what is written to it.
+/// Converts the error of a write to the reason of the connection's end.
 fn broken(error: io::Error) -> ConnectError {
     let reason = error.into_inner().and_then(|inner| inner.downcast::<CloseReason>().ok());
     reason.map_or(ConnectError::Stopped, |reason| ConnectError::Closed(*reason))
 }
 
-/// The table of these paths, not looked up yet.
+/// Creates the table of these paths, without looking up their addresses.
 fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     match carrier {
         Carrier::Tun(tuns) => PathTable::behind(tuns, paths),
@@ -496,7 +493,7 @@ fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     }
 }
 
-/// What a connection is opened with: the attempts of `connect` are connections of their own, which cover servers as
+/// Configuration of a single connection. The attempts of `connect` are separate connections, and cover servers as
 /// well as paths.
 fn as_opened(transport: &TransportConfig) -> ConnectionConfig {
     let mut connection = transport.as_core().clone();

@@ -1,10 +1,10 @@
-//! Datagrams beside the streams of a session: delivered when they arrive, over several paths.
+//! Datagrams in parallel to the streams of a session: delivered when they arrive, over several paths.
 //!
-//! A lane belongs to one connection, whose subflows are its paths; both ends of that connection tell each other, in
-//! its stream, an id ([`Stream::draw_lane_id`]) and whatever else the keys are made of, and open their end
-//! ([`Stream::open_lane`]). The client numbers the paths and tells the server
-//! ([`Arrivals::paths`], [`Datagrams::add_path`]). docs/spec/datagrams.md has the frames. The cipher is the
-//! caller's ([`Seal`], [`Open`]): marline-proxy has one.
+//! A lane belongs to one connection, whose subflows are its paths. Both ends exchange an id
+//! ([`Stream::draw_lane_id`]) and the data for deriving keys in the connection's stream, and open their end
+//! ([`Stream::open_lane`]). The client numbers the paths and announces them to the server ([`Arrivals::paths`],
+//! [`Datagrams::add_path`]). The frames are specified in docs/spec/datagrams.md. The caller provides the cipher
+//! ([`Seal`], [`Open`]), as marline-proxy does.
 //!
 //! Needs the UDP carrier.
 
@@ -19,15 +19,15 @@ pub use marline_policy::FlowClass;
 use crate::Stream;
 
 impl Stream {
-    /// Draws an id for a lane beside this connection, by which the peer is to address it; `None`: there can be none,
-    /// as segments travel as native TCP.
+    /// Draws an id for a lane of this connection, which the peer uses to address it. Returns `None` if the
+    /// connection uses native TCP, which cannot have lanes.
     #[must_use]
     pub fn draw_lane_id(&self) -> Option<u64> {
         self.inner().draw_lane_id()
     }
 
-    /// Begins a lane whose paths are the subflows of this connection. `ids`: ours, as drawn, and the peer's. The keys
-    /// must never have sealed a packet before.
+    /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
+    /// keys must never have sealed a packet before.
     ///
     /// # Errors
     /// See [`LaneError`].

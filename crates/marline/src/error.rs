@@ -1,7 +1,7 @@
 //! Errors of the library, one type per operation.
 //!
-//! An error's text says what could not be done; its cause, if there is one, is its
-//! [`source`](std::error::Error::source). Print the chain.
+//! An error's text describes what failed. Its cause, if there is one, is its [`source`](std::error::Error::source).
+//! Print the chain.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -9,31 +9,31 @@ use std::io;
 
 use marline_core::{CloseReason, ConnectError as StartError};
 
-/// Why a [`Client`](crate::Client) or a [`Server`](crate::Server) could not be opened.
+/// Reason why a [`Client`](crate::Client) or a [`Server`](crate::Server) could not be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BindError {
     /// A path cannot be opened, or names a TUN interface that is not configured.
     NoSuchPath {
-        /// The path as it was given.
+        /// The path as configured.
         path: String,
-        /// What is missing.
+        /// Missing part.
         reason: String,
     },
     /// A socket could not be opened or bound.
     Bind {
-        /// The address.
+        /// Address.
         address: SocketAddr,
-        /// The system's error.
+        /// System error.
         source: io::Error,
     },
     /// The configuration contradicts itself.
     Config(String),
     /// Another error of the system.
     Io {
-        /// What was tried.
+        /// Operation that failed.
         what: String,
-        /// The system's error.
+        /// System error.
         source: io::Error,
     },
 }
@@ -79,40 +79,41 @@ impl From<BindError> for io::Error {
     }
 }
 
-/// Why a [`Client`](crate::Client) could not connect.
+/// Reason why a [`Client`](crate::Client) could not connect.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The server's name does not resolve.
     Resolve(io::Error),
-    /// No interface with a default route and no path configured, or none that is there fits the servers' families.
+    /// No path is configured and no interface has a default route, or no available path supports the servers'
+    /// families.
     NoPath {
-        /// What is wrong with each path that was named, such as an interface that is not there.
+        /// Problems of the configured paths, such as a missing interface.
         reasons: Vec<String>,
     },
     /// A path has no route to the server.
     NoRoute {
-        /// The path as it was given.
+        /// The path as configured.
         path: String,
-        /// The server.
+        /// Address of the server.
         remote: SocketAddr,
-        /// The system's error.
+        /// System error.
         source: io::Error,
     },
     /// The server refused, or the connection ended before it was established.
     Closed(CloseReason),
-    /// Nothing answered on any path.
+    /// There was no answer on any path.
     Unreachable {
-        /// What was tried, in order of failure.
+        /// Attempts in order of failure.
         attempts: Vec<Attempt>,
     },
     /// This endpoint could not start a connection.
     Start(StartError),
-    /// The driver is gone: its runtime was shut down.
+    /// The driver has stopped because its runtime was shut down.
     Stopped,
 }
 
-/// An attempt to connect that failed.
+/// Failed attempt to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     path: String,
@@ -121,25 +122,25 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// An attempt on `path` to `server`, and why it failed.
+    /// Creates an attempt on `path` to `server` with the reason of its failure.
     #[must_use]
     pub const fn new(path: String, server: SocketAddr, reason: String) -> Self {
         Attempt { path, server, reason }
     }
 
-    /// The path as it was given.
+    /// The path as configured.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The server's address.
+    /// Address of the server.
     #[must_use]
     pub const fn server(&self) -> SocketAddr {
         self.server
     }
 
-    /// What happened, in one line of text.
+    /// Reason of the failure, in one line of text.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -152,7 +153,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Writes the attempts one after the other.
+/// Lists the attempts in one line.
 pub(crate) fn list(attempts: &[Attempt]) -> String {
     attempts.iter().map(Attempt::to_string).collect::<Vec<_>>().join("; ")
 }
@@ -208,7 +209,7 @@ impl From<ConnectError> for io::Error {
     }
 }
 
-/// Why a path or an address of a running endpoint could not be changed: there is none of this name.
+/// Error for a change of a path or address that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPath {
     name: String,
@@ -241,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Texts of an error and its causes.
+    /// Text of an error and its causes.
     fn chain(error: &dyn Error) -> String {
         let mut text = error.to_string();
         let mut cause = error.source();

@@ -1,8 +1,8 @@
 //! Race of first SYNs over the paths, after "happy eyeballs" (RFC 8305).
 //!
-//! A path may be dead without anybody knowing, so the next attempt starts a stagger after the one
-//! before, or at once when that one fails. The first handshake that completes wins; the others are
-//! closed quietly. The order and the times are the schedule's (`schedule.rs`).
+//! A path may have failed unnoticed, so the next attempt starts a stagger after the previous one, or at once when
+//! that one fails. The first handshake that completes wins; the others are closed without an error. The order and
+//! the times are in `schedule.rs`.
 
 mod schedule;
 
@@ -22,47 +22,47 @@ use crate::routes::Routes;
 use crate::{Attempt, ConnectError};
 pub(crate) use schedule::AttemptSchedule;
 
-/// What a race runs with.
+/// Parameters of a race.
 pub(crate) struct HappyEyeballs<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) config: &'a Arc<ConnectionConfig>,
     pub(crate) routes: &'a Routes,
-    /// What firewalls on the way call it.
+    /// Name of the transport in terms of firewalls.
     pub(crate) transport: &'static str,
-    /// Who has not answered by then does not.
+    /// Time after which an attempt without an answer fails.
     pub(crate) patience: core::time::Duration,
-    /// What goes with the first SYN, where Fast Open allows that: those after it are of other connections, by which
-    /// the same would arrive again.
+    /// Data for the first SYN, if Fast Open is allowed. Later SYNs belong to other connections, which would deliver
+    /// it again.
     pub(crate) first_bytes: &'a [u8],
 }
 
-/// An attempt under way.
+/// Attempt in progress.
 #[derive(Debug)]
 struct Running {
     candidate: Candidate,
     stream: Stream,
-    /// Of the first bytes, what was written to it.
+    /// Number of the first bytes that were written to it.
     written: usize,
 }
 
-/// The attempt that won.
+/// Winning attempt.
 #[derive(Debug)]
 pub(crate) struct Winner {
     pub(crate) stream: Stream,
-    /// Its two ends, without our port.
+    /// Both ends, without our port.
     pub(crate) ends: (IpAddr, SocketAddr),
-    /// Of the first bytes, how many it was given.
+    /// Number of the first bytes that were written to it.
     pub(crate) written: usize,
 }
 
-/// What happened to an attempt.
+/// Failed attempt.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) candidate: Candidate,
     pub(crate) why: FailureKind,
-    /// Who objected, if anybody did.
+    /// Error reported by the network, if there was one.
     delivery_error: Option<Reach>,
-    /// Why there was no TCP connection to carry it, if one was tried.
+    /// Reason why there was no TCP connection to carry it, if that was tried.
     link_failure: Option<String>,
     transport: &'static str,
 }
@@ -72,7 +72,7 @@ pub(crate) enum FailureKind {
     NoRoute(std::io::Error),
     Start(StartError),
     Closed(CloseReason),
-    /// Patience ended.
+    /// No answer in time.
     Silent,
 }
 
@@ -90,7 +90,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-/// Text of the reason alone.
+/// Display of the reason alone.
 struct Reason<'a>(&'a Failure);
 
 impl core::fmt::Display for Reason<'_> {
@@ -122,7 +122,7 @@ impl core::fmt::Display for Reason<'_> {
     }
 }
 
-/// What a race ended with.
+/// Result of a race.
 pub(crate) struct Outcome {
     pub(crate) winner: Option<Winner>,
     pub(crate) failures: Vec<Failure>,
@@ -176,14 +176,14 @@ impl HappyEyeballs<'_> {
         }
     }
 
-    /// Why an attempt failed, with what its contact knows of that.
+    /// Describes why an attempt failed, including errors of its contact.
     fn failure(&self, candidate: Candidate, why: FailureKind) -> Failure {
         let (local, remote) = (candidate.end.address, candidate.remote);
         let (_, contacts) = self.shard.contacts();
         let contact = contacts.iter().find(|c| c.local == local && c.remote == remote);
         let delivery_error = contact.and_then(health::delivery_error);
         let why = match (why, &delivery_error) {
-            // The server's own machine said so: that is its word.
+            // The error came from the server's machine itself, so the server refused.
             (FailureKind::Closed(CloseReason::Unreachable), Some(Reach::Refused)) => {
                 FailureKind::Closed(CloseReason::Refused)
             }
@@ -209,7 +209,8 @@ impl HappyEyeballs<'_> {
     }
 }
 
-/// The first attempt that is decided; `None` when it is time for the next to start, or to give up.
+/// Waits for the first attempt with a result. Returns `None` when the next one must start, or when it is time to
+/// give up.
 async fn first(running: &[Running], next: Instant) -> Option<(usize, Result<(), CloseReason>)> {
     let mut turn = pin!(tokio::time::sleep_until(next));
     poll_fn(|cx| {
@@ -223,7 +224,7 @@ async fn first(running: &[Running], next: Instant) -> Option<(usize, Result<(), 
     .await
 }
 
-/// One error for all that happened.
+/// Combines all failures in one error.
 pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
     let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.why));
     if failures.is_empty() {

@@ -1,9 +1,9 @@
-//! Health of a client's paths: whether servers answer over them, and if not, the likely cause.
+//! Health of a client's paths: reachability of servers over them, and the likely cause of failures.
 //!
-//! An interface that is up says little: a captive portal, a firewall that drops UDP or a server that
-//! is gone leave it up. Health is judged from traffic that is sent anyway; there are no extra probes. A
-//! request that is unanswered for [`PATIENCE`] and was repeated counts as unanswered, and the sender of
-//! an ICMP error is named. The first packet that comes in restores the path.
+//! An interface that is up says little: it stays up with a captive portal, a firewall that drops UDP, or a failed
+//! server. Health is derived from existing traffic, without extra probes. A request that is unanswered for
+//! [`PATIENCE`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
+//! that arrives restores the path.
 
 mod shared_fate;
 #[cfg(test)]
@@ -19,54 +19,54 @@ use marline_time::{Duration, Instant};
 pub(crate) use watcher::HealthWatcher;
 pub use watcher::PathEvent;
 
-/// A path's name and what is known of its servers.
+/// Name of a path, and the contacts of its servers.
 pub(crate) type Known<'a> = (String, Vec<&'a Contact>);
 
-/// A question that is open this long, and was repeated, has no answer.
+/// Time after which a repeated request counts as unanswered.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// Tries that it takes: one packet may get lost.
+/// Number of attempts required: a single packet may get lost.
 const TRIES: u32 = 2;
-/// A delivery error counts if nothing came in for this long: a late one, or a forged one, is outlived by
-/// a server that answers.
+/// Time without incoming packets after which a delivery error counts. A server that answers disproves a late or
+/// forged error in that time.
 pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 
-/// Whether a server answers over a path.
+/// Reachability of a server over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reach {
-    /// Nothing is known: it was not asked yet, or only just.
+    /// Unknown: no request was sent yet, or only just now.
     Unknown,
-    /// It answers.
+    /// The server answers.
     Answers {
-        /// Time since it was last heard.
+        /// Time since the last packet from it.
         heard: Duration,
     },
-    /// It does not.
+    /// The server does not answer.
     Silent {
-        /// Time since the first question without an answer.
+        /// Time since the first unanswered request.
         since: Duration,
-        /// How often it was asked since.
+        /// Number of requests since then.
         tries: u32,
     },
-    /// Its machine answers that nobody listens on this port.
+    /// The server's machine reports that nothing listens on this port.
     Refused,
-    /// Somebody says that packets do not get there.
+    /// An error report says that packets are not delivered.
     Blocked {
-        /// Who says so: a host on the way, or the server's own; `None`: this machine does.
+        /// Sender of the report: a host on the path, or the server's own; `None` for this machine.
         by: Option<IpAddr>,
-        /// What is said.
+        /// Reported error.
         kind: DeliveryErrorKind,
     },
 }
 
 impl Reach {
-    /// What a contact tells.
+    /// Evaluates a contact.
     pub(crate) fn of(contact: &Contact, now: Instant) -> Reach {
         if let Some(delivery_error) = settled(contact, now) {
             let by_server = delivery_error.by == Some(contact.remote.ip());
             return match delivery_error.kind {
                 DeliveryErrorKind::PortClosed if by_server => Reach::Refused,
-                // The kernel's own word bears our address.
+                // Reports of this machine's kernel carry our address.
                 kind => {
                     Reach::Blocked { by: delivery_error.by.filter(|by| *by != contact.local), kind }
                 }
@@ -84,7 +84,7 @@ impl Reach {
         }
     }
 
-    /// One word for it: `unknown`, `answers`, `no-answer`, `refused`, `prohibited` or `unreachable`.
+    /// Single word: `unknown`, `answers`, `no-answer`, `refused`, `prohibited` or `unreachable`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl Reach {
         }
     }
 
-    /// It does not answer, for whatever reason.
+    /// Returns true if the server is not reachable for any reason.
     #[must_use]
     pub const fn is_bad(&self) -> bool {
         !matches!(self, Reach::Unknown | Reach::Answers { .. })
@@ -124,7 +124,7 @@ impl fmt::Display for Reach {
     }
 }
 
-/// Text of a delivery error, in the terms of the RFCs.
+/// Display of a delivery error, in the terms of the RFCs.
 struct DeliveryErrorText(DeliveryErrorKind);
 
 impl fmt::Display for DeliveryErrorText {
@@ -142,16 +142,16 @@ impl fmt::Display for DeliveryErrorText {
     }
 }
 
-/// What a server's own machine, this one, or somebody else said, without waiting for it to settle: why
-/// an attempt failed.
+/// Returns the error that the server's machine, this one or another host reported, without waiting for [`SETTLE`]:
+/// the reason of a failed attempt.
 pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
     let delivery_error = contact.delivery_error?;
     let settled_at = delivery_error.since + SETTLE;
     Some(Reach::of(contact, settled_at.max(delivery_error.last_at))).filter(Reach::is_bad)
 }
 
-/// The delivery error that stands: nothing came in since, and whoever made it does not fall silent while
-/// questions go on.
+/// Returns the current delivery error: nothing has arrived since, and its sender has not become silent while
+/// requests continue.
 fn settled(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
     let delivery_error = contact.delivery_error.filter(|said| now.since(said.since) >= SETTLE)?;
     let outlived =
@@ -159,32 +159,32 @@ fn settled(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError>
     (!contact.question.is_some_and(outlived)).then_some(delivery_error)
 }
 
-/// When what is bad about a contact began.
+/// Time at which the problem of a contact began.
 fn began(contact: &Contact) -> Option<Instant> {
     let asked = contact.question.map(|question| question.since);
     let said = contact.delivery_error.map(|delivery_error| delivery_error.since);
     asked.into_iter().chain(said).min()
 }
 
-/// A server over a path.
+/// Reachability of a server over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerReach {
-    /// The server.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// The path's address from which it was asked.
+    /// Local address of the requests.
     pub local: IpAddr,
-    /// Whether it answers.
+    /// Reachability.
     pub reach: Reach,
-    /// Connections to it go by TCP from there, as UDP gets no answer or is slower (carriers `Auto` and `Tcp`).
+    /// True if connections to it use TCP there, because UDP gets no answer or is slower (carriers `Auto` and `Tcp`).
     pub by_tcp: bool,
-    /// They do so as UDP is slower there, with what was measured.
+    /// Measured rates, if TCP is used because UDP is slower.
     pub carrier_rates: Option<CarrierRates>,
-    /// Why no TCP connection came about in place of UDP, if that was tried last and failed.
+    /// Reason why the last TCP attempt instead of UDP failed, if it did.
     pub tcp_failure: Option<String>,
 }
 
-/// What is known of each server, of one path.
+/// Reachability of each server, over one path.
 pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
     let of = |contact: &&Contact| ServerReach {
         server: contact.remote,
@@ -197,18 +197,18 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
     contacts.iter().map(of).collect()
 }
 
-/// What is wrong with a path: a server that does not answer, while no other did since.
+/// Finds the problem of a path: a server that does not answer, while no other server has answered since.
 pub(crate) fn fault<'a>(
     contacts: &[&'a Contact],
     now: Instant,
 ) -> Option<(&'a Contact, ServerReach)> {
-    // Later, not at the same time: an answer and the question that follows it at once have one clock reading.
+    // The comparison is strict: an answer and the request that follows it at once have the same time.
     let heard_since =
         |at: Instant| contacts.iter().any(|other| other.heard_at.is_some_and(|heard| heard > at));
     let bad = contacts.iter().filter(|contact| {
         Reach::of(contact, now).is_bad() && !began(contact).is_some_and(heard_since)
     });
-    // The one that was asked last.
+    // Selects the most recent request.
     let asked = |contact: &&&Contact| contact.question.map(|question| question.last_at);
     let worst = *bad.max_by_key(asked)?;
     let (server, local) = (worst.remote, worst.local);
@@ -218,7 +218,7 @@ pub(crate) fn fault<'a>(
     Some((worst, found))
 }
 
-/// What is wrong with a path, in words, and what is likely if others lead to the same server.
+/// Describes the problem of a path, and its likely cause if other paths reach the same server.
 pub(crate) fn problem(
     path: &str,
     fault: &ServerReach,
@@ -239,7 +239,7 @@ pub(crate) fn problem(
     }
 }
 
-/// The paths over which a server was heard since a time, and answers now.
+/// Paths over which a server has answered since a time and still answers.
 fn elsewhere<'a>(
     all: &'a [Known<'_>],
     server: SocketAddr,
@@ -253,8 +253,8 @@ fn elsewhere<'a>(
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()
 }
 
-/// What is likely where other paths work. `was_heard`: the server has answered over this one before, so that its
-/// network lets the transport through.
+/// Likely cause if other paths work. `was_heard`: the server has answered over this path before, so its network
+/// passes the transport.
 fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool) -> String {
     let port = server.port();
     match reach {
@@ -272,7 +272,7 @@ fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool
     }
 }
 
-/// A time as people say it.
+/// Formats a duration for people.
 pub(crate) fn span(time: Duration) -> String {
     match time.as_secs() {
         0 => format!("{} ms", time.as_millis()),

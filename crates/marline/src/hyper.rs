@@ -1,7 +1,7 @@
 //! Connector for hyper-util's HTTP client.
 //!
-//! It connects over all paths to the host and port of a URI, where a Marline server listens. With the
-//! feature `tls`, [`Connector::tls`] encrypts what it connects to.
+//! It connects over all paths to the host and port of a URI, where a Marline server listens. With the feature `tls`,
+//! [`Connector::tls`] encrypts the connections.
 //!
 //! ```no_run
 //! use hyper_util::client::legacy::Client;
@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{Client, Stream};
 
-/// A connector: for `hyper_util::client::legacy::Client`, and whatever takes a `tower` service of URIs.
+/// Connector for `hyper_util::client::legacy::Client` and other users of a `tower` service of URIs.
 #[derive(Clone, Debug)]
 pub struct Connector {
     client: Client,
@@ -47,8 +47,8 @@ impl Connector {
         }
     }
 
-    /// Connects with `client`, and encrypts with `tls`. URIs begin with `http://` all the same: it is
-    /// the pinned key that says who the server is, not the URI's host.
+    /// Connects with `client`, and encrypts with `tls`. URIs still begin with `http://`: the server is identified by
+    /// the pinned key, not by the URI's host.
     #[cfg(feature = "tls")]
     #[must_use]
     pub const fn tls(client: Client, tls: crate::tls::Connector) -> Self {
@@ -64,7 +64,7 @@ impl Connector {
             let what = format!("{uri}: no host to connect to");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         };
-        // An IPv6 address stands in brackets in a URI.
+        // In a URI, an IPv6 address is in brackets.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let server = (host, uri.port_u16().unwrap_or(80));
         #[cfg(feature = "tls")]
@@ -90,7 +90,7 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
-/// A connection that is being made.
+/// Future of a connection.
 #[must_use = "futures do nothing unless polled"]
 pub struct Connecting {
     inner: Pin<Box<dyn Future<Output = io::Result<TokioIo<HttpStream>>> + Send>>,
@@ -110,13 +110,13 @@ impl Future for Connecting {
     }
 }
 
-/// A stream for HTTP, plain or encrypted.
+/// Stream for HTTP, plain or encrypted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HttpStream {
-    /// In plaintext.
+    /// Plaintext stream.
     Plain(Stream),
-    /// Encrypted.
+    /// Encrypted stream.
     #[cfg(feature = "tls")]
     Tls(Box<crate::tls::TlsStream>),
 }

@@ -1,10 +1,9 @@
 //! Multipath TCP streams for async programs.
 //!
-//! A [`Client`] opens connections that run over several local addresses at once; a [`Server`] accepts
-//! them. Both give [`Stream`]s, which are ordinary [`tokio::io::AsyncRead`] and
-//! [`tokio::io::AsyncWrite`]. Segments of Multipath TCP (RFC 8684) travel in UDP datagrams, so nobody
-//! needs privileges; or, with another [`Carrier`], as native TCP, and the other end may be any stack,
-//! such as the Linux kernel's.
+//! A [`Client`] opens connections that use several local addresses at once; a [`Server`] accepts them. Both provide
+//! [`Stream`]s, which implement [`tokio::io::AsyncRead`] and [`tokio::io::AsyncWrite`]. Segments of Multipath TCP
+//! (RFC 8684) are sent in UDP datagrams, so no privileges are needed. With another [`Carrier`] they are native TCP,
+//! and the other end may be any stack, such as the Linux kernel's.
 //!
 //! ```
 //! use marline::{Client, Server};
@@ -45,11 +44,10 @@
 //!
 //! # Security
 //!
-//! **A [`Stream`] is plaintext, as a TCP connection is.** Anybody on one of its paths can read and
-//! change what it carries, and any client can connect to a server. Multipath TCP's keys travel in
-//! clear: they keep off who has not seen the first handshake, and nobody else. Run TLS inside: the
-//! feature `tls` has `tls::Connector` and `tls::Acceptor` with a pinned key, and any other TLS library
-//! works on a `Stream`.
+//! **A [`Stream`] is plaintext, like a TCP connection.** Any host on one of its paths can read and change its data,
+//! and any client can connect to a server. Multipath TCP's keys are sent in clear: they protect only against
+//! attackers that have not seen the first handshake. Use TLS inside: the feature `tls` has `tls::Connector` and
+//! `tls::Acceptor` with a pinned key, and any other TLS library works on a `Stream`.
 //!
 //! # Features
 //!
@@ -64,10 +62,9 @@
 //!
 //! # Beyond the defaults
 //!
-//! [`TransportConfig`] has buffers, timers and options; policies are chosen by name
-//! ([`ClientBuilder::scheduler`]) or brought along ([`policy`] has the traits, [`algos`] the registry and
-//! what the built-in ones share). [`advanced`] has what
-//! tools around the protocol use.
+//! [`TransportConfig`] has buffers, timers and options. Policies are chosen by name ([`ClientBuilder::scheduler`])
+//! or provided by the application ([`policy`] has the traits, [`algos`] the registry and the common parts of the
+//! built-in ones). [`advanced`] has interfaces for protocol tools.
 
 #![forbid(unsafe_code)]
 
@@ -121,6 +118,6 @@ pub use server::{Server, ServerAddress, ServerBuilder, ServerSettings};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
 pub use transport_config::TransportConfig;
 
-/// Longest time between two datagrams on a path with connections, so that NATs keep its mapping: many
-/// forget a UDP mapping after 30 s of silence.
+/// Maximum time between two datagrams on a path with connections, which keeps NAT mappings open: many NATs drop a
+/// UDP mapping after 30 s of silence.
 pub const LONGEST_KEEPALIVE: Duration = Duration::from_secs(20);

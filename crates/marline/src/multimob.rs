@@ -1,8 +1,8 @@
 //! MultiMob as one setting: break before make, the path health monitor, a server that follows the
 //! client, and the extensions that both agree on.
 //!
-//! Each part is a policy or setting that can also be chosen by itself. They are combined here, once with
-//! the parameters of MultiMob's authors and once with ours.
+//! Each part is a policy or setting that can also be chosen separately. They are combined here, once with the
+//! parameters of MultiMob's authors and once with ours.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Extensions, LoneKeepalive, PathHealthMonitor, ReceiveTimer};
 use marline_policy::{PathHealthConfig, PathManagerFactory, Role, SchedulerFactory};
 
-/// The extensions that a client asks for.
+/// Extensions that a client requests.
 const EXTENSIONS: Extensions = Extensions::FAST_JOIN
     .with(Extensions::COUNTED_JOIN)
     .with(Extensions::IDLE)
     .with(Extensions::RTO)
     .with(Extensions::FOLLOW_CLIENT);
 
-/// Which parameters.
+/// Choice of parameters.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Interactive {
-    /// Ours: judged by events, cellular closed again. What `--mode interactive` runs with.
+    /// Our parameters: decisions based on events, and cellular paths are closed again. Used by `--mode interactive`.
     #[default]
     Prompt,
-    /// Those of the kernel module that MultiMob was measured with.
+    /// Parameters of the kernel module that was used for MultiMob's measurements.
     Multimob,
 }
 
@@ -39,7 +39,7 @@ impl Interactive {
         }
     }
 
-    /// What the path health monitor of a process goes by.
+    /// Parameters of the process's path health monitor.
     #[must_use]
     pub const fn path_health_config(self) -> PathHealthConfig {
         match self {
@@ -48,7 +48,7 @@ impl Interactive {
         }
     }
 
-    /// A path health monitor for all endpoints of a process.
+    /// Creates a path health monitor for all endpoints of a process.
     #[must_use]
     pub fn path_health_monitor(self) -> PathHealthMonitor {
         PathHealthMonitor::new(self.path_health_config())
@@ -61,15 +61,16 @@ impl Interactive {
         }
     }
 
-    /// A server's word after a pause in which WiFi died would never arrive. MultiMob leaves them off.
+    /// Without them, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does
+    /// not use them.
     fn lone_keepalive(self) -> Option<LoneKeepalive> {
         (self == Interactive::Prompt).then(LoneKeepalive::default)
     }
 }
 
-/// Makes the connections of this side MultiMob's. Scheduler and path manager are replaced; the client
-/// asks the server to follow, and for the rest of what both can do; addresses flagged `backup` sleep until
-/// they are needed. The path health monitor is set elsewhere
+/// Configures MultiMob for connections of this side. Scheduler and path manager are replaced. The client requests
+/// that the server follows, and the other extensions that both support. Addresses flagged `backup` sleep until they
+/// are needed. The path health monitor is set separately
 /// ([`ClientBuilder::path_health_monitor`](crate::ClientBuilder::path_health_monitor)).
 pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Interactive) {
     let [client, server, path_manager] = parameters.specs();
@@ -88,7 +89,7 @@ pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Intera
     }
 }
 
-/// A server grants a client's wish to be followed, if nothing else was configured for it.
+/// Allows clients to request following, unless it is configured otherwise.
 pub(crate) fn allow_following(config: &mut ConnectionConfig) {
     if config.follow_client.is_none() {
         config.follow_client = Some(scheduler("follow-client"));

@@ -1,8 +1,8 @@
-//! Watcher of networks that have only IPv6: below which prefix each of them reaches IPv4 addresses (NAT64).
+//! Watcher of IPv6-only networks, which discovers the NAT64 prefix of each.
 //!
-//! Routers advertise it (RFC 8781), or the network's resolver knows it (RFC 7050); who has heard the first does not ask
-//! the second (RFC 8781, 5.1). A resolver is asked when its interface appears, when its answer has expired, and, if
-//! nobody answered, again and again. Nothing is asked as long as every path has IPv4.
+//! Routers advertise the prefix (RFC 8781), or the network's resolver knows it (RFC 7050). The resolver is not asked
+//! if a router has advertised it (RFC 8781, 5.1). A resolver is asked when its interface appears and when its answer
+//! has expired, and repeatedly if there was no answer. There are no requests while every path has IPv4.
 
 mod advertised;
 
@@ -18,19 +18,19 @@ use tokio::sync::Notify;
 
 use advertised::Advertised;
 
-/// A network that does not translate is asked again after this, or when it has changed.
+/// Time after which a network without NAT64 is asked again, unless it has changed earlier.
 const NONE_FOR: Duration = Duration::from_secs(600);
-/// After silence; doubles up to the other.
+/// Delay after a missing answer; doubles up to the maximum.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of a network: its local address and interface tell whether it is still the same.
+/// State of a network. Local address and interface show if it is still the same network.
 #[derive(Clone, Debug)]
 struct Known {
     end: LocalEnd,
-    /// What its resolver said.
+    /// Prefix according to its resolver.
     prefix: Option<Prefix64>,
-    /// It has said so, or nobody answered.
+    /// True once there was an answer, or a timeout.
     settled: bool,
     due: Instant,
     silences: u32,
@@ -42,7 +42,7 @@ struct State {
     advertised: Advertised,
 }
 
-/// Who is asked, and what came of it.
+/// Discovery of prefixes, and its results.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixWatch {
     state: Mutex<State>,
@@ -51,7 +51,7 @@ pub(crate) struct PrefixWatch {
 }
 
 impl PrefixWatch {
-    /// These networks have only IPv6, from now on.
+    /// Sets the networks that have only IPv6 now.
     pub(crate) fn follow(&self, ends: Vec<LocalEnd>) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -73,12 +73,12 @@ impl PrefixWatch {
         }
     }
 
-    /// Whether a network has yet to say what it does.
+    /// Returns true if the result for a network is pending.
     pub(crate) fn is_asking(&self) -> bool {
         self.lock().networks.values().any(|known| !known.settled)
     }
 
-    /// Waits until every network has answered, or not.
+    /// Waits until the result for every network is known.
     pub(crate) async fn settled(&self) {
         loop {
             let news = self.answered.notified();
@@ -89,7 +89,8 @@ impl PrefixWatch {
         }
     }
 
-    /// Listens to routers, asks whoever is due, and `tell`s what each network does, until the future is dropped.
+    /// Listens to routers, asks resolvers that are due, and passes each result to `tell`, until the future is
+    /// dropped.
     pub(crate) async fn run(self: Arc<Self>, tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
         let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.ask(tell)));
         let mut deaf = false;
@@ -100,7 +101,7 @@ impl PrefixWatch {
         .await;
     }
 
-    /// Takes what routers advertise. Without it there are resolvers still.
+    /// Receives router advertisements. If this is not possible, resolvers are still used.
     async fn listen(&self) {
         let mut listener = match Pref64Listener::start() {
             Ok(listener) => listener,
@@ -134,7 +135,7 @@ impl PrefixWatch {
                         Some(prefix) => Some(Some(prefix)),
                         None => {
                             let asked = unless(self.changed.notified(), discover_nat64(&end));
-                            // Perhaps a router has spoken: whoever is due still is asked again.
+                            // A router may have advertised a prefix: check again which networks are due.
                             let Some(answer) = asked.await else { continue };
                             self.on_answer(&end, answer.unwrap_or(PrefixAnswer::Silence))
                         }
@@ -152,7 +153,7 @@ impl PrefixWatch {
         }
     }
 
-    /// Takes what a router said; its network is looked at next.
+    /// Records a router advertisement; its network is checked next.
     fn on_advertised(&self, interface: u32, said: Pref64) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -165,18 +166,20 @@ impl PrefixWatch {
         }
     }
 
-    /// The prefix that a router of this network has advertised and that counts. It is looked at again when that ends.
+    /// Returns the valid prefix that a router of this network has advertised, and schedules the next check for its
+    /// end.
     fn by_router(&self, end: &LocalEnd, now: Instant) -> Option<Prefix64> {
         let mut state = self.lock();
         let State { networks, advertised } = &mut *state;
         let (prefix, until) = advertised.of(end.interface.1, now)?;
         let known = networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
-        // The resolver's word, if there was one, was the second choice, and is old by then.
+        // An earlier answer of the resolver was the second choice, and is outdated by then.
         (known.prefix, known.settled, known.silences, known.due) = (None, true, 0, until);
         Some(prefix)
     }
 
-    /// Takes a resolver's answer; what is to be told of the network. `None`: it is another by now.
+    /// Records a resolver's answer. Returns the prefix of the network to report, or `None` if the network has
+    /// changed meanwhile.
     fn on_answer(&self, end: &LocalEnd, answer: PrefixAnswer) -> Option<Option<Prefix64>> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -193,7 +196,7 @@ impl PrefixWatch {
                 known.silences = 0;
                 known.due = now + NONE_FOR;
             }
-            // A resolver that is silent now takes nothing back.
+            // A missing answer does not revoke an earlier one.
             PrefixAnswer::Silence => {
                 known.due = now + (RETRY * (1 << known.silences.min(5))).min(RETRY_MAX);
                 known.silences = known.silences.saturating_add(1);
@@ -207,7 +210,8 @@ impl PrefixWatch {
     }
 }
 
-/// What the work gives; `None` if the news comes first. (tokio's macros would cost the library two crates.)
+/// Runs `work` and returns its result, or `None` if `news` completes first. (tokio's macros would add two crates to
+/// the library.)
 async fn unless<T>(news: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut news, mut work) = (pin!(news), pin!(work));
     poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -272,7 +276,7 @@ mod tests {
         assert_eq!(watch.by_router(&here, Instant::now()), Some(advertised));
         let lifetime = due_in(&watch);
         assert!(lifetime > Duration::from_secs(79) && lifetime <= Duration::from_secs(80));
-        // It is taken back, and a resolver that is silent now knows nothing.
+        // The prefix is revoked, and a resolver without an answer provides none.
         watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 0 });
         assert_eq!(due_in(&watch), Duration::ZERO);
         assert_eq!(watch.by_router(&here, Instant::now()), None);

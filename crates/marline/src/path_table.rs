@@ -1,4 +1,4 @@
-//! Table of a client's paths: their local addresses now, their sockets, and what the core was told.
+//! Table of a client's paths: current local addresses, sockets, and the state known to the core.
 
 mod change;
 mod entry;
@@ -23,51 +23,50 @@ pub use status::{PathHealth, PathStatus};
 use crate::health;
 use crate::{BindError, TunPath, UnknownPath};
 
-/// A restriction of a path that is not by hand, such as a quota's.
+/// Restriction of a path that was not made by hand, such as that of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PathRestriction {
-    /// None.
+    /// No restriction.
     #[default]
     None,
-    /// Bytes on it cost money, whatever else was said of it.
+    /// Traffic is treated as charged, regardless of other settings.
     Metered,
-    /// It is not used, as if it was taken down by hand; and why not.
+    /// The path is not used, as if it was taken down by hand, for this reason.
     Unusable(String),
 }
 
-/// Where an attempt to connect starts and leads.
+/// Ends of an attempt to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) path: String,
     pub(crate) end: LocalEnd,
     pub(crate) remote: SocketAddr,
-    /// The path carries data only if nothing else can.
+    /// The path carries data only if no other can.
     pub(crate) backup: bool,
 }
 
-/// Paths found by themselves that are remembered without an interface, as they were changed by hand.
+/// Maximum number of remembered automatic paths without an interface that were changed by hand.
 const MOST_VANISHED: usize = 16;
 
-/// One address of one path: what has an address id. Two paths may share an address and differ in
-/// where they lead.
+/// Address of a path, which has an address id. Two paths may share an address and differ in their server.
 type Key = (IpAddr, Option<SocketAddr>);
 
 /// All paths of a client.
 #[derive(Debug)]
 pub(crate) struct PathTable {
-    /// Found by itself, not named by the user.
+    /// Set if the paths were found automatically and not configured.
     automatic: bool,
-    /// The system's interfaces say nothing of these paths.
+    /// Set if the paths do not depend on the system's interfaces.
     fixed: bool,
-    /// Mark of the paths' packets for the machine's routing rules; 0: none.
+    /// Mark of the paths' packets for the machine's routing rules; 0 for none.
     mark: u32,
     entries: Vec<Entry>,
-    /// What networks said of their translation, by index of the interface.
+    /// NAT64 prefixes by interface index.
     prefixes: BTreeMap<u32, Prefix64>,
     ids: BTreeMap<Key, AddressId>,
     told: BTreeMap<Key, LocalAddress>,
     identities: Identities,
-    /// The paths that observers were shown last, by number.
+    /// Paths as last shown to observers, by number.
     shown: Vec<PathSpec>,
     sockets: BTreeMap<IpAddr, u32>,
 }
@@ -88,7 +87,7 @@ impl PathTable {
         }
     }
 
-    /// The paths behind TUN interfaces, all of them if none is named.
+    /// Creates the paths behind TUN interfaces; all of them if none is specified.
     pub(crate) fn behind(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
         let all = || {
             let spec = |tun: &TunPath| PathSpec {
@@ -119,13 +118,13 @@ impl PathTable {
         table
     }
 
-    /// Compares the paths with what the machine has now: opens and closes sockets, tells the core.
+    /// Compares the paths with the machine's current state: opens and closes sockets and updates the core.
     pub(crate) fn follow(&mut self, shard: &Shard, interfaces: &Interfaces) {
         self.resolve(interfaces);
         self.apply(shard);
     }
 
-    /// Checks that every path the user named could be opened, or is waited for.
+    /// Checks that every configured path was opened, or will be used when it appears.
     pub(crate) fn check(&self) -> Result<(), BindError> {
         for entry in self.entries.iter().filter(|entry| !entry.absent) {
             if let Some(reason) = &entry.error {
@@ -136,13 +135,13 @@ impl PathTable {
         Ok(())
     }
 
-    /// Marks the packets of all paths for the machine's routing rules.
+    /// Sets the mark of all paths' packets for the machine's routing rules.
     pub(crate) const fn with_mark(mut self, mark: u32) -> Self {
         self.mark = mark;
         self
     }
 
-    /// Looks up what the machine has of its paths now.
+    /// Looks up the current addresses and interfaces of the paths.
     pub(crate) fn resolve(&mut self, interfaces: &Interfaces) {
         if self.fixed {
             return;
@@ -184,8 +183,8 @@ impl PathTable {
         }
     }
 
-    /// Forgets the paths whose interfaces are gone for good: a phone that shares its connection comes back by another
-    /// name. The latest of those that were changed by hand stay, so that the change holds if the interface returns.
+    /// Drops paths whose interfaces are gone for good: a tethered phone returns with another name. The latest ones
+    /// that were changed by hand are kept, so that the change still applies if the interface returns.
     fn forget_vanished(&mut self, interfaces: &Interfaces) {
         let is_gone = |entry: &Entry| match &entry.spec.local {
             LocalSpec::Interface(name) => interfaces.by_name(name).is_none(),
@@ -200,7 +199,7 @@ impl PathTable {
         });
     }
 
-    /// What is wrong with each path that was named; empty: paths are found by themselves, or nothing is known to be.
+    /// Problems of configured paths. Empty if paths are found automatically, or if none is known.
     pub(crate) fn why_unusable(&self) -> Vec<String> {
         let named = self.entries.iter().filter(|_| !self.automatic);
         named.filter_map(Entry::why_unusable).collect()
@@ -241,7 +240,7 @@ impl PathTable {
             let (spec, interface) = (&entry.spec, entry.interface());
             shard.show_path(&ObservedPath { number, spec, interface, addresses: &addresses });
         }
-        // Observers that were shown paths by number learn that there are fewer.
+        // Observers identify paths by number: removed numbers are reported without addresses.
         for (number, spec) in self.shown.iter().enumerate().skip(self.entries.len()) {
             shard.show_path(&ObservedPath { number, spec, interface: None, addresses: &[] });
         }
@@ -259,7 +258,8 @@ impl PathTable {
         self.told = wanted;
     }
 
-    /// A socket for this address on this interface; a new one if the interface has changed.
+    /// Ensures that there is a socket for this address on this interface, and replaces it if the interface has
+    /// changed.
     fn ensure_socket(&mut self, shard: &Shard, end: &LocalEnd) -> std::io::Result<()> {
         match self.sockets.get(&end.address) {
             Some(index) if *index == end.interface.1 => return Ok(()),
@@ -271,7 +271,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// Ids stay the same as long as they can: there are 255.
+    /// Returns an address id, which changes as rarely as possible: there are 255.
     fn id(&mut self, key: Key) -> Option<AddressId> {
         if let Some(id) = self.ids.get(&key) {
             return Some(*id);
@@ -287,14 +287,14 @@ impl PathTable {
         Some(AddressId(id))
     }
 
-    /// The local addresses a new connection may use.
+    /// Local addresses for new connections.
     pub(crate) fn local_addresses(&self) -> Vec<LocalAddress> {
         self.told.values().copied().collect()
     }
 
-    /// The attempts a connection to `servers` may start with: what won last time; then the path that
-    /// won, since it works; paths in their order and servers in theirs, in turns, so that neither a
-    /// dead path nor a dead server is tried to its end before the next; backups last.
+    /// Candidates for the attempts to connect to `servers`, in this order: the last winner; other servers on the
+    /// winner's path; all paths and servers in turns, so that neither a failed path nor a failed server is tried
+    /// completely before the next; backup paths last.
     pub(crate) fn candidates(
         &self,
         servers: &[SocketAddr],
@@ -317,17 +317,17 @@ impl PathTable {
                 let candidate = Candidate { path, end: end.clone(), remote, backup: entry.backup };
                 let won = winner == Some((end.address, remote));
                 let works = winner.is_some_and(|(local, _)| local == end.address);
-                // The paths take turns, so that one that is dead costs one delay, however many addresses there are.
+                // The paths take turns, so that a failed one costs one delay regardless of the number of addresses.
                 let rank = (!won, entry.backup, !works, turn + nth, nth);
                 found.push((rank, candidate));
             }
         }
-        // Stable: equal ones keep the order of the paths.
+        // The sort is stable: equal candidates keep the order of the paths.
         found.sort_by_key(|(rank, _)| *rank);
         found.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// The first address of the servers that is of another family than the one that was reached.
+    /// Returns the first server address whose family differs from the reached one.
     pub(crate) fn of_other_family(
         &self,
         servers: &[SocketAddr],
@@ -339,7 +339,7 @@ impl PathTable {
         servers.into_iter().find(|server| server.is_ipv4() != reached.is_ipv4())
     }
 
-    /// The local ends of the paths that may be used now.
+    /// Local ends of the paths that may be used now.
     pub(crate) fn ends_in_use(&self) -> Vec<LocalEnd> {
         let usable = self.entries.iter().filter(|entry| entry.is_up());
         usable.flat_map(|entry| &entry.ends).filter(|end| !end.behind_tun).cloned().collect()
@@ -349,7 +349,7 @@ impl PathTable {
         self.entries.iter().filter_map(|entry| entry.nat64(&self.prefixes)).collect()
     }
 
-    /// The ends of networks with IPv6 only whose prefix nobody has given: one of each interface.
+    /// Ends of IPv6-only networks without a configured prefix, one per interface.
     pub(crate) fn to_be_asked(&self) -> Vec<LocalEnd> {
         let unknown = |entry: &&Entry| entry.has_only_ipv6() && entry.spec.nat64.is_none();
         let mut ends: Vec<LocalEnd> = Vec::new();
@@ -361,7 +361,7 @@ impl PathTable {
         ends
     }
 
-    /// What the network behind an interface says of its translation. `true`: that is new.
+    /// Sets the NAT64 prefix of the network behind an interface. Returns true if it has changed.
     pub(crate) fn set_prefix(
         &mut self,
         shard: &Shard,
@@ -378,13 +378,13 @@ impl PathTable {
         before != prefix
     }
 
-    /// The paths that are up, by name, each with what is known of its contacts.
+    /// Paths that are up, by name, each with its contacts.
     pub(crate) fn known<'a>(&self, contacts: &'a [Contact]) -> Vec<health::Known<'a>> {
         let up = self.entries.iter().filter(|entry| entry.is_up());
         up.map(|entry| (entry.called(), entry.contacts(contacts))).collect()
     }
 
-    /// Changes a path by hand. `name`: index, interface, address, or the path as it was given.
+    /// Changes a path by hand. `name`: index, interface, address, or the path as configured.
     pub(crate) fn change(
         &mut self,
         shard: &Shard,
@@ -407,7 +407,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// Restricts a path. `name` as in [`change`](Self::change).
+    /// Restricts a path. For `name`, see [`change`](Self::change).
     pub(crate) fn restrict(
         &mut self,
         shard: &Shard,
@@ -420,7 +420,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// Becomes `other`, whose paths have been looked up. Ids and sockets of addresses that stay, stay.
+    /// Takes over the paths of `other`, which have been looked up. Ids and sockets of remaining addresses are kept.
     pub(crate) fn replace(&mut self, shard: &Shard, other: PathTable) {
         let old = std::mem::replace(&mut self.entries, other.entries);
         self.automatic = other.automatic;
@@ -453,7 +453,7 @@ impl PathTable {
     }
 }
 
-/// Why an interface that was a path is none now.
+/// Reason why the interface of a former path is not a path now.
 fn why_not_a_path(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     let interface = match &entry.spec.local {
         LocalSpec::Interface(name) => interfaces.by_name(name),

@@ -1,9 +1,9 @@
-//! Cache of routes that the kernel has shown a moment ago.
+//! Cache of recent route lookups.
 //!
-//! Each attempt to connect asks first whether the path leads to the server at all. A client that opens a
-//! thousand connections a second asks once: an answer is remembered for a second, or until interfaces or
-//! routes change. Where it has become wrong meanwhile, the attempt is one of those that nobody answers, and
-//! the race goes on to the next path as always. A refusal is not remembered.
+//! Each attempt to connect first checks if the path has a route to the server. A client that opens a thousand
+//! connections per second asks the kernel once: an answer is cached for a second, or until interfaces or routes
+//! change. If it has become wrong meanwhile, the attempt is not answered, and the race continues with the next path.
+//! Negative answers are not cached.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -13,25 +13,26 @@ use std::time::{Duration, Instant};
 
 use marline_io::LocalEnd;
 
-/// How long an answer is good for. Changes of policy rules are not told of.
+/// Lifetime of an answer. Changes of policy rules are not notified.
 const FRESH: Duration = Duration::from_secs(1);
-/// Answers that are kept.
+/// Maximum number of cached answers.
 const MOST: usize = 256;
 
-/// From where, through the interface of which index, to where.
+/// Source, interface index, destination.
 type Key = (IpAddr, u32, IpAddr);
 
-/// What was asked for and exists.
+/// Cache of existing routes.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     known: Mutex<BTreeMap<Key, Instant>>,
 }
 
 impl Routes {
-    /// Whether the routing tables lead from `end` to `remote`, as of a second ago at most.
+    /// Checks that the routing tables have a route from `end` to `remote`, with an answer that is at most a second
+    /// old.
     ///
     /// # Errors
-    /// What the kernel says, or that the families differ.
+    /// The kernel's, or a mismatch of address families.
     pub(crate) fn check(&self, end: &LocalEnd, remote: IpAddr) -> io::Result<()> {
         self.check_at(Instant::now(), end, remote, |end, remote| end.check_route(remote))
     }
@@ -57,7 +58,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Something changed: everything is asked anew.
+    /// Clears the cache after a change.
     pub(crate) fn forget(&self) {
         self.lock().clear();
     }

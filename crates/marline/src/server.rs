@@ -31,7 +31,7 @@ use announced::Announced;
 pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
 use succession::Place;
 
-/// Accepts connections. Clones share everything.
+/// Server that accepts connections. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -44,18 +44,18 @@ struct Inner {
     config: ServerBuilder,
     monitor: broadcast::Sender<MonitorEvent>,
     decisions: Decisions,
-    /// Where it listens, ports resolved.
+    /// Listening addresses with their ports.
     listen: Vec<SocketAddr>,
-    /// What native carriers announce.
+    /// Addresses that native carriers announce.
     addresses: Arc<Mutex<Vec<Announced>>>,
-    /// Follows the interfaces that have the announced addresses.
+    /// Task that follows the interfaces of the announced addresses.
     watch: Option<AbortHandle>,
-    /// Who else shares the addresses.
+    /// Relation to other processes that share the addresses.
     place: Place,
 }
 
 impl Inner {
-    /// Nobody accepts any more: the shards let go of those that wait.
+    /// Closes the accept queue; the shards release the connections that wait in it.
     fn close_queue(&self) {
         for incoming in self.queue.close() {
             if let Some(shard) = self.shard_of(incoming.id) {
@@ -80,7 +80,7 @@ impl Drop for Inner {
 }
 
 impl Server {
-    /// A server that is still to be configured.
+    /// Creates a configuration for a server.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
@@ -134,8 +134,8 @@ impl Server {
         Ok(Server { inner: Arc::new(inner) })
     }
 
-    /// The next connection and its peer's address (that of the first subflow); `None` after
-    /// [`close`](Self::close), by whichever clone. Safe to cancel.
+    /// Waits for the next connection and returns it with its peer's address (that of the first subflow). Returns
+    /// `None` after [`close`](Self::close) on any clone. Safe to cancel.
     pub async fn accept(&self) -> Option<(Stream, SocketAddr)> {
         let incoming = self.inner.queue.pop().await?;
         let shard = self.inner.shard_of(incoming.id)?;
@@ -143,8 +143,8 @@ impl Server {
         Some((Stream::new(stream, Arc::clone(&self.inner.config.registry)), incoming.peer))
     }
 
-    /// Accepts no further connections: those that wait are reset, those that still come refused, and
-    /// every [`accept`](Self::accept) returns `None`. What was accepted goes on.
+    /// Stops accepting: waiting connections are reset, further ones are refused, and every [`accept`](Self::accept)
+    /// returns `None`. Accepted connections continue.
     pub fn close(&self) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());
@@ -152,7 +152,7 @@ impl Server {
         self.inner.close_queue();
     }
 
-    /// How connections behave that are accepted from now on; existing ones stay as they are.
+    /// Sets the behavior of connections accepted from now on; existing ones are not changed.
     pub fn set_transport(&self, transport: &TransportConfig) {
         let mut transport = transport.clone();
         multimob::allow_following(transport.as_core_mut());
@@ -161,30 +161,30 @@ impl Server {
         }
     }
 
-    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are accepted from now
-    /// on. Before, their memory has no limit but those of their buffers.
+    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::MemoryBudget). Without an
+    /// account, only the buffer sizes limit it.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
         }
     }
 
-    /// The first address it listens on, its port resolved.
+    /// First listening address, with its port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        // One at least: `bind` asks for it.
+        // There is at least one: `bind` requires it.
         self.inner.listen[0]
     }
 
-    /// The addresses it listens on, ports resolved.
+    /// Listening addresses, with their ports.
     #[must_use]
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.inner.listen
     }
 
-    /// Changes an address that is announced by hand, for all connections: `Down` withdraws it
-    /// (REMOVE_ADDR) and closes the subflows to it, `Up` announces it again, `Backup` and `Primary`
-    /// say whether subflows to it carry data while others can (MP_PRIO). Native carriers only.
+    /// Changes an announced address by hand, for all connections: `Down` withdraws it (REMOVE_ADDR) and closes the
+    /// subflows to it, `Up` announces it again, and `Backup` and `Primary` set if subflows to it carry data while
+    /// others can (MP_PRIO). Native carriers only.
     ///
     /// # Errors
     /// `address` was not [announced](ServerBuilder::announce), port included.
@@ -192,26 +192,25 @@ impl Server {
         announced::change(&self.inner.shards, &self.inner.addresses, address, change)
     }
 
-    /// Monitor events, if the configuration asked for them.
+    /// Receives monitor events, if they are enabled in the configuration.
     #[must_use]
     pub fn monitor(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.monitor.subscribe()
     }
 
-    /// What schedulers decide from now on, and why ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), whatever
-    /// the configuration says of monitor events. There may be thousands a second, and each takes time and memory, as
-    /// long as a receiver exists; a slow one misses some.
+    /// Receives the decisions of schedulers and their reasons
+    /// ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), even if monitor events are disabled. There may be
+    /// thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(&self.inner.shards)
     }
 
-    /// Captures packets into this directory from now on, as [`ServerBuilder::capture_dir`] does from the start, and as
-    /// [`ServerBuilder::capture_secrets`] with keys or without; `None`: no more. Files of these names that are there
-    /// are overwritten.
+    /// Starts to capture packets into this directory, like [`ServerBuilder::capture_dir`], with or without keys as
+    /// in [`ServerBuilder::capture_secrets`]. `None` stops. Existing files of these names are overwritten.
     ///
     /// # Errors
-    /// The directory can not be created: what was in force stays.
+    /// The directory cannot be created; the previous setting remains.
     pub fn capture(&self, dir: Option<&Path>, secrets: bool) -> io::Result<()> {
         let Inner { shards, config, .. } = &*self.inner;
         let each = (0..).zip(shards).map(|(index, shard)| {
@@ -223,22 +222,21 @@ impl Server {
         Ok(())
     }
 
-    /// Shows this observer what connections tell from now on, in place of that of
-    /// [`ServerBuilder::event_observer`]; `None`: nobody. Events other than traffic are there only with
-    /// [`ServerBuilder::monitor`], or if the server was started with an observer.
+    /// Replaces the event observer of [`ServerBuilder::event_observer`]; `None` removes it. Events other than
+    /// traffic require [`ServerBuilder::monitor`], or an observer at the start of the server.
     pub fn observe_events(&self, observer: Option<&SharedEventObserver>) {
         self.inner.shards.iter().for_each(|shard| shard.set_event_observer(observer.cloned()));
     }
 
-    /// What happens to the traffic of a connection from now on ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)),
-    /// segment by segment, as long as the receiver exists; a slow one misses some. One connection at a time: the
-    /// receiver of another one gets nothing more. `None`: no shard has such a connection.
+    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)), segment by
+    /// segment, while the receiver exists. A slow receiver misses some. This works for one connection at a time: the
+    /// receiver of another one gets no further events. Returns `None` if no shard has such a connection.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> Option<broadcast::Receiver<MonitorEvent>> {
         Some(traffic_of(self.inner.shard_of(of)?, of))
     }
 
-    /// The path health monitor that its connections take part in.
+    /// Path health monitor of the connections.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
         self.inner.config.path_health.as_ref()
@@ -250,31 +248,32 @@ impl Server {
         self.inner.shards.iter().flat_map(|shard| shard.connections()).collect()
     }
 
-    /// Changes the scheduler of a running connection; one that is over is left alone.
+    /// Changes the scheduler of a running connection. A closed connection is ignored.
     ///
     /// # Errors
-    /// The text names no scheduler, or a parameter is wrong.
+    /// There is no such scheduler, or a parameter is invalid.
     pub fn set_scheduler(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
         let Some(shard) = self.inner.shard_of(id) else { return Ok(()) };
         set_scheduler(&self.inner.config.registry, shard, id, spec)
     }
 
-    /// Changes the path manager of a running connection; one that is over is left alone.
+    /// Changes the path manager of a running connection. A closed connection is ignored.
     ///
     /// # Errors
-    /// The text names no path manager, or a parameter is wrong.
+    /// There is no such path manager, or a parameter is invalid.
     pub fn set_path_manager(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
         let Some(shard) = self.inner.shard_of(id) else { return Ok(()) };
         set_path_manager(&self.inner.config.registry, shard, id, spec)
     }
 
-    /// Counts of the core and of the carrier, per shard.
+    /// Counters of the core and of the carrier, per shard.
     #[must_use]
     pub fn counters(&self) -> Vec<(marline_core::Counters, marline_io::carrier::CarrierCounters)> {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
     }
 
-    /// How long writes took until the peer had all of them, over all shards: of one write of a connection at a time.
+    /// Histogram over all shards of the time from a write until the peer had received it completely. One write per
+    /// connection is measured at a time.
     #[must_use]
     pub fn delivery_delays(&self) -> DelayHistogram {
         let mut sum = DelayHistogram::default();
@@ -282,7 +281,7 @@ impl Server {
         sum
     }
 
-    /// Counts of lanes for datagrams, over all shards.
+    /// Counters of lanes for datagrams, over all shards.
     #[must_use]
     pub fn lane_counters(&self) -> LaneCounters {
         let mut sum = LaneCounters::default();
@@ -290,8 +289,8 @@ impl Server {
         sum
     }
 
-    /// Waits until all connections have closed, or as long as `patience`: a process that ends
-    /// before takes with it what was written and not yet delivered. `true`: all have.
+    /// Waits until all connections have closed, for at most `patience`. Returns true if they have. Data that is
+    /// written but not delivered is lost if the process exits earlier.
     pub async fn drained(&self, patience: Duration) -> bool {
         let mut all = true;
         for shard in &self.inner.shards {
@@ -301,7 +300,7 @@ impl Server {
     }
 }
 
-/// Gives shards of a framed carrier their sockets, and what accepts TCP connections beside datagrams.
+/// Opens the sockets of shards with a framed carrier, and the TCP listeners.
 fn open_framed(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -323,7 +322,7 @@ fn open_framed(
     Ok((listen, Place { generations, listeners, elders: Mutex::default() }))
 }
 
-/// Gives the shards of a native carrier their sockets and ports.
+/// Opens the sockets and ports of shards with a native carrier.
 fn open_native(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -345,7 +344,7 @@ fn open_native(
     Ok((listen, Place { generations, listeners, elders }))
 }
 
-/// Draws the keys of the cookies of Fast Open: a client that has one comes to any shard.
+/// Draws the keys of Fast Open cookies, which all shards share because a client with a cookie may reach any of them.
 fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
     let drawn = SecretRng::from_os().map(|mut rng| rng.key());
     let drawn = drawn.map_err(|error| BindError::io("draw a secret", error))?;
@@ -357,14 +356,14 @@ fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
     Ok(())
 }
 
-/// What names of capture files of a shard begin with.
+/// Prefix of a shard's capture file names.
 fn capture_name(config: &ServerBuilder, index: u8) -> String {
     let mut name = match config.own.shards {
         1 => "server".to_owned(),
         _ => format!("server-shard{index}"),
     };
     if config.own.generation > 0 {
-        // The process before writes its own files still.
+        // The previous process still writes its own files.
         name = format!("{name}-generation{}", config.own.generation);
     }
     name

@@ -1,4 +1,4 @@
-//! Commands to a running connection, the same for clients and servers.
+//! Commands to a running connection, shared by clients and servers.
 
 use marline_algos::{PolicyError, Registry};
 use std::io;
@@ -9,27 +9,27 @@ use marline_core::{ConnectionId, MonitorEvent};
 use marline_io::{Captures, Shard, ShardHandle};
 use tokio::sync::broadcast;
 
-/// Monitor events a slow reader may lag behind.
+/// Number of monitor events by which a slow receiver may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
-/// Events of traffic that one may: some for each segment.
+/// The same limit for traffic events, of which there are several per segment.
 const TRAFFIC_CAPACITY: usize = 8_192;
 
-/// Where decisions go, once anybody asked for them.
+/// Channel of decisions, once there was a subscriber.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions(OnceLock<broadcast::Sender<MonitorEvent>>);
 
 impl Decisions {
-    /// Listens to the decisions of these shards, which tell them as long as anybody listens.
+    /// Subscribes to the decisions of these shards, which send them while there is a subscriber.
     pub(crate) fn of(&self, shards: &[Arc<ShardHandle>]) -> broadcast::Receiver<MonitorEvent> {
         let listeners = self.0.get_or_init(|| broadcast::channel(MONITOR_CAPACITY).0);
-        // First: a shard that finds nobody listening stops.
+        // This must come first: a shard without a subscriber stops sending.
         let receiver = listeners.subscribe();
         shards.iter().for_each(|shard| shard.tell_decisions(listeners.clone()));
         receiver
     }
 }
 
-/// Listens to the traffic of a connection of this shard.
+/// Subscribes to the traffic of a connection of this shard.
 pub(crate) fn traffic_of(shard: &Shard, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
     let (listeners, receiver) = broadcast::channel(TRAFFIC_CAPACITY);
     shard.tell_traffic(of, listeners);

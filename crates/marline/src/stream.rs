@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::{PolicyError, Registry, default_policies};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 
-/// A connection: an ordinary [`AsyncRead`] and [`AsyncWrite`].
+/// Multipath TCP connection with [`AsyncRead`] and [`AsyncWrite`].
 ///
-/// Reading ends (0 bytes) after the peer has shut its side down (DATA_FIN); `shutdown` shuts ours.
-/// Dropping a stream lets go of the connection: what was written is still delivered; if the peer has
-/// sent, or still sends, what nobody read, it is aborted.
+/// Reading ends (0 bytes) after the peer has shut its side down (DATA_FIN); `shutdown` shuts ours. Dropping a stream
+/// releases the connection: written data is still delivered, but unread or further incoming data of the peer aborts
+/// it.
 ///
-/// Bytes are **not encrypted**: see the [first page](crate#security).
+/// Data is **not encrypted**: see the [first page](crate#security).
 #[derive(Debug)]
 pub struct Stream {
     inner: marline_io::Stream,
@@ -37,64 +37,61 @@ impl Stream {
         &self.inner
     }
 
-    /// Its id within its client or server.
+    /// Connection id within its client or server.
     #[must_use]
     pub fn id(&self) -> ConnectionId {
         self.inner.id()
     }
 
-    /// The peer's address on the first subflow. On the UDP carrier a client's port is the inner TCP
-    /// port.
+    /// Peer's address on the first subflow. On the UDP carrier, a client's port is the inner TCP port.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.peer_addr()
     }
 
-    /// The local address of the oldest subflow that exists. On the UDP carrier a client's port is the
-    /// inner TCP port.
+    /// Local address of the oldest existing subflow. On the UDP carrier, a client's port is the inner TCP port.
     ///
     /// # Errors
-    /// [`NotConnected`](io::ErrorKind::NotConnected): the connection has no subflow, or is over.
+    /// [`NotConnected`](io::ErrorKind::NotConnected): the connection has no subflow, or is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let info = self.info().ok_or(io::ErrorKind::NotConnected)?;
         let oldest = info.subflows.first().ok_or(io::ErrorKind::NotConnected)?;
         Ok(oldest.path.local)
     }
 
-    /// A snapshot of the connection; `None` when it is over.
+    /// Snapshot of the connection; `None` when it is closed.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         self.inner.info()
     }
 
-    /// Why the connection is plain TCP; `None`: it is Multipath TCP, or over.
+    /// Reason why the connection is plain TCP; `None` if it is Multipath TCP, or closed.
     #[must_use]
     pub fn fallback(&self) -> Option<FallbackReason> {
         self.info().and_then(|info| info.fallback)
     }
 
-    /// A value that names this connection to a protocol inside it, the same on both sides:
-    /// HMAC-SHA-256 over `label` under both MPTCP keys, of which each side drew one afresh. It is no
-    /// secret, for the keys travel in clear, but it never comes again. `None` on plain TCP.
+    /// Value that identifies this connection to a protocol inside it, equal on both sides: HMAC-SHA-256 over `label`
+    /// with both MPTCP keys, of which each side has drawn one at random. It is not secret, because the keys are sent
+    /// in clear, but it is unique. `None` on plain TCP.
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
         self.inner.export_binding(label)
     }
 
-    /// Ends the connection at once, on both sides (MP_FASTCLOSE, RFC 8684 section 3.5).
+    /// Ends the connection at once on both sides (MP_FASTCLOSE, RFC 8684 section 3.5).
     pub fn abort(self) {
         self.inner.abort();
     }
 
-    /// Notes that the peer has authenticated itself: if its last path ends, it is waited for as long as
-    /// configured, instead of the shorter time that unknown peers get
-    /// ([`Linger::stranger`](crate::Linger)).
+    /// Records that the peer is authenticated: after its last path ends, the connection waits for it as long as
+    /// configured, instead of the shorter time for unknown peers ([`Linger::stranger`](crate::Linger)).
     pub fn know_peer(&self) {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
     }
 
-    /// Charges another account of a [`MemoryBudget`](crate::MemoryBudget) for what the connection holds, from now on:
-    /// the peer is authenticated, say, and its window may grow.
+    /// Charges the memory of the connection to another account of a [`MemoryBudget`](crate::MemoryBudget) from now
+    /// on, for example because the peer is authenticated and its window may grow.
     pub fn charge_memory_to(&self, account: &MemoryAccount) {
         self.inner.command(|endpoint, now, id| endpoint.charge_memory_to(now, id, account));
     }
@@ -102,21 +99,21 @@ impl Stream {
     /// Changes the scheduler.
     ///
     /// # Errors
-    /// The text names no scheduler, or a parameter is wrong.
+    /// There is no such scheduler, or a parameter is invalid.
     pub fn set_scheduler(&self, spec: &str) -> Result<(), PolicyError> {
         let factory = self.registry.scheduler(spec)?;
         self.inner.command(|endpoint, now, id| endpoint.set_scheduler(now, id, factory));
         Ok(())
     }
 
-    /// Says within which time data should reach the peer from when a path takes it (RFC 6897 leaves open how an
-    /// application says so): the scheduler is `deadline` from now on, which sends on a second path at once what is
-    /// likelier than one in a hundred to be late and could not be saved later. `None`: the library's default
-    /// scheduler again. It is a wish: a path that brings nothing in time is used all the same. Whole microseconds
-    /// count, and less than one counts as none.
+    /// Sets the time within which data should reach the peer after a path has accepted it (RFC 6897 does not define
+    /// such an interface). The scheduler becomes `deadline`: it sends data in parallel on a second path if its
+    /// probability of being late exceeds one percent and a later copy could not help. `None` restores the library's
+    /// default scheduler. The deadline is not strict: a path that cannot meet it is still used. The time is rounded
+    /// down to microseconds, and less than one counts as none.
     ///
     /// # Errors
-    /// The registry of this connection's library lacks the scheduler.
+    /// The registry of this connection's library does not have the scheduler.
     pub fn set_deadline(&self, within: Option<Duration>) -> Result<(), PolicyError> {
         match within {
             Some(within) => {
@@ -129,15 +126,15 @@ impl Stream {
     /// Changes the path manager.
     ///
     /// # Errors
-    /// The text names no path manager, or a parameter is wrong.
+    /// There is no such path manager, or a parameter is invalid.
     pub fn set_path_manager(&self, spec: &str) -> Result<(), PolicyError> {
         let factory = self.registry.path_manager(spec)?;
         self.inner.command(|endpoint, now, id| endpoint.set_path_manager(now, id, factory));
         Ok(())
     }
 
-    /// Splits the stream into halves that tasks can own, without a lock between them beyond the
-    /// connection's own.
+    /// Splits the stream into owned halves for separate tasks, without a lock between them besides the connection's
+    /// own.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         split::split(self)
@@ -176,8 +173,8 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A write has been sent, as far as windows allow, before it returned, or leaves at the end of the runtime's
-        // turn together with those of other connections.
+        // Written data has been sent, as far as windows allow, or will be sent at the end of the runtime's turn
+        // together with that of other connections.
         Poll::Ready(Ok(()))
     }
 

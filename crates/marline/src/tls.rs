@@ -1,9 +1,9 @@
 //! TLS 1.3 inside the stream, with a pinned key.
 //!
-//! The server shows a raw public key (RFC 7250, Ed25519) instead of a certificate, and the client
-//! accepts that key and no other: there is no authority to ask and no name or date to check. The
-//! [`KeyPin`] reaches the client as an address does, by configuration. The server does not learn who
-//! the client is; let it say so inside the stream.
+//! The server presents a raw public key (RFC 7250, Ed25519) instead of a certificate, and the client accepts only
+//! that key: there is no authority to ask and no name or date to check. The client gets the [`KeyPin`] by
+//! configuration, like an address. The server does not authenticate the client, which must be done inside the
+//! stream.
 //!
 //! ```
 //! use marline::tls::{Acceptor, Connector, Identity};
@@ -38,10 +38,10 @@
 //! # }
 //! ```
 //!
-//! Keys are agreed by X25519MLKEM768 between two that know it, else by X25519.
+//! Keys are agreed by X25519MLKEM768 if both sides support it, otherwise by X25519.
 //!
-//! Off: TLS 1.2, 0-RTT (a request could be replayed), session tickets, server name indication (it would
-//! name the server in clear).
+//! Disabled: TLS 1.2, 0-RTT (a request could be replayed), session tickets, server name indication (it would
+//! disclose the server's name).
 
 mod identity;
 mod post_quantum;
@@ -69,20 +69,20 @@ pub use identity::{Identity, IdentityError, KeyPin, KeyPinError};
 pub use server::TlsServer;
 pub use stream::TlsStream;
 
-/// A peer that has not finished the handshake within this time does not.
+/// Maximum duration of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no TLS connection.
+/// Reason why there is no TLS connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// There is no connection to begin with.
+    /// The underlying connection failed.
     Connect(ConnectError),
-    /// The server has another key than the pinned one: it is another server, or somebody between.
+    /// The server's key differs from the pinned one: it is another server, or an attacker intercepts the connection.
     WrongKey,
     /// The handshake failed, or took longer than 10 s.
     Handshake(io::Error),
-    /// The cryptography provider lacks what is needed.
+    /// The cryptography provider lacks a required feature.
     Config(rustls::Error),
 }
 
@@ -119,14 +119,14 @@ impl From<TlsError> for io::Error {
     }
 }
 
-/// Connects to the server with a pinned key. Clones share everything.
+/// TLS client for a server with a pinned key. Clones share everything.
 #[derive(Clone)]
 pub struct Connector {
     inner: TlsConnector,
 }
 
 impl Connector {
-    /// Accepts the key with this pin and no other.
+    /// Creates a connector that accepts only the key with this pin.
     ///
     /// # Errors
     /// [`TlsError::Config`]: the cryptography provider lacks TLS 1.3.
@@ -135,10 +135,10 @@ impl Connector {
         Ok(Connector { inner: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// Connects, as [`Client::connect`] does, and makes the handshake.
+    /// Connects like [`Client::connect`] and performs the handshake.
     ///
     /// # Errors
-    /// There is no connection, the server has another key, or the handshake fails.
+    /// The connection or the handshake fails, or the server has another key.
     pub async fn connect(
         &self,
         client: &Client,
@@ -147,7 +147,7 @@ impl Connector {
         self.handshake(client.connect(server).await.map_err(TlsError::Connect)?).await
     }
 
-    /// Makes the handshake on a stream that is connected.
+    /// Performs the handshake on a connected stream.
     ///
     /// # Errors
     /// The server has another key, or the handshake fails.
@@ -168,14 +168,14 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// Accepts TLS with the server's key. Clones share everything.
+/// TLS server with the server's key. Clones share everything.
 #[derive(Clone)]
 pub struct Acceptor {
     inner: TlsAcceptor,
 }
 
 impl Acceptor {
-    /// Accepts with this key.
+    /// Creates an acceptor with this key.
     ///
     /// # Errors
     /// [`TlsError::Config`]: the key is not usable.
@@ -184,8 +184,8 @@ impl Acceptor {
         Ok(Acceptor { inner: TlsAcceptor::from(Arc::new(config)) })
     }
 
-    /// Makes the handshake on a stream that was accepted. Do it in a task of its own, or let
-    /// [`TlsServer`] do it: a slow client must not keep others waiting.
+    /// Performs the handshake on an accepted stream. Call it in a separate task, or use [`TlsServer`]: a slow client
+    /// must not delay others.
     ///
     /// # Errors
     /// The handshake fails, or takes longer than 10 s.
@@ -204,7 +204,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// The server's side as rustls has it, for protocols that negotiate more, such as ALPN.
+/// Server configuration for rustls, for protocols that negotiate more, such as ALPN.
 ///
 /// # Errors
 /// The key is not usable.
@@ -224,10 +224,10 @@ pub fn server_config(identity: &Identity) -> Result<rustls::ServerConfig, rustls
     Ok(config)
 }
 
-/// The client's side as rustls has it.
+/// Client configuration for rustls.
 ///
 /// # Errors
-/// The provider does not speak TLS 1.3 (it does).
+/// The provider does not support TLS 1.3 (which does not happen).
 pub fn client_config(pin: KeyPin) -> Result<rustls::ClientConfig, rustls::Error> {
     let provider = provider();
     let verifier = identity::Pinned::new(pin, provider.signature_verification_algorithms);
@@ -242,13 +242,13 @@ pub fn client_config(pin: KeyPin) -> Result<rustls::ClientConfig, rustls::Error>
     Ok(config)
 }
 
-/// The name that rustls asks for; it is neither sent nor checked.
+/// Name required by rustls; it is neither sent nor checked.
 #[must_use]
 pub fn server_name() -> ServerName<'static> {
     ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
 }
 
-/// Whether a failed handshake failed because the server has another key than the pinned one.
+/// Returns true if a handshake failed because the server's key differs from the pinned one.
 #[must_use]
 pub fn is_pin_mismatch(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
@@ -256,7 +256,7 @@ pub fn is_pin_mismatch(error: &io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidCertificate(found)) if *found == wrong)
 }
 
-/// ring's, with the hybrid key exchange before its own.
+/// Provider of ring, with the hybrid key exchange as first choice.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.kx_groups.insert(0, &X25519MlKem768);

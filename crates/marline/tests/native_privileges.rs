@@ -1,7 +1,7 @@
-//! Tests of raw sockets after the capabilities were dropped: an unprivileged process talks to the
-//! kernel, reserves more ports, and uses an interface that did not exist before the drop.
+//! Tests of raw sockets after the capabilities were dropped: an unprivileged process communicates with the kernel,
+//! reserves more ports, and uses an interface that did not exist before the drop.
 //!
-//! Capabilities belong to threads, so this test has a `main` of its own instead of the harness.
+//! Capabilities belong to threads, so this test has its own `main` instead of the harness.
 
 #[path = "it/support/mod.rs"]
 mod support;

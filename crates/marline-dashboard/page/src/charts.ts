@@ -1,4 +1,4 @@
-// Lines over time, one for each path, and the holes as bands behind them.
+// Line charts over time with one line per path, and holes as bands behind them.
 
 import uPlot from "uplot";
 import { clock, rate } from "./format";
@@ -8,7 +8,7 @@ interface Kind {
   title: string;
   of: (point: Point) => number | null;
   show: (value: number) => string;
-  /** Steps, between fixed bounds. */
+  /** Draws steps between fixed bounds. */
   stepped?: boolean;
 }
 
@@ -20,14 +20,14 @@ const KINDS: Kind[] = [
   { title: "Loss (share sent again)", of: (p) => p.repeated_percent, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} %` },
 ];
 
-/** Colours that also the colour-blind tell apart, and dashes for who sees none. */
+/** Colors that color-blind users can distinguish, and dashes for users who see no colors. */
 const STROKES = [0, 1, 2, 3, 4, 5].map((n) => `--line-${n}`);
 const DASHES: number[][] = [[], [8, 4], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
 
 export const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export const strokeOf = (index: number): string => colour(STROKES[index % STROKES.length]!);
-/** The class of what is drawn in a line's colour. */
+/** CSS class for elements in a line's color. */
 export const lineClass = (index: number): string => `line-${index % STROKES.length}`;
 export const dash = (index: number): number[] => DASHES[index % DASHES.length]!;
 
@@ -64,7 +64,7 @@ export class Charts {
     return [this.history.at, ...lines];
   }
 
-  /** A chart in words: what each line is now, and its bounds. */
+  /** Text description of a chart: each line's current value and bounds. */
   private words(kind: Kind): string {
     const told = this.names.map((name) => {
       const points = (this.history.paths.get(name) ?? []).slice(-4 * this.span_s);
@@ -129,7 +129,7 @@ export class Charts {
     };
   }
 
-  /** Holes, from when they began to their end. */
+  /** Draws holes from their start to their end. */
   private bands(plot: uPlot): void {
     plot.ctx.save();
     plot.ctx.fillStyle = colour("--hole");

@@ -1,4 +1,4 @@
-// Numbers for people, in SI units with three digits.
+// Formatting of numbers, in SI units with three digits.
 
 function scaled(value: number, units: string[], base: number): string {
   let unit = 0;

@@ -1,15 +1,15 @@
-// History of what was seen: lines are made here, of differences of the program's counters. It is bounded.
+// History of samples, from which lines are computed as differences of the program's counters. It is bounded.
 
 import type { Happening, PathSummary, Sample } from "./messages";
 
-/** Samples kept: fifteen minutes at four a second. */
+/** Maximum number of samples: fifteen minutes at four per second. */
 export const KEPT = 3600;
-/** Holes and events kept. */
+/** Maximum number of holes and of events. */
 export const EVENTS = 200;
-/** Over so many samples a rate or a share is taken. */
+/** Number of samples over which rates and shares are computed. */
 const WINDOW = 4;
 
-/** Heights in the chart; what is not known leaves a gap. */
+/** Heights in the chart. Unknown values leave a gap. */
 export const HEALTH = { untried: null, unreachable: 0, degraded: 1, usable: 2 } as const;
 
 export interface Point {
@@ -22,18 +22,18 @@ export interface Point {
 }
 
 export class History {
-  /** Time of samples, seconds since 1970. */
+  /** Times of the samples, in seconds since 1970. */
   readonly at: number[] = [];
-  /** By the path's name, one entry for each sample. */
+  /** Points by path name, with one entry for each sample. */
   readonly paths = new Map<string, (Point | null)[]>();
   readonly holes: Happening[] = [];
   readonly events: Happening[] = [];
   latest: Sample | null = null;
-  /** Add to a time of the program, in ms, to get one since 1970. */
+  /** Offset from the program's clock to the time since 1970, in ms. */
   private offset_ms: number | null = null;
   private readonly samples: Sample[] = [];
 
-  /** Another process: its clock is another. */
+  /** Starts over for another process, which has a different clock. */
   begin(): void {
     for (const list of [this.at, this.holes, this.events, this.samples]) list.length = 0;
     this.paths.clear();
@@ -47,7 +47,7 @@ export class History {
 
   add(sample: Sample): void {
     if (this.latest && sample.at_us <= this.latest.at_us) return;
-    // What was kept for a new page comes at once: the least offset is the one of what just happened.
+    // Stored messages arrive at once on a new page, so the smallest offset is that of the most recent event.
     const offset_ms = Date.now() - sample.at_us / 1e3;
     if (this.offset_ms === null || offset_ms < this.offset_ms) {
       const moved_s = (offset_ms - (this.offset_ms ?? offset_ms)) / 1e3;
@@ -85,7 +85,7 @@ export class History {
     if (list.length > EVENTS) list.shift();
   }
 
-  /** Holes from begin to end, the one included that is not over. */
+  /** Starts and ends of the holes, including the current one. */
   bands(): [since_us: number, until_us: number][] {
     const all = this.holes.map((hole): [number, number] => [hole.since_us ?? hole.at_us, hole.at_us]);
     const now = this.latest;
@@ -93,7 +93,7 @@ export class History {
     return all;
   }
 
-  /** Bytes copied to each path from a time to another, as far as samples tell. */
+  /** Bytes copied to each path between two times, according to the samples. */
   copied(since_us: number, until_us: number): Map<string, number> {
     const found = new Map<string, number>();
     const index = (at_us: number) => {

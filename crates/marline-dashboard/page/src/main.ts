@@ -1,4 +1,4 @@
-// Dashboard of a running marline program: docs/operate/dashboard.md says what is shown.
+// Dashboard of a running marline program. Its contents are described in docs/operate/dashboard.md.
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
@@ -18,7 +18,7 @@ let held = false;
 let drawing = false;
 let process = "";
 
-/** Draws once for all that came since the last picture. */
+/** Draws once for all messages since the last picture. */
 function draw(): void {
   if (drawing || held) return;
   drawing = true;
@@ -47,7 +47,7 @@ function draw(): void {
   });
 }
 
-/** Says changes of paths' states to those who listen. */
+/** Announces changes of paths' states to screen readers. */
 function announce(before: Sample | null, now: Sample): void {
   for (const path of now.paths) {
     const was = before?.paths.find((one) => one.name === path.name);

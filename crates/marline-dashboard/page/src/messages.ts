@@ -1,4 +1,4 @@
-// Messages of the program, as crates/marline-dashboard/src/model.rs has them.
+// Messages of the program, as defined in crates/marline-dashboard/src/model.rs.
 
 export interface About { role: string; version: string; pid: number }
 
@@ -75,18 +75,18 @@ export interface Listener {
   about(about: About): void;
   sample(sample: Sample): void;
   happening(happening: Happening): void;
-  /** The connection to the program stands, or why not. */
+  /** Reports whether there is a connection to the program, or the reason for which there is none. */
   link(text: string, stands: boolean): void;
 }
 
-/** Asks for a stream. EventSource could not send a token but in the address, where logs would keep it. */
+/** Requests a stream. EventSource could only send a token in the URL, which logs would record. */
 function ask(path: string, signal?: AbortSignal): Promise<Response> {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
   return fetch(path, { headers, cache: "no-store", signal: signal ?? null });
 }
 
-/** Reads where the bytes of a connection go, until `signal` or the program ends it; why it ended. */
+/** Reads the positions of a connection's bytes until `signal` or the program ends the stream. Returns the reason. */
 export async function followPlaces(connection: number, signal: AbortSignal, told: (places: Places) => void): Promise<string> {
   try {
     const answer = await ask(`places?connection=${connection}`, signal);
@@ -98,7 +98,7 @@ export async function followPlaces(connection: number, signal: AbortSignal, told
   }
 }
 
-/** Reads the program's events for as long as the page is open, and asks again where they end. */
+/** Reads the program's events while the page is open, and reconnects when the stream ends. */
 export async function follow(listener: Listener): Promise<never> {
   for (let wait_ms = 500; ; wait_ms = Math.min(wait_ms * 2, 8000)) {
     try {
@@ -132,7 +132,7 @@ async function read(body: ReadableStream<Uint8Array>, take: (message: string) =>
 const field = (message: string, name: string) =>
   message.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
 
-/** One event: `event: KIND` and `data: JSON`. */
+/** Handles an event: `event: KIND` and `data: JSON`. */
 export function take(message: string, listener: Listener): void {
   const data: unknown = JSON.parse(field(message, "data") ?? "null");
   switch (field(message, "event")) {

@@ -1,12 +1,12 @@
-// Places in the streams of one connection over time: where each byte went, and what went twice. Nothing is asked of the
-// program before a connection is chosen, and no more is kept than the picture needs.
+// Positions in the streams of one connection over time: the path of each byte, and bytes sent twice. Nothing is
+// requested before the user selects a connection, and only the data for the picture is kept.
 
 import { colour, strokeOf } from "./charts";
 import { bytes, time } from "./format";
 import type { History } from "./history";
 import { type Carried, type Connection, followPlaces, type Manner, type Places } from "./messages";
 
-/** Seconds shown, and entries kept. */
+/** Seconds shown, and maximum number of entries. */
 const SPAN_S = 20;
 const KEPT = 8000;
 const [LEFT, BOTTOM, TOP] = [76, 22, 8];
@@ -42,7 +42,7 @@ export class PlacesView {
     }
   }
 
-  /** Connections that may be chosen, the busiest first. */
+  /** Updates the connections offered for selection, the busiest first. */
   offer(connections: Connection[]): void {
     if (document.activeElement === this.choice && this.connection === null) return;
     const ids = connections.map((one) => one.connection);
@@ -54,7 +54,7 @@ export class PlacesView {
     this.choice.value = this.connection === null ? "" : String(this.connection);
   }
 
-  /** Another process, whose connections are others. */
+  /** Starts over for another process, which has different connections. */
   forget(): void {
     this.choose(null);
     this.choice.replaceChildren(new Option("none", ""));
@@ -148,7 +148,7 @@ export class PlacesView {
     ctx.stroke();
   }
 
-  /** Holes of this connection and way, as far as they are shown. */
+  /** Visible holes of this connection and direction. */
   private holes(): [number, number][] {
     const way = this.sent ? "sent" : "received";
     const since = this.now_us - SPAN_S * 1e6;
@@ -157,7 +157,7 @@ export class PlacesView {
       .map((hole) => [hole.since_us ?? hole.at_us, hole.at_us]);
   }
 
-  /** The picture in words, path by path, and as data for those who check it. */
+  /** Describes the picture as text, path by path, and as data for tests. */
   private tell(shown: Carried[], holes: number): void {
     const sum = (list: Carried[]) => list.reduce((all, one) => all + one.bytes, 0);
     const slots = [...new Set(shown.map((one) => one.subflow))].sort();
@@ -178,7 +178,7 @@ export class PlacesView {
   }
 }
 
-/** The shape says in which manner, the colour on which path. */
+/** Draws a mark, whose shape shows the manner of transmission. The color shows the path. */
 function mark(ctx: CanvasRenderingContext2D, manner: Manner, x: number, from: number, to: number): void {
   const [y, r] = [(from + to) / 2, 3.5];
   ctx.lineWidth = 1.6;

@@ -1,4 +1,4 @@
-// Tables. Rows stay where they are while their cells change, so that readers keep their place.
+// Tables. Rows keep their positions while their cells change, for the sake of the reader.
 
 import { bytes, clock, rate, share, time } from "./format";
 import type { History } from "./history";
@@ -7,7 +7,7 @@ import type { Connection, Happening, PathSummary, Totals } from "./messages";
 
 type Cells = [label: string, text: string][];
 
-/** Fills a table by rows of a key and cells. */
+/** Fills a table with rows, each with a key and cells. */
 function fill(table: HTMLTableElement, rows: { key: string; cells: Cells; data?: Record<string, string> }[]): void {
   const body = table.tBodies[0]!;
   const there = new Map([...body.rows].map((row) => [row.dataset.key ?? "", row]));

@@ -1,4 +1,4 @@
-//! Tests of a dashboard's server as others meet it: over TCP, with what browsers send and with what they do not.
+//! Tests of a dashboard's server over TCP, with requests that browsers send and with others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
-/// Nothing takes longer on the busiest machine.
+/// Timeout that is not reached even on a very busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TOKEN: &str = "0123456789abcdef0123";
 
@@ -29,7 +29,7 @@ impl Source for Still {
         Sample { at_us: 1_000, paths: vec![path], ..Sample::default() }
     }
 
-    /// Connection 5 sends without end.
+    /// Connection 5 sends endlessly.
     fn places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
         if connection != 5 {
             return None;
@@ -54,7 +54,7 @@ impl Source for Still {
     }
 }
 
-/// Messages with places that were taken, and receivers that went.
+/// Number of position messages accepted, and number of dropped receivers.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 
@@ -65,11 +65,11 @@ async fn served(token: Option<&str>) -> Served {
     marline_dashboard::serve(address, access, Arc::new(Still)).await.expect("it listens")
 }
 
-/// Sends this and reads until the end, or until `until` has come.
+/// Sends this and reads until the end, or until `until` is received.
 async fn say(to: SocketAddr, text: &[u8], until: Option<&str>) -> String {
     let talk = async {
         let mut stream = TcpStream::connect(to).await.expect("it accepts");
-        // It may have ended the conversation before it heard all.
+        // The server may have closed the connection before it read everything.
         let _ = stream.write_all(text).await;
         hear(&mut stream, until).await
     };
@@ -118,7 +118,7 @@ async fn the_page_is_there_and_may_load_nothing_from_elsewhere() {
             assert!(head.contains(rule), "{path}: {rule}: {head}");
         }
         assert!(!head.contains("unsafe") && !head.contains("set-cookie"), "{head}");
-        // What the rules forbid is not tried.
+        // The page does not try anything that the policy forbids.
         assert!(
             path != "/"
                 || !(body.contains("http:") || body.contains("style=") || body.contains("onclick"))
@@ -158,7 +158,7 @@ async fn other_sites_and_other_names_are_refused() {
         ("Host: 127.0.0.1:9101\r\n", "200"),
         ("Host: localhost\r\n", "200"),
         ("Host: [::1]:1\r\n", "200"),
-        // A name that its owner points here for a moment.
+        // A name that its owner temporarily points here.
         ("Host: rebound.example:9101\r\n", "403"),
         ("Host: 127.0.0.1.rebound.example\r\n", "403"),
         ("", "400"),
@@ -166,7 +166,7 @@ async fn other_sites_and_other_names_are_refused() {
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "403"),
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n", "403"),
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: none\r\n", "200"),
-        // A link to the page may stand anywhere.
+        // Any page may contain a link to this one.
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: document\r\n", "200"),
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: iframe\r\n", "403"),
     ] {
@@ -198,7 +198,7 @@ async fn without_the_token_there_is_a_page_and_nothing_on_it() {
         assert_eq!(status(&answer), "403", "{wrong}");
         assert!(!answer.contains(TOKEN) && !answer.contains("wlan0"));
     }
-    // In the address, where logs would keep it, it does not count.
+    // A token in the URL, which logs would record, is ignored.
     assert_eq!(status(&say(at, &get(&format!("/events?token={TOKEN}"), ""), None).await), "401");
     let right = get("/events", &format!("Authorization: Bearer {TOKEN}\r\n"));
     assert!(say(at, &right, Some("wlan0")).await.contains("\"bytes_sent\":42"));
@@ -215,7 +215,7 @@ async fn so_many_may_watch_and_the_next_may_when_one_has_gone() {
         all.push(stream);
     }
     assert_eq!(status(&say(served.local_addr(), &get("/events", ""), None).await), "503");
-    // The page itself is still there.
+    // The page itself is still served.
     assert_eq!(status(&say(served.local_addr(), &get("/", ""), None).await), "200");
     all.pop();
     let again = async {
@@ -254,7 +254,7 @@ async fn who_does_not_read_is_let_go_while_others_watch_on() {
         }
     };
     tokio::time::timeout(PATIENCE, let_go).await.expect("the slow one was let go");
-    // Its connection is closed, not left half-way through a write.
+    // Its connection is closed, not left in the middle of a write.
     let end = async { while slow.read(&mut [0; 4_096]).await.is_ok_and(|count| count > 0) {} };
     tokio::time::timeout(PATIENCE, end).await.expect("its connection ended");
     let last = Happening { event: "LAST".into(), ..Happening::default() };
@@ -296,7 +296,7 @@ async fn nonsense_is_no_harm() {
     assert_eq!(served.dashboard().viewers(), 0);
 }
 
-/// A page that loads while 300 idle connections are open, at once and not after their timeout.
+/// A page must load while 300 idle connections are open, at once and not only after their timeout.
 #[tokio::test]
 async fn idle_connections_make_room_for_a_page_and_viewers_stay() {
     let served = served(None).await;
@@ -313,7 +313,7 @@ async fn idle_connections_make_room_for_a_page_and_viewers_stay() {
     let end = async { while first.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {} };
     tokio::time::timeout(PATIENCE, end).await.expect("it was ended");
     assert_eq!(served.dashboard().viewers(), 1);
-    // The youngest ones are still there: only as many ended as there was no room for.
+    // The youngest ones are still open: only as many were closed as necessary.
     let mut last = silent.pop().expect("there are more");
     let open = tokio::time::timeout(Duration::from_millis(50), last.read(&mut [0; 1])).await;
     assert!(open.is_err(), "{open:?}");
@@ -330,7 +330,7 @@ async fn places_are_told_of_the_connection_that_was_asked_for_to_who_reads() {
         assert_eq!(status(&answer), expected, "{query}");
     }
     assert_eq!(ASKED.load(Ordering::Relaxed), 0, "nobody asked for it yet");
-    // One that is as long as no reader can hold: it is let go, and what told it ends.
+    // A stream that no reader can process: the reader is disconnected and the source stops.
     let mut stream = TcpStream::connect(at).await.expect("it accepts");
     stream.write_all(&get("/places?connection=5", &bearer)).await.expect("asked");
     let first = hear(&mut stream, Some("\"manner\":\"reinjection\"")).await;

@@ -1,26 +1,26 @@
-//! Item REPAIR: a sum over the datagrams of several frames (docs/spec/datagrams.md section 2).
+//! REPAIR item: a sum over the datagrams of several frames (docs/spec/datagrams.md section 2).
 
 use marline_wire::repair_code::add_multiple;
 
 use super::{REPAIR, Reader, number_len, write_number};
 
-/// Frames that one repair sums up at most.
+/// Maximum number of frames that one repair covers.
 pub(crate) const MOST_IN_GROUP: usize = 16;
 
-/// A sum of datagrams of several frames, from which a lost one is computed.
+/// Sum of the datagrams of several frames, from which a lost one is computed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Repair<'a> {
-    /// Which sum it is.
+    /// Row of the code matrix.
     pub(crate) row: u8,
     numbers: [u64; MOST_IN_GROUP],
     len: usize,
-    /// The sum: of the length of each frame's datagrams, two bytes, and of what
-    /// [`datagram_part`](super::datagram_part) gives of it.
+    /// Sum over each frame's datagrams, which are encoded as their length (two bytes) and the result of
+    /// [`datagram_part`](super::datagram_part).
     pub(crate) sum: &'a [u8],
 }
 
 impl<'a> Repair<'a> {
-    /// Of at most [`MOST_IN_GROUP`] frames, whose numbers rise.
+    /// Creates a repair of at most [`MOST_IN_GROUP`] frames with ascending numbers.
     pub(crate) fn new(row: u8, rising: &[u64], sum: &'a [u8]) -> Repair<'a> {
         let mut repair = Repair { row, numbers: [0; MOST_IN_GROUP], len: 0, sum };
         for number in rising.iter().take(MOST_IN_GROUP) {
@@ -30,7 +30,7 @@ impl<'a> Repair<'a> {
         repair
     }
 
-    /// Numbers of the frames, rising; at least two.
+    /// Numbers of the frames, ascending; at least two.
     pub(crate) fn numbers(&self) -> &[u64] {
         &self.numbers[..self.len]
     }
@@ -51,7 +51,7 @@ impl<'a> Repair<'a> {
         (repair.sum.len() > LEN_BYTES).then_some(repair)
     }
 
-    /// Appends it; it ends the body.
+    /// Appends the repair, which must be the last item of a body.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[REPAIR, self.row, self.len as u8]);
         let mut next = 0;
@@ -62,7 +62,7 @@ impl<'a> Repair<'a> {
         out.extend_from_slice(self.sum);
     }
 
-    /// Bytes of one beside the datagrams of the longest frame.
+    /// Overhead of a repair without the datagrams of the longest frame.
     pub(crate) fn overhead(rising: &[u64]) -> usize {
         let mut next = 0;
         let gap = |number: &u64| {
@@ -74,10 +74,10 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// Bytes of the length in a sum.
+/// Size of the length in a sum.
 pub(crate) const LEN_BYTES: usize = 2;
 
-/// Adds so many times what a sum has of a frame: the length of its datagrams, and them.
+/// Adds `factor` times a frame's datagrams, with their length, to a sum.
 pub(crate) fn add_part(sum: &mut [u8], part: &[u8], factor: u8) {
     let (len, bytes) = sum.split_at_mut(LEN_BYTES);
     add_multiple(len, &(part.len() as u16).to_be_bytes(), factor);

@@ -1,16 +1,17 @@
-//! Coding of what is sent: groups of frames, and the repairs from which a lost one of them is computed.
+//! Coding of sent frames: groups of frames, and repairs from which a lost one is computed.
 //!
-//! *Problem.* A frame of video is several datagrams. A copy saves the one datagram that it is of; within the same
-//! bytes a sum of all of them saves whichever is lost. Where single packets are lost, as a radio does, repairs do for a
-//! quarter of the bytes what copies of everything do.
+//! *Problem.* A frame of video is several datagrams. A copy protects only one datagram, while a sum of the same
+//! length over all of them protects any one. If losses are single packets, as with radio links, repairs achieve as
+//! much as copies of everything, with a quarter of the bytes.
 //!
-//! *How.* Frames that leave one after the other on a path, without copies and by the policy's wish, are a *group*. It
-//! ends when nothing has left for [`PAUSE`], after [`LONGEST`], with [`MOST_IN_GROUP`] frames, or with a frame on
-//! another path. Then the policy is asked how many repairs there are, and where. Of a group of one the repair is a
-//! copy. A frame of a group whose answer is overdue is not sent again while its repairs make up for it.
+//! *Solution.* Frames sent one after the other on a path, without copies and at the policy's request, are a *group*.
+//! It ends when nothing has been sent for [`PAUSE`], after [`LONGEST`], with [`MOST_IN_GROUP`] frames, or with a
+//! frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame, the
+//! repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
+//! compensate for it.
 //!
-//! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are
-//! the datagrams of whole frames, so that nothing needs a grid, and a repair is forgotten when it is lost.
+//! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are the
+//! datagrams of whole frames, so no grid is needed, and a lost repair is not repeated.
 
 use std::collections::VecDeque;
 
@@ -20,28 +21,28 @@ use marline_wire::repair_code::coefficient;
 
 use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
 
-/// A group ends when nothing has left for so long, and when it is so old.
+/// Pause and age after which a group ends.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(5);
-/// Groups remembered after their end.
+/// Maximum number of groups remembered after their end.
 const MOST_REMEMBERED: usize = 64;
 
-/// Groups of what is sent.
+/// Groups of sent frames.
 #[derive(Debug, Default)]
 pub(super) struct Coding {
     open: Option<Coded>,
-    /// Those that have ended and of which nobody was asked yet.
+    /// Groups that have ended and whose repairs have not been requested yet.
     ended: VecDeque<Coded>,
     leaving: Option<Leaving>,
     remembered: VecDeque<Remembered>,
     spare: Vec<Vec<u8>>,
 }
 
-/// A group of frames.
+/// Group of frames.
 #[derive(Debug)]
 pub(super) struct Coded {
     pub(super) on: PathId,
-    /// Of the largest datagram.
+    /// Flow of the largest datagram.
     pub(super) flow: u64,
     pub(super) deadline: Instant,
     numbers: Vec<u64>,
@@ -50,7 +51,7 @@ pub(super) struct Coded {
     last_at: Instant,
 }
 
-/// A group whose repairs leave.
+/// Group whose repairs are being sent.
 #[derive(Debug)]
 struct Leaving {
     group: Coded,
@@ -58,7 +59,7 @@ struct Leaving {
     sent: Vec<u64>,
 }
 
-/// A group that has ended: what it can do without.
+/// Group that has ended, with the losses that its repairs compensate for.
 #[derive(Debug)]
 struct Remembered {
     on: PathId,
@@ -73,7 +74,7 @@ impl Coded {
         Group { frames: self.numbers.len() as u8, on: self.on }
     }
 
-    /// The number of its only frame.
+    /// Number of the only frame, if there is just one.
     pub(super) fn only(&self) -> Option<u64> {
         (self.numbers.len() == 1).then(|| self.numbers[0])
     }
@@ -82,7 +83,7 @@ impl Coded {
         self.parts.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Bytes of the item of one of its repairs.
+    /// Length of a repair item of this group.
     pub(super) fn repair_bytes(&self) -> usize {
         Repair::overhead(&self.numbers) + self.longest()
     }
@@ -102,7 +103,7 @@ impl Coded {
 }
 
 impl Coding {
-    /// A frame with these datagrams has left on a path, to be repaired with those before and after it.
+    /// Adds a sent frame with these datagrams to the current group.
     pub(super) fn on_sent(
         &mut self,
         number: u64,
@@ -135,7 +136,7 @@ impl Coding {
 
     fn end_if(&mut self, ends: impl Fn(&Coded) -> bool) {
         let Some(open) = self.open.take_if(|open| ends(open)) else { return };
-        // More than one waits only while nothing may leave; the newest is of most use.
+        // Several groups wait only while nothing may be sent; the newest is the most useful.
         if self.ended.len() >= 4
             && let Some(old) = self.ended.pop_front()
         {
@@ -144,29 +145,29 @@ impl Coding {
         self.ended.push_back(open);
     }
 
-    /// When the group that is open ends.
+    /// Time at which the current group ends.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         self.open.as_ref().map(Coded::ends_at)
     }
 
-    /// A group that has ended by now, for its repairs.
+    /// Takes the next group that has ended.
     pub(super) fn take_ended(&mut self, now: Instant) -> Option<Coded> {
         self.end_if(|open| open.ends_at() <= now);
         self.ended.pop_front()
     }
 
-    /// These repairs of a group are to leave.
+    /// Starts to send these repairs of a group.
     pub(super) fn leave(&mut self, group: Coded, repairs: Repairs) {
         self.leaving = Some(Leaving { group, repairs, sent: Vec::new() });
     }
 
-    /// The group of which a repair is to leave, the path it goes on, and its row.
+    /// Group whose repair has to be sent next, with its path and row.
     pub(super) fn leaving(&self) -> Option<(&Coded, PathId, u8)> {
         let leaving = self.leaving.as_ref()?;
         Some((&leaving.group, leaving.repairs.path, leaving.sent.len() as u8))
     }
 
-    /// A repair has left under this number, or cannot.
+    /// Records that a repair was sent with this number, or cannot be sent.
     pub(super) fn on_repair(&mut self, number: Option<u64>) {
         let Some(leaving) = &mut self.leaving else { return };
         leaving.sent.extend(number);
@@ -178,7 +179,7 @@ impl Coding {
         }
     }
 
-    /// No repair of a group leaves.
+    /// Discards a group without repairs.
     pub(super) fn let_go(&mut self, group: Coded) {
         self.reuse(group.parts);
     }
@@ -200,10 +201,10 @@ impl Coding {
         self.spare.truncate(MOST_IN_GROUP);
     }
 
-    /// A frame is lost on a path, or its answer is overdue. Returns the frames that repairs do not make up for, with
-    /// the path they were on: itself, or of its group all that are missed.
+    /// Handles a frame that is lost on a path or whose acknowledgment is overdue. Returns the frames that repairs do
+    /// not compensate for, with their path: the frame itself, or all missing frames of its group.
     pub(super) fn on_missed(&mut self, number: u64, on: PathId) -> (PathId, Vec<u64>) {
-        // While its repairs have not left, it is by itself.
+        // Before the repairs of its group are sent, the frame is treated alone.
         let Some(group) = self.remembered.iter_mut().find(|group| group.concerns(number)) else {
             return (on, vec![number]);
         };
@@ -215,12 +216,12 @@ impl Coding {
         if group.missed.len() <= group.repairs.len() {
             return (on, Vec::new());
         }
-        // Told once: what is missed after them is by itself.
+        // The group is returned once: further missing frames are treated alone.
         group.repairs.clear();
         (group.on, core::mem::take(&mut group.missed))
     }
 
-    /// A frame has come in.
+    /// Handles the acknowledgment of a frame.
     pub(super) fn on_answered(&mut self, number: u64) {
         if let Some(group) = self.remembered.iter_mut().find(|group| group.concerns(number)) {
             group.missed.retain(|missed| *missed != number);

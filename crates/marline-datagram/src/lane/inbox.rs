@@ -1,4 +1,4 @@
-//! Inbox of the driver: datagrams that came in and notices, until they are polled.
+//! Inbox of the driver: received datagrams and notices until they are polled.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use marline_policy::PathId;
 use crate::FlowId;
 use crate::event::Event;
 
-/// Notices that wait at most; the oldest are the ones that matter.
+/// Maximum number of waiting notices; the oldest are the relevant ones.
 const MOST_NOTICES: usize = 256;
 
-/// Something to be told.
+/// Notice for the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     Silent(PathId),
@@ -20,22 +20,22 @@ pub(super) enum Notice {
     Forged,
 }
 
-/// What the driver has not taken yet.
+/// Datagrams and notices that the driver has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// Flow, and where its datagram ends.
+    /// Flow, and end of its datagram.
     arrived: VecDeque<(u64, usize)>,
-    /// Where the next one begins.
+    /// Start of the next datagram.
     start: usize,
     notices: VecDeque<Notice>,
 }
 
 impl Inbox {
-    /// Takes a datagram, unless it then held more than so many bytes.
+    /// Stores a datagram unless the inbox would then exceed `most_bytes`. Returns false if it is not stored.
     pub(super) fn take(&mut self, flow: u64, payload: &[u8], most_bytes: usize) -> bool {
         self.tidy();
-        // An empty datagram takes room, too.
+        // An empty datagram also takes memory.
         let entries = (self.arrived.len() + 1) * core::mem::size_of::<(u64, usize)>();
         if self.bytes.len() + payload.len() + entries > most_bytes {
             return false;
@@ -45,7 +45,7 @@ impl Inbox {
         true
     }
 
-    /// Bytes of memory that datagrams take.
+    /// Bytes of stored datagrams.
     pub(super) const fn held_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -76,7 +76,7 @@ impl Inbox {
         Some(Event::Datagram { flow: FlowId(flow), payload: &self.bytes[start..end] })
     }
 
-    /// What was polled is gone.
+    /// Releases the memory of polled datagrams.
     fn tidy(&mut self) {
         if self.arrived.is_empty() {
             self.bytes.clear();

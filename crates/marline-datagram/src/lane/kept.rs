@@ -1,22 +1,22 @@
-//! Frames kept as they were sealed, for a copy on another path: at once, or when their acknowledgement does not come.
+//! Sealed frames kept for a copy on another path: at once, or if they are not acknowledged.
 
 use std::collections::BTreeMap;
 
 use marline_policy::{FlowClass, PathId};
 use marline_time::Instant;
 
-/// A frame that has left.
+/// Frame that has been sent.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
-    /// Of the datagram in it, or of the first.
+    /// Flow of the first datagram in it.
     pub(super) flow: u64,
     pub(super) class: FlowClass,
     pub(super) payload_bytes: u32,
-    /// Until when it is of use.
+    /// Time until which it is useful.
     pub(super) deadline: Instant,
     sent_at: Instant,
-    /// The paths it went on, as bits.
+    /// Bit set of paths on which it was sent.
     on: u32,
 }
 
@@ -25,7 +25,7 @@ impl Kept {
         self.on & 1 << (path.0 & 31) != 0
     }
 
-    /// What was told of it; of the paths it went on the first is not known any more.
+    /// Returns the data given when it was stored. The first path is no longer known.
     pub(super) const fn keeping(&self) -> Keeping {
         let Kept { flow, class, payload_bytes, deadline, .. } = *self;
         Keeping { flow, class, payload_bytes, deadline, path: PathId(0) }
@@ -36,7 +36,7 @@ impl Kept {
     }
 }
 
-/// The frames by number; the oldest go for the newest.
+/// Frames by number; the oldest are replaced by the newest.
 #[derive(Debug)]
 pub(super) struct KeptFrames {
     frames: BTreeMap<u64, Kept>,
@@ -44,7 +44,7 @@ pub(super) struct KeptFrames {
     bytes: usize,
 }
 
-/// What is told of a frame that is kept.
+/// Data about a frame to keep.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Keeping {
     pub(super) flow: u64,
@@ -64,7 +64,7 @@ impl KeptFrames {
         self.bytes
     }
 
-    /// Keeps a frame, as one of so many with so many bytes at most.
+    /// Stores a frame within these limits of number and bytes.
     pub(super) fn keep(
         &mut self,
         (number, frame): (u64, &[u8]),
@@ -94,7 +94,7 @@ impl KeptFrames {
         self.frames.get_mut(&number)
     }
 
-    /// It has come in. Returns when it first left.
+    /// Removes an acknowledged frame. Returns the time at which it was first sent.
     pub(super) fn forget(&mut self, number: u64) -> Option<Instant> {
         let kept = self.frames.remove(&number)?;
         self.bytes -= kept.bytes.len();

@@ -1,5 +1,5 @@
-//! Facts that the machine tells a lane: paths that come and go, what they cost, what does not
-//! pass; and the time.
+//! Facts about the machine for a lane: paths that appear and disappear, their cost, sizes that do not pass, and the
+//! time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
 use marline_time::{Duration, Instant};
@@ -8,8 +8,8 @@ use super::{FlowId, Lane};
 use crate::path::{Outcome, Path};
 
 impl Lane {
-    /// A path is there. Both ends call it by the same number: that of the session's subflow on it. Whether it was
-    /// added: not if there is one of that number, the number is above 31, or there are too many.
+    /// Adds a path. Both ends use the same number: that of the session's subflow on it. Returns false if a path of
+    /// that number exists, the number is above 31, or there are too many paths.
     pub fn add_path(&mut self, id: PathId, now: Instant) -> bool {
         let limits = &self.config.limits;
         if id.0 > 31 || self.paths.len() >= limits.paths {
@@ -22,7 +22,7 @@ impl Lane {
         true
     }
 
-    /// A path is gone. What waited for it goes elsewhere.
+    /// Removes a path. Datagrams that waited for it are moved to others.
     pub fn remove_path(&mut self, id: PathId, now: Instant) {
         let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) else { return };
         let mut path = self.paths.remove(at);
@@ -31,41 +31,42 @@ impl Lane {
         }
     }
 
-    /// Whether either side has marked a path as a backup, and what using it costs.
+    /// Sets the cost of using a path, and if either side has marked it as a backup.
     pub fn set_path_cost(&mut self, id: PathId, backup: bool, cost: PathCost) {
         if let Some(path) = self.path_mut(id) {
             (path.traits().backup, path.traits().cost) = (backup, cost);
         }
     }
 
-    /// The machine says that a path will soon be gone, or no longer says so.
+    /// Sets if the machine expects a path to disappear soon.
     pub fn set_path_fading(&mut self, id: PathId, fading: bool) {
         if let Some(path) = self.path_mut(id) {
             path.traits().fading = fading;
         }
     }
 
-    /// Others probe a path while it is silent, and report an answer ([`on_path_answer`](Self::on_path_answer)): it need
-    /// not be asked as often.
+    /// Sets if other components probe a path while it is silent, and report an answer
+    /// ([`on_path_answer`](Self::on_path_answer)). Then it is probed less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
             path.traits().is_probed = is_probed;
         }
     }
 
-    /// Something that others sent on a path was answered: if it is silent, it is asked at once.
+    /// Reports that other traffic on a path was answered. If the path is silent, it is probed at once.
     pub fn on_path_answer(&mut self, id: PathId) {
         if let Some(path) = self.path_mut(id).filter(|path| path.health().is_silent()) {
             path.ask();
         }
     }
 
-    /// The paths on which nothing is answered.
+    /// Paths without acknowledgments.
     pub fn silent_paths(&self) -> impl Iterator<Item = PathId> {
         self.paths.iter().filter(|path| path.health().is_silent()).map(Path::id)
     }
 
-    /// Nothing passes on a path: an ICMP error that quotes a frame of ours, or an interface that is gone.
+    /// Reports that nothing passes on a path: an ICMP error that quotes a frame of ours, or an interface that is
+    /// gone.
     pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let silent = self.paths[at].on_unreachable(now);
@@ -73,8 +74,8 @@ impl Lane {
         }
     }
 
-    /// A path takes no frames larger than so many bytes of UDP payload: an ICMP error that quotes a frame of ours,
-    /// or the socket's.
+    /// Reports that a path does not pass frames with more than this UDP payload, in bytes, according to an ICMP
+    /// error that quotes a frame of ours or to the socket.
     pub fn set_path_mtu(&mut self, id: PathId, frame_bytes: u16, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let mtu_changed = self.paths[at].mtu().on_too_big(frame_bytes, now);
@@ -82,28 +83,28 @@ impl Lane {
         }
     }
 
-    /// A stream of the session saw this round trip on the path.
+    /// Reports a round trip that a stream of the session measured on the path.
     pub fn on_stream_rtt(&mut self, id: PathId, rtt: Duration, now: Instant) {
         if let Some(path) = self.path_mut(id) {
             path.on_stream_sample(rtt, now);
         }
     }
 
-    /// The application knows what a flow is; it is not judged by its rate.
+    /// Sets the class of a flow, which is then no longer derived from its rate.
     pub fn set_flow_class(&mut self, flow: FlowId, class: FlowClass, now: Instant) {
         self.flows.tell(now, flow.0, class);
     }
 }
 
-/// Time.
+/// Timers.
 impl Lane {
-    /// When to call [`handle_timeout`](Self::handle_timeout).
+    /// Time at which [`handle_timeout`](Self::handle_timeout) must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.closed || self.next_number >= self.packets_at_most() {
             return None;
         }
-        // Whether datagrams are being sent when the time has come.
+        // This includes timers that apply only while datagrams are being sent.
         let times = self.paths.iter().flat_map(|path| {
             let explores = self.policy.explores_every().and_then(|every| path.explore_at(every));
             let asks = path.next_timeout(true).filter(|at| *at < self.active_until);
@@ -113,14 +114,14 @@ impl Lane {
         times.flatten().chain(self.coding.ends_at()).min()
     }
 
-    /// Tells that the process did not run for a while, which the driver's clock has left out
-    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from what is on its way now.
-    /// To be called before anything that has arrived meanwhile is handled.
+    /// Reports that the process did not run for some time, which the driver's clock excludes
+    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from frames in transit now.
+    /// Must be called before handling anything that has arrived meanwhile.
     pub fn note_pause(&mut self) {
         self.paths.iter_mut().for_each(Path::note_pause);
     }
 
-    /// Time has passed.
+    /// Handles due timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         let active = now < self.active_until;
         self.halves.expire(now);

@@ -1,15 +1,16 @@
-//! Pieces: frames larger than a path takes, cut up to be sent and put together again.
+//! Pieces: frames larger than a path allows, which are cut and reassembled.
 //!
-//! *Problem.* What passes a path is known only after it was tried, and differs from path to path. A datagram that is
-//! refused before anything is known, or because another path is narrower, is lost for no reason.
+//! *Problem.* The maximum frame size of a path is known only after probing, and differs between paths. A datagram
+//! that is rejected before it is known, or because another path is narrower, is lost without need.
 //!
-//! *How.* A frame is sealed whole, as for a path without limits, and its bytes travel as PIECE items in frames of the
-//! path's size. Each of those has a number of its own, is acknowledged, and is copied or sent again by itself. Once all
-//! have arrived, the whole frame is read as if it had come: once, by the replay window. So a frame that left whole on
-//! one path can follow in pieces on a narrower one.
+//! *Solution.* A frame is sealed whole, as for a path without limits, and its bytes are sent as PIECE items in
+//! frames of the path's size. Each of those has its own number, is acknowledged, and is copied or retransmitted by
+//! itself. Once all have arrived, the whole frame is processed like a received one, and only once due to the replay
+//! window. So a frame that was sent whole on one path can be repeated in pieces on a narrower one.
 //!
-//! *Bounds.* At the sender a frame is cut only when the one before has left. At the receiver there are at most
-//! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest go first, and each goes after [`AGE`].
+//! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
+//! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest are dropped first, and each is dropped after
+//! [`AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,26 +24,27 @@ use crate::frame::{self, HEADER_BYTES, MOST_WHOLE, PIECE_OVERHEAD, Piece, SMALLE
 use crate::path::Path;
 use crate::queue::Waiting;
 
-/// Incomplete frames of a lane, and bytes in them.
+/// Maximum number of incomplete frames of a lane, and of their bytes.
 const MOST_HALVES: usize = 64;
 const MOST_BYTES: usize = 256 << 10;
-/// Longer than any datagram waits at its sender, with the difference between two paths.
+/// Maximum age of an incomplete frame. It exceeds the waiting time of any datagram at its sender plus the difference
+/// between two paths.
 const AGE: Duration = Duration::from_secs(2);
 
-/// A whole frame that leaves in pieces.
+/// Whole frame that is sent in pieces.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     pub(super) number: u64,
-    /// As it was sealed.
+    /// Sealed bytes.
     pub(super) whole: Vec<u8>,
-    /// What is known of the datagram in it, and the path it goes on.
+    /// Data about the datagram in it, and the path it uses.
     pub(super) keeping: Keeping,
-    /// The path that is to have a copy of each piece.
+    /// Path for a copy of each piece.
     pub(super) copy: Option<PathId>,
-    /// Whether the frame has left before, and whether that is because its answer did not come.
+    /// True if the frame has been sent before. `rescue`: true if that is because it was not acknowledged.
     pub(super) again: bool,
     pub(super) rescue: bool,
-    /// Bytes of the frames that the pieces travel in, at most.
+    /// Maximum length of the frames that carry the pieces.
     pub(super) frame_bytes: usize,
     sent: usize,
 }
@@ -66,7 +68,8 @@ impl Cut {
         }
     }
 
-    /// The next piece; all are about as long as each other, since a short last one costs as much as a long one.
+    /// Returns the next piece. All pieces have about the same length, because a short last one costs as much as a
+    /// long one.
     fn next(&mut self) -> Piece<'_> {
         let room = self.frame_bytes.saturating_sub(PIECE_OVERHEAD).max(1);
         let count = self.whole.len().div_ceil(room);
@@ -78,7 +81,7 @@ impl Cut {
     }
 }
 
-/// Frames that leave in pieces.
+/// Frames being sent in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Cutting {
     leaving: VecDeque<Cut>,
@@ -89,17 +92,17 @@ impl Cutting {
         self.leaving.push_back(cut);
     }
 
-    /// The frame whose turn it is.
+    /// Current frame.
     pub(super) fn current(&self) -> Option<&Cut> {
         self.leaving.front()
     }
 
-    /// Its next piece.
+    /// Next piece of the current frame.
     pub(super) fn next_piece(&mut self) -> Option<Piece<'_>> {
         self.leaving.front_mut().map(Cut::next)
     }
 
-    /// Gives the memory of a frame all of whose pieces have left, or that is not to be sent any more.
+    /// Returns the memory of the current frame if all of its pieces have been sent or if it is given up.
     pub(super) fn take_done(&mut self, give_up: bool) -> Option<Vec<u8>> {
         let done = |cut: &Cut| give_up || cut.sent >= cut.whole.len();
         if self.leaving.front().is_some_and(done) {
@@ -124,12 +127,12 @@ struct Half {
     began_at: Instant,
 }
 
-/// A piece breaks the rules.
+/// Error of a piece that violates the rules.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadPiece;
 
 impl Halves {
-    /// A piece of a frame that has not come yet. Returns the frame if it was the last one missing.
+    /// Stores a piece of an incomplete frame. Returns the frame if it was the last missing piece.
     pub(super) fn take(
         &mut self,
         piece: &Piece<'_>,
@@ -160,14 +163,14 @@ impl Halves {
         Ok(self.forget(number).and_then(|half| half.assembly.into_whole()))
     }
 
-    /// A frame has come otherwise: its pieces are of no more use.
+    /// Drops the pieces of a frame that has arrived otherwise.
     pub(super) fn forget_frame(&mut self, number: u64) {
         if !self.halves.is_empty() {
             self.forget(number);
         }
     }
 
-    /// What is incomplete for too long goes.
+    /// Drops frames that have been incomplete for too long.
     pub(super) fn expire(&mut self, now: Instant) {
         let old = |half: &Half| now.since(half.began_at) > AGE;
         while self.halves.values().any(old) {
@@ -175,12 +178,12 @@ impl Halves {
         }
     }
 
-    /// Bytes that incomplete frames will have.
+    /// Total length of the incomplete frames.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Frames that were given up.
+    /// Number of dropped incomplete frames.
     pub(super) const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -201,7 +204,7 @@ impl Halves {
 }
 
 impl Lane {
-    /// Seals a datagram that a path does not take whole; it leaves in pieces.
+    /// Seals a datagram that does not fit in a frame of the path; it is sent in pieces.
     pub(super) fn cut_datagram(&mut self, at: usize, datagram: Waiting, now: Instant) {
         let Waiting { flow, class, deadline, copy, payload, .. } = datagram;
         let mut whole = self.spare.pop().unwrap_or_default();
@@ -221,7 +224,7 @@ impl Lane {
         self.reuse(payload);
     }
 
-    /// The next piece of a frame that no path takes whole, or not the one it goes on.
+    /// Sends the next piece of a frame that is too large for its path.
     pub(super) fn transmit_piece(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         loop {
             let cut = self.cutting.current()?;

@@ -1,4 +1,4 @@
-//! Frames that come in, and what follows for the lane from what they bring.
+//! Reception of frames, and their effects on the lane.
 use marline_policy::{DatagramContext, PathId};
 use marline_time::Instant;
 
@@ -11,8 +11,8 @@ use crate::path::{Outcome, Path};
 
 /// Receiving.
 impl Lane {
-    /// A datagram with a frame of this lane came in on a path: from the address at which the session's subflow of
-    /// that number was proved to be. Whatever it is, it makes no harm; it is opened in place.
+    /// Handles a datagram with a frame of this lane that arrived on a path, from the validated address of the
+    /// session's subflow with that number. Any content is safe. The frame is decrypted in place.
     pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
         let header = Header::parse(datagram).filter(|header| header.lane == self.ids.0);
         let at = self.paths.binary_search_by_key(&path, Path::id);
@@ -25,7 +25,7 @@ impl Lane {
         }
         let new = self.window.is_new(packet_number);
         if !new && self.paths[at].received().knows(packet_number) {
-            // Whoever sends again what was sent here costs us nothing, and gets nothing.
+            // A repeated packet costs us nothing and gets no answer.
             self.stats.replays += 1;
             return;
         }
@@ -48,7 +48,7 @@ impl Lane {
         }
     }
 
-    /// A frame has come, whole or in pieces.
+    /// Processes a frame that has arrived whole or in pieces.
     fn take_body(&mut self, number: u64, body: &[u8], now: Instant) {
         self.take_items(body, now);
         if self.repairing.is_active(now) {
@@ -58,7 +58,7 @@ impl Lane {
         }
     }
 
-    /// A piece has come; the frame that it is of is read once all have.
+    /// Processes a piece. Its frame is processed once all pieces have arrived.
     fn take_piece(&mut self, piece: &Piece<'_>, now: Instant) {
         if !self.window.is_new(piece.number) {
             self.stats.duplicates += 1;
@@ -95,10 +95,10 @@ impl Lane {
         }
     }
 
-    /// Frames that were computed from repairs.
+    /// Processes frames that were computed from repairs.
     fn take_repaired(&mut self, found: Vec<(u64, Vec<u8>)>, now: Instant) {
         for (number, part) in found {
-            // It may have come before anything was kept, or long ago.
+            // The frame may have arrived before any were kept, or long ago.
             if !self.window.is_new(number) {
                 continue;
             }
@@ -153,17 +153,17 @@ impl Lane {
         }
     }
 
-    /// Whether there is an event to be polled.
+    /// Returns true if events can be polled.
     pub fn has_events(&self) -> bool {
         !self.inbox.is_empty()
     }
 
-    /// The next event.
+    /// Takes the next event.
     pub fn poll_event(&mut self) -> Option<Event<'_>> {
         self.inbox.pop()
     }
 
-    /// What follows for the lane from what a path found out.
+    /// Applies the results of a path to the lane.
     pub(super) fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
         let id = self.paths[at].id();
         for number in &outcome.answered {
@@ -177,7 +177,7 @@ impl Lane {
             numbers.into_iter().for_each(|number| self.rescue(number, on, now));
         }
         if outcome.mtu_changed {
-            // The peer is told at once.
+            // The peer is notified at once.
             self.paths[at].ask();
             self.notice_mtu(at);
         }
@@ -202,7 +202,7 @@ impl Lane {
         self.inbox.notice(Notice::Mtu(id, frame_bytes));
     }
 
-    /// A frame is lost on a path, or its answer is overdue: perhaps it is of use elsewhere.
+    /// Handles a frame that is lost on a path or whose acknowledgment is overdue: it may be useful on another path.
     fn rescue(&mut self, number: u64, on: PathId, now: Instant) {
         let Some(kept) = self.kept.find(number).filter(|kept| kept.deadline > now) else { return };
         let (flow, class, bytes, deadline) =

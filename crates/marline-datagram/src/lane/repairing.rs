@@ -1,11 +1,12 @@
-//! Repairing of what comes in: frames kept for a while, and those that are computed from repairs.
+//! Repair of received data: frames kept for some time, and frames computed from repairs.
 //!
-//! Nothing is kept before a peer has sent a repair, nor [`FOR`] after its last. A repair over n frames of which n - 1
-//! are known gives the last one; k repairs over the same frames give k of them, by elimination in the field of 256
-//! elements. What cannot be solved waits for frames that are late or for the next repair.
+//! No frames are kept before a peer has sent a repair, or [`FOR`] after its last one. A repair over n frames, of
+//! which n - 1 are known, yields the last one. In general, k repairs over the same frames yield k of them, by
+//! elimination in the field of 256 elements. If that is not possible, the repair waits for late frames or for the
+//! next repair.
 //!
-//! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and gives it nothing that it could not
-//! have sent itself. Its cost is bounded: [`MOST_KEPT`] frames, [`MOST_REPAIRS`] repairs of at most
+//! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and cannot have effects that the
+//! peer's own frames could not have. Its cost is limited: [`MOST_KEPT`] frames, [`MOST_REPAIRS`] repairs of at most
 //! [`MOST_IN_GROUP`] frames each.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,14 +16,15 @@ use marline_wire::repair_code::{add_multiple, coefficient, inverse};
 
 use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
 
-/// After the last repair frames are kept for so long.
+/// Time after the last repair during which frames are kept.
 const FOR: Duration = Duration::from_secs(10);
-/// Frames that are kept, the newest: those of a tenth of a second at 100 Mbit/s, since bulk may pass beside a call.
+/// Maximum number of kept frames, the newest: those of a tenth of a second at 100 Mbit/s, because bulk data may be
+/// sent in parallel to a call.
 const MOST_KEPT: usize = 1_024;
-/// Repairs that wait.
+/// Maximum number of waiting repairs.
 const MOST_REPAIRS: usize = 16;
 
-/// What repairs are computed from.
+/// Data for computing lost frames.
 #[derive(Debug, Default)]
 pub(super) struct Repairing {
     until: Option<Instant>,
@@ -32,7 +34,7 @@ pub(super) struct Repairing {
     spare: Vec<Vec<u8>>,
 }
 
-/// A repair that waits for its use.
+/// Repair that waits for further frames or repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Waiting {
     row: u8,
@@ -41,12 +43,12 @@ struct Waiting {
 }
 
 impl Repairing {
-    /// Whether frames are kept at this time.
+    /// Returns true if frames are kept at this time.
     pub(super) fn is_active(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// A frame with these datagrams came in. Returns the frames that can be computed now.
+    /// Handles a received frame with these datagrams. Returns the frames that can be computed now.
     pub(super) fn on_frame(
         &mut self,
         number: u64,
@@ -81,7 +83,7 @@ impl Repairing {
         self.kept.insert(number, bytes);
     }
 
-    /// A repair came in. Returns the frames that can be computed now.
+    /// Handles a received repair. Returns the frames that can be computed now.
     pub(super) fn on_repair(&mut self, repair: &Repair<'_>, now: Instant) -> Vec<(u64, Vec<u8>)> {
         self.until = Some(now + FOR);
         let waiting = Waiting {
@@ -103,7 +105,7 @@ impl Repairing {
         numbers.iter().filter(|number| !self.kept.contains_key(number)).copied().collect()
     }
 
-    /// Computes what can be, and lets go of repairs that are of no more use.
+    /// Computes all possible frames and drops repairs that are no longer useful.
     fn solve(&mut self) -> Vec<(u64, Vec<u8>)> {
         let mut found = Vec::new();
         let mut at = 0;
@@ -126,7 +128,7 @@ impl Repairing {
         found
     }
 
-    /// As many repairs as frames are missing: Gaussian elimination, the sums beside the matrix.
+    /// Solves for the missing frames with as many repairs: Gaussian elimination, with the sums beside the matrix.
     fn solve_group(
         &self,
         numbers: &[u64],
@@ -142,7 +144,7 @@ impl Repairing {
                     continue;
                 };
                 if part.len() + LEN_BYTES > rest.len() {
-                    // It sums up something else than what came.
+                    // The repair contradicts the received data.
                     return Vec::new();
                 }
                 add_part(&mut rest, part, factor);
@@ -162,7 +164,8 @@ impl Repairing {
     }
 }
 
-/// Brings a square matrix to the unit matrix, and what stands beside it along; `false`: it cannot be.
+/// Transforms a square matrix to the identity matrix, together with the sums beside it. Returns false if it is
+/// singular.
 fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
     debug_assert!(rows.len() <= MOST_IN_GROUP);
     for place in 0..rows.len() {

@@ -1,28 +1,28 @@
-//! Values of sending: the flow of a datagram, why one is not taken, where a frame goes.
+//! Values of sending: the flow of a datagram, send errors, and the path of a frame.
 
 use marline_policy::PathId;
 
-/// A flow of datagrams within a session: between which addresses it goes, the two applications agree. At most 2^62 -
+/// Flow of datagrams within a session. The two applications agree on the addresses that it connects. At most 2^62 -
 /// 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
 
-/// Why a datagram was not taken.
+/// Reason why a datagram was not accepted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// It is larger than any that is carried: what a router would answer by ICMP.
+    /// The datagram exceeds the maximum, like a "packet too big" error of a router.
     TooBig {
-        /// Bytes of the largest datagram.
+        /// Length of the largest datagram, in bytes.
         most_bytes: usize,
     },
-    /// Too much waits on its path.
+    /// The queue of its path is full.
     QueueFull,
     /// The lane has no path.
     NoPath,
     /// The keys may seal no more packets.
     KeysSpent,
-    /// Flow ids are at most 2^62 - 1.
+    /// The flow id exceeds 2^62 - 1.
     BadFlow,
 }
 
@@ -42,11 +42,11 @@ impl core::fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// A frame to be sent as one UDP datagram.
+/// Frame to send as one UDP datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where.
+    /// Path of the frame.
     pub path: PathId,
-    /// Bytes of the frame.
+    /// Length of the frame.
     pub bytes: usize,
 }

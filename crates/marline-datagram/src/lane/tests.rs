@@ -27,7 +27,7 @@ fn config(policy: &str) -> LaneConfig {
     LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
 }
 
-/// Two lanes with two paths each.
+/// Creates two lanes with two paths each.
 fn lanes_of(config: &LaneConfig, keys: [Keys; 2]) -> [Lane; 2] {
     let [ours, theirs] = keys;
     let mut both = [
@@ -44,7 +44,7 @@ fn lanes(policy: &str) -> [Lane; 2] {
     lanes_of(&config(policy), StandIn::pair(3))
 }
 
-/// All frames that a lane sends now.
+/// Takes all frames that a lane sends now.
 fn frames(lane: &mut Lane, now: Instant) -> Vec<(PathId, Vec<u8>)> {
     let mut frame = Vec::new();
     let mut all = Vec::new();
@@ -55,7 +55,7 @@ fn frames(lane: &mut Lane, now: Instant) -> Vec<(PathId, Vec<u8>)> {
     all
 }
 
-/// Datagrams that came in.
+/// Takes all received datagrams.
 fn datagrams(lane: &mut Lane) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
     while let Some(event) = lane.poll_event() {
@@ -72,7 +72,7 @@ fn hand_over(to: &mut Lane, now: Instant, frames: &[(PathId, Vec<u8>)]) {
     }
 }
 
-/// Both know the round trips and the largest frames of all paths, 10 ms each way.
+/// Creates lanes that know the round trips and maximum frame sizes of all paths, 10 ms each way.
 fn acquainted(policy: &str) -> [Lane; 2] {
     let [mut a, mut b] = lanes(policy);
     for lane in [&mut a, &mut b] {
@@ -86,12 +86,12 @@ fn acquainted(policy: &str) -> [Lane; 2] {
     [a, b]
 }
 
-/// Runs both over paths of 10 ms.
+/// Runs both lanes over paths of 10 ms.
 fn exchange(a: &mut Lane, b: &mut Lane, from_ms: u64, until_ms: u64) {
     exchange_over([a, b], (from_ms, until_ms), |_, _, _| {}, |_, _, _| true);
 }
 
-/// Paths of 10 ms on which `passes(ms, path, bytes)` says what gets through.
+/// Runs both lanes over paths of 10 ms that deliver a frame if `passes(ms, path, bytes)`.
 fn exchange_over(
     lanes: [&mut Lane; 2],
     (from_ms, until_ms): (u64, u64),
@@ -131,7 +131,7 @@ fn both_copies_are_the_same_bytes_and_one_of_them_is_delivered() {
     hand_over(&mut b, at(210), &sent);
     assert_eq!(datagrams(&mut b), [(7, b"hello".to_vec())]);
     assert_eq!((b.stats().duplicates, b.stats().delivered_datagrams), (2, 2));
-    // Either path's copy is acknowledged on that path.
+    // The copy on each path is acknowledged on that path.
     b.handle_timeout(at(215));
     let acks: BTreeSet<PathId> = frames(&mut b, at(215)).iter().map(|(path, _)| *path).collect();
     assert_eq!(acks, BTreeSet::from([A, B]));
@@ -176,7 +176,7 @@ fn of_a_million_replayed_and_changed_frames_none_is_delivered_and_none_is_answer
         let (path, original) = &seen[rng.below(seen.len() as u64) as usize];
         frame.clone_from(original);
         match rng.below(4) {
-            // As it was, on its path or on the other.
+            // Unchanged, on its path or on the other.
             0 => {}
             // Another number or id, or a changed body.
             1 => frame[rng.below(17) as usize] ^= 1 << rng.below(8),
@@ -194,7 +194,7 @@ fn of_a_million_replayed_and_changed_frames_none_is_delivered_and_none_is_answer
     assert_eq!(stats.delivered_datagrams, 1 + 200);
     let counted = [stats.replays, stats.forged, stats.foreign];
     assert!(counted.iter().all(|count| *count > 100_000), "{counted:?}");
-    // Nothing was sent to anybody for it.
+    // None of this was answered.
     b.handle_timeout(at(510));
     assert_eq!(frames(&mut b, at(510)), []);
 }
@@ -214,7 +214,7 @@ fn no_bytes_make_a_lane_panic_or_deliver() {
     }
     assert_eq!(datagrams(&mut b), []);
     assert!(b.stats().forged > 5_000);
-    // What came that was not genuine moved nothing.
+    // Invalid frames have not changed the replay window.
     let [mut a, _] = lanes("auto");
     a.send(at(600), FLOW, b"still there").unwrap();
     let sent = frames(&mut a, at(600));
@@ -222,7 +222,7 @@ fn no_bytes_make_a_lane_panic_or_deliver() {
     assert_eq!(datagrams(&mut b).len(), 1);
 }
 
-/// A sealed frame with any body: what a peer that has the key may send.
+/// Sealed frame with any body, which a peer with the key may send.
 fn frame_of(number: u64, body: &[u8]) -> Vec<u8> {
     let header = Header { lane: 0x0202, packet_number: number }.bytes();
     let [mut keys, _] = StandIn::pair(3);
@@ -238,7 +238,7 @@ fn a_peer_that_breaks_the_rules_is_counted_and_harms_nobody() {
     for round in 0..50_000u64 {
         let mut body = vec![0; 1 + rng.below(120) as usize];
         body.iter_mut().for_each(|byte| *byte = rng.below(256) as u8);
-        // Most begin as an item does.
+        // Most begin like an item.
         body[0] = rng.below(10) as u8;
         let number = match rng.below(3) {
             0 => rng.below(100 + round),
@@ -284,7 +284,7 @@ fn what_is_too_big_is_refused_with_the_size_that_is_not() {
         Err(SendError::TooBig { most_bytes })
     );
     exchange(&mut a, &mut b, 220, 1_000);
-    // Both are told when a path becomes narrower.
+    // Both sides are notified when a path becomes narrower.
     a.set_path_mtu(B, 1_300, at(1_000));
     exchange(&mut a, &mut b, 1_001, 1_100);
     let told = core::iter::from_fn(|| match b.poll_event()? {
@@ -306,7 +306,7 @@ fn a_hundred_thousand_flows_of_one_client_take_bounded_room() {
     assert_eq!(a.send(at(2_000), FlowId(1 << 62), b"x"), Err(SendError::BadFlow));
 }
 
-/// Notes every number that is sealed.
+/// Cipher that records every sealed number.
 #[derive(Debug)]
 struct Noting(StandIn, Arc<Mutex<Vec<u64>>>);
 
@@ -361,7 +361,7 @@ fn a_lane_that_carries_nothing_lets_radios_sleep() {
 #[test]
 fn what_waits_for_a_path_that_is_gone_goes_elsewhere() {
     let [mut a, mut b] = acquainted("one-path");
-    // More than the window lets go.
+    // More than the window allows.
     for _ in 0..80 {
         a.send(at(200), FLOW, &[1; 1_200]).unwrap();
     }
@@ -388,7 +388,7 @@ fn a_path_that_falls_silent_is_told_once_and_answers_again() {
             a.send(at(ms), FLOW, b"x").unwrap();
         }
         a.handle_timeout(at(ms));
-        // Between these times nothing passes the first path.
+        // Between these times, the first path delivers nothing.
         let alive = |(path, _): &(PathId, Vec<u8>)| *path == B || !(500..1_500).contains(&ms);
         let sent: Vec<_> = frames(&mut a, at(ms)).into_iter().filter(alive).collect();
         hand_over(&mut b, at(ms), &sent);
@@ -415,7 +415,7 @@ fn a_lane_comes_to_rest_while_its_paths_are_silent_and_more_waits_than_they_take
             a.handle_timeout(at(ms));
             let sent = frames(&mut a, at(ms));
             assert!(a.poll_timeout().is_none_or(|due| due > at(ms)), "{policy} at {ms} ms");
-            // All of it is lost for a second.
+            // Everything is lost for a second.
             if !(1_000..2_000).contains(&ms) {
                 hand_over(&mut b, at(ms), &sent);
                 let acks = frames(&mut b, at(ms));

@@ -1,15 +1,15 @@
-//! Carried: the largest rate at which a path delivered within the last seconds, however little was offered.
+//! Largest rate at which a path delivered within the last seconds, even if little was offered.
 //!
-//! A window that collapsed by random losses stops a flow that the path carried a moment ago, and then nothing is
-//! delivered by which it could grow. What was delivered lately may be on its way whatever the window is, unless the
-//! delay says that there is a queue.
+//! A window that has collapsed due to random losses stops a flow that the path carried a moment ago, and then no
+//! data is delivered that would let the window grow. So data up to the recent rate may be in transit with any
+//! window, unless the delay indicates a queue.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Rates are remembered for one to two of these.
+/// Rates are remembered for one to two of these spans.
 const SPAN: Duration = Duration::from_secs(4);
 
-/// The largest delivery rate of this span and the one before.
+/// Largest delivery rates of the current span and the previous one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Carried {
     largest: [Rate; 2],

@@ -1,14 +1,14 @@
-//! Losses of single frames, whose neighbours arrive: those of a radio, as a full queue or an interruption takes
+//! Losses of single frames whose neighbors arrive. They are typical of a radio: a full queue or an outage drops
 //! several in a row.
 
 /// Weight of the newest frame.
 const GAIN: f32 = 1.0 / 256.0;
 
-/// Share of the frames that were lost while their neighbours were not.
+/// Share of the frames that were lost while their neighbors arrived.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct LoneLosses {
     share: f32,
-    /// Place of the frame that was lost last, and whether it counted.
+    /// Position of the last lost frame, and true if it counted.
     last: Option<(u64, bool)>,
 }
 
@@ -21,8 +21,8 @@ impl LoneLosses {
         self.share *= 1.0 - GAIN;
     }
 
-    /// Losses are found in the order of sending, but not all at the same time: the first of several in a row counts
-    /// until the second is found.
+    /// Losses are detected in sending order, but not all at the same time: the first of several in a row counts
+    /// until the second is detected.
     pub(super) fn on_lost(&mut self, place: u64) {
         match self.last {
             Some((last, counted)) if place.checked_sub(1) == Some(last) => {

@@ -1,19 +1,19 @@
-//! Share of the frames of a path that are lost, whatever the cause.
+//! Share of a path's frames that are lost for any reason.
 //!
-//! Frames that carry datagrams tell it quickly. A path that only answers questions is asked twice a second, so that
-//! each answer there counts for more, and each loss for more again: few questions are good evidence that a path loses
-//! something, and bad evidence that it loses nothing.
+//! Frames with datagrams provide the share quickly. A path that only carries probes has two of them per second, so
+//! each acknowledged one counts for more there, and each lost one for even more: few probes are good evidence that a
+//! path loses data, and bad evidence that it does not.
 
 use marline_time::{Duration, Instant};
 
-/// Weight of a frame; of one after a pause that was lost, and of one that arrived.
+/// Weights: of a frame, of a lost one after a pause, and of an acknowledged one after a pause.
 const GAIN: f32 = 1.0 / 256.0;
 const LOST_AFTER_PAUSE: f32 = 1.0 / 32.0;
 const ARRIVED_AFTER_PAUSE: f32 = 1.0 / 96.0;
 const PAUSE: Duration = Duration::from_millis(200);
-/// The first frames of a path count as if so many had arrived before them.
+/// Number of assumed earlier arrivals, which damps the first frames of a path.
 const KNOWN_BEFORE: f32 = 32.0;
-/// Frames after which the share is known.
+/// Number of frames after which the share is known.
 const KNOWN_AFTER: f32 = 128.0;
 
 /// Smoothed share of lost frames, 0 to 1.
@@ -29,12 +29,12 @@ impl Losses {
         self.share
     }
 
-    /// Whether enough frames were judged that the share means something.
+    /// Returns true if there were enough frames for the share to be meaningful.
     pub(super) const fn is_known(&self) -> bool {
         self.frames >= KNOWN_AFTER
     }
 
-    /// What became of a frame.
+    /// Records the fate of a frame.
     pub(super) fn on_frame(&mut self, lost: bool, now: Instant) {
         let paused = self.last_at.is_none_or(|last| now.since(last) > PAUSE);
         let usual = match (paused, lost) {
@@ -62,7 +62,7 @@ mod tests {
             losses.on_frame(frame % 20 == 7, at);
         }
         assert!((0.03..0.08).contains(&losses.share()), "{}", losses.share());
-        // A minute and a half of questions that are all answered.
+        // A minute and a half of acknowledged probes.
         for _ in 0..180 {
             at += Duration::from_millis(500);
             losses.on_frame(false, at);

@@ -1,50 +1,50 @@
 //! MTU of a path: the largest frame that passes it.
 //!
-//! As DPLPMTUD does (RFC 8899): a path begins with frames that pass nearly everywhere, and larger ones are tried with
-//! padded frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up for the
-//! next. Meanwhile larger datagrams travel in pieces, so that nothing waits for the search.
+//! As in DPLPMTUD (RFC 8899), a path begins with frames that pass on nearly all paths. Larger sizes are probed with
+//! padded frames without datagrams, the largest first. After [`TRIES`] losses, the next size is probed. Meanwhile
+//! larger datagrams are sent in pieces, so nothing waits for the search.
 //!
-//! When [`BLACK_HOLE`] frames above the safe size were lost and none came through, the path has become narrower, and
-//! the search begins again from the safe size; when that happens to frames of the safe size, what every IPv4 path takes
-//! is left. A path that falls silent is *suspected*: the cause may be a smaller MTU, so that it goes on with safe
-//! frames until the size that passed before has passed again.
+//! When [`BLACK_HOLE`] frames above the safe size were lost and none arrived, the path has become narrower, and the
+//! search restarts from the safe size. If that happens to frames of the safe size, the minimum that every IPv4 path
+//! supports is used. A path that becomes silent is *suspected*: the cause may be a smaller MTU, so it continues with
+//! safe frames until the previous size has passed again.
 
 use marline_time::{Duration, Instant};
 
-/// What a path begins with: a path MTU of 1,200 bytes, less than tunnels and mobile networks have.
+/// Initial frame size: a path MTU of 1,200 bytes, less than that of tunnels and mobile networks.
 pub(crate) const SAFE: u16 = 1_172;
-/// What passes everywhere: an IPv4 packet of 576 bytes (RFC 791), without its headers.
+/// Frame size that passes everywhere: an IPv4 packet of 576 bytes (RFC 791) without its headers.
 const LEAST: u16 = 548;
-/// What is tried, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, what tunnels leave.
+/// Sizes to probe, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, and usual tunnels.
 const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, SAFE, 972];
-/// A size is tried so often.
+/// Number of probes per size.
 const TRIES: u8 = 3;
-/// Large frames lost in a row.
+/// Number of consecutive losses of large frames that indicates a narrower path.
 const BLACK_HOLE: u8 = 4;
-/// Larger sizes are tried again after so long (RFC 8899 section 5.1.1).
+/// Time after which larger sizes are probed again (RFC 8899 section 5.1.1).
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// The largest frame of a path.
+/// Maximum frame size of a path.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Mtu {
     frame_bytes: u16,
-    /// What is thought to pass, and what is never exceeded.
+    /// Size that is assumed to pass, and the configured maximum.
     safe: u16,
     most: u16,
-    /// What the peer says passes from there.
+    /// Size that passes from the peer to us, according to the peer.
     told_by_peer: Option<u16>,
-    /// Place among the sizes of the one that is tried; beyond them: none is.
+    /// Index of the size that is being probed; beyond the last one, none is.
     trying: usize,
     tries: u8,
-    /// The number of the probe that is under way.
+    /// Number of the probe in transit.
     probe: Option<u64>,
     large_lost: u8,
-    /// Place of the last large frame that came through.
+    /// Position of the last large frame that arrived.
     large_passed: Option<u64>,
     again_at: Option<Instant>,
-    /// The path fell silent: what passed before is tried again.
+    /// Set after the path became silent: the previous size is probed again.
     suspected: bool,
-    /// What the peer was told last.
+    /// Size that was last announced to the peer.
     told: Option<u16>,
 }
 
@@ -71,12 +71,12 @@ impl Mtu {
         self.frame_bytes
     }
 
-    /// What passes both ways.
+    /// Size that passes in both directions.
     pub(crate) fn both_ways(&self) -> u16 {
         self.told_by_peer.map_or(self.frame_bytes, |bytes| bytes.min(self.frame_bytes))
     }
 
-    /// Bytes of the frame to try now; `None`: nothing is to be tried.
+    /// Size of the frame to probe with now, if any.
     pub(crate) fn wanted(&mut self, now: Instant) -> Option<u16> {
         if self.again_at.is_some_and(|at| at <= now) {
             (self.again_at, self.trying, self.tries) = (None, sizes_below(self.most), 0);
@@ -89,12 +89,13 @@ impl Mtu {
         wanted
     }
 
-    /// A probe leaves.
+    /// Records a probe.
     pub(crate) const fn on_probe(&mut self, number: u64) {
         self.probe = Some(number);
     }
 
-    /// A frame of this size came through, `place` in the order of sending. Whether the largest has changed.
+    /// Records an acknowledged frame of this size at `place` in the sending order. Returns true if the maximum has
+    /// changed.
     pub(crate) fn on_answered(&mut self, number: u64, place: u64, bytes: u32) -> bool {
         if bytes > u32::from(self.narrower()) {
             self.large_lost = 0;
@@ -111,7 +112,7 @@ impl Mtu {
         self.told != Some(size)
     }
 
-    /// A probe was lost.
+    /// Records a lost probe.
     pub(crate) fn on_probe_lost(&mut self, number: u64) {
         if self.probe != Some(number) {
             return;
@@ -123,7 +124,7 @@ impl Mtu {
         }
     }
 
-    /// Another frame was. Whether the largest has changed.
+    /// Records another lost frame. Returns true if the maximum has changed.
     pub(crate) fn on_lost(&mut self, place: u64, bytes: u32) -> bool {
         let narrower = self.narrower();
         let passed_since = self.large_passed.is_some_and(|passed| passed > place);
@@ -138,7 +139,7 @@ impl Mtu {
         true
     }
 
-    /// The path does not answer: perhaps it takes less than it did.
+    /// Records that the path does not answer, which may be due to a smaller MTU.
     pub(crate) fn suspect(&mut self) {
         if self.frame_bytes > self.safe {
             self.search_from(self.safe, self.frame_bytes);
@@ -152,7 +153,7 @@ impl Mtu {
         (self.large_lost, self.suspected) = (0, false);
     }
 
-    /// The machine or a router says that no more than so many bytes pass. Whether the largest has changed.
+    /// Records a maximum that the machine or a router reported. Returns true if the maximum has changed.
     pub(crate) fn on_too_big(&mut self, frame_bytes: u16, now: Instant) -> bool {
         let frame_bytes = frame_bytes.max(self.least());
         if frame_bytes >= self.most {
@@ -164,31 +165,31 @@ impl Mtu {
         changed
     }
 
-    /// The peer says what passes from there. Whether that is news.
+    /// Records the size that the peer announced. Returns true if the result has changed.
     pub(crate) fn on_told(&mut self, bytes: u16) -> bool {
         let before = self.both_ways();
         self.told_by_peer = Some(bytes.max(self.least()));
         before != self.both_ways()
     }
 
-    /// Where nothing is tried the size is fixed.
+    /// If no sizes are probed, the size is fixed.
     fn least(&self) -> u16 {
         if self.safe == self.most { self.safe } else { LEAST.min(self.safe) }
     }
 
-    /// What is left when the present size passes no longer.
+    /// Size to use when the present one no longer passes.
     fn narrower(&self) -> u16 {
         if self.frame_bytes > self.safe { self.safe } else { self.least() }
     }
 
-    /// What is to be told to the peer.
+    /// Size that has to be announced to the peer, if any.
     pub(crate) fn take_untold(&mut self) -> Option<u16> {
         let news = !self.suspected && self.told.unwrap_or(self.safe) != self.frame_bytes;
         news.then(|| *self.told.insert(self.frame_bytes))
     }
 }
 
-/// Place of the first size that is no larger than this.
+/// Index of the first size that is at most this large.
 fn sizes_below(most: u16) -> usize {
     SIZES.iter().position(|size| *size <= most).unwrap_or(SIZES.len())
 }
@@ -197,7 +198,7 @@ fn sizes_below(most: u16) -> usize {
 mod tests {
     use super::*;
 
-    /// Tries sizes on a path that takes no more than so many bytes.
+    /// Probes sizes on a path with this maximum.
     fn search(mtu: &mut Mtu, most: u16) -> u32 {
         let mut probes = 0;
         while let Some(size) = mtu.wanted(Instant::ZERO) {
@@ -241,7 +242,7 @@ mod tests {
         mtu.on_probe(2);
         assert!(!mtu.on_too_big(1_400, Instant::ZERO));
         assert_eq!(mtu.wanted(Instant::ZERO), Some(1_392));
-        // Nobody can take it below what passes everywhere.
+        // A report cannot reduce it below the size that passes everywhere.
         assert!(mtu.on_too_big(100, Instant::ZERO));
         assert_eq!(mtu.frame_bytes(), LEAST);
         assert_eq!(mtu.wanted(Instant::ZERO), None);
@@ -267,12 +268,12 @@ mod tests {
         mtu.suspect();
         assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, None));
         assert_eq!(mtu.wanted(Instant::ZERO), Some(1_472));
-        // It was an outage.
+        // The cause was an outage.
         let mut as_before = mtu;
         as_before.on_probe(7);
         assert!(!as_before.on_answered(7, 0, 1_472));
         assert_eq!((as_before.frame_bytes(), as_before.take_untold()), (1_472, None));
-        // It was the MTU.
+        // The cause was the MTU.
         search(&mut mtu, 1_300);
         assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (1_252, Some(1_252)));
     }

@@ -1,4 +1,4 @@
-//! Timers of a path: when an answer is overdue, when a silent path is asked again, and what follows.
+//! Timers of a path: overdue acknowledgments, probes of a silent path, and their consequences.
 
 use marline_policy::{CongestionSignal, Quantile, SilenceCause};
 use marline_time::{Duration, Instant};
@@ -9,8 +9,8 @@ use super::{
 use crate::queue::Room;
 
 impl Path {
-    /// How long an answer is waited for before the path is silent. It is asked for each time that something is sent or
-    /// comes, on any path.
+    /// Time to wait for an acknowledgment before the path counts as silent. This is called whenever a frame is sent
+    /// or received on any path.
     fn patience(&self) -> Duration {
         let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
         self.patience.set(Some(patience));
@@ -30,20 +30,20 @@ impl Path {
         Some(oldest.at.max(self.pinged_at.unwrap_or(oldest.at)) + patience)
     }
 
-    /// When a silent path on which nothing is on its way is asked again.
+    /// Time of the next probe on a silent path without frames in transit.
     fn asks_at(&self) -> Option<Instant> {
         if !self.health.is_silent() || !self.outstanding.is_empty() || self.wants_ping {
             return None;
         }
         let last = self.last_sent_at.max(self.pinged_at)?;
         if self.traits.is_probed {
-            // An answer to the others is reported here.
+            // An answer to the other probes is reported here.
             return Some(last + ASKING_BESIDE_OTHERS);
         }
         Some(last + (self.patience() * (1 << self.misses.min(6))).min(SLOWEST_ASKING))
     }
 
-    /// When to call [`on_timeout`](Self::on_timeout). `active`: datagrams are being sent.
+    /// Time at which [`on_timeout`](Self::on_timeout) must be called. `active` means that datagrams are being sent.
     pub(crate) fn next_timeout(&self, active: bool) -> Option<Instant> {
         let asks = self.asks_at().filter(|_| active);
         let known = [
@@ -56,7 +56,7 @@ impl Path {
         known.into_iter().flatten().min()
     }
 
-    /// When what waits may leave, if that is the pacer's to say.
+    /// Time at which waiting datagrams may be sent, if it is determined by the pacer.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         let waits = self.queues.has(Room::Any)
             && !self.health.is_silent()
@@ -64,7 +64,7 @@ impl Path {
         waits.then(|| self.pacer.opens_at())
     }
 
-    /// Time has passed.
+    /// Handles due timers.
     pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         let overdue = self.outstanding.take_overdue(now, self.lone_losses.share() < LOST_ALONE);
@@ -86,17 +86,17 @@ impl Path {
         outcome
     }
 
-    /// The answer to the oldest frame is not there by any patience.
+    /// Handles the timeout of the oldest frame.
     fn on_missed(&mut self, active: bool, now: Instant, outcome: &mut Outcome) {
         self.misses += 1;
         outcome.silent = self.fall_silent(SilenceCause::ProbeTimeout, now);
         if self.misses == 1 {
             if self.rtt.srtt().is_none() {
-                // Nothing was known by which they could have been overdue before.
+                // Without a forecast, none of them could have been overdue before.
                 outcome.missed.extend(self.outstanding.numbers());
             }
             self.wants_ping = true;
-            // The next patience counts from here.
+            // The next waiting time starts here.
             self.pinged_at = Some(now);
             return;
         }
@@ -108,7 +108,7 @@ impl Path {
             CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.misses == 2 },
             now,
         );
-        // Where others probe the path, it is asked at the pace of `asks_at`.
+        // If other components probe the path, it is probed at the pace of `asks_at`.
         self.wants_ping = active && !self.traits.is_probed;
         self.pace();
     }

@@ -1,26 +1,26 @@
-//! Addressee of a frame that came to a server, as far as its bytes tell: which of the processes that share a port it
-//! is for (docs/spec/udp-carrier.md section 7).
+//! Addressee of a frame on a server: the process, among those that share a port, that the frame belongs to
+//! (docs/spec/udp-carrier.md section 7).
 
 use marline_core::Shard;
 
 use super::frame::{self, Frame};
 use super::ingress::join_token;
 
-/// For whom a frame is.
+/// Process that a frame is for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Addressee {
     /// The process of this generation, which drew the id.
     Generation(u8),
     /// The process that has the connection with this token.
     Token(u32),
-    /// It names an id of the peer's, which may be known to any.
+    /// Any process: the frame contains an id of the peer, which any of them may know.
     Anybody,
-    /// Whoever is the newest.
+    /// The newest process.
     Newest,
 }
 
 impl Addressee {
-    /// Of a frame that was received by a server.
+    /// Determines the addressee of a frame that a server received.
     #[must_use]
     pub fn of(frame: &[u8]) -> Addressee {
         if frame::names_peers_id(frame) {

@@ -1,4 +1,4 @@
-//! Cookies that servers gave us: the next flow need not ask for one.
+//! Cookies from servers, which save the next flow a round trip.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -9,17 +9,17 @@ use super::flow::Outer;
 use super::frame::Cookie;
 use super::keys::COOKIE_SLOT_S;
 
-/// Cookies remembered; the oldest goes first.
+/// Maximum number of cookies; the oldest is dropped.
 const CAPACITY: usize = 256;
-/// A cookie is good in its slot and the next: for so long at least.
+/// Minimum lifetime of a cookie, which is valid in its time slot and the next.
 const COOKIE_LIFETIME: Duration = Duration::from_secs(COOKIE_SLOT_S);
 
-/// The cookies, by our socket, whose address they are for, and the server.
+/// Cookies by our socket, whose address they are for, and the server.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(BTreeMap<(u16, SocketAddr), (Cookie, Instant)>);
 
 impl Cookies {
-    /// The server is pressed, and wants this from whoever opens a flow from here.
+    /// Stores the cookie of a busy server, which requires it for each flow opened from here.
     pub(super) fn put(&mut self, now: Instant, outer: &Outer, cookie: Cookie) {
         let key = (outer.socket, outer.remote);
         if self.0.len() >= CAPACITY && !self.0.contains_key(&key) {
@@ -31,7 +31,7 @@ impl Cookies {
         self.0.insert(key, (cookie, now));
     }
 
-    /// What the server gave us lately.
+    /// Returns a valid cookie of the server.
     pub(super) fn get(&self, now: Instant, outer: &Outer) -> Option<Cookie> {
         let (cookie, at) = *self.0.get(&(outer.socket, outer.remote))?;
         (now < at + COOKIE_LIFETIME).then_some(cookie)

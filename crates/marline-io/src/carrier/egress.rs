@@ -1,5 +1,5 @@
-//! Egress of the UDP carrier: destination and headers of the core's batches, and the amplification
-//! limit (spec section 3).
+//! Egress of the UDP carrier: destination and headers of the core's batches, and the amplification limit (spec
+//! section 3).
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
@@ -13,8 +13,8 @@ use super::frame::{self, ControlFrame, HandshakeHeader, More};
 use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
-    /// Writes the headers of a batch into its headroom and says where it goes. `None`: it must not
-    /// or cannot be sent.
+    /// Writes the headers of a batch into its headroom and returns its destination. Returns `None` if it must not or
+    /// cannot be sent.
     pub fn frame(&mut self, now: Instant, batch: &Transmit, bytes: &mut [u8]) -> Option<Framed> {
         let id = batch.local_flow;
         if id != 0 && !self.flows.contains_key(&id) && batch.handshake && !self.open(now, batch) {
@@ -40,7 +40,7 @@ impl UdpCarrier {
         Some(Framed::Ready(outer))
     }
 
-    /// The core has accepted the peer's handshake: what the peer said of itself in it holds.
+    /// Records the peer's data from its handshake, which the core has accepted.
     fn learn_peer(&mut self, id: u64, peer_flow: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if peer_flow == 0 || flow.peer_flow == peer_flow {
@@ -57,7 +57,7 @@ impl UdpCarrier {
         }
     }
 
-    /// The header for a SYN or SYN/ACK of the flow.
+    /// Builds the header for a SYN or SYN/ACK of the flow.
     fn handshake_header(&self, id: u64) -> Option<HandshakeHeader> {
         let flow = self.flows.get(&id)?;
         let local = SocketAddr::new(flow.outer.local, self.token_port(id));
@@ -66,7 +66,7 @@ impl UdpCarrier {
         Some(HandshakeHeader::new(flow.peer_flow, id, &More { introduction, cookie }))
     }
 
-    /// A batch that belongs to no flow: a RST to somebody we do not know.
+    /// Frames a batch without a flow: a RST to an unknown peer.
     fn frame_stray(&mut self, batch: &Transmit, bytes: &mut [u8]) -> Option<Framed> {
         if batch.peer_flow != 0 {
             let ip = batch.path.remote.ip();
@@ -84,7 +84,7 @@ impl UdpCarrier {
         None
     }
 
-    /// Makes the flow that a SYN or SYN/ACK of the core speaks for.
+    /// Creates the flow of a SYN or SYN/ACK of the core.
     fn open(&mut self, now: Instant, batch: &Transmit) -> bool {
         if !self.make_room(now, Source::of(batch.path.remote.ip())) {
             return false;
@@ -126,7 +126,7 @@ impl UdpCarrier {
         true
     }
 
-    /// A flow that sends a SYN.
+    /// Creates a flow that sends a SYN.
     fn opening(&mut self, now: Instant, path: FourTuple, outer: Outer) -> Flow {
         let flow = Flow::new(now, path, outer, self.keys.bond(now, None));
         let opening = Opening { cookie: self.cookies.get(now, &outer), ..Opening::default() };
@@ -141,7 +141,8 @@ impl UdpCarrier {
         Some(Outer { socket, local, remote })
     }
 
-    /// The subflow of a flow has ended. The core answers who comes late; no way is kept open for that.
+    /// Marks the subflow of a flow as ended. The core still answers late segments, but the mapping is no longer kept
+    /// open.
     pub fn retire(&mut self, id: u64) {
         self.changes += 1;
         let Some(flow) = self.flows.get_mut(&id) else { return };
@@ -153,7 +154,7 @@ impl UdpCarrier {
         }
     }
 
-    /// The core is done with a flow.
+    /// Removes a flow that the core no longer needs.
     pub fn forget(&mut self, id: u64) {
         let Some(flow) = self.flows.remove(&id) else { return };
         self.changes += 1;
@@ -176,7 +177,7 @@ impl UdpCarrier {
         }
     }
 
-    /// The flow whose datagram to `remote` began like this: our id of it, and its ends.
+    /// Finds the flow whose datagram to `remote` began with the quoted bytes. Returns our id and its ends.
     pub fn quoted_flow(&self, remote: SocketAddr, quoted: &[u8]) -> Option<(u64, FourTuple)> {
         let id = match frame::ids_of(quoted)? {
             (0, sender) => sender,
@@ -186,7 +187,7 @@ impl UdpCarrier {
         Some((id, flow.path))
     }
 
-    /// The next frame the carrier itself wants sent.
+    /// Takes the next frame that the carrier itself sends.
     pub fn poll_control(&mut self) -> Option<(Outer, ControlFrame)> {
         self.control.pop_front()
     }

@@ -11,21 +11,21 @@ use marline_time::{Duration, Instant};
 use super::frame::{Cookie, Introduction};
 use super::keys::Bond;
 
-/// Bytes that may go to an unproven address for each byte received from it.
+/// Bytes that may be sent to an unvalidated address for each byte received from it.
 const AMPLIFICATION: u64 = 3;
 
-/// The outer addresses of a datagram: which socket, which of its addresses, and the peer's.
+/// Outer addresses of a datagram: socket, local address, and the peer's address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outer {
-    /// The socket's index within its shard.
+    /// Index of the socket within its shard.
     pub socket: u16,
-    /// The local IP address (a socket may be bound to all of them).
+    /// Local IP address (a socket may be bound to all of them).
     pub local: IpAddr,
-    /// The peer's address.
+    /// Address of the peer.
     pub remote: SocketAddr,
 }
 
-/// Bytes exchanged with an address that has not proven that it receives.
+/// Bytes exchanged with an address that is not validated.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Allowance {
     received: u64,
@@ -33,12 +33,12 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// Counts bytes that came from the address.
+    /// Counts bytes received from the address.
     pub(super) fn received(&mut self, bytes: usize) {
         self.received = self.received.saturating_add(bytes as u64);
     }
 
-    /// Counts bytes to be sent there, if they may.
+    /// Counts bytes to send there and returns true, or returns false if they exceed the limit.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let after = self.sent.saturating_add(bytes as u64);
         let fits = after <= self.received.saturating_mul(AMPLIFICATION);
@@ -49,70 +49,70 @@ impl Allowance {
     }
 }
 
-/// A subflow as the carrier sees it.
+/// State of a subflow in the carrier.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
-    /// The ends as the core knows them; never change.
+    /// Ends of the subflow for the core; they never change.
     pub(super) path: FourTuple,
-    /// What ties it to its peer. In place: a piece of heap for each flow, which stays for all of TIME-WAIT,
-    /// would hold the page that a connection of some 25 kB left around it.
+    /// Keys that authenticate the flow. They are stored in place: a separate heap block per flow, which lasts
+    /// through TIME-WAIT, would keep the surrounding page of a closed connection (about 25 kB) allocated.
     pub(super) bond: Bond,
-    /// While our SYN waits for its answer.
+    /// State while our SYN has not been answered.
     pub(super) opening: Option<Box<Opening>>,
-    /// The peer's id; 0 until known.
+    /// Id of the peer; 0 until known.
     pub(super) peer_flow: u64,
-    /// Where it is.
+    /// Current outer addresses.
     pub(super) outer: Outer,
-    /// That address has proven that it receives.
+    /// Set once the peer has proven that it receives at that address.
     pub(super) validated: bool,
-    /// Counts while it has not.
+    /// Byte counts until then.
     pub(super) allowance: Allowance,
-    /// Its number among the strangers, which it keeps. `None`: we opened it.
+    /// Entry among the strangers, which the flow keeps; `None` if we opened it.
     pub(super) pending: Option<PendingId>,
-    /// It is among them now.
+    /// Set while the flow is counted among the strangers.
     pub(super) is_stranger: bool,
-    /// Its subflow has ended.
+    /// Set when its subflow has ended.
     pub(super) has_ended: bool,
-    /// Moves so far.
+    /// Number of moves so far.
     pub(super) moves: u32,
-    /// The address challenged last, and when.
+    /// Address challenged last, and the time.
     pub(super) challenged: Option<(Outer, Instant)>,
-    /// We sent its SYN: where it goes is for us to say.
+    /// Set if we sent its SYN: this side decides where it goes.
     pub(super) opened_here: bool,
-    /// A link carries it, or did until its last place.
+    /// Set if a link carries it, or did at its previous address.
     pub(super) by_link: bool,
-    /// It gets keepalives: we sent its SYN, and its subflow has not ended.
+    /// Set if it gets keepalives: we sent its SYN, and its subflow has not ended.
     pub(super) kept_open: bool,
-    /// When we last sent on it.
+    /// Time of the last send.
     pub(super) sent_at: Instant,
-    /// When something last came in on it.
+    /// Time of the last packet from the peer.
     pub(super) heard_at: Instant,
-    /// Steps of [`Flow::quiet_due`] taken since then.
+    /// Steps of [`Flow::quiet_due`] since then.
     pub(super) quiet_steps: u8,
-    /// When it came to be.
+    /// Time of creation.
     pub(super) created_at: Instant,
-    /// When its keepalive is to be looked at: the entry in the queue of alarms that counts.
+    /// Time of the next keepalive check: the valid entry in the queue of alarms.
     pub(super) alarm_at: Instant,
 }
 
-/// A flow whose SYN has not been answered.
+/// State of a flow whose SYN has not been answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opening {
-    /// What the server gave us to come back with.
+    /// Cookie from the server.
     pub(super) cookie: Option<Cookie>,
-    /// Cookies got.
+    /// Number of cookies received.
     pub(super) retries: u8,
-    /// The server's id and what it said of itself.
+    /// Id and introduction of the server.
     pub(super) answer: Option<(u64, Introduction)>,
 }
 
-/// Silence after which a flow that was busy is asked about, the first time; then twice as long.
+/// Silence after which a flow that was busy is probed for the first time; the interval doubles.
 pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
-/// How often.
+/// Number of these probes.
 const QUIET_STEPS: u8 = 4;
 
 impl Flow {
-    /// A flow whose address has proven nothing, opened by the peer.
+    /// Creates a flow opened by the peer, with an unvalidated address.
     pub(super) fn new(now: Instant, path: FourTuple, outer: Outer, bond: Bond) -> Self {
         Flow {
             path,
@@ -138,33 +138,34 @@ impl Flow {
         }
     }
 
-    /// What its number of entries among the strangers is counted by.
+    /// Source by which strangers are counted.
     pub(super) fn source(&self) -> Source {
         Source::of(self.outer.remote.ip())
     }
 
-    /// It may go when others need the room: its peer has not proven that it receives, or not lately.
+    /// Returns true if the flow may be evicted: its peer's address is not validated, or was validated too long ago,
+    /// or its subflow has ended.
     pub(super) fn makes_room(&self, now: Instant) -> bool {
         let is_old = self.heard_at + super::PROOF_LIFETIME <= now;
         self.pending.is_some() && (!self.validated || self.has_ended || is_old)
     }
 
-    /// When to look whether a flow that was busy has gone quiet because a translator forgot it:
-    /// whoever only receives would otherwise wait for a peer that sends to the old address.
+    /// Time at which to check if a flow that was busy has become quiet because a NAT lost its mapping: a side that
+    /// only receives would otherwise wait for a peer that sends to the old address.
     pub(super) fn quiet_due(&self) -> Option<Instant> {
         let step = self.quiet_steps;
         (step < QUIET_STEPS).then(|| self.heard_at + FIRST_QUIET * (1 << step))
     }
 
-    /// At [`Flow::quiet_due`]: nothing was sent for a while either, so a keepalive is useful.
+    /// Returns true at [`Flow::quiet_due`] if nothing was sent for some time either, so that a keepalive is useful.
     pub(super) fn is_quiet(&self) -> bool {
         let since = FIRST_QUIET * (1 << self.quiet_steps);
         self.sent_at <= self.heard_at + since * 3 / 4
     }
 }
 
-/// Hashes an id that is ours: drawn at random, with the same top byte for all of a shard, or counted, in which case the
-/// low half says most. Ids of others are only looked up.
+/// Hashes an id that is ours. It is drawn at random, with the same top byte for all of a shard, or counted, so that
+/// the low half differs most. Ids of others are only looked up.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -178,44 +179,44 @@ impl Hasher for IdHasher {
         }
     }
     fn write_u64(&mut self, id: u64) {
-        // The table takes its index from the low bits and a tag from the top ones. Times 2^64 by the golden ratio low
-        // bits stay a permutation of the id's, and all bits reach the top.
+        // The table takes its index from the low bits and a tag from the top ones. Multiplying by 2^64 divided by
+        // the golden ratio permutes the low bits, and all bits affect the top.
         self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
-/// Tables of up to so many entries stay as they are.
+/// Tables with at most this capacity are never shrunk.
 pub(super) const SMALL_TABLE: usize = 1_024;
 
-/// Gives back what a flood made a table grow to, once seven eighths of it are empty; entries then have room for as
-/// many again, so that one is moved for several that went.
+/// Shrinks a table that a flood has enlarged, once seven eighths of it are empty. It keeps room for as many entries
+/// again, so that one entry is moved for several that were removed.
 pub(super) fn trim<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > 2 * SMALL_TABLE && table.len() < table.capacity() / 8 {
         table.shrink_to(SMALL_TABLE.max(2 * table.len()));
     }
 }
 
-/// A table by our own flow ids.
+/// Table by our own flow ids.
 pub(super) type FlowMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
-/// A SYN that came in: by the peer's id and IP address.
+/// Incoming SYN, stored by the peer's id and IP address.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Pending {
-    /// Where it came from.
+    /// Origin of the SYN.
     pub(super) outer: Outer,
-    /// The ends the core was told.
+    /// Ends of the subflow for the core.
     pub(super) path: FourTuple,
-    /// Counts of bytes.
+    /// Byte counts.
     pub(super) allowance: Allowance,
-    /// What the client said of itself.
+    /// Introduction of the client.
     pub(super) introduction: Introduction,
-    /// The flow TCP made of it.
+    /// Flow that TCP created from it.
     pub(super) flow: Option<u64>,
     at: Instant,
     id: PendingId,
 }
 
-/// SYNs that wait for TCP's answer. When there are too many, the oldest of the source that has most of them goes.
+/// SYNs that wait for TCP's answer. Beyond the limit, the oldest SYN of the source with most SYNs is dropped.
 #[derive(Debug)]
 pub(super) struct PendingSyns {
     entries: HashMap<SynKey, Pending, RandomState>,
@@ -223,22 +224,22 @@ pub(super) struct PendingSyns {
     lifetime: Duration,
 }
 
-/// The peer's id, and the IP address that it came from.
+/// The peer's id and IP address.
 type SynKey = (u64, IpAddr);
 
 impl PendingSyns {
-    /// An empty table.
+    /// Creates an empty table.
     pub(super) fn new(capacity: usize, lifetime: Duration) -> Self {
         let limits = PendingLimits { total: capacity, per_source: capacity };
         PendingSyns { entries: HashMap::default(), order: PendingPeers::new(limits), lifetime }
     }
 
-    /// The SYN with the peer's id `sender` from this IP address.
+    /// Finds the SYN with the peer's id `sender` from this IP address.
     pub(super) fn get_mut(&mut self, sender: u64, ip: IpAddr) -> Option<&mut Pending> {
         self.entries.get_mut(&(sender, ip))
     }
 
-    /// Remembers a SYN, or its repetition, which may come from another port.
+    /// Stores a SYN or its retransmission, which may come from another port.
     pub(super) fn saw(
         &mut self,
         now: Instant,
@@ -268,17 +269,17 @@ impl PendingSyns {
         entry
     }
 
-    /// Whether this SYN has been seen.
+    /// Returns true if this SYN is in the table.
     pub(super) fn knows(&self, sender: u64, ip: IpAddr) -> bool {
         self.entries.contains_key(&(sender, ip))
     }
 
-    /// How many wait.
+    /// Number of waiting SYNs.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Drops those that are too old.
+    /// Drops SYNs that are too old.
     pub(super) fn expire(&mut self, now: Instant) {
         let PendingSyns { entries, order, lifetime } = self;
         entries.retain(|(_, ip), entry| {

@@ -1,4 +1,4 @@
-//! Frames of the UDP carrier (docs/spec/udp-carrier.md section 1): bytes to values and back.
+//! Frames of the UDP carrier (docs/spec/udp-carrier.md section 1): encoding and parsing.
 
 /// Version of the carrier, in the high nibble of a frame's first byte.
 const VERSION: u8 = 2;
@@ -11,81 +11,81 @@ const KEEPALIVE: u8 = 4;
 const RESET: u8 = 5;
 const RETRY: u8 = 6;
 const VERSIONS: u8 = 7;
-/// Frames of a session's lane for datagrams: the crate marline-datagram reads them.
+/// Frames of a session's lane for datagrams, which the crate marline-datagram parses.
 const LANE: u8 = marline_datagram::FRAME_TYPE;
-/// The first byte of a VERSIONS frame, which belongs to no version.
+/// First byte of a VERSIONS frame, which is independent of the version.
 const VERSIONS_BYTE: u8 = VERSIONS;
 
-/// Bytes before the segment of a DATA frame, and the headroom the core leaves us.
+/// Length of the header before the segment of a DATA frame, and of the core's headroom.
 pub const SHORT_HEADER: usize = 9;
-/// Bytes of a HANDSHAKE frame up to the end of its ids.
+/// Length of a HANDSHAKE frame up to the end of its ids.
 pub(super) const HANDSHAKE_IDS: usize = 17;
-/// Bytes of a public key (X25519).
+/// Length of a public key (X25519).
 pub(super) const KEY_LEN: usize = 32;
-/// Bytes of nonces, proofs, reset tokens and commitments.
+/// Length of nonces, proofs, reset tokens and commitments.
 const PROOF_LEN: usize = 16;
-/// Bytes of a cookie.
+/// Length of a cookie.
 pub(super) const COOKIE_LEN: usize = 17;
-/// Where the length of the cookie stands in a HANDSHAKE frame.
+/// Offset of the cookie's length in a HANDSHAKE frame.
 const COOKIE_AT: usize = HANDSHAKE_IDS + KEY_LEN + PROOF_LEN;
-/// Bytes before the segment of the longest HANDSHAKE frame.
+/// Length of the header before the segment of the longest HANDSHAKE frame.
 pub const LONGEST_HANDSHAKE_HEADER: usize = COOKIE_AT + 1 + COOKIE_LEN;
-/// Bytes of the longest frame without a segment.
+/// Length of the longest frame without a segment.
 const LONGEST_CONTROL: usize = SHORT_HEADER + COOKIE_LEN;
-/// Bytes of a frame with an id and a proof.
+/// Length of a frame with an id and a proof.
 const PROOF_FRAME: usize = SHORT_HEADER + PROOF_LEN;
-/// Bytes of a TCP header without options: no segment is shorter.
+/// Minimum length of a segment: a TCP header without options.
 const SHORTEST_SEGMENT: usize = 20;
 
-/// A challenge's nonce.
+/// Nonce of a challenge.
 pub(super) type Nonce = [u8; PROOF_LEN];
-/// What proves something: the answer to a challenge, or a reset token.
+/// Answer to a challenge, or a reset token.
 pub(super) type Proof = [u8; PROOF_LEN];
-/// What a server gives a stranger to come back with.
+/// Cookie that a server gives to a client for its next SYN.
 pub(super) type Cookie = [u8; COOKIE_LEN];
 
-/// What a side says of itself in a HANDSHAKE.
+/// Data about its sender in a HANDSHAKE.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
-    /// Its public key (X25519).
+    /// Public key (X25519).
     pub(super) key: [u8; KEY_LEN],
-    /// The hash of the token that its RESET will show.
+    /// Hash of the token that a later RESET reveals.
     pub(super) commitment: Proof,
 }
 
-/// A parsed frame. Ids are big-endian on the wire.
+/// Parsed frame. Ids are big-endian on the wire.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    /// A segment for a flow.
+    /// Segment for a flow.
     Data { flow: u64, segment: &'a [u8] },
-    /// A SYN or SYN/ACK with the sender's own id.
+    /// SYN or SYN/ACK with the sender's own id.
     Handshake { flow: u64, sender: u64, more: More, segment: &'a [u8] },
-    /// Prove that you receive at this address.
+    /// Request to prove reception at this address.
     Challenge { flow: u64, nonce: Nonce },
-    /// The answer to a challenge.
+    /// Answer to a challenge.
     Response { flow: u64, proof: Proof },
-    /// Keeps mappings open.
+    /// Keepalive of a mapping.
     Keepalive { flow: u64 },
-    /// Nobody here has the id you sent to, proven by what the sender committed itself to.
+    /// Answer to an unknown id, proven by the token that the sender has committed itself to.
     Reset { unknown: u64, token: Proof },
-    /// Come back with this.
+    /// Request to repeat the SYN with this cookie.
     Retry { flow: u64, cookie: Cookie },
-    /// A first SYN in a version that is not spoken here.
+    /// First SYN in an unsupported version.
     Unspoken { sender: u64 },
-    /// For the lane with this id.
+    /// Frame for the lane with this id.
     Lane { lane: u64 },
 }
 
-/// What a HANDSHAKE has beyond the ids.
+/// Content of a HANDSHAKE beyond the ids.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct More {
-    /// Who sends it.
+    /// Data about its sender.
     pub(super) introduction: Introduction,
-    /// What the server gave it before.
+    /// Cookie that the server gave before.
     pub(super) cookie: Option<Cookie>,
 }
 
-/// Whether the id of a frame is one of the peer's, and not the receiver's: it is a RESET.
+/// Returns true if the id of a frame is the peer's and not the receiver's: the frame is a RESET.
 pub(super) fn names_peers_id(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 0x0f == RESET)
 }
@@ -102,13 +102,13 @@ fn segment(bytes: &[u8], at: usize) -> Option<&[u8]> {
     bytes.get(at..).filter(|segment| segment.len() >= SHORTEST_SEGMENT)
 }
 
-/// The only one in a datagram of this length.
+/// Proof in a datagram of exactly this length.
 fn proof(bytes: &[u8]) -> Option<Proof> {
     (bytes.len() == PROOF_FRAME).then(|| array(bytes, SHORT_HEADER)).flatten()
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a datagram; `None` if it is no frame of a version spoken here.
+    /// Parses a datagram. Returns `None` if it is not a frame of a supported version.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Frame<'a>> {
         let flow = id_at(bytes, 1)?;
         let kind = bytes[0] & 0xf;
@@ -154,13 +154,13 @@ fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
     Some(Frame::Handshake { flow, sender, more, segment })
 }
 
-/// The receiver's id in the beginning of a frame of ours, and what follows it: in a first SYN, where that is
-/// 0, the sender's.
+/// Receiver's id and the following id at the beginning of one of our frames. In a first SYN the receiver's is 0, and
+/// the sender's follows.
 pub(super) fn ids_of(beginning: &[u8]) -> Option<(u64, u64)> {
     Some((id_at(beginning, 1)?, id_at(beginning, SHORT_HEADER)?))
 }
 
-/// The header of a DATA frame.
+/// Header of a DATA frame.
 pub(super) fn data_header(flow: u64) -> [u8; SHORT_HEADER] {
     short(DATA, flow)
 }
@@ -171,7 +171,7 @@ fn short(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
     header
 }
 
-/// The header of a HANDSHAKE frame, ready to be put in front of a segment.
+/// Header of a HANDSHAKE frame, ready to be put in front of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeHeader {
     bytes: [u8; LONGEST_HANDSHAKE_HEADER],
@@ -179,7 +179,7 @@ pub struct HandshakeHeader {
 }
 
 impl HandshakeHeader {
-    /// The header of a SYN or SYN/ACK.
+    /// Builds the header of a SYN or SYN/ACK.
     pub(super) fn new(flow: u64, sender: u64, more: &More) -> Self {
         let More { introduction, cookie } = more;
         let mut bytes = [0; LONGEST_HANDSHAKE_HEADER];
@@ -197,18 +197,18 @@ impl HandshakeHeader {
         HandshakeHeader { bytes, len: len as u8 }
     }
 
-    /// Its bytes on the wire.
+    /// Encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Bytes beyond those of the headroom.
+    /// Number of bytes beyond the headroom.
     pub(super) fn beyond_short(&self) -> usize {
         usize::from(self.len) - SHORT_HEADER
     }
 }
 
-/// A frame without a segment, ready to be sent.
+/// Frame without a segment, ready to be sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
     bytes: [u8; LONGEST_CONTROL],
@@ -216,32 +216,32 @@ pub struct ControlFrame {
 }
 
 impl ControlFrame {
-    /// A challenge.
+    /// Challenge.
     pub(super) fn challenge(flow: u64, nonce: &Nonce) -> Self {
         ControlFrame::new(CHALLENGE, flow, nonce)
     }
 
-    /// The answer to a challenge.
+    /// Answer to a challenge.
     pub(super) fn response(flow: u64, proof: &Proof) -> Self {
         ControlFrame::new(RESPONSE, flow, proof)
     }
 
-    /// A keepalive, as long as what may answer it.
+    /// Keepalive, as long as its possible answers.
     pub(super) fn keepalive(flow: u64) -> Self {
         ControlFrame::new(KEEPALIVE, flow, &[0; PROOF_LEN])
     }
 
-    /// Nobody here has the id you sent to; see the token you were told the hash of.
+    /// Reset of an unknown id, with the token whose hash was sent in the handshake.
     pub(super) fn reset(unknown: u64, token: &Proof) -> Self {
         ControlFrame::new(RESET, unknown, token)
     }
 
-    /// Repeat your SYN with this cookie.
+    /// Request to repeat the SYN with this cookie.
     pub(super) fn retry(flow: u64, cookie: &Cookie) -> Self {
         ControlFrame::new(RETRY, flow, cookie)
     }
 
-    /// What is spoken here.
+    /// List of supported versions.
     pub(super) fn versions(flow: u64) -> Self {
         let mut frame = ControlFrame::new(VERSIONS, flow, &[VERSION]);
         frame.bytes[0] = VERSIONS_BYTE;
@@ -256,7 +256,7 @@ impl ControlFrame {
         ControlFrame { bytes, len: len as u8 }
     }
 
-    /// Its bytes on the wire.
+    /// Encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

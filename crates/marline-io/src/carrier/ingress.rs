@@ -1,5 +1,4 @@
-//! Ingress of the UDP carrier: frames to segments, and the carrier's own replies (spec sections 1,
-//! 3 and 6).
+//! Ingress of the UDP carrier: extraction of segments, and the carrier's own replies (spec sections 1, 3 and 6).
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
@@ -13,7 +12,7 @@ use super::keys::{commitment_of, equal_in_constant_time};
 use super::{Datagram, MAX_RETRIES, RESETS_PER_S, Received, UdpCarrier};
 
 impl UdpCarrier {
-    /// Looks into a datagram.
+    /// Processes a datagram.
     pub fn receive<'a>(&mut self, now: Instant, datagram: &Datagram<'a>) -> Received<'a> {
         let Some(frame) = Frame::parse(datagram.bytes) else {
             self.counters.malformed += 1;
@@ -79,8 +78,8 @@ impl UdpCarrier {
         Received::Nothing
     }
 
-    /// What the server said of itself in the first answer to our SYN that names this id. Whether the answer
-    /// is one is for the core to say.
+    /// Records the server's data in the first answer to our SYN with this id. The core decides if the answer is
+    /// valid.
     fn note_answer(&mut self, flow: u64, sender: u64, more: More) {
         let Some(opening) = self.flows.get_mut(&flow).and_then(|flow| flow.opening.as_mut()) else {
             return;
@@ -110,7 +109,7 @@ impl UdpCarrier {
         Received::Nothing
     }
 
-    /// Nobody here has this id: says so to who sent to it, in no more bytes than it sent.
+    /// Answers a datagram with an unknown id by a RESET, which is not longer than the datagram.
     fn disown(&mut self, now: Instant, datagram: &Datagram<'_>, flow: u64) {
         if now.since(self.resets.1) >= Duration::from_secs(1) {
             self.resets = (RESETS_PER_S, now);
@@ -125,7 +124,7 @@ impl UdpCarrier {
         self.push_control(datagram.outer, ControlFrame::reset(flow, &token));
     }
 
-    /// A flow id that this shard did not give out, but another may have.
+    /// Returns the owner of a flow id that another shard may have drawn.
     pub(super) fn foreign(&self, datagram: &Datagram<'_>, flow: u64) -> Option<Received<'static>> {
         let owner = Shard::of_flow(flow, self.config.shard.count);
         let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
@@ -151,13 +150,13 @@ impl UdpCarrier {
             self.counters.syns_refused += 1;
             return Received::Nothing;
         }
-        // A join has its token to show, and makes no connection.
+        // A join has a token and creates no connection.
         if owner.is_none() && !self.admits(now, datagram, sender, &more) {
             return Received::Nothing;
         }
         self.counters.syns += 1;
         let path = path_of(datagram, segment);
-        // An entry that made room for others comes back: the flow that came of it still counts.
+        // The entry was evicted and returns: the flow that was created from it still counts.
         let flow = self.flow_of(sender, datagram);
         let places = (datagram.outer, path);
         self.arm_sweep(now);
@@ -181,8 +180,8 @@ impl UdpCarrier {
         Received::Segment(meta(datagram, path, 0, sender), segment)
     }
 
-    /// Whether a SYN may become a half-open connection. When there are many already, its sender must have
-    /// got a cookie at its address, which costs us no memory and it a round trip.
+    /// Returns true if a SYN may create a half-open connection. If there are many already, its sender must have a
+    /// cookie for its address, which costs us no memory and the sender a round trip.
     fn admits(&mut self, now: Instant, datagram: &Datagram<'_>, sender: u64, more: &More) -> bool {
         let outer = &datagram.outer;
         let known = self.pending.knows(sender, outer.remote.ip());
@@ -199,7 +198,7 @@ impl UdpCarrier {
         false
     }
 
-    /// The flow that came of the SYN with this id, if it came from the same host.
+    /// Finds the flow that was created from the SYN with this id, if it came from the same host.
     fn flow_of(&self, sender: u64, datagram: &Datagram<'_>) -> Option<(u64, FourTuple)> {
         let id = *self.by_peer.get(&sender)?;
         let flow = self.flows.get(&id)?;
@@ -207,7 +206,7 @@ impl UdpCarrier {
         same.then_some((id, flow.path))
     }
 
-    /// The peer says that it has forgotten the flow that it had this id for.
+    /// Handles the peer's RESET for an id that it no longer knows.
     fn on_reset<'a>(
         &mut self,
         datagram: &Datagram<'a>,
@@ -231,13 +230,13 @@ impl UdpCarrier {
         Received::Reset(id)
     }
 
-    /// The ids of peers do not tell which shard has the flow.
+    /// Returns `Anywhere` if other shards may have the flow: the peer's id does not contain the shard.
     fn owner_of_peer(&self, datagram: &Datagram<'_>) -> Received<'static> {
         let many = self.config.shard.count > 1 && !datagram.handed_over;
         if many { Received::Anywhere } else { Received::Nothing }
     }
 
-    /// The server is pressed: our SYN is to come again, with what it gave us.
+    /// Handles a RETRY of a busy server: our SYN is repeated with the cookie.
     fn on_retry<'a>(
         &mut self,
         now: Instant,
@@ -264,7 +263,7 @@ fn meta(datagram: &Datagram<'_>, path: FourTuple, flow: u64, peer_flow: u64) -> 
     PacketMeta { path, ecn: datagram.ecn, flow, peer_flow, checksum_verified: false }
 }
 
-/// The ends as the core is to know them: outer IP addresses, the peer's inner port, our UDP port.
+/// Ends of the subflow for the core: outer IP addresses, the peer's inner port, our UDP port.
 fn path_of(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
     let source_port = u16::from_be_bytes([segment[0], segment[1]]);
     FourTuple {
@@ -280,14 +279,14 @@ fn is_first_syn(segment: &[u8]) -> bool {
     segment[13] & (SYN | ACK) == SYN
 }
 
-/// The shard that the token of a SYN that joins names.
+/// Shard in the token of a joining SYN.
 fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
     join_token(segment).map(|token| Shard::of_token(token, shards))
 }
 
-/// The token of a SYN with MP_JOIN (RFC 8684 section 3.2: kind 30, length 12,
-/// subtype 1, token in bytes 4..8 of the option), or of one with Fast JOIN (docs/spec/experimental.md:
-/// length 20, subtype 0xf, messages 4 to 7, the token at the same place).
+/// Token of a SYN with MP_JOIN (RFC 8684 section 3.2: kind 30, length 12, subtype 1, token in bytes 4..8 of the
+/// option), or with Fast JOIN (docs/spec/experimental.md: length 20, subtype 0xf, messages 4 to 7, token in the same
+/// bytes).
 pub(super) fn join_token(segment: &[u8]) -> Option<u32> {
     const MP_JOIN_SYN_LEN: usize = 12;
     const FAST_JOIN_SYN_LEN: usize = 20;

@@ -1,11 +1,10 @@
 //! Keys of the carrier, which authenticate moves and resets of a flow, and openings during a
 //! SYN flood (spec sections 3, 4 and 6).
 //!
-//! An observer sees every datagram, but it cannot compute a Diffie-Hellman secret or invert a hash.
-//! So a move is authenticated by a secret agreed on by X25519, and a reset by the token whose hash
-//! was sent in the handshake. Both sides send their public key with the handshake and compute
-//! nothing then: a key pair serves all flows of ten minutes, and the secret of two pairs is
-//! computed when the first flow between them moves, and kept.
+//! An observer sees every datagram, but it cannot compute a Diffie-Hellman secret or invert a hash. So a move is
+//! authenticated by a secret agreed on by X25519, and a reset by the token whose hash was sent in the handshake.
+//! Both sides send their public key in the handshake without computing a secret. A key pair serves all flows of ten
+//! minutes, and the secret of two pairs is computed when the first flow between them moves, and cached.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -20,15 +19,14 @@ use sha2::{Digest, Sha256};
 use super::Outer;
 use super::frame::{COOKIE_LEN, Cookie, Introduction, KEY_LEN, Nonce, Proof};
 
-/// A key pair serves flows that are opened in this time: its public half is a name that an observer
-/// could recognise a client by.
+/// Lifetime of a key pair for new flows: an observer could recognize a client by its public key.
 const PAIR_LIFETIME: Duration = Duration::from_secs(600);
-/// Secrets kept, newest first.
+/// Maximum number of cached secrets, newest first.
 const AGREED_CAPACITY: usize = 64;
-/// A cookie is good in the slot of time it was made in and in the next.
+/// Length of a time slot, in seconds. A cookie is valid in the slot in which it was created and in the next.
 pub(super) const COOKIE_SLOT_S: u64 = 16;
 
-/// What the first bytes under a key say it is used for.
+/// Labels that separate the uses of a key.
 const PAIR_LABEL: &[u8] = b"Marline carrier key pair";
 const PATH_LABEL: &[u8] = b"Marline carrier path key";
 const RESPONSE_LABEL: &[u8] = b"Marline carrier response";
@@ -37,7 +35,7 @@ const COMMITMENT_LABEL: &[u8] = b"Marline carrier reset commitment";
 const NONCE_LABEL: &[u8] = b"Marline carrier nonce";
 const COOKIE_LABEL: &[u8] = b"Marline carrier cookie";
 
-/// Our half of an agreement.
+/// Own key pair of a key agreement.
 pub(super) struct KeyPair {
     secret: SecretKey,
     public: [u8; KEY_LEN],
@@ -50,13 +48,13 @@ impl fmt::Debug for KeyPair {
     }
 }
 
-/// What a flow is tied to.
+/// Keys that a flow is bound to.
 #[derive(Clone)]
 pub(super) struct Bond {
     own: Arc<KeyPair>,
-    /// The peer's; `None` until its handshake came.
+    /// Introduction of the peer; `None` until its handshake arrives.
     pub(super) peer: Option<Introduction>,
-    /// Proves moves of this flow; `None` until it is needed.
+    /// Key that authenticates moves of this flow; `None` until it is needed.
     path_key: Option<[u8; 32]>,
 }
 
@@ -66,11 +64,11 @@ impl fmt::Debug for Bond {
     }
 }
 
-/// The secrets of a carrier.
+/// Secrets of a carrier.
 pub(super) struct Keyring {
-    /// For all that only we check.
+    /// Secret for values that only this process checks.
     secret: [u8; 32],
-    /// For what a successor must be able to prove.
+    /// Secret for values that a successor must be able to prove.
     reset_seed: [u8; 32],
     pair: Option<Arc<KeyPair>>,
     pairs: u64,
@@ -85,18 +83,18 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// Both must be unpredictable.
+    /// Creates a keyring from two unpredictable secrets.
     pub(super) const fn new(secret: [u8; 32], reset_seed: [u8; 32]) -> Self {
         let agreed = VecDeque::new();
         Keyring { secret, reset_seed, pair: None, pairs: 0, agreed, agreements: 0 }
     }
 
-    /// Secrets computed so far.
+    /// Number of secrets computed so far.
     pub(super) const fn agreements(&self) -> u64 {
         self.agreements
     }
 
-    /// Ties a flow to the key pair of the day, and to what the peer said of itself.
+    /// Binds a flow to the current key pair and to the peer's introduction.
     pub(super) fn bond(&mut self, now: Instant, peer: Option<Introduction>) -> Bond {
         let fresh = |pair: &&Arc<KeyPair>| now < pair.born_at + PAIR_LIFETIME;
         let own = match self.pair.as_ref().filter(fresh) {
@@ -112,7 +110,7 @@ impl Keyring {
         let secret = SecretKey::new(secret);
         let public = match secret.recover_public_key() {
             Ok(public) => *public,
-            // The base point is of prime order, and a clamped scalar is no multiple of that.
+            // The base point is of prime order, and a clamped scalar is not a multiple of that.
             Err(error) => unreachable!("{error}"),
         };
         let pair = Arc::new(KeyPair { secret, public, born_at: now });
@@ -120,21 +118,21 @@ impl Keyring {
         pair
     }
 
-    /// What we say of ourselves on the flow `id`, seen at `local`.
+    /// Our introduction on the flow `id`, at the address `local`.
     pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> Introduction {
         let commitment = commitment_of(&self.reset_token(id, local));
         Introduction { key: bond.own.public, commitment }
     }
 
-    /// Proves that whoever received `id` at `local` has forgotten it. The address is part of it since
-    /// another server with the same seed must not prove what is true of that one only.
+    /// Token that proves that the receiver of `id` at `local` has lost the flow. The address is included because
+    /// another server with the same seed must not be able to prove this.
     pub(super) fn reset_token(&self, id: u64, local: SocketAddr) -> Proof {
         let place = [&ip_bytes(local.ip())[..], &local.port().to_be_bytes()].concat();
         left(&mac(&self.reset_seed, &[RESET_LABEL, &id.to_be_bytes(), &place]))
     }
 
-    /// What proves that the side whose id is `responder` received the nonce at a new address; the
-    /// other side's id is `challenger`. `None`: nothing was agreed on.
+    /// Proof that the side with id `responder` received the nonce at a new address; the other side's id is
+    /// `challenger`. Returns `None` if there is no agreed secret.
     pub(super) fn response(
         &mut self,
         bond: &mut Bond,
@@ -146,7 +144,7 @@ impl Keyring {
         Some(left(&mac(&key, &[RESPONSE_LABEL, &ids, nonce])))
     }
 
-    /// `both` is the same on both sides.
+    /// `both` is equal on both sides.
     fn path_key(&mut self, bond: &mut Bond, both: u64) -> Option<[u8; 32]> {
         if let Some(key) = bond.path_key {
             return Some(key);
@@ -163,22 +161,22 @@ impl Keyring {
             return Some(*shared);
         }
         self.agreements += 1;
-        // Refused: a public key of small order makes a secret that everybody knows.
+        // A public key of small order is refused: it would result in a publicly known secret.
         let shared = *PublicKey::new(theirs).dh(&own.secret).ok()?;
         self.agreed.truncate(AGREED_CAPACITY - 1);
         self.agreed.push_front((own.public, theirs, shared));
         Some(shared)
     }
 
-    /// The nonce for the challenge of an address: good for one move of this flow, and there only.
+    /// Nonce for the challenge of an address, valid for one move of this flow to that address.
     pub(super) fn nonce(&self, flow: u64, moves: u32, outer: &Outer) -> Nonce {
         let place = [&outer.socket.to_be_bytes()[..], &ip_bytes(outer.local)].concat();
         let ids = [&flow.to_be_bytes()[..], &moves.to_be_bytes()].concat();
         left(&mac(&self.secret, &[NONCE_LABEL, &ids, &place, &remote_bytes(outer)]))
     }
 
-    /// What the sender of a SYN at this address must come back with. It says nothing of the flow: who has
-    /// shown once that it receives there need not show it again for each.
+    /// Cookie that the sender of a SYN at this address must return. It does not depend on the flow: a sender that
+    /// has proven its address once need not do so again for each flow.
     pub(super) fn cookie(&self, now: Instant, outer: &Outer) -> Cookie {
         self.cookie_of(slot_of(now), outer)
     }
@@ -190,7 +188,7 @@ impl Keyring {
         cookie
     }
 
-    /// Whether we gave it to this address, lately.
+    /// Returns true if we gave this cookie to this address recently.
     pub(super) fn is_ours(&self, now: Instant, cookie: &Cookie, outer: &Outer) -> bool {
         let slot = cookie[0];
         slot_of(now).wrapping_sub(slot) <= 1
@@ -198,13 +196,13 @@ impl Keyring {
     }
 }
 
-/// The hash that a handshake tells of a token.
+/// Hash of a token for a handshake.
 pub(super) fn commitment_of(token: &Proof) -> Proof {
     let hash = Sha256::new().chain_update(COMMITMENT_LABEL).chain_update(token).finalize();
     left(&hash.into())
 }
 
-/// Equality that takes the same time wherever the difference is.
+/// Comparison whose duration does not depend on the position of a difference.
 pub(super) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
@@ -276,7 +274,7 @@ mod tests {
         assert_ne!(proofs[0], proofs[2], "an observer with a key pair of its own");
         let turned = rings[0].response(&mut bonds[0], (6, 5), &[4; 16]);
         assert_ne!(turned, proofs[0], "a challenge cannot be sent back as its own answer");
-        // A hundred flows between the same two cost one agreement.
+        // A hundred flows between the same two sides cost one agreement.
         for flow in 100..200 {
             let mut bond = rings[0].bond(now, Some(told[1]));
             assert!(rings[0].response(&mut bond, (flow, 6), &[4; 16]).is_some());

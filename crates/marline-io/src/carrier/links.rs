@@ -1,9 +1,8 @@
-//! Links in place of datagrams: flows that a TCP connection of the kernel carries (docs/spec/tcp-carrier.md).
+//! Links instead of datagrams: flows that a TCP connection of the kernel carries (docs/spec/tcp-carrier.md).
 //!
-//! To the carrier a link is one more socket, with an index of its own range and one peer. A flow goes to a link and
-//! back as it goes to another address: the peer challenges the new place and answers there once it has proven itself.
-//! The side that opened the flow decides where it goes, so it is not moved by what it hears over another of its own
-//! sockets.
+//! To the carrier, a link is another socket with one peer and an index in its own range. A flow moves to a link and
+//! back as it moves to another address: the peer challenges the new address and answers there once it is validated.
+//! The side that opened the flow decides its carrier, so packets on another of its own sockets do not move it.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -13,35 +12,35 @@ use super::flow::{Flow, Outer};
 use super::frame::ControlFrame;
 use super::{FlowEnds, UdpCarrier};
 
-/// Sockets from this index on are links.
+/// First socket index of links.
 pub const FIRST_LINK: u16 = 0x8000;
 
 impl Outer {
-    /// It is the end of a link.
+    /// Returns true for the end of a link.
     #[must_use]
     pub const fn is_link(&self) -> bool {
         self.socket >= FIRST_LINK
     }
 
-    /// Whether the addresses are those of the other one, be the sockets different.
+    /// Returns true if the addresses are equal, even if the sockets differ.
     pub(super) fn same_addresses(&self, other: &Outer) -> bool {
         self.local == other.local && self.remote == other.remote
     }
 }
 
-/// What carries a flow from now on.
+/// Change of a flow's carrier.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Carried {
-    /// Our id of the flow.
+    /// Our flow id.
     pub flow: u64,
-    /// The index of the link; `None`: datagrams.
+    /// Index of the link; `None` for datagrams.
     pub link: Option<u16>,
-    /// The peer has shown there that it knows the flow.
+    /// True if the peer has proven there that it knows the flow.
     pub proven: bool,
 }
 
 impl UdpCarrier {
-    /// Flows that are opened between these addresses go by this link; `None`: by datagrams.
+    /// Sets the link for flows that are opened between these addresses; `None` for datagrams.
     pub fn prefer(&mut self, (local, remote): (IpAddr, SocketAddr), link: Option<u16>) {
         match link {
             Some(index) => self.preferred.insert((local, remote), index),
@@ -49,8 +48,8 @@ impl UdpCarrier {
         };
     }
 
-    /// The flows that we opened between these addresses go by another socket from now on, and tell the peer so.
-    /// Returns our ids of them; of those whose SYN waits for its answer apart.
+    /// Moves the flows that we opened between these addresses to another socket, and notifies the peer. Returns our
+    /// flow ids: established flows, and those whose SYN has not been answered.
     pub fn reroute(
         &mut self,
         now: Instant,
@@ -60,7 +59,7 @@ impl UdpCarrier {
         let to = Outer { socket, local, remote };
         let (mut open, mut opening) = (Vec::new(), Vec::new());
         for id in self.flows_between((local, remote)) {
-            // A link that replaces another may have its index, and is another place to the peer.
+            // A link that replaces another may have its index, but is a different address to the peer.
             let moves = |flow: &&mut Flow| {
                 flow.opened_here && (flow.outer.socket != socket || to.is_link())
             };
@@ -89,36 +88,36 @@ impl UdpCarrier {
         ids
     }
 
-    /// Those of them that are at this end of a link.
+    /// Our ids of the flows at this end of a link.
     pub fn flows_at(&self, outer: &Outer) -> Vec<u64> {
         let mut ids = self.flows_between((outer.local, outer.remote));
         ids.retain(|id| self.flows.get(id).is_some_and(|flow| flow.outer == *outer));
         ids
     }
 
-    /// The socket that datagrams from an address leave by.
+    /// Socket that sends datagrams from an address.
     pub fn datagram_socket(&self, local: IpAddr) -> Option<u16> {
         let fits = |bound: &Option<SocketAddr>| bound.is_some_and(|bound| bound.ip() == local);
         self.sockets.iter().position(fits).map(|index| index as u16)
     }
 
-    /// A frame that provokes an answer over the socket it leaves by, and nothing else: it is for an id that nobody
-    /// has, so that a server disowns it ([`Received::Disowned`](super::Received::Disowned)).
+    /// Sends a frame that only elicits an answer on the same socket: its id does not exist, so a server answers with
+    /// a RESET ([`Received::Disowned`](super::Received::Disowned)).
     pub fn probe(&mut self, outer: Outer, id: u64) {
         self.push_control(outer, ControlFrame::keepalive(id));
     }
 
-    /// The flow whose place or socket has changed, if one has.
+    /// Takes the next flow whose address or socket has changed.
     pub fn poll_carried(&mut self) -> Option<Carried> {
         self.carried.pop_front()
     }
 
-    /// Addresses between which something that was expected on a flow that we opened did not come.
+    /// Takes the next addresses between which a flow that we opened lacks an expected packet.
     pub fn poll_quiet(&mut self) -> Option<FlowEnds> {
         self.quiet.pop_front()
     }
 
-    /// Says what carries a flow now. Flows that were never on a link say nothing.
+    /// Records the current carrier of a flow. Flows that were never on a link are skipped.
     pub(super) fn note_carried(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let link = flow.outer.is_link().then_some(flow.outer.socket);
@@ -130,7 +129,7 @@ impl UdpCarrier {
         self.carried.push_back(Carried { flow: id, link, proven });
     }
 
-    /// The port that a flow's reset token is tied to: the one whose datagrams it would answer.
+    /// Port that a flow's reset token is bound to: the one whose datagrams the token would answer.
     pub(super) fn token_port(&self, id: u64) -> u16 {
         let Some(flow) = self.flows.get(&id) else { return 0 };
         if !flow.outer.is_link() {

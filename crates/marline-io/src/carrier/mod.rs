@@ -1,10 +1,10 @@
-//! UDP carrier as a state machine without I/O: datagrams in, segments out, and the reverse.
+//! UDP carrier as a state machine without I/O: conversion of datagrams to segments and back.
 //!
-//! *Problem.* One socket serves many subflows, and a NAT may change a peer's address at any time.
-//! The solution is specified in docs/spec/udp-carrier.md: each side names its end of a subflow by a
-//! random id; a new address has to prove that it receives before anything but a challenge is sent
-//! there. This follows RFC 9000's path validation, with two differences: the nonce is a keyed hash,
-//! so unvalidated addresses need no state, and TCP's own handshake validates the first address.
+//! *Problem.* One socket serves many subflows, and a NAT may change a peer's address at any time. The solution is
+//! specified in docs/spec/udp-carrier.md. Each side identifies its end of a subflow by a random id. A peer has to
+//! prove that it receives at a new address before anything but a challenge is sent there. This follows RFC 9000's
+//! path validation, with two differences: the nonce is a keyed hash, so unvalidated addresses need no state, and
+//! TCP's own handshake validates the first address.
 //!
 //! The driver uses three calls: [`UdpCarrier::receive`] for an incoming datagram,
 //! [`UdpCarrier::frame`] for the destination and headers of a batch, and
@@ -39,45 +39,45 @@ pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_H
 use keys::Keyring;
 pub use links::{Carried, FIRST_LINK};
 
-/// Largest UDP payload: an Ethernet frame's, with IPv4.
+/// Maximum UDP payload: that of an Ethernet frame with IPv4.
 pub const LARGEST_DATAGRAM: u16 = 1_472;
-/// UDP payload that passes nearly everywhere (IPv6's least MTU less its headers).
+/// UDP payload that passes on nearly all paths (the minimum IPv6 MTU less its headers).
 pub const BASE_DATAGRAM: u16 = 1_232;
 
-/// The same address is challenged at most this often.
+/// Minimum interval between challenges of the same address.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
-/// A SYN, and a flow whose address has proven nothing, is remembered this long.
+/// Lifetime of a SYN, and of a flow whose address is not validated.
 const UNPROVEN_LIFETIME: Duration = Duration::from_secs(120);
-/// A proof lasts this long after something was last received on the flow. After that, the flow makes room for others
-/// when there are too many. Clients that are there send a keepalive every 20 s or more often.
+/// Lifetime of a validation after the last packet of the flow. Then the flow may be evicted if there are too many.
+/// Clients that are alive send a keepalive at least every 20 s.
 const PROOF_LIFETIME: Duration = Duration::from_secs(600);
-/// SYNs remembered.
+/// Maximum number of stored SYNs.
 const PENDING_CAPACITY: usize = 4_096;
-/// RESET frames per second.
+/// Maximum number of RESET frames per second.
 const RESETS_PER_S: u32 = 1_000;
-/// RETRY frames that a flow believes.
+/// Maximum number of RETRY frames that a flow accepts.
 const MAX_RETRIES: u8 = 3;
-/// Control frames that wait to be sent; more are dropped.
+/// Maximum number of control frames that wait to be sent; more are dropped.
 const CONTROL_CAPACITY: usize = 256;
-/// Addresses that are told of as quiet at once.
+/// Maximum number of queued address pairs with quiet flows.
 const QUIET_CAPACITY: usize = 64;
-/// How often old entries are looked for while there are unproven flows.
+/// Interval of checks for old entries while there are unvalidated flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Configuration of a carrier.
 pub struct CarrierConfig {
-    /// Part of the id space that is ours.
+    /// Part of the id space.
     pub shard: Shard,
-    /// Accept SYNs from any peer.
+    /// True to accept SYNs from any peer.
     pub accept: bool,
     /// Maximum number of simultaneous flows.
     pub max_flows: usize,
-    /// Silence after which a flow we opened sends a keepalive.
+    /// Idle time after which a flow that we opened sends a keepalive.
     pub keepalive: Duration,
     /// Secret from which keys, nonces and cookies are derived; must be unpredictable.
     pub secret: [u8; 32],
-    /// Secret from which the tokens of RESET are derived; must be unpredictable. A server that
-    /// restarts with the same seed can prove that it lost the state of earlier flows.
+    /// Secret from which the tokens of RESET are derived; must be unpredictable. A server that restarts with the
+    /// same seed can prove that it lost the state of earlier flows.
     pub reset_seed: [u8; 32],
 }
 
@@ -92,52 +92,51 @@ impl fmt::Debug for CarrierConfig {
     }
 }
 
-/// A datagram as the driver received it.
+/// Datagram as received by the driver.
 #[derive(Copy, Clone, Debug)]
 pub struct Datagram<'a> {
-    /// Its local and remote address.
+    /// Local and remote address.
     pub outer: Outer,
-    /// The port of the socket.
+    /// Port of the socket.
     pub local_port: u16,
-    /// Its ECN field.
+    /// ECN field.
     pub ecn: Ecn,
-    /// Another shard handed it over; it must not be handed on again.
+    /// True if another shard handed it over; it must not be handed on again.
     pub handed_over: bool,
-    /// The core has so many half-open connections that new peers must prove their address.
+    /// True if the core has so many half-open connections that new peers must prove their address.
     pub pressed: bool,
-    /// The bytes.
+    /// Content of the datagram.
     pub bytes: &'a [u8],
 }
 
-/// The addresses of a flow: ours, and the peer's with its port.
+/// Addresses of a flow: ours, and the peer's with its port.
 pub type FlowEnds = (IpAddr, SocketAddr);
 
 /// Result of receiving a datagram.
 #[derive(Debug)]
 pub enum Received<'a> {
-    /// A segment for the core.
+    /// Segment for the core.
     Segment(PacketMeta, &'a [u8]),
-    /// It belongs to this shard.
+    /// The datagram belongs to the shard with this index.
     Elsewhere(u8),
-    /// It belongs to an unknown shard: ask all.
+    /// The datagram belongs to an unknown shard: ask all.
     Anywhere,
-    /// The peer has lost the state of this flow, and proved it.
+    /// The peer has lost the state of this flow, and has proven it.
     Reset(u64),
     /// The peer moved this flow.
     Moved {
-        /// Our id of it.
+        /// Our flow id.
         flow: u64,
-        /// To another IP address, not only to another port.
+        /// True if the IP address has changed, and not only the port.
         new_host: bool,
     },
-    /// The SYN of this flow is to be repeated now.
+    /// The SYN of this flow must be repeated now.
     Repeat(u64),
-    /// The peer has nothing by this id, of which nothing is known here, either: it answers a probe
-    /// ([`UdpCarrier::probe`]).
+    /// The peer does not know this id, which is unknown here as well: it answers a probe ([`UdpCarrier::probe`]).
     Disowned(u64),
-    /// A frame for the lane for datagrams with this id, if there is one.
+    /// Frame for the lane with this id, if there is one.
     Lane(u64),
-    /// A frame for the carrier itself, or one that needs no answer.
+    /// Frame for the carrier itself, or one that needs no answer.
     Nothing,
 }
 
@@ -146,11 +145,11 @@ pub enum Received<'a> {
 pub enum Framed {
     /// The headroom in front of each segment was filled; send the buffer as it is.
     Ready(Outer),
-    /// Replace the headroom by this header: one datagram at a time.
+    /// The header replaces the headroom: one datagram at a time.
     Handshake {
-        /// Its destination.
+        /// Destination.
         outer: Outer,
-        /// The header.
+        /// Header.
         header: HandshakeHeader,
     },
 }
@@ -163,7 +162,7 @@ pub struct CarrierCounters {
     pub malformed: u64,
     /// First SYNs.
     pub syns: u64,
-    /// HANDSHAKE frames without id that held no SYN, or that arrived when none are accepted.
+    /// HANDSHAKE frames without id that contained no SYN, or that arrived when none are accepted.
     pub syns_refused: u64,
     /// Datagrams to unknown ids.
     pub unknown: u64,
@@ -195,9 +194,9 @@ pub struct CarrierCounters {
     pub bad_checksums: u64,
     /// Native carriers: segments accepted whose checksum was left to hardware.
     pub unfinished_checksums: u64,
-    /// Native carriers: joins that another shard received, and that were this one's.
+    /// Native carriers: joins to this shard that another shard received.
     pub foreign_joins: u64,
-    /// Native carriers: segments that another shard received, and that were this one's; joins too.
+    /// Native carriers: segments of this shard that another shard received, including joins.
     pub foreign_segments: u64,
     /// Links: TCP connections accepted.
     pub links: u64,
@@ -205,17 +204,17 @@ pub struct CarrierCounters {
     pub links_refused: u64,
     /// Idle links closed for others that arrived.
     pub links_evicted: u64,
-    /// Links closed because what came was no frames.
+    /// Links closed because the data was not valid frames.
     pub links_malformed: u64,
-    /// Links closed because no flow proved itself there in time, or nothing came for long.
+    /// Links closed because no flow was validated there in time, or nothing arrived for too long.
     pub links_silent: u64,
-    /// Links closed because the peer took nothing for long.
+    /// Links closed because the peer took no data for too long.
     pub links_stuck: u64,
-    /// Frames that no link had room for.
+    /// Frames dropped because no link had room.
     pub link_frames_dropped: u64,
 }
 
-/// The state machine of the UDP carrier.
+/// State machine of the UDP carrier.
 pub struct UdpCarrier {
     config: CarrierConfig,
     flows: FlowMap<Flow>,
@@ -224,26 +223,26 @@ pub struct UdpCarrier {
     control: VecDeque<(Outer, ControlFrame)>,
     sockets: Vec<Option<SocketAddr>>,
     kept_open: usize,
-    /// Flows whose address has not proven that it receives.
+    /// Flows whose address is not validated.
     unproven: usize,
-    /// Flows of peers that make room for others: unproven ones, and those whose proof is too old.
+    /// Flows of peers that may be evicted: unvalidated ones, and those whose validation is too old.
     strangers: PendingPeers<u64>,
-    /// When the age of proofs is checked next, if there are too many flows by then.
+    /// Time from which the age of validations may be checked again, if there are too many flows.
     proofs_checked_next: Instant,
-    /// Flows of connections that the core still has, which made room for others.
+    /// Evicted flows of connections that the core still has.
     evicted: VecDeque<u64>,
-    /// When flows that we opened may want a keepalive, and entries that count no more.
+    /// Times at which flows that we opened may need a keepalive; entries may be outdated.
     alarms: BinaryHeap<Reverse<(Instant, u64)>>,
     next_sweep: Option<Instant>,
     keys: Keyring,
     cookies: Cookies,
-    /// RESETs that may go out in the second that began then.
+    /// Number of RESETs left in the current second, and its start.
     resets: (u32, Instant),
-    /// Another process receives what is new, and says of ids that nobody has them.
+    /// Set when another process receives new flows and answers unknown ids.
     has_successor: bool,
-    /// Changes of the flows: one came about, was proven, has ended or is gone.
+    /// Counter of flows that were created, validated, ended or removed.
     changes: u64,
-    /// The links that flows to be opened go by.
+    /// Links for new flows.
     preferred: BTreeMap<FlowEnds, u16>,
     carried: VecDeque<Carried>,
     quiet: VecDeque<FlowEnds>,
@@ -261,7 +260,7 @@ impl fmt::Debug for UdpCarrier {
 }
 
 impl UdpCarrier {
-    /// A carrier without sockets.
+    /// Creates a carrier without sockets.
     pub fn new(config: CarrierConfig) -> Self {
         let keys = Keyring::new(config.secret, config.reset_seed);
         let strangers = PendingLimits { total: config.max_flows, per_source: config.max_flows };
@@ -291,7 +290,7 @@ impl UdpCarrier {
         }
     }
 
-    /// The socket with this index is bound to `local`, or gone.
+    /// Sets the local address of the socket with this index, or removes it.
     pub fn set_socket(&mut self, index: u16, local: Option<SocketAddr>) {
         let index = usize::from(index);
         if self.sockets.len() <= index {
@@ -300,12 +299,12 @@ impl UdpCarrier {
         self.sockets[index] = local;
     }
 
-    /// From now on another process says of ids of other processes that nobody has them: this one does not know.
+    /// Stops answering unknown ids of other processes, because another process does so from now on.
     pub const fn leave_others_ids(&mut self) {
         self.has_successor = true;
     }
 
-    /// An id that nobody here has, and of which this process cannot say more.
+    /// Returns true for an unknown id that may belong to another process.
     pub(super) fn is_others(&self, flow: u64) -> bool {
         let own = self.config.shard.generation;
         self.has_successor && own.is_some_and(|own| Shard::generation_of_flow(flow) != own)
@@ -316,19 +315,19 @@ impl UdpCarrier {
         CarrierCounters { agreements: self.keys.agreements(), ..self.counters }
     }
 
-    /// Where a flow is, if that address has proven that it receives; `None`: there is no such flow, or it has not.
+    /// Returns the current addresses of a flow, or `None` if it is unknown or not validated there.
     pub fn place(&self, flow: u64) -> Option<Outer> {
         self.flows.get(&flow).filter(|flow| flow.validated).map(|flow| flow.outer)
     }
 
-    /// How often flows came about, were proven, or ended. While it stays, [`place`](Self::place) knows the same
-    /// flows, though a flow may have moved.
+    /// Counter of flows that were created, validated or ended. While it is unchanged, [`place`](Self::place) knows
+    /// the same flows, although a flow may have moved.
     pub const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Sends a keepalive on a flow now: a translator may have given our datagrams another address, and the peer
-    /// learns it from a frame of the flow.
+    /// Sends a keepalive on a flow now: a NAT may have assigned a new address, which the peer learns from a frame of
+    /// the flow.
     pub fn keep_open(&mut self, now: Instant, flow: u64) {
         let Some(known) = self.flows.get_mut(&flow).filter(|flow| flow.peer_flow != 0) else {
             return;
@@ -340,7 +339,7 @@ impl UdpCarrier {
         self.push_control(outer, frame);
     }
 
-    /// Flows and SYNs held.
+    /// Number of flows and of stored SYNs.
     pub fn table_sizes(&self) -> (usize, usize) {
         (self.flows.len(), self.pending.len())
     }

@@ -1,7 +1,7 @@
-//! Room for newcomers in a full table of flows: those of strangers make it.
+//! Eviction from a full table of flows, which replaces flows of strangers.
 //!
-//! A peer is a stranger until its address has proven that it receives. A proof ages: a peer that has not been heard
-//! for long is a stranger again. This costs nothing per datagram, because ages are checked only when the table is full.
+//! A peer is a stranger until its address is validated. A validation ages: a peer that has been silent for long is a
+//! stranger again. This costs nothing per datagram, because ages are checked only when the table is full.
 
 use marline_core::Source;
 use marline_time::Instant;
@@ -9,8 +9,8 @@ use marline_time::Instant;
 use super::{SWEEP_INTERVAL, UdpCarrier};
 
 impl UdpCarrier {
-    /// Makes room for a flow of this source. `false`: there is none, because all flows belong to peers that have proven
-    /// their address and were heard lately.
+    /// Makes room for a flow of this source. Returns false if all flows belong to peers with a validated address
+    /// that were active recently.
     pub(super) fn make_room(&mut self, now: Instant, newcomer: Source) -> bool {
         if self.flows.len() < self.config.max_flows {
             return true;
@@ -23,7 +23,7 @@ impl UdpCarrier {
         while let Some(id) = self.strangers.make_room(newcomer) {
             let Some(flow) = self.flows.get_mut(&id) else { continue };
             flow.is_stranger = false;
-            // Its peer may have been heard after its age was checked.
+            // The peer may have become active after its age was checked.
             if flow.makes_room(now) {
                 if flow.validated && !flow.has_ended {
                     self.evicted.push_back(id);
@@ -35,11 +35,11 @@ impl UdpCarrier {
         false
     }
 
-    /// Counts flows among the strangers whose proof is too old.
+    /// Adds flows whose validation is too old to the strangers.
     fn check_proofs(&mut self, now: Instant) {
         let UdpCarrier { flows, strangers, .. } = self;
         let aged = flows.iter_mut().filter(|(_, flow)| !flow.is_stranger && flow.makes_room(now));
-        // In any order: each has its place among the others already.
+        // The order does not matter: each flow keeps its entry.
         aged.for_each(|(id, flow)| {
             if let Some(pending) = flow.pending {
                 flow.is_stranger = true;
@@ -48,7 +48,7 @@ impl UdpCarrier {
         });
     }
 
-    /// The address of a flow has proven that it receives. Called before the flow moves there.
+    /// Records that the address of a flow is validated. Called before the flow moves there.
     pub(super) fn prove(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if let Some(pending) = flow.pending.filter(|_| flow.is_stranger) {
@@ -62,7 +62,7 @@ impl UdpCarrier {
         }
     }
 
-    /// A flow that made room for others although its peer had proven its address once: the core may still have it.
+    /// Takes an evicted flow whose peer was validated once: the core may still have it.
     pub fn poll_evicted(&mut self) -> Option<u64> {
         self.evicted.pop_front()
     }

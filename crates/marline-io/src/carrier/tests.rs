@@ -12,7 +12,7 @@ mod observer;
 mod strangers;
 
 const CLIENT_FLOW: u64 = 0xc000_0000_0000_0001;
-/// Bytes before the segment of a HANDSHAKE without a cookie.
+/// Length of the header before the segment of a HANDSHAKE without a cookie.
 const HANDSHAKE_LEN: usize = 66;
 const SERVER_FLOW: u64 = 0x0100_0000_0000_0002;
 
@@ -68,7 +68,7 @@ fn server_path() -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(1), 443), remote: SocketAddr::new(ip(9), 4242) }
 }
 
-/// Some client's keys.
+/// Keys of a client.
 fn introduced() -> More {
     let mut key = [0; 32];
     key[0] = 9;
@@ -85,7 +85,7 @@ fn data(flow: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A server's carrier that answered a SYN from 192.0.2.9 port 7000.
+/// Carrier of a server that answered a SYN from 192.0.2.9 port 7000.
 fn half_open(now: Instant) -> UdpCarrier {
     let mut server = carrier(true, ALONE);
     let syn = syn(CLIENT_FLOW, 44);
@@ -137,7 +137,7 @@ fn an_unproven_address_gets_at_most_three_times_what_it_sent() {
         received += syn_bytes;
     }
     assert_eq!(server.counters().withheld, 50);
-    // Once the client has proven that it receives, nothing is withheld.
+    // Once the client is validated, nothing is withheld.
     server.receive(now, &datagram(outer(1, (9, 7000)), &data(SERVER_FLOW, 20)));
     for _ in 0..100 {
         let mut bytes = vec![0; 1400];
@@ -188,7 +188,7 @@ fn a_client_keeps_its_mapping_open() {
     }
     assert!(client.counters().keepalives > 40);
 
-    // Whose subflow has ended is asked nothing, and late words change nothing of that.
+    // A flow whose subflow has ended sends no keepalives, and late packets do not change that.
     client.retire(CLIENT_FLOW);
     let asked = client.counters().keepalives;
     for second in 1..60 {
@@ -222,7 +222,7 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
     }
     assert_eq!(asked, [1, 2, 4, 8, 23, 38], "soon after it grew quiet, then as ever");
 
-    // What TCP sends does as well: no keepalive then.
+    // TCP segments serve the same purpose: no keepalive then.
     let heard = heard + Duration::from_secs(60);
     client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
     for tenth in 1..40 {
@@ -276,7 +276,7 @@ fn a_flood_of_syns_leaves_tables_bounded_and_proven_flows_alone() {
     let ack = data(SERVER_FLOW, 20);
     let got = server.receive(now, &datagram(outer(1, (9, 7000)), &ack));
     assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
-    // Minutes later only the proven flow is left, and no timer runs.
+    // Minutes later, only the validated flow is left, and no timer runs.
     for _ in 0..100 {
         if let Some(at) = server.next_timeout() {
             server.on_timeout(at.max(now));

@@ -9,13 +9,13 @@ use super::frame::ControlFrame;
 use super::{CONTROL_CAPACITY, QUIET_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier};
 
 impl UdpCarrier {
-    /// When [`UdpCarrier::on_timeout`] must be called.
+    /// Time at which [`UdpCarrier::on_timeout`] must be called.
     pub fn next_timeout(&self) -> Option<Instant> {
         let alarm = self.alarms.peek().map(|Reverse((at, _))| *at);
         [alarm, self.next_sweep].into_iter().flatten().min()
     }
 
-    /// Sends what keepalives are due and drops what is too old. Early or late calls are harmless.
+    /// Sends due keepalives and drops entries that are too old. Early or late calls are harmless.
     pub fn on_timeout(&mut self, now: Instant) {
         self.send_keepalives(now);
         if self.next_sweep.is_some_and(|at| at <= now) {
@@ -23,8 +23,8 @@ impl UdpCarrier {
         }
     }
 
-    /// Looks at the flows that are due, and at no others. Those for which there is no room stay due:
-    /// the driver comes back when it has sent what waits.
+    /// Handles only the flows that are due. Those for which there is no room remain due: the driver calls again when
+    /// it has sent the waiting frames.
     fn send_keepalives(&mut self, now: Instant) {
         while let Some(Reverse((at, id))) = self.alarms.peek().copied()
             && at <= now
@@ -37,7 +37,7 @@ impl UdpCarrier {
 
     fn on_alarm(&mut self, now: Instant, at: Instant, id: u64) {
         let interval = self.config.keepalive;
-        // A flow that is gone, or that has been given another alarm.
+        // The flow is gone, or has a newer alarm.
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.alarm_at == at) else { return };
         let mut wanted = flow.sent_at + interval <= now;
         let mut quiet = false;
@@ -66,7 +66,7 @@ impl UdpCarrier {
         }
     }
 
-    /// Something may have to be dropped for its age.
+    /// Schedules a check for old entries.
     pub(super) fn arm_sweep(&mut self, now: Instant) {
         self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
     }

@@ -7,7 +7,7 @@ use super::keys::equal_in_constant_time;
 use super::{CHALLENGE_INTERVAL, Datagram, Received, UdpCarrier};
 
 impl UdpCarrier {
-    /// A datagram with a known id: does it come from where the flow is?
+    /// Checks that a datagram with a known id comes from the flow's current address.
     pub(super) fn check_address(&mut self, now: Instant, id: u64, datagram: &Datagram<'_>) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if flow.outer == datagram.outer {
@@ -21,7 +21,7 @@ impl UdpCarrier {
             return;
         }
         if flow.opened_here && flow.outer.same_addresses(&datagram.outer) {
-            // By another of our sockets: the peer has not followed yet.
+            // It arrived on another of our sockets: the peer has not followed yet.
             return;
         }
         if let Some((outer, at)) = flow.challenged
@@ -40,8 +40,8 @@ impl UdpCarrier {
         self.push_control(datagram.outer, ControlFrame::challenge(peer_flow, &nonce));
     }
 
-    /// Somebody wants to know whether we receive here. Only who is where the peer is may ask: another
-    /// might carry the answer to the address that it was challenged at itself.
+    /// Handles a challenge. Only the peer at its current address may send one: another sender could carry the answer
+    /// to the address at which it was challenged itself.
     pub(super) fn on_challenge<'a>(
         &mut self,
         datagram: &Datagram<'a>,
@@ -73,7 +73,7 @@ impl UdpCarrier {
             return self.foreign(datagram, id).unwrap_or(Received::Nothing);
         };
         if flow.outer == datagram.outer && flow.validated {
-            // The answer to a challenge that was repeated before the first answer came.
+            // The answer to a challenge that was repeated before the first answer arrived.
             return Received::Nothing;
         }
         let nonce = self.keys.nonce(id, flow.moves, &datagram.outer);

@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_core::ConnectionId;
 use tokio::sync::Notify;
 
-/// A connection that came in.
+/// Accepted connection that waits for the application.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its id, which contains the shard's index and is unique over all shards that share the queue.
+    /// Connection id. It contains the shard's index and is unique over all shards that share the queue.
     pub id: ConnectionId,
     /// The peer's address on the first subflow.
     pub peer: SocketAddr,
 }
 
-/// Incoming connections that wait for `accept`. It holds only their ids: the shards own the
-/// connections.
+/// Queue of incoming connections that wait for `accept`. It holds only their ids: the shards own the connections.
 #[derive(Debug)]
 pub struct AcceptQueue {
     waiting: Mutex<VecDeque<Incoming>>,
@@ -28,7 +27,7 @@ pub struct AcceptQueue {
 }
 
 impl AcceptQueue {
-    /// A queue for at most `capacity` connections.
+    /// Creates a queue for at most `capacity` connections.
     #[must_use]
     pub fn new(capacity: usize) -> Arc<Self> {
         let waiting = Mutex::new(VecDeque::new());
@@ -40,7 +39,7 @@ impl AcceptQueue {
         })
     }
 
-    /// Has a connection wait; `false` if the queue is full or closed.
+    /// Adds a connection. Returns false if the queue is full or closed.
     pub(super) fn push(&self, incoming: Incoming) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() >= self.capacity || self.closed.load(Ordering::Relaxed) {
@@ -52,7 +51,7 @@ impl AcceptQueue {
         true
     }
 
-    /// The next one; `None` once the queue is closed. Safe to cancel.
+    /// Waits for the next connection. Returns `None` once the queue is closed. Safe to cancel.
     pub async fn pop(&self) -> Option<Incoming> {
         loop {
             let notified = self.notify.notified();
@@ -73,8 +72,8 @@ impl AcceptQueue {
         }
     }
 
-    /// Closes the queue and wakes its waiters. Returns the connections that nobody accepted, which
-    /// the caller must release ([`Shard::release`](super::Shard::release)).
+    /// Closes the queue and wakes its waiters. Returns the connections that were never accepted, which the caller
+    /// must release ([`Shard::release`](super::Shard::release)).
     #[must_use = "the shards still hold these connections"]
     pub fn close(&self) -> Vec<Incoming> {
         self.closed.store(true, Ordering::Relaxed);

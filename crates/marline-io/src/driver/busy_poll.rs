@@ -1,25 +1,25 @@
-//! Busy polling: for a while after something was written or received, a shard asks its sockets again and again instead
-//! of sleeping until the system wakes it.
+//! Busy polling: for some time after each write or receive, a shard polls its sockets continuously instead of
+//! sleeping until the system wakes it.
 //!
-//! Waking a thread costs more than a short exchange needs of it, most of all where the processor has gone to sleep
-//! meanwhile. Whoever expects the answer within that time may have it sooner, at the price of the processor: off by
-//! default. Nothing else waits for it: other tasks of the runtime have their turns, and timers fire.
+//! Waking a thread costs more than the processing of a short message, most of all if the processor has entered a
+//! sleep state meanwhile. An application that expects answers within that time can get them sooner, at the cost of a
+//! busy processor, so this is off by default. Other tasks of the runtime still have their turns, and timers fire.
 
 use marline_time::{Duration, Instant};
 
-/// The longest that it may go on after the last exchange.
+/// Upper limit of the polling time after the last exchange.
 pub const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
-/// Whether a shard polls now.
+/// State of a shard's busy polling.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct BusyPoll {
-    /// After the last exchange; zero: never.
+    /// Polling time after the last exchange; zero disables polling.
     length: Duration,
     until: Instant,
 }
 
 impl BusyPoll {
-    /// For so long after each exchange, within [`LONGEST_BUSY_POLL`].
+    /// Polls for `length` after each exchange, at most [`LONGEST_BUSY_POLL`].
     pub(super) fn new(length: Duration) -> BusyPoll {
         BusyPoll { length: length.min(LONGEST_BUSY_POLL), until: Instant::ZERO }
     }
@@ -28,7 +28,7 @@ impl BusyPoll {
         !self.length.is_zero()
     }
 
-    /// Something was written or received. Whether polling begins with it.
+    /// Records a write or a receive. Returns true if polling begins with it.
     pub(super) fn on_exchange(&mut self, now: Instant) -> bool {
         if !self.is_enabled() {
             return false;

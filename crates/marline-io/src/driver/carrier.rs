@@ -1,5 +1,5 @@
-//! Carrier of a shard. Carrier-specific differences are resolved here; the rest of the driver is
-//! the same for all carriers.
+//! Carrier of a shard. It hides the differences between carriers: the rest of the driver is the same for all of
+//! them.
 
 use core::net::SocketAddr;
 
@@ -23,11 +23,11 @@ pub const fn udp_capabilities() -> Capabilities {
     }
 }
 
-/// How the segments of a shard travel.
+/// Encapsulation of a shard's segments.
 pub(super) enum Carrier {
-    /// In UDP datagrams.
+    /// UDP datagrams.
     Udp(Box<UdpCarrier>),
-    /// In IP packets.
+    /// IP packets.
     Native(Box<NativeCarrier>),
 }
 
@@ -65,14 +65,14 @@ impl Carrier {
         }
     }
 
-    /// The subflow of a flow has ended; stragglers are still answered.
+    /// Marks the subflow of a flow as ended; late segments are still answered.
     pub(super) fn retire(&mut self, local_flow: u64) {
         if let Carrier::Udp(udp) = self {
             udp.retire(local_flow);
         }
     }
 
-    /// The core is done with a flow.
+    /// Drops a flow that the core no longer needs.
     pub(super) fn forget(&mut self, local_flow: u64) {
         if let Carrier::Udp(udp) = self {
             udp.forget(local_flow);
@@ -99,13 +99,13 @@ impl Carrier {
         }
     }
 
-    /// Bytes of TCP segment that a path of this MTU takes, by what a router said. Anybody may have said
-    /// it: less than what passes nearly everywhere is not believed.
+    /// Returns the TCP segment length for an MTU that a router reported. Such a report may be forged, so the result
+    /// is never less than the size that passes on nearly all paths.
     pub(super) fn segment_believed(&self, mtu: u32, path: &FourTuple) -> u16 {
         self.segment_of_mtu(Some(mtu), path).max(self.capabilities().base_segment)
     }
 
-    /// Bytes of TCP segment that a route of this MTU takes; of the least there is if it is unknown.
+    /// Returns the TCP segment length for a route of this MTU. An unknown MTU counts as the smallest permitted one.
     pub(super) fn segment_of_mtu(&self, mtu: Option<u32>, path: &FourTuple) -> u16 {
         let ipv6 = path.remote.is_ipv6();
         match self {

@@ -8,7 +8,7 @@ use marline_core::{CloseReason, ConnectionId, FallbackReason};
 
 use crate::carrier::IdHasher;
 
-/// What the driver remembers of a connection that an application holds.
+/// Driver state of a connection that an application holds.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) reader: Option<Waker>,
@@ -19,7 +19,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Wakes everybody who waits for this connection.
+    /// Wakes all tasks that wait for this connection.
     pub(crate) fn wake_all(&mut self) {
         for waker in [self.reader.take(), self.writer.take(), self.connecting.take()] {
             wake(waker);
@@ -27,7 +27,7 @@ impl Slot {
     }
 }
 
-/// Wakes who waits, if anybody does; says whether.
+/// Wakes a waiting task. Returns false if there was none.
 pub(crate) fn wake(waker: Option<Waker>) -> bool {
     waker.is_some_and(|waker| {
         waker.wake();
@@ -35,7 +35,7 @@ pub(crate) fn wake(waker: Option<Waker>) -> bool {
     })
 }
 
-/// Remembers who waits.
+/// Stores the waker of the current task.
 pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(cx.waker()),
@@ -43,7 +43,7 @@ pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// The slots, by connection.
+/// Slots by connection id.
 pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// Ids count in their lower half, and in the upper one how often that number was used.
+    /// The lower half of an id counts slots; the upper half counts how often the slot was used.
     #[test]
     fn connections_lie_apart_in_the_table() {
         const CONNECTIONS: u64 = 16_384;

@@ -11,10 +11,10 @@ use super::observer::{Direction, ObservedSegments, PacketObserver};
 use crate::contacts::{Contact, Contacts, DeliveryErrorKind};
 use crate::sys::error_queue::NetworkError;
 
-/// The contacts and who waits for news of them.
+/// Contacts of a client, and notification of their changes.
 #[derive(Debug, Default)]
 pub(super) struct ContactBook {
-    /// A shard that accepts connections keeps none: it has as many peers as there are clients.
+    /// `None` in a shard that accepts connections: it has as many peers as there are clients.
     contacts: Option<Contacts>,
     news: Arc<Notify>,
 }
@@ -33,17 +33,17 @@ impl ContactBook {
         }
     }
 
-    /// There is no route from `local` to `remote`: nothing was sent.
+    /// Records that there is no route from `local` to `remote`; nothing was sent.
     pub(super) fn unroutable(&mut self, now: Instant, ends: (IpAddr, SocketAddr), errno: i32) {
         self.note(|contacts| contacts.unroutable(now, ends, errno));
     }
 
-    /// All of them.
+    /// Returns all contacts.
     pub(super) fn all(&self) -> Vec<Contact> {
         self.contacts.as_ref().map_or_else(Vec::new, |contacts| contacts.all().to_vec())
     }
 
-    /// The next news wakes who waits here; later news does not, until asked for again.
+    /// Requests one notification: the next change wakes the waiter, and later changes do not until the next request.
     pub(super) fn await_news(&mut self) -> Arc<Notify> {
         if let Some(contacts) = &mut self.contacts {
             contacts.await_news();
@@ -51,14 +51,14 @@ impl ContactBook {
         Arc::clone(&self.news)
     }
 
-    /// What was learnt over this address belongs to the past.
+    /// Discards everything learned over this local address.
     pub(super) fn forget(&mut self, local: IpAddr) {
         if let Some(contacts) = &mut self.contacts {
             contacts.forget(local);
         }
     }
 
-    /// ICMP said something of what went from `local` to `remote`.
+    /// Records an ICMP error for a packet from `local` to `remote`.
     pub(super) fn network_said(
         &mut self,
         now: Instant,
@@ -72,13 +72,13 @@ impl ContactBook {
         self.note(|contacts| contacts.objected(now, (local, remote), (error.offender, kind)));
     }
 
-    /// The server's machine reset a TCP connection that was to carry what went from `local`.
+    /// Records that the server's machine reset a TCP connection for traffic from `local`.
     pub(super) fn refused(&mut self, now: Instant, (local, remote): (IpAddr, SocketAddr)) {
         let said = (Some(remote.ip()), DeliveryErrorKind::PortClosed);
         self.note(|contacts| contacts.objected(now, (local, remote), said));
     }
 
-    /// This machine would not send.
+    /// Records that this machine refused to send.
     pub(super) fn not_sent(&mut self, now: Instant, path: &FourTuple, errno: i32) {
         let said = (None, DeliveryErrorKind::NotSent(errno));
         self.note(|contacts| contacts.objected(now, (path.local.ip(), path.remote), said));

@@ -1,4 +1,4 @@
-//! Datagrams of a session as an application has them: sent and received over the subflows of one connection.
+//! Datagrams of a session: the application's interface to a lane, which uses the subflows of one connection.
 
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
@@ -15,7 +15,7 @@ use super::lanes::{Arrivals, LaneCounters, LanePath, PathNumbers};
 use super::shard::{Shard, ShardHandle};
 use super::stream::Stream;
 
-/// The lane is gone: its shard has stopped.
+/// Error of a lane that is gone because its shard has stopped.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LaneEnded;
 
@@ -27,13 +27,13 @@ impl fmt::Display for LaneEnded {
 
 impl std::error::Error for LaneEnded {}
 
-/// Why there is no lane.
+/// Reason for not opening a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// The segments travel as native TCP, beside which there is no room for datagrams.
+    /// The connection uses native TCP, which cannot carry datagrams.
     Native,
-    /// An id is taken, or there are too many lanes.
+    /// An id is in use, or there are too many lanes.
     Refused,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for LaneError {
 
 impl std::error::Error for LaneError {}
 
-/// One end of a session's datagrams. Dropping it ends the lane here; the peer is not told.
+/// One end of a session's datagrams. Dropping it ends the lane here; the peer is not notified.
 #[derive(Debug)]
 pub struct Datagrams {
     shard: Arc<ShardHandle>,
@@ -56,17 +56,17 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// The application has a datagram of a flow. What the path allows has been sent when it returns; the rest waits
-    /// as long as its class is worth waiting for.
+    /// Sends a datagram of a flow. Everything that the path allows has been sent when this returns. The rest waits
+    /// up to the deadline of its class.
     ///
     /// # Errors
-    /// It is not taken: see [`SendError`]. A lane that is gone has no path.
+    /// The datagram is not accepted: see [`SendError`]. A lane that is gone has no path.
     pub fn send(&self, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
         self.send_each(core::iter::once((flow, payload)), |_, result| result)
             .unwrap_or(Err(SendError::NoPath))
     }
 
-    /// Sends several; `note` is told what came of each. Gives what it said of the last.
+    /// Sends several datagrams and calls `note` with the result of each. Returns the last value of `note`.
     pub fn send_each<'a, R>(
         &self,
         datagrams: impl Iterator<Item = (FlowId, &'a [u8])>,
@@ -82,19 +82,20 @@ impl Datagrams {
         last.flatten()
     }
 
-    /// Bytes of the largest datagram that is taken now; 0 without a path.
+    /// Returns the maximum length of a datagram that is accepted now, in bytes; 0 without a path.
     #[must_use]
     pub fn largest(&self) -> usize {
         self.shard.lock().lanes.with(self.id, |lane| lane.largest_datagram()).unwrap_or(0)
     }
 
-    /// The application knows what a flow is; it is not judged by its rate.
+    /// Sets the class of a flow, which is then no longer derived from its rate.
     pub fn set_class(&self, flow: FlowId, class: FlowClass) {
         let now = self.shard.clock.now();
         self.shard.lock().lanes.with(self.id, |lane| lane.set_flow_class(flow, class, now));
     }
 
-    /// The peer calls the subflow that we know by this id by this number. Once it is established, it is a path.
+    /// Assigns the peer's path number to a subflow, which is given by our id. The path is used once the subflow is
+    /// established.
     pub fn add_path(&self, path: PathId, local_flow: u64) {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
@@ -102,7 +103,7 @@ impl Datagrams {
         self.shard.serve(&mut state, now);
     }
 
-    /// Waits for datagrams, or for news of the lane. Safe to cancel.
+    /// Waits for datagrams or for other changes of the lane. Safe to cancel.
     ///
     /// # Errors
     /// The lane is gone.
@@ -110,7 +111,7 @@ impl Datagrams {
         poll_fn(|cx| self.poll_recv(cx, arrivals)).await
     }
 
-    /// The same as a poll function. One task is woken: that of the last call.
+    /// Poll version of [`recv`](Self::recv). Only the task of the last call is woken.
     ///
     /// # Errors
     /// The lane is gone.
@@ -132,7 +133,7 @@ impl Datagrams {
             return Poll::Pending;
         }
         if let (Carrier::Udp(carrier), [_, ..]) = (&mut state.carrier, &silent[..]) {
-            // A translator may have moved us: the peer learns the new address from a frame of the subflow.
+            // A NAT may have assigned a new address. The peer learns it from a frame of the subflow.
             silent.iter().for_each(|flow| carrier.keep_open(now, *flow));
             self.shard.serve(&mut state, now);
         }
@@ -140,13 +141,13 @@ impl Datagrams {
         Poll::Ready(Ok(()))
     }
 
-    /// Counts so far.
+    /// Counters since the lane was opened.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         self.shard.lock().lanes.with(self.id, |lane| lane.stats()).unwrap_or_default()
     }
 
-    /// What is known of the paths.
+    /// State of each path.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         let now = self.shard.clock.now();
@@ -162,15 +163,15 @@ impl Drop for Datagrams {
 }
 
 impl Stream {
-    /// Draws an id for a lane beside this connection, by which the peer is to address it; `None`: there can be none,
-    /// as the segments travel as native TCP.
+    /// Draws an id for a lane of this connection, which the peer uses to address it. Returns `None` if the
+    /// connection uses native TCP, which cannot have lanes.
     #[must_use]
     pub fn draw_lane_id(&self) -> Option<u64> {
         self.shard().draw_lane_id()
     }
 
-    /// Begins a lane whose paths are the subflows of this connection. `ids`: ours, as drawn, and the peer's. The keys
-    /// must never have sealed a packet before.
+    /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
+    /// keys must never have sealed a packet before.
     ///
     /// # Errors
     /// See [`LaneError`].
@@ -215,7 +216,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Counts of its lanes.
+    /// Counters of this shard's lanes.
     pub fn lane_counters(&self) -> LaneCounters {
         self.lock().lanes.counters()
     }

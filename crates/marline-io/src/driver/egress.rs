@@ -15,18 +15,19 @@ use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::links::Heading;
 use crate::sys::error_queue::NetworkError;
 
-/// Bytes sent under one lock before others get their turn: sixteen of the largest batches.
+/// Bytes sent under one lock before others get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;
-/// Bytes that the smallest batch counts as.
+/// Minimum number of bytes that a batch counts as.
 const LEAST_COUNTED: usize = BYTES_PER_TURN / 64;
-/// Bytes of the largest batch that is copied to be with others: more is worth a system call of its own.
+/// Length of the largest batch that is copied to be sent with others, in bytes. Longer ones are worth their own
+/// system call.
 const LARGEST_GATHERED: usize = 4 << 10;
-/// Time until a batch is tried again that the kernel had no room for. Writability would tell more
-/// precisely, but a send buffer of megabytes takes longer than this to run dry.
+/// Delay before a batch for which the kernel had no room is sent again. Writability would be more precise, but a
+/// send buffer of megabytes takes longer than this to drain.
 const STALL_RETRY: Duration = Duration::from_micros(500);
 
 impl State {
-    /// Sends what the core and the carrier have to send. `true`: there is more.
+    /// Sends what the core and the carrier have to send. Returns true if there is more.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
         self.retry_stalled(now);
         let (mut more, mut bytes) = (true, 0);
@@ -83,7 +84,7 @@ impl State {
         self.spare.give_back(core::mem::replace(&mut self.out, out));
     }
 
-    /// The socket that native packets of a path leave by.
+    /// Finds the socket for native packets of a path.
     fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
         let fits = |entry: &Option<super::state::SocketEntry>| {
             let socket = &entry.as_ref()?.socket;
@@ -114,11 +115,11 @@ impl State {
         let sender = Sender::Subflow(batch.path, batch.local_flow);
         self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, sender });
         self.scratch = bytes;
-        // A refusal on the own machine is there already; why wait for the retransmission.
+        // An error from this machine is already queued, so there is no need to wait for the retransmission.
         self.drain_errors(now, usize::from(outer.socket));
     }
 
-    /// Hands segments to the kernel: at once, or with those that follow, at the latest with
+    /// Hands segments to the kernel: at once, or together with following ones, at the latest in
     /// [`send_gathered`](Self::send_gathered).
     pub(super) fn gather(&mut self, now: Instant, out: &Outgoing<'_>) {
         if !self.gathered.takes(out) {
@@ -132,18 +133,18 @@ impl State {
         }
     }
 
-    /// Whether it is a UDP socket from which the kernel takes several datagrams in one call.
+    /// Returns true for a UDP socket on which the kernel takes several datagrams in one call.
     fn sends_runs(&self, outer: &Outer) -> bool {
         let entry = self.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
         !outer.is_link() && entry.is_some_and(|entry| entry.socket.sends_runs())
     }
 
-    /// Hands what was gathered to the kernel.
+    /// Hands the gathered segments to the kernel.
     pub(super) fn send_gathered(&mut self, now: Instant) {
         let mut gathered = core::mem::take(&mut self.gathered);
         match gathered.together() {
             Some((out, 1)) => self.hand_over(now, &out),
-            // Who is to know of an error is found by sending each alone.
+            // Sending each batch alone shows which one failed.
             Some((out, _)) if self.try_send(now, &out).is_err() => {
                 gathered.each().for_each(|out| self.hand_over(now, &out));
             }
@@ -167,7 +168,7 @@ impl State {
         }
     }
 
-    /// Hands bytes to the kernel, or has them wait for room there.
+    /// Hands bytes to the kernel. If the kernel has no room, they wait.
     fn try_send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return Ok(()) };
@@ -187,19 +188,19 @@ impl State {
         Ok(())
     }
 
-    /// Hands datagrams of one sender to the kernel. It is told if they do not leave.
+    /// Hands datagrams of one sender to the kernel and reports to the sender if they were not sent.
     fn hand_over(&mut self, now: Instant, out: &Outgoing<'_>) {
         let Err(failed) = self.try_send(now, out) else { return };
         let index = usize::from(out.outer.socket);
         let rest = out.bytes.get(failed.sent..).unwrap_or_default();
         let mut error = failed.error;
-        // An error may belong to a datagram sent before: it stops this one all the same.
+        // A pending error may belong to an earlier datagram, but it also stopped this one.
         if self.drain_errors(now, index)
             && let Some(Some(entry)) = self.sockets.get_mut(index)
         {
             match entry.socket.send(now, &out.outer, out.ecn, out.stride, rest) {
                 Err(again) if !again.would_block() => error = again.error,
-                // For want of room now, it is lost like any datagram.
+                // The kernel has no room now: the datagram is lost, as in any queue.
                 _ => return,
             }
         }
@@ -230,7 +231,7 @@ impl State {
 
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             self.observers.contacts.not_sent(now, &path, errno);
-            // A filter of this machine.
+            // EPERM and EACCES come from a packet filter of this machine.
             let filtered = matches!(errno, libc::EPERM | libc::EACCES);
             let ends = (outer.local, outer.remote);
             if filtered && self.rerouting.routes.refused(now, ends) {
@@ -241,9 +242,9 @@ impl State {
         self.endpoint.send_failed(now, &path, local_flow, what);
     }
 
-    /// Handles the errors ICMP brought for a socket; `true` if there were any.
+    /// Handles the errors that ICMP caused on a socket. Returns true if there were any.
     pub(super) fn drain_errors(&mut self, now: Instant, index: usize) -> bool {
-        /// Errors looked at in one go: a flood of them must not hold the lock.
+        /// Errors handled in one call: a flood of them must not hold the lock.
         const AT_ONCE: usize = 64;
         let mut any = false;
         for _ in 0..AT_ONCE {
@@ -255,8 +256,8 @@ impl State {
         any
     }
 
-    /// ICMP is believed where it quotes the id of a flow that goes there: who does not see the flow does not
-    /// know it. What this machine itself said was told to who sent, too.
+    /// Accepts ICMP errors only if they quote the id of a flow to that address, which an off-path attacker does not
+    /// know. Errors of this machine are ignored here: the send call reports them, too.
     fn on_network_error(&mut self, now: Instant, error: &NetworkError) {
         let Carrier::Udp(carrier) = &self.carrier else {
             self.on_native_error(now, error);
@@ -271,13 +272,13 @@ impl State {
             Some(mtu) => {
                 CoreError::TooBig { max_segment: self.carrier.segment_believed(mtu, &path) }
             }
-            // Without the size it says nothing that probing does not find.
+            // Without the size, the error adds nothing that probing does not find.
             None if error.errno == libc::EMSGSIZE => return,
             None => CoreError::Unreachable,
         };
         if what == CoreError::Unreachable {
             let ends = (path.local.ip(), error.remote);
-            // A late report about datagrams says nothing of a server that is reached by TCP.
+            // A late error about datagrams does not concern a server that is reached by TCP.
             if !self.rerouting.routes.is_by_link(&ends) {
                 self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
             }

@@ -1,9 +1,10 @@
-//! Elders of a process: older processes of the same server, which have connections still, seen from the newest.
+//! Older processes of the same server that still have connections, seen from the newest process.
 //!
-//! *Problem.* What comes for their connections comes to sockets that the newest reads, from addresses that may change,
-//! and a join begins like anything new. Ids tell which process drew them; of a token the newest knows whether it
-//! is its own. What is an elder's goes through a channel to it, in the runs in which the kernel gave it. A channel
-//! that is full drops, as a socket does. Nothing is looked at while there are none.
+//! *Problem.* Packets for their connections arrive on sockets that the newest process reads, from addresses that may
+//! change, and a join looks like a new connection. Ids contain the process that drew them. For a token, the newest
+//! process knows only if it is its own. Packets of an older process are passed to it through a channel, in the runs
+//! in which the kernel delivered them. A full channel drops packets, as a socket does. While there are no older
+//! processes, packets are not inspected.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use super::path_owners::PathOwners;
 use crate::carrier::Addressee;
 use crate::succession::{Channel, Message, Passed, channel};
 
-/// An older process, and the way to it.
+/// Older process, and the channel to it.
 #[derive(Debug)]
 pub(super) struct Elder {
     pub(super) generation: u8,
@@ -33,7 +34,7 @@ impl Elder {
     }
 }
 
-/// An elder, and what waits for its end.
+/// Older process, and the task that waits for its end.
 #[derive(Debug)]
 struct Known {
     elder: Arc<Elder>,
@@ -46,20 +47,20 @@ impl Drop for Known {
     }
 }
 
-/// Whether a connection of this process has a token.
+/// Function that returns true if a connection of this process has the token.
 type KnowsToken = Box<dyn Fn(u32) -> bool + Send + Sync>;
 
-/// What is done with a message of an elder: it says nothing but that a segment is none of its own.
+/// Handler of a message from an older process. The only such message is a segment that does not belong to it.
 type Returned = Box<dyn Fn(u8, &[u8]) + Send + Sync>;
 
-/// The elders of a process.
+/// Older processes of this server.
 pub(super) struct Elders {
     own: u8,
     knows_token: KnowsToken,
     returned: Returned,
-    /// Whose a path of native TCP is, or who is being asked.
+    /// Owner of each path of native TCP, or the process that is being asked for it.
     paths: Mutex<PathOwners>,
-    /// The youngest first.
+    /// Youngest first.
     known: Mutex<Vec<Known>>,
     has_any: AtomicBool,
 }
@@ -71,14 +72,15 @@ impl fmt::Debug for Elders {
 }
 
 impl Elders {
-    /// None, of a process of this generation. `knows_token` and `returned` are called while nothing is locked.
+    /// Creates an empty set for a process of generation `own`. `knows_token` and `returned` are called without a
+    /// lock held.
     pub(super) fn new(own: u8, knows_token: KnowsToken, returned: Returned) -> Arc<Self> {
         let (known, has_any) = (Mutex::default(), AtomicBool::new(false));
         let paths = Mutex::default();
         Arc::new(Elders { own, knows_token, returned, paths, known, has_any })
     }
 
-    /// The number of the process itself.
+    /// Generation of this process.
     pub(super) const fn own(&self) -> u8 {
         self.own
     }
@@ -87,7 +89,7 @@ impl Elders {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that keeps its connections while this process receives.
+    /// Adds a process that keeps its connections while this process receives.
     pub(super) fn add(self: &Arc<Self>, generation: u8, channel: Channel) -> io::Result<()> {
         channel.set_waits(false)?;
         let channel = crate::sys::watch(channel.into_fd(), Interest::READABLE)?;
@@ -99,7 +101,7 @@ impl Elders {
         Ok(())
     }
 
-    /// Further descriptors of the ways to them, in the order in which they came.
+    /// Duplicates the descriptors of the channels, in the order in which the processes were added.
     pub(super) fn copies(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
         let copy = |known: &Known| {
             let fd = known.elder.channel.get_ref().try_clone()?;
@@ -108,7 +110,7 @@ impl Elders {
         self.lock().iter().rev().map(copy).collect()
     }
 
-    /// Another process sends to them now.
+    /// Forgets all older processes, because another process sends to them now.
     pub(super) fn forget_all(&self) {
         self.lock().clear();
         self.lock_paths().forget_all();
@@ -119,8 +121,9 @@ impl Elders {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes on a segment of native TCP, of which the core of this process knows nothing: to the elder that has had
-    /// what came by this path before, or else to the youngest. `false`: there is none, it is ours.
+    /// Passes on a segment of native TCP that is unknown to the core of this process. It goes to the process that
+    /// has received this path's segments before, or else to the youngest. Returns false if there is none, so that
+    /// the segment is ours.
     pub(super) fn ask_for(&self, path: &FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let all = self.all();
         let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
@@ -128,7 +131,8 @@ impl Elders {
         pass(&all, owner, (path, ecn), segment)
     }
 
-    /// The same of a segment that was none of this elder's: who is older is asked next.
+    /// Passes on a segment that process `generation` returned; the next older process is asked. Returns false if
+    /// there is none.
     pub(super) fn ask_after(
         &self,
         generation: u8,
@@ -148,17 +152,17 @@ impl Elders {
         self.has_any.store(!known.is_empty(), Ordering::Release);
     }
 
-    /// Whether anything can be for another process.
+    /// Returns true if packets may belong to another process.
     pub(super) fn has_any(&self) -> bool {
         self.has_any.load(Ordering::Acquire)
     }
 
-    /// All of them, the youngest first.
+    /// Returns all older processes, youngest first.
     pub(super) fn all(&self) -> Vec<Arc<Elder>> {
         self.lock().iter().map(|known| Arc::clone(&known.elder)).collect()
     }
 
-    /// Those of `all` that are to have a frame, and whether it is for this process, too.
+    /// Returns the processes among `all` that receive a frame, and true if this process handles it, too.
     pub(super) fn receivers<'a>(
         &self,
         all: &'a [Arc<Elder>],
@@ -167,20 +171,21 @@ impl Elders {
         match Addressee::of(frame) {
             Addressee::Newest => (&[], true),
             Addressee::Anybody => (all, true),
-            // Those who do not have it say nothing.
+            // Processes that do not have the token do not answer.
             Addressee::Token(token) if !(self.knows_token)(token) => (all, false),
             Addressee::Token(_) => (&[], true),
             Addressee::Generation(number) => {
                 match all.iter().position(|elder| elder.generation == number) {
                     Some(at) if number != self.own => (&all[at..=at], false),
-                    // Of a process that has ended: what it had is disowned here.
+                    // The process has ended. Its frames are rejected here.
                     _ => (&[], true),
                 }
             }
         }
     }
 
-    /// Passes on what is for elders of a run of datagrams. `Some`: what is left is ours.
+    /// Passes on the frames of older processes in a run of datagrams. Returns the frames that are left for this
+    /// process, or `None` if nothing was passed on.
     pub(super) fn sift(&self, from: &Passed, run: &[u8]) -> Option<Vec<u8>> {
         let all = self.all();
         let stride = usize::from(from.stride).max(1);
@@ -210,8 +215,8 @@ impl Elders {
         Some(ours)
     }
 
-    /// Whether a frame that another process passed on is to be looked at here. A join to a third one's connection must
-    /// not be answered: that one does it.
+    /// Returns true if a frame that another process passed on is handled here. A join to a connection of a third
+    /// process must not be answered here: that process answers it.
     pub(super) fn takes(&self, frame: &[u8]) -> bool {
         match Addressee::of(frame) {
             Addressee::Token(token) => (self.knows_token)(token),
@@ -220,7 +225,8 @@ impl Elders {
     }
 }
 
-/// Sends a segment to one of these. `false`: to nobody. A full channel drops, as a full socket does.
+/// Sends a segment to the owner. Returns false if there is no such process. A full channel drops, as a full socket
+/// does.
 fn pass(
     all: &[Arc<Elder>],
     owner: Option<u8>,
@@ -235,7 +241,7 @@ fn pass(
     true
 }
 
-/// Hears an elder, which gives back what is none of its own, and ends.
+/// Receives segments that an older process returns, until that process ends.
 async fn until_its_end(elders: Weak<Elders>, elder: Arc<Elder>) {
     let mut buffer = vec![0; channel::LONGEST_MESSAGE].into_boxed_slice();
     loop {
@@ -275,7 +281,7 @@ mod tests {
         Passed { bound: at, local: at.ip(), remote: at, ecn: Ecn::Ect0, stride: 40 }
     }
 
-    /// What has come on a channel: the frames of each message.
+    /// Receives everything from a channel: the frames of each message.
     fn heard(channel: &Channel) -> Vec<Vec<u8>> {
         let mut buffer = vec![0; channel::LONGEST_MESSAGE];
         let next = || match channel.receive(&mut buffer) {
@@ -302,19 +308,19 @@ mod tests {
         elders.add(2, to_two).expect("an elder");
         assert!(elders.has_any());
         assert!(elders.sift(&passed(), &run(&[3, 3])).is_none(), "all of it is ours");
-        // The last frame of a run may be shorter than the others. Nobody has generation 9 any more.
+        // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.
         let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
         mixed.truncate(mixed.len() - 10);
         let ours = elders.sift(&passed(), &mixed).expect("some is for others");
         assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
         assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
         assert_eq!(heard(&two), [frame(2, 3)]);
-        // A peer's id may be known to anybody.
+        // A reset carries the peer's id, which may be known to any process.
         let mut reset = frame(1, 0);
         reset[0] = 0x25;
         assert_eq!(elders.sift(&passed(), &reset), Some(reset.clone()));
         assert_eq!((heard(&one), heard(&two)), (vec![reset.clone()], vec![reset]));
-        // One that has ended is nobody's concern any more.
+        // A process that has ended receives nothing any more.
         drop(one);
         while elders.all().len() > 1 {
             tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! ICMP error watch: a small task per socket waits for errors, so that a refused SYN or a dead path
-//! is known at once and not at the next timeout.
+//! ICMP error watch: a small task per socket waits for errors, so that a refused SYN or a failed path is detected at
+//! once and not at the next timeout.
 
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,7 @@ use super::shard::Shard;
 use super::socket::Sock;
 use super::state::{SocketEntry, Watch};
 
-/// Watches a socket of a shard.
+/// Starts the error watch of a shard's socket.
 pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Watch {
     let task = tokio::spawn(watch(Arc::downgrade(shard), Arc::clone(socket)));
     Watch(task.abort_handle())

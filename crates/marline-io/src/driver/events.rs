@@ -12,7 +12,7 @@ use super::shard::Shard;
 use super::state::State;
 
 impl Shard {
-    /// Passes the core's events on.
+    /// Dispatches all pending events of the core. Returns true if a task was woken.
     pub(super) fn tell(&self, state: &mut State, now: Instant) -> bool {
         let mut woken = false;
         while let Some(event) = state.endpoint.poll_event() {
@@ -69,7 +69,7 @@ impl Shard {
                     MonitorKind::Traffic { .. } => pass_traffic(state, id, event),
                     _ => {
                         if let Some(monitor) = &state.monitor {
-                            // Nobody listening is no error.
+                            // Having no subscriber is not an error.
                             let _ = monitor.send(event);
                         }
                     }
@@ -98,7 +98,7 @@ impl Shard {
     }
 }
 
-/// Shows an event to the observer of all, if there is one and it wants to go on.
+/// Passes an event to the observer of all events, if there is one, and removes the observer once it is closed.
 fn show(state: &mut State, event: &MonitorEvent) {
     let Some(events) = &state.events else { return };
     let mut observer = events.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,8 +111,7 @@ fn show(state: &mut State, event: &MonitorEvent) {
     }
 }
 
-/// Passes on what happened to the traffic of a connection. The first that nobody wants to hear is the last that is
-/// told.
+/// Sends a traffic event to the subscribers of this connection. The first failed send ends these events.
 fn pass_traffic(state: &mut State, id: ConnectionId, event: MonitorEvent) {
     let Some((of, listeners)) = &state.traffic else { return };
     if *of == id && listeners.send(event).is_err() {
@@ -121,7 +120,7 @@ fn pass_traffic(state: &mut State, id: ConnectionId, event: MonitorEvent) {
     }
 }
 
-/// Passes a decision on. The first that nobody wants to hear is the last that is told.
+/// Sends a decision event to the subscribers. The first failed send ends these events.
 fn pass_decision(state: &mut State, event: MonitorEvent) {
     let unheard = state.decisions.as_ref().is_none_or(|listeners| listeners.send(event).is_err());
     if unheard {

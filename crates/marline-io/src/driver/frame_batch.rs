@@ -1,12 +1,14 @@
-//! Batch of datagrams for the kernel from several sources: frames of a lane, or segments of several connections.
+//! Batch of datagrams from several sources for one system call: frames of a lane, or segments of several
+//! connections.
 
 use crate::carrier::LARGEST_DATAGRAM;
 
-/// Datagrams, and bytes, of one batch: what fits the 64 KiB of a GSO send.
+/// Datagrams and bytes of one batch: the content of a 64 KiB GSO send.
 const BATCH_FRAMES: usize = 44;
 const BATCH_BYTES: usize = BATCH_FRAMES * LARGEST_DATAGRAM as usize;
 
-/// Datagrams to one place that the kernel takes in one call: all of one length, but for the last, which may be shorter.
+/// Datagrams to one destination that the kernel takes in one call. All have the same length, but the last may be
+/// shorter.
 #[derive(Debug)]
 pub(super) struct FrameBatch<To> {
     to: Option<To>,
@@ -22,19 +24,19 @@ impl<To> Default for FrameBatch<To> {
 }
 
 impl<To: Copy + PartialEq> FrameBatch<To> {
-    /// Where it goes; `None`: nothing is in it.
+    /// Destination of the batch; `None` if it is empty.
     pub(super) const fn to(&self) -> Option<To> {
         self.to
     }
 
-    /// Bytes from one datagram to the next, 0 if there is one, and the datagrams.
+    /// Offset from one datagram to the next (0 if there is only one), and the datagrams.
     pub(super) fn bytes(&self) -> (usize, &[u8]) {
         let stride = if self.bytes.len() > self.stride { self.stride } else { 0 };
         (stride, &self.bytes)
     }
 
-    /// Whether datagrams may follow those that are in it: `len` bytes, with `stride` from one to the next (0: it is
-    /// one).
+    /// Returns true if datagrams may be appended: `len` bytes, with `stride` from one to the next (0 for a single
+    /// datagram).
     pub(super) fn takes(&self, to: To, (stride, len): (usize, usize)) -> bool {
         let Some(known) = self.to else { return true };
         let one = stride == 0 || len <= stride;
@@ -43,7 +45,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
         known == to && !self.closed && fits && room
     }
 
-    /// Adds datagrams.
+    /// Appends datagrams.
     pub(super) fn push(&mut self, to: To, stride: usize, datagrams: &[u8]) {
         if self.to.is_none() {
             let one = stride == 0 || datagrams.len() <= stride;

@@ -1,7 +1,8 @@
-//! Gateway behind a TUN interface: a shard that takes TCP to whatever address, once the application says so.
+//! Gateway behind a TUN interface: a shard that accepts TCP connections to any address, subject to the application's
+//! approval.
 //!
-//! The hosts behind the interface take the gateway for the whole network. A SYN to any address and port becomes
-//! a [`Request`]; until that is admitted or refused the SYN is not answered. What is not TCP is handed to a
+//! The hosts behind the interface treat the gateway as the whole network. A SYN to any address and port becomes a
+//! [`Request`]; the SYN is not answered until the request is admitted or refused. All other packets are handed to a
 //! [`PacketSink`], which answers by writing packets to the interface itself.
 
 use std::io;
@@ -20,16 +21,16 @@ use super::state::State;
 use super::stream::Stream;
 use crate::sys::tun::Tun;
 
-/// Requests of the hosts behind a gateway, in their order.
+/// Requests of the hosts behind a gateway, in order of arrival.
 ///
-/// Not more wait than the endpoint keeps ([`Limits::syn_queue`](marline_core::Limits)): each is told once.
+/// The endpoint limits their number ([`Limits::syn_queue`](marline_core::Limits)). Each request is reported once.
 #[derive(Debug)]
 pub struct Requests {
     shard: Arc<ShardHandle>,
     waiting: mpsc::UnboundedReceiver<FourTuple>,
 }
 
-/// A connection that somebody behind the gateway asks for. Dropped without an answer, it is refused.
+/// Connection request of a host behind the gateway. Dropping it without an answer refuses it.
 #[derive(Debug)]
 pub struct Request {
     shard: Arc<ShardHandle>,
@@ -38,7 +39,7 @@ pub struct Request {
 }
 
 impl ShardHandle {
-    /// Becomes the gateway of the hosts behind this interface; what is not TCP goes to `sink`. The shard
+    /// Becomes the gateway of the hosts behind this interface; all packets other than TCP go to `sink`. The shard
     /// must have been started with [`CarrierKind::Gateway`](super::CarrierKind) and accept connections with
     /// [`withhold_syn_ack`](marline_core::ConnectionConfig::withhold_syn_ack).
     ///
@@ -60,7 +61,7 @@ impl ShardHandle {
 }
 
 impl Requests {
-    /// The next one; `None` once the driver has stopped. Safe to cancel.
+    /// Waits for the next request. Returns `None` once the driver has stopped. Safe to cancel.
     pub async fn next(&mut self) -> Option<Request> {
         let path = self.waiting.recv().await?;
         Some(Request { shard: Arc::clone(&self.shard), path, answered: false })
@@ -68,14 +69,14 @@ impl Requests {
 }
 
 impl Request {
-    /// Its ends: `local` is the target, `remote` who asks.
+    /// Ends of the connection: `local` is the target, `remote` the requesting host.
     #[must_use]
     pub const fn path(&self) -> FourTuple {
         self.path
     }
 
-    /// Answers with a SYN/ACK; [`Stream::connected`] tells whether the handshake succeeds. `None`: nobody asks
-    /// any more, or there is no room for another connection.
+    /// Answers with a SYN/ACK; [`Stream::connected`] reports if the handshake succeeds. Returns `None` if the
+    /// request is no longer current or there is no room for another connection.
     #[must_use]
     pub fn admit(mut self) -> Option<Stream> {
         self.answered = true;
@@ -90,14 +91,14 @@ impl Request {
         id.map(|id| Stream::admitted(Arc::clone(&self.shard), id, self.path.remote))
     }
 
-    /// Refuses with RST.
+    /// Refuses the request with an RST.
     pub fn refuse(self) {
-        // Dropping it does.
+        // `drop` refuses.
         drop(self);
     }
 
-    /// Takes it back without a word to who asks. Returns the sequence number that an ICMP message has to quote;
-    /// `None`: nobody asks any more.
+    /// Withdraws the request without notifying the requesting host. Returns the sequence number that an ICMP message
+    /// has to quote, or `None` if the request is no longer current.
     #[must_use]
     pub fn forget(mut self) -> Option<SeqNum> {
         self.answered = true;
@@ -114,7 +115,7 @@ impl Drop for Request {
 }
 
 impl State {
-    /// Somebody behind the gateway asks for a connection.
+    /// Passes on a connection request of a host behind the gateway.
     pub(super) fn on_requested(&mut self, now: Instant, path: FourTuple) {
         let told = self.requests.as_ref().is_some_and(|requests| requests.send(path).is_ok());
         if !told {

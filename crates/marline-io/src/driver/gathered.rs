@@ -1,7 +1,7 @@
-//! Segments of several connections that leave in one system call.
+//! Segments of several connections that are sent with one system call.
 //!
-//! They go from one socket to one peer, with one ECN codepoint, and are of one length but for the last: then the kernel
-//! takes them as it takes the segments of one connection (GSO). Their order stays as the core gave it.
+//! They go from one socket to one peer with one ECN codepoint and have the same length, except that the last may be
+//! shorter. So the kernel takes them like the segments of one connection (GSO). Their order is the core's.
 
 use marline_core::Ecn;
 
@@ -9,14 +9,14 @@ use super::frame_batch::FrameBatch;
 use super::outgoing::{Outgoing, Sender};
 use crate::carrier::Outer;
 
-/// Batches for one call.
+/// Batches for one system call.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     batch: FrameBatch<(Outer, Ecn)>,
     parts: Vec<Part>,
 }
 
-/// One of them.
+/// Batch of one sender.
 #[derive(Debug)]
 struct Part {
     sender: Sender,
@@ -25,7 +25,7 @@ struct Part {
 }
 
 impl Gathered {
-    /// Whether a batch may follow those that are in it.
+    /// Returns true if `out` may be appended.
     pub(super) fn takes(&self, out: &Outgoing<'_>) -> bool {
         self.batch.takes((out.outer, out.ecn), (out.stride, out.bytes.len()))
     }
@@ -36,7 +36,8 @@ impl Gathered {
         self.parts.push(Part { sender, stride, len });
     }
 
-    /// All of them as one, in the name of the first sender, and how many they are; `None`: nothing is in it.
+    /// Returns everything as one batch, with the first sender, and the number of batches in it; `None` if it is
+    /// empty.
     pub(super) fn together(&self) -> Option<(Outgoing<'_>, usize)> {
         let (outer, ecn) = self.batch.to()?;
         let sender = self.parts.first()?.sender;
@@ -44,7 +45,7 @@ impl Gathered {
         Some((Outgoing { outer, ecn, stride, bytes, sender }, self.parts.len()))
     }
 
-    /// Each of them.
+    /// Iterates over the batches.
     pub(super) fn each(&self) -> impl Iterator<Item = Outgoing<'_>> {
         let (_, mut rest) = self.batch.bytes();
         let to = self.batch.to();

@@ -1,9 +1,9 @@
-//! Generations of a server: the processes that share its sockets, of which the newest receives
+//! Generations of a server: processes that share its sockets, of which the newest receives
 //! (docs/decisions/upgrades-and-shards.md).
 //!
-//! What a process that has a successor does: it stops to receive, hears from the newest what is its own, and sends by
-//! the shared sockets. What the newest does is in `elders.rs`. Links are TCP connections, and only one process can
-//! write to one: what goes that way is in `relayed_links.rs`.
+//! This module covers a process that has a successor: it stops receiving, gets its packets from the newest process,
+//! and sends on the shared sockets. The part of the newest process is in `elders.rs`. Links are TCP connections, and
+//! only one process can write to one: their frames are relayed (`relayed_links.rs`).
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -28,18 +28,18 @@ use crate::links::Unpacker;
 use crate::native;
 use crate::succession::{Channel, Message, Passed, channel};
 
-/// The processes that share the sockets of these shards, seen from one of them.
+/// Processes that share the sockets of these shards, as seen from one of them.
 #[derive(Debug)]
 pub struct Generations {
     shards: Vec<Weak<Shard>>,
     links: Arc<Links>,
     elders: Arc<Elders>,
-    /// What the successor passes on is taken by this task.
+    /// Task that receives the packets that the successor passes on.
     heard: Mutex<Option<Watch>>,
 }
 
 impl Generations {
-    /// For shards that have no elders yet.
+    /// Creates the generations of shards without older processes.
     #[must_use]
     pub fn new(own: u8, shards: &[Arc<ShardHandle>], links: &Arc<Links>) -> Arc<Self> {
         let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
@@ -49,7 +49,7 @@ impl Generations {
             let Ok((Message::Segment { path, ecn }, segment)) = Message::parse(bytes) else {
                 return;
             };
-            // What came before it may have made it another shard's.
+            // Earlier packets may have moved the connection to another shard.
             let (home, others) = from_home(&returned_to, &path);
             if !others.iter().any(|other| other.on_passed_segment(path, ecn, segment))
                 && let Some(home) = home
@@ -63,13 +63,13 @@ impl Generations {
         Arc::new(Generations { shards, links, elders, heard: Mutex::default() })
     }
 
-    /// Its own number.
+    /// Generation of this process.
     #[must_use]
     pub fn own(&self) -> u8 {
         self.elders.own()
     }
 
-    /// A process that keeps its connections while this one receives.
+    /// Adds a process that keeps its connections while this one receives.
     ///
     /// # Errors
     /// The system's.
@@ -77,7 +77,7 @@ impl Generations {
         self.elders.add(generation, channel)
     }
 
-    /// The elders and further descriptors of the ways to them, in the order in which they are to be added.
+    /// Returns the older processes with duplicated channel descriptors, in the order in which they must be added.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -85,10 +85,10 @@ impl Generations {
         self.elders.copies()
     }
 
-    /// From now on `successor` receives, and passes on what is ours.
+    /// Hands receiving over to `successor`, which passes on our packets from now on.
     ///
     /// # Errors
-    /// It is gone: nothing has changed.
+    /// The successor is gone; nothing has changed.
     pub fn hand_over(self: &Arc<Self>, successor: Channel) -> io::Result<()> {
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.stop_receiving();
@@ -118,14 +118,14 @@ impl Generations {
         }
     }
 
-    /// Takes what the successor passes on. `false`: it is mad.
+    /// Handles a message that the successor passed on. Returns false on a protocol violation.
     fn on_passed(&self, bytes: &[u8], fd: Option<OwnedFd>, back: BorrowedFd<'_>) -> bool {
         match (Message::parse(bytes), fd) {
             (Ok((Message::Segment { path, ecn }, segment)), _) => {
                 let (home, others) = from_home(&self.shards, &path);
                 let mut asked = home.iter().chain(&others);
                 if !asked.any(|shard| shard.on_passed_segment(path, ecn, segment)) {
-                    // The channel has no room: it is lost, as it would be in a full queue.
+                    // If the channel has no room, the segment is lost, as in a full queue.
                     let _ = channel::send(back, &[bytes], None);
                 }
             }
@@ -151,7 +151,7 @@ impl Generations {
         }
     }
 
-    /// Takes an end of a link that the successor relays.
+    /// Takes over one end of a link that the successor relays.
     fn take_link(&self, fd: OwnedFd, ends: (IpAddr, SocketAddr), port: u16) {
         let stream = std::os::unix::net::UnixStream::from(fd);
         let Ok(stream) = UnixStream::from_std(stream) else { return };
@@ -166,7 +166,7 @@ impl Generations {
     }
 }
 
-/// The shard where native TCP of a path is at home, and the others.
+/// Returns the home shard of a path's native TCP, and the other shards.
 fn from_home(shards: &[Weak<Shard>], path: &FourTuple) -> (Option<Arc<Shard>>, Vec<Arc<Shard>>) {
     let home = usize::from(native::home(path.remote, shard_count(shards)));
     let others = shards.iter().enumerate().filter(|(index, _)| *index != home);
@@ -178,14 +178,14 @@ fn shard_count(shards: &[Weak<Shard>]) -> u8 {
     u8::try_from(shards.len()).unwrap_or(u8::MAX)
 }
 
-/// Whether a connection of these shards, none of which may be locked, has this token.
+/// Returns true if a connection of these shards has this token. None of the shards may be locked.
 fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
     let index = usize::from(Part::of_token(token, shard_count(shards)));
     let shard = shards.get(index).and_then(Weak::upgrade);
     shard.is_some_and(|shard| shard.lock().endpoint.knows_token(token))
 }
 
-/// Hears what the successor passes on, until it is gone; then there is nobody but us to receive.
+/// Receives what the successor passes on until the successor is gone. Then only this process can receive.
 async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
     let mut buffer = vec![0; channel::LONGEST_MESSAGE].into_boxed_slice();
     loop {
@@ -211,7 +211,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
 }
 
 impl Shard {
-    /// Gives frames that the newest process received to carrier and core.
+    /// Gives frames that the newest process received to the carrier and the core.
     fn on_passed_frames(&self, passed: &Passed, frames: &[&[u8]]) {
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -229,7 +229,7 @@ impl Shard {
         }
     }
 
-    /// The UDP sockets of this shard, and further descriptors of them.
+    /// Duplicates the descriptors of this shard's UDP sockets.
     ///
     /// # Errors
     /// The system has no descriptors left.

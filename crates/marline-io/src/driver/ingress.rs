@@ -17,7 +17,7 @@ use crate::sys::raw::RawMeta;
 use marline_core::PacketMeta;
 use marline_time::Instant;
 
-/// Where frames came from.
+/// Origin of frames that arrived together.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Origin {
     pub(super) outer: Outer,
@@ -27,7 +27,7 @@ pub(super) struct Origin {
 }
 
 impl Shard {
-    /// Gives a batch to carrier and core. Returns what of native TCP may be other shards'.
+    /// Gives a batch to the carrier and the core. Returns the native TCP packets that may belong to other shards.
     pub(super) fn on_batch<'a>(
         &self,
         state: &mut State,
@@ -72,7 +72,7 @@ impl Shard {
         }
     }
 
-    /// Gives frames that came together to carrier and core.
+    /// Gives frames that arrived together to the carrier and the core.
     pub(super) fn on_frames<'a>(
         &self,
         state: &mut State,
@@ -101,14 +101,14 @@ impl Shard {
         segments.hand_over(state, now);
     }
 
-    /// Gives one datagram to carrier and core.
+    /// Gives one datagram to the carrier and the core.
     pub(super) fn on_datagram(&self, state: &mut State, now: Instant, datagram: &Datagram<'_>) {
         let Carrier::Udp(carrier) = &mut state.carrier else { return };
         let received = carrier.receive(now, datagram);
         self.on_received(state, now, datagram, received);
     }
 
-    /// Does what the carrier found a datagram to be.
+    /// Handles a datagram according to the carrier's verdict.
     fn on_received(
         &self,
         state: &mut State,
@@ -145,7 +145,8 @@ impl Shard {
         }
     }
 
-    /// Rare: first SYNs of joins, or all if the kernel does not spread by flow id.
+    /// Hands a datagram to another shard. This is rare: only first SYNs of joins, or all datagrams if the kernel
+    /// does not distribute them by flow id.
     fn hand_over(&self, shard: usize, datagram: &Datagram<'_>) {
         let Some(peer) = self.peers.get().and_then(|peers| peers.get(shard)) else { return };
         let bytes = datagram.bytes.to_vec();
@@ -153,7 +154,7 @@ impl Shard {
         let _ = peer.try_send(Handover { outer: datagram.outer, ecn: datagram.ecn, bytes });
     }
 
-    /// Takes a datagram that another shard received.
+    /// Handles a datagram that another shard received.
     pub(super) fn on_handover(&self, state: &mut State, now: Instant, handover: &Handover) {
         let outer = &handover.outer;
         let port = if outer.is_link() {
@@ -180,8 +181,7 @@ impl Shard {
     }
 }
 
-/// Segments that the kernel received as one message and of which the same is known: the core gets them in one
-/// call.
+/// Segments of one received message with equal metadata: the core gets them in one call.
 #[derive(Default)]
 struct SegmentRun<'a> {
     meta: Option<PacketMeta>,
@@ -189,7 +189,7 @@ struct SegmentRun<'a> {
 }
 
 impl<'a> SegmentRun<'a> {
-    /// Adds a segment. Those of which something else is known are given to the core before.
+    /// Adds a segment. If its metadata differs, the earlier segments are given to the core first.
     fn add(&mut self, state: &mut State, now: Instant, meta: &PacketMeta, segment: &'a [u8]) {
         if self.meta.is_some_and(|known| known != *meta) {
             self.hand_over(state, now);
@@ -198,7 +198,7 @@ impl<'a> SegmentRun<'a> {
         self.segments.push(segment);
     }
 
-    /// Gives them to the core, and is empty again.
+    /// Gives the segments to the core and clears the run.
     fn hand_over(&mut self, state: &mut State, now: Instant) {
         if let Some(meta) = self.meta.take() {
             let routes = &mut state.rerouting.routes;
@@ -213,13 +213,13 @@ impl<'a> SegmentRun<'a> {
 }
 
 impl State {
-    /// Shows a segment that came to whoever watches.
+    /// Shows an incoming segment to the observers.
     fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         let header = self.carrier.header();
         self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
     }
 
-    /// Gives a packet from a raw socket to the core.
+    /// Handles a packet from a raw socket.
     fn on_raw_packet<'a>(
         &mut self,
         now: Instant,
@@ -231,7 +231,7 @@ impl State {
         let arrived = match meta.source {
             _ if meta.truncated => None,
             SocketAddr::V4(_) => native::tcp_of(bytes).filter(|arrived| {
-                // The kernel takes broadcasts for another of our addresses than they name.
+                // For a broadcast, the kernel reports a local address that differs from the packet's destination.
                 meta.taken_for.is_none_or(|taken_for| taken_for == arrived.destination)
             }),
             SocketAddr::V6(_) => meta.destination.map(|destination| Arrived {
@@ -248,7 +248,7 @@ impl State {
         self.on_arrived(now, &arrived, others);
     }
 
-    /// Gives a packet from a TUN interface to the core, or what ICMP says in it.
+    /// Handles a packet from a TUN interface: a segment or an ICMP error.
     fn on_tun_packet<'a>(&mut self, now: Instant, packet: &'a [u8], others: &mut ForOthers<'a>) {
         if let Some(arrived) = native::tcp_of(packet) {
             self.on_arrived(now, &arrived, others);
@@ -262,7 +262,7 @@ impl State {
         }
     }
 
-    /// Gives a segment in an IP packet to the core, if it may see it.
+    /// Gives a segment from an IP packet to the core if this shard may handle it.
     pub(super) fn on_arrived<'a>(
         &mut self,
         now: Instant,
@@ -283,7 +283,7 @@ impl State {
         }
     }
 
-    /// Takes a segment that no shard of this process claims, unless it may be another process's.
+    /// Handles a segment that no shard of this process claims, unless another process may own it.
     pub(super) fn take_unclaimed(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         if matches!(&self.carrier, Carrier::Native(carrier) if carrier.keeps_to_own()) {
             return;

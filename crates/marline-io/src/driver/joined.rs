@@ -1,6 +1,6 @@
-//! Segments of one connection that a TUN interface takes as a single packet.
+//! Segments of one connection that are written to a TUN interface as a single packet.
 //!
-//! A write per segment is most of the work for a host behind the interface. The kernel takes a
+//! One write per segment is most of the work for a host behind the interface. The kernel takes a whole
 //! [group](super::joining) at once.
 
 use std::io::IoSlice;
@@ -12,8 +12,8 @@ use super::joining::{CHECKSUM, Group, HEADERS, LONGEST};
 use super::send_error::SendError;
 use crate::sys::tun::VirtioHeader;
 
-/// Writes the packets of a batch. Headers have been written into the room in front of each segment, of which an IPv4
-/// header uses the end.
+/// Writes the packets of a batch. Their headers are in the room in front of each segment; an IPv4 header is at the
+/// end of that room.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     ipv6: bool,
@@ -38,7 +38,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Writes what was joined; the bytes of the batch that it stood for.
+/// Writes the group and returns how many bytes of the batch have been sent with it.
 fn flush(
     group: &mut Group<'_>,
     fd: BorrowedFd<'_>,
@@ -77,7 +77,7 @@ fn write(group: &Group<'_>, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::io::writev(fd, &parts[..count]).map(drop)
 }
 
-/// Makes the headers those of all: length, flags, and the checksums. Returns how many bytes are the IP header.
+/// Rewrites the headers for the whole group: length, flags and checksums. Returns the length of the IP header.
 fn join_headers(group: &Group<'_>, headers: &mut [u8]) -> usize {
     let tcp_len = group.segment_len();
     let ip_header = group.ip_header();
@@ -115,7 +115,7 @@ mod tests {
 
     const STRIDE: usize = IPV6_HEADER_LEN + 32 + 100;
 
-    /// A segment in the room that the core leaves for it.
+    /// Builds a segment with the headroom that the core leaves.
     fn datagram(ipv6: bool, sequence: u32, payload: usize, flags: u8) -> Vec<u8> {
         let ends = if ipv6 {
             ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap())
@@ -135,7 +135,7 @@ mod tests {
         bytes
     }
 
-    /// What comes out for these: size of segments in the header, and the packet.
+    /// Sends the datagrams and returns the packets: segment size in the header, and bytes.
     fn sent(ipv6: bool, datagrams: &[Vec<u8>]) -> Vec<(u16, Vec<u8>)> {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(packets.len(), 3, "of 64 segments");
         let bytes: usize = packets.iter().map(|(_, packet)| packet.len() - 72).sum();
         assert_eq!(bytes, 15_000);
-        // Nor is anything made of what is no packet.
+        // Malformed packets are not combined.
         let rubbish = sent(false, &[vec![7; 25], vec![]]);
         assert_eq!(rubbish.len(), 1);
     }

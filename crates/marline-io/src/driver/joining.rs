@@ -1,19 +1,19 @@
-//! Segments of one connection that leave as a single packet.
+//! Segments of one connection that are combined into a single packet.
 //!
-//! The kernel takes what belongs together at once, as if a network card had joined it (GRO): one header, all payloads,
-//! and the size of the segments beside it. Only what a card would join is joined: segments in sequence that differ in
-//! nothing but their checksum, and of which none but the last is shorter, or pushes, or ends the stream.
+//! The kernel takes such a packet as if a network card had coalesced it (GRO): one header, all payloads, and the
+//! segment size beside it. Only segments that a card would coalesce are combined: they are in sequence and differ
+//! only in their checksums, and only the last one may be shorter, carry PSH or end the stream.
 
 use core::net::IpAddr;
 use std::io::IoSlice;
 
 use marline_wire::{IPV6_HEADER_LEN, tcp_pseudo_header};
 
-/// Segments of a packet.
+/// Maximum number of segments in a packet.
 const MOST: usize = 64;
-/// Bytes of a packet.
+/// Maximum length of a packet, in bytes.
 pub(super) const LONGEST: usize = 65_535;
-/// Bytes of IP and TCP headers at most.
+/// Maximum length of IP and TCP headers.
 pub(super) const HEADERS: usize = IPV6_HEADER_LEN + 60;
 /// Offsets in a TCP header.
 const SEQUENCE: usize = 4;
@@ -25,23 +25,23 @@ pub(super) const FIN: u8 = 0x01;
 pub(super) const PUSH: u8 = 0x08;
 pub(super) const ACK: u8 = 0x10;
 
-/// Parts of a packet for the kernel: what goes in front (two pieces at most), and the payloads.
+/// Parts of a packet for the kernel: at most two in front, then the payloads.
 pub(super) type Parts<'a> = [IoSlice<'a>; MOST + 2];
 
-/// Segments that go as one.
+/// Segments that are sent as one packet.
 pub(super) struct Group<'a> {
-    /// Bytes of IP header in front of each.
+    /// Length of each IP header.
     ip_header: usize,
-    /// Bytes that all may have together, the first's headers included.
+    /// Maximum length of the combined packet, including the headers of the first.
     longest: usize,
     packets: [&'a [u8]; MOST],
     count: usize,
-    /// Bytes of headers of the first.
+    /// Length of the first packet's headers.
     headers: usize,
-    /// Bytes of payload of all.
+    /// Length of all payloads.
     bytes: usize,
     flags: u8,
-    /// None can follow.
+    /// Set when nothing can be appended.
     closed: bool,
 }
 
@@ -59,32 +59,32 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Bytes of IP header in front of each.
+    /// Length of each IP header.
     pub(super) const fn ip_header(&self) -> usize {
         self.ip_header
     }
 
-    /// How many there are.
+    /// Number of segments.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// The first, with its headers.
+    /// First packet, with its headers.
     pub(super) const fn first(&self) -> &'a [u8] {
         self.packets[0]
     }
 
-    /// Bytes of payload of each but the last.
+    /// Payload length of each segment except the last.
     pub(super) const fn size(&self) -> usize {
         self.packets[0].len() - self.headers
     }
 
-    /// Bytes of headers of the whole.
+    /// Length of the combined packet's headers.
     pub(super) const fn headers_len(&self) -> usize {
         self.headers
     }
 
-    /// Bytes of the whole, from the TCP header on.
+    /// Length of the combined packet from the TCP header on.
     pub(super) const fn segment_len(&self) -> usize {
         self.headers - self.ip_header + self.bytes
     }
@@ -93,7 +93,7 @@ impl<'a> Group<'a> {
         self.count = 0;
     }
 
-    /// Takes a packet, if it is the first or follows those that are there.
+    /// Adds a packet if it is the first one or continues the group. Returns false otherwise.
     pub(super) fn takes(&mut self, packet: &'a [u8]) -> bool {
         if self.count == 0 {
             self.begin(packet);
@@ -116,7 +116,7 @@ impl<'a> Group<'a> {
         self.packets[0] = packet;
         self.headers = packet.len() - payload.len();
         (self.count, self.bytes, self.flags) = (1, payload.len(), flags);
-        // Whatever is no plain data stands for itself.
+        // Anything but plain data is sent alone.
         self.closed = payload.is_empty()
             || flags & !PUSH != ACK
             || ends(flags)
@@ -124,7 +124,7 @@ impl<'a> Group<'a> {
             || tcp_header < URGENT + 2;
     }
 
-    /// Bytes of payload of a packet that follows.
+    /// Returns the payload length of a packet that continues the group.
     fn following(&self, packet: &'a [u8]) -> Option<usize> {
         if self.closed || self.count == MOST || packet.len() <= self.headers {
             return None;
@@ -150,15 +150,15 @@ impl<'a> Group<'a> {
         (same && in_sequence && fits).then_some(payload)
     }
 
-    /// Writes the TCP header of the whole, with nothing but the pseudo-header between `ends` in its checksum: whoever
-    /// gets the packet completes it.
+    /// Writes the TCP header of the combined packet. Its checksum covers only the pseudo-header between `ends`; the
+    /// receiver of the packet completes it.
     pub(super) fn unfinished_header(&self, ends: (IpAddr, IpAddr), tcp: &mut [u8]) {
         self.header(tcp);
         let bare = !tcp_pseudo_header(Some(ends), self.segment_len()).finish();
         tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&bare.to_be_bytes());
     }
 
-    /// The same with the whole checksum, which follows from those of the segments.
+    /// Writes the TCP header with the complete checksum, which is computed from the checksums of the segments.
     pub(super) fn finished_header(&self, ends: (IpAddr, IpAddr), tcp: &mut [u8]) {
         self.header(tcp);
         tcp[CHECKSUM..CHECKSUM + 2].fill(0);
@@ -166,7 +166,8 @@ impl<'a> Group<'a> {
         sum.add_bytes(tcp);
         let mut odd = false;
         for packet in &self.packets[..self.count] {
-            // What is there besides the payload is what it lacks to a sum of nothing: that is its complement.
+            // The sum over a whole segment is zero. So the checksum of its payload is the complement of the sum over
+            // the rest.
             let mut rest = tcp_pseudo_header(Some(ends), packet.len() - self.ip_header);
             rest.add_bytes(&packet[self.ip_header..self.headers]);
             let payload = rest.finish();
@@ -181,7 +182,7 @@ impl<'a> Group<'a> {
         tcp[FLAGS] = self.flags;
     }
 
-    /// The parts of the packet behind these two.
+    /// Returns the parts of the packet, with these two in front.
     pub(super) fn parts<'b>(&self, front: [&'b [u8]; 2]) -> (Parts<'b>, usize)
     where
         'a: 'b,
@@ -213,7 +214,8 @@ mod tests {
         }
     }
 
-    /// Segments in sequence without IP headers, of `size` bytes of payload, the last of `last`.
+    /// Builds `count` segments in sequence without IP headers, of `size` payload bytes each and `last` in the last
+    /// one.
     fn run(
         rng: &mut PcgRng,
         ipv6: bool,
@@ -258,7 +260,7 @@ mod tests {
             assert!(verify_tcp_checksum(Some(ends(ipv6)), &joined), "{count} of {size}, {last}");
             let payloads = segments.iter().flat_map(|s| &s[header.len()..]).copied();
             assert_eq!(joined[header.len()..], payloads.collect::<Vec<_>>());
-            // What a card is given lacks everything but the pseudo-header.
+            // The header for a network card has only the pseudo-header in its checksum.
             group.unfinished_header(ends(ipv6), &mut header);
             let bare = [header[CHECKSUM], header[CHECKSUM + 1]];
             let unfinished = whole(&group, &header);

@@ -1,4 +1,4 @@
-//! Work of a shard for its lanes: frames in, frames out in batches, and what the network says of them.
+//! Service of a shard's lanes: incoming frames, batches of outgoing frames, and network errors.
 
 use std::io;
 
@@ -14,13 +14,13 @@ use super::state::State;
 use crate::carrier::{Datagram, Outer};
 use crate::sys::error_queue::NetworkError;
 
-/// Lanes that have their turn under one lock before others get theirs.
+/// Lanes served under one lock before others get their turn.
 const LANES_PER_TURN: usize = 64;
-/// Frames of one lane in its turn.
+/// Frames of one lane per turn.
 const FRAMES_PER_TURN: usize = 64;
 
 impl State {
-    /// Gives the lanes that have something to do their turn. `true`: there is more.
+    /// Serves the lanes that have something to do. Returns true if there are more.
     pub(super) fn serve_lanes(&mut self, now: Instant) -> bool {
         let Carrier::Udp(carrier) = &self.carrier else { return false };
         self.lanes.on_changes(carrier.changes());
@@ -36,7 +36,7 @@ impl State {
         true
     }
 
-    /// Shows the routes of a client what a lane carried on them.
+    /// Reports the bytes that a lane carried to the client's routes.
     fn compare_lane(&mut self, id: u64, now: Instant) {
         if !self.rerouting.routes.compares() {
             return;
@@ -49,14 +49,14 @@ impl State {
         }
     }
 
-    /// Lanes learn which silent paths answer connections.
+    /// Notifies lanes of silent paths on which connections were answered.
     pub(super) fn wake_lanes(&mut self) {
         for addresses in self.endpoint.take_answered_paths() {
             self.lanes.on_path_answer(addresses);
         }
     }
 
-    /// Connections learn which silent paths answer lanes.
+    /// Notifies connections of silent paths on which lanes were answered.
     pub(super) fn wake_connections(&mut self, now: Instant) {
         for (local, remote) in self.lanes.take_answered() {
             self.endpoint.on_path_answer(now, local, remote);
@@ -97,7 +97,7 @@ impl State {
         }
         self.send_frames(id, now, &mut batch);
         (self.frames, self.scratch) = (batch, frame);
-        // It may have more.
+        // The lane may have more frames.
         self.lanes.touch(id);
     }
 
@@ -117,7 +117,7 @@ impl State {
         self.lanes.arrive(id, now, datagram.bytes, from);
     }
 
-    /// This machine did not send a lane's frame.
+    /// Handles a lane's frame that this machine did not send.
     pub(super) fn on_frame_not_sent(
         &mut self,
         now: Instant,
@@ -137,12 +137,13 @@ impl State {
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
                 self.lanes.with(id, |lane| lane.set_path_unreachable(path, now));
             }
-            // For want of room, or by a firewall that may change its mind: lost, like any datagram.
+            // There was no room, or a firewall rejected it, which may be temporary: the frame is lost, like any
+            // datagram.
             _ => tracing::debug!(remote = %outer.remote, %error, "frame of a lane not sent"),
         }
     }
 
-    /// What ICMP says of a lane's frame, which it quotes. `false`: it quotes none of ours.
+    /// Handles an ICMP error that quotes a lane's frame. Returns false if no frame of ours is quoted.
     pub(super) fn on_frame_error(&mut self, now: Instant, error: &NetworkError) -> bool {
         let Carrier::Udp(carrier) = &self.carrier else { return false };
         let Some(id) = quoted_lane(&error.quoted).and_then(|peer| self.lanes.of_peer(peer)) else {
@@ -164,7 +165,7 @@ impl State {
     }
 }
 
-/// The lane that a datagram which began like this was for.
+/// Returns the peer's lane id in a datagram that starts with these bytes.
 fn quoted_lane(beginning: &[u8]) -> Option<u64> {
     let (first, rest) = beginning.split_first()?;
     let id = rest.first_chunk()?;

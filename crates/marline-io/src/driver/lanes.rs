@@ -1,8 +1,8 @@
-//! Lanes of a shard: the datagrams of sessions, beside the connections that they belong to.
+//! Lanes of a shard: the datagrams of sessions, which accompany connections.
 //!
-//! A lane's paths are the subflows of one connection. Which address a path leads to is the carrier's knowledge and is
-//! asked for each time, so that a path moves with its subflow. A lane costs something when somebody sends or
-//! receives on it or when its time has come, and nothing otherwise: those that have something to do stand in a queue.
+//! The paths of a lane are the subflows of one connection. The carrier knows the address of each path and is asked
+//! for it each time, so that a path moves with its subflow. A lane causes work only when the application sends, a
+//! frame arrives or a timer fires. Lanes with pending work are in a queue.
 
 mod carried;
 mod memory;
@@ -23,38 +23,38 @@ use crate::carrier::IdHasher;
 use crate::random::SecretRng;
 use carried::Carried;
 
-/// Lanes of a shard; each belongs to a peer that has authenticated itself.
+/// Maximum number of lanes of a shard; each belongs to an authenticated peer.
 const MOST_LANES: usize = 16_384;
-/// Paths that the peer named and whose subflow is not established yet.
+/// Maximum number of paths that the peer has named and whose subflow is not established yet.
 const MOST_WANTED: usize = 32;
-/// Numbers of paths are below this.
+/// Upper bound (exclusive) of path numbers.
 const PATH_NUMBERS: u8 = 32;
-/// A lane that is in use looks so often which subflows there are, and what they cost.
+/// Interval at which an active lane checks the connection's subflows and their cost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// And while a path that was named is missing, ...
+/// The same interval while a named path is missing.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// ... which is awaited so long.
+/// Maximum time that a named path is awaited.
 const AWAIT_PATH: Duration = Duration::from_secs(10);
-/// A timer that is due already is set to this: a mistake in one lane must not stop the others.
+/// Minimum timer delay: a bug in one lane must not stop the others.
 const SOONEST: Duration = Duration::from_micros(100);
-/// Datagrams handed to an application in one go.
+/// Maximum number of datagrams handed to an application in one call.
 const MOST_AT_ONCE: usize = 64;
 
 type LaneMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
-/// Counts of the lanes of a shard since its start.
+/// Counters of a shard's lanes since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneCounters {
-    /// Lanes that there are.
+    /// Current number of lanes.
     pub lanes: u64,
-    /// Frames for lanes that nobody has.
+    /// Frames for unknown lanes.
     pub unknown: u64,
-    /// Frames for a lane from an address that no subflow of its connection has proven.
+    /// Frames for a lane from an address that no subflow of its connection has validated.
     pub strangers: u64,
-    /// Frames that could not leave, as their path had no address.
+    /// Frames that were not sent because their path had no address.
     pub unroutable: u64,
-    /// Sums over all lanes, those that ended included.
+    /// Sums over all lanes, including those that have ended.
     pub stats: LaneStats,
 }
 
@@ -68,26 +68,26 @@ impl core::ops::AddAssign for LaneCounters {
     }
 }
 
-/// Who numbers the paths of a lane.
+/// Side that numbers the paths of a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PathNumbers {
-    /// This side: each established subflow is a path, and [`Arrivals::paths`] tells which.
+    /// This side: each established subflow is a path, which [`Arrivals::paths`] reports.
     Ours,
-    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is number
-    /// 0 until it says otherwise.
+    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is
+    /// number 0 until the peer reassigns it.
     Peers,
 }
 
-/// A path that this side has numbered, to be told to the peer.
+/// Path that this side has numbered and must announce to the peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NamedPath {
-    /// Its number.
+    /// Number of the path.
     pub path: PathId,
     /// The peer's id of the subflow.
     pub peer_flow: u64,
 }
 
-/// What came in on a lane, in memory that is used again.
+/// Data received on a lane, in reusable memory.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     bytes: Vec<u8>,
@@ -98,7 +98,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// The datagrams, in the order in which they came.
+    /// Datagrams in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = (FlowId, &[u8])> {
         let mut start = 0;
         self.datagrams.iter().map(move |(flow, end)| {
@@ -107,25 +107,26 @@ impl Arrivals {
         })
     }
 
-    /// The paths that were numbered here, to be told to the peer.
+    /// Paths that were numbered here and must be announced to the peer.
     #[must_use]
     pub fn paths(&self) -> &[NamedPath] {
         &self.paths
     }
 
-    /// An eighth of what the key may seal is left, or too many forgeries were tried on it: another lane is needed.
+    /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it.
+    /// Another lane is needed then.
     #[must_use]
     pub const fn is_spent(&self) -> bool {
         self.spent
     }
 
-    /// A path fell silent. The peer may be gone, or a translator may have moved us.
+    /// True if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
     #[must_use]
     pub const fn is_silent(&self) -> bool {
         self.silent
     }
 
-    /// Nothing came.
+    /// True if there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
         self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
     }
@@ -138,7 +139,7 @@ impl Arrivals {
     }
 }
 
-/// A path, and the subflow it is.
+/// Path of a lane, and its subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct LanePath {
     pub(super) id: PathId,
@@ -157,52 +158,52 @@ struct Entry {
     peer: u64,
     numbers: PathNumbers,
     paths: Vec<LanePath>,
-    /// Addresses of the subflows that are paths, by our ids of them.
+    /// Addresses of the subflows that are paths, by our flow ids.
     addresses: Vec<(u64, PathAddresses)>,
-    /// Paths that were silent when it last had its turn.
+    /// Paths that were silent when the lane was last served.
     silent: Vec<(PathId, PathAddresses)>,
-    /// What was carried since the last look, if carriers are compared.
+    /// Bytes carried since the last check, if carriers are compared.
     carried: Option<Carried>,
-    /// Named by the peer, and not established yet; until when they are awaited.
+    /// Paths that the peer has named and that are not established yet, with the end of the waiting time.
     wanted: Vec<(LanePath, Instant)>,
-    /// Numbered by us, and not told yet.
+    /// Paths that this side has numbered and not announced yet.
     named: Vec<NamedPath>,
     reader: Option<Waker>,
-    /// For what the lane holds.
+    /// Memory charge of the lane.
     charge: Option<MemoryCharge>,
     deadline: Option<Instant>,
-    /// When to look at the subflows, and whether that has been done before.
+    /// Time of the next check of the subflows.
     look_at: Instant,
     has_looked: bool,
     is_ready: bool,
 }
 
-/// The lanes, by our ids of them.
+/// Lanes by our ids.
 pub(super) struct Lanes {
     shard: Shard,
     rng: SecretRng,
     entries: LaneMap<Entry>,
-    /// By the peers' ids, which ICMP quotes.
+    /// Our ids by the peers' ids, which ICMP errors quote.
     by_peer: LaneMap<u64>,
-    /// By our ids of the subflows that are paths.
+    /// Lane ids by our ids of the subflows that are paths.
     by_flow: LaneMap<u64>,
-    /// Those whose paths are numbered here.
+    /// Lanes whose paths are numbered here.
     ours: Vec<u64>,
-    /// Those that have something to do.
+    /// Lanes with pending work.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
     /// Lanes with a silent path between these addresses.
     silent: BTreeSet<(PathAddresses, u64)>,
-    /// Addresses between which a lane was answered that had been silent there.
+    /// Addresses between which a silent path of a lane was answered.
     answered: BTreeSet<PathAddresses>,
-    /// The carrier's count of changes at the last look.
+    /// The carrier's change counter at the last check.
     seen_changes: u64,
-    /// A frame that is being opened.
+    /// Buffer of the frame that is being decrypted.
     arrived: Vec<u8>,
     counters: LaneCounters,
 }
 
-/// Coming and going.
+/// Creation and removal.
 impl Lanes {
     pub(super) fn new(shard: Shard, rng: SecretRng) -> Self {
         Lanes {
@@ -222,7 +223,7 @@ impl Lanes {
         }
     }
 
-    /// An id for a lane that is to come; its top byte names the shard.
+    /// Draws the id of a future lane; its top byte contains the shard.
     pub(super) fn draw_id(&mut self) -> u64 {
         loop {
             let id = self.shard.with_generation(self.rng.next_u64());
@@ -233,13 +234,13 @@ impl Lanes {
         }
     }
 
-    /// Whether this one may come, by our id and the peer's.
+    /// Returns true if a lane with these ids, ours and the peer's, may be added.
     pub(super) fn admits(&self, (id, peer): (u64, u64)) -> bool {
         let known = self.entries.contains_key(&id) || self.by_peer.contains_key(&peer);
         !known && id != 0 && peer != 0 && self.entries.len() < MOST_LANES
     }
 
-    /// Adds one that [`admits`](Self::admits) lets in.
+    /// Adds a lane that [`admits`](Self::admits) accepts.
     pub(super) fn insert(
         &mut self,
         (id, peer): (u64, u64),
@@ -290,7 +291,7 @@ impl Lanes {
         wake(entry.reader);
     }
 
-    /// Wakes everybody: nothing comes any more.
+    /// Wakes all readers when the shard stops.
     pub(super) fn wake_all(&mut self) {
         #[expect(clippy::iter_over_hash_type, reason = "everybody is woken")]
         for entry in self.entries.values_mut() {
@@ -310,7 +311,8 @@ impl Lanes {
 
 /// Paths.
 impl Lanes {
-    /// The peer calls the subflow that we know by this id by a number. It is a path once it is established.
+    /// Assigns the peer's path number to a subflow, which is given by our id. The path is used once the subflow is
+    /// established.
     pub(super) fn want_path(&mut self, id: u64, path: LanePath, now: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if path.id.0 < PATH_NUMBERS && entry.wanted.len() < MOST_WANTED {
@@ -321,14 +323,15 @@ impl Lanes {
         self.touch(id);
     }
 
-    /// A subflow has ended.
+    /// Handles the end of a subflow.
     pub(super) fn on_flow_ended(&mut self, flow: u64) {
         if let Some(id) = self.by_flow.remove(&flow) {
             self.look_soon(id);
         }
     }
 
-    /// The carrier's flows have changed so often: lanes whose paths are numbered here look at once.
+    /// Compares the carrier's change counter: after a change, lanes whose paths are numbered here check their
+    /// subflows at once.
     pub(super) fn on_changes(&mut self, changes: u64) {
         if core::mem::replace(&mut self.seen_changes, changes) == changes {
             return;
@@ -345,14 +348,14 @@ impl Lanes {
         }
     }
 
-    /// The connection whose subflows it wants to look at now.
+    /// Returns the connection whose subflows the lane has to check now.
     pub(super) fn looks_at(&self, id: u64, now: Instant) -> Option<ConnectionId> {
         let entry = self.entries.get(&id)?;
         (entry.look_at <= now).then_some(entry.connection)
     }
 
-    /// Its paths are those of these subflows that the peer, or nobody, has numbered; no two that `place` puts at the
-    /// same addresses.
+    /// Updates the paths from these subflows. Either the peer or this side numbers them. Of several subflows that
+    /// `place` maps to the same addresses, this side uses only one.
     pub(super) fn look<P: PartialEq>(
         &mut self,
         id: u64,
@@ -370,7 +373,7 @@ impl Lanes {
             && !core::mem::replace(&mut entry.has_looked, true)
             && let Some(first) = subflows.first()
         {
-            // Its first datagram must not wait until it has named a path.
+            // The first datagram must not wait until the peer has named a path.
             let first = LanePath { id: PathId(0), flow: first.local_flow };
             entry.wanted.push((first, now + AWAIT_PATH));
         }
@@ -404,20 +407,20 @@ impl Lanes {
         entry.look_at = now + pause;
     }
 
-    /// The paths of a lane.
+    /// Paths of a lane.
     pub(super) fn paths(&self, id: u64) -> &[LanePath] {
         self.entries.get(&id).map_or(&[], |entry| &entry.paths)
     }
 
-    /// The lane that its peer calls so.
+    /// Finds a lane by the peer's id.
     pub(super) fn of_peer(&self, peer: u64) -> Option<u64> {
         self.by_peer.get(&peer).copied()
     }
 }
 
 impl Entry {
-    /// Numbers for those of these subflows that are to be paths. Two between the same addresses could not be told
-    /// apart: one of them is.
+    /// Numbers the subflows that become paths. Two subflows between the same addresses could not be distinguished,
+    /// so only one of them is used.
     fn number<P: PartialEq>(
         &self,
         subflows: impl Iterator<Item = u64>,
@@ -435,7 +438,7 @@ impl Entry {
         free.zip(new).map(|(id, flow)| LanePath { id, flow }).collect()
     }
 
-    /// Makes a subflow a path. One that had the number is none any more.
+    /// Makes a subflow a path. It replaces a path with the same number.
     fn add(&mut self, path: LanePath, subflow: Option<&SubflowPlace>, now: Instant) -> bool {
         self.paths.retain(|other| other.id != path.id && other.flow != path.flow);
         self.lane.remove_path(path.id, now);
@@ -456,7 +459,7 @@ impl Entry {
 
 /// Driving.
 impl Lanes {
-    /// Something happened to a lane: it is looked at in its turn.
+    /// Queues a lane for service.
     pub(super) fn touch(&mut self, id: u64) {
         if let Some(entry) = self.entries.get_mut(&id)
             && !core::mem::replace(&mut entry.is_ready, true)
@@ -465,7 +468,7 @@ impl Lanes {
         }
     }
 
-    /// The next one that has something to do.
+    /// Takes the next lane with pending work.
     pub(super) fn next_ready(&mut self) -> Option<u64> {
         loop {
             let id = self.ready.pop_front()?;
@@ -476,7 +479,7 @@ impl Lanes {
         }
     }
 
-    /// A lane's next frame, and the path it goes on.
+    /// Builds a lane's next frame and returns its path.
     pub(super) fn transmit(
         &mut self,
         id: u64,
@@ -491,14 +494,14 @@ impl Lanes {
         entry.paths.iter().find(|known| known.id == path).copied()
     }
 
-    /// Has a lane do something, and looks at it in its turn; `None`: there is no such lane.
+    /// Applies a command to a lane and queues the lane for service. Returns `None` if there is no such lane.
     pub(super) fn with<R>(&mut self, id: u64, command: impl FnOnce(&mut Lane) -> R) -> Option<R> {
         let result = command(&mut self.entries.get_mut(&id)?.lane);
         self.touch(id);
         Some(result)
     }
 
-    /// A lane has had its turn: sets its timer and wakes who waits for it.
+    /// Finishes the service of a lane: sets its timer and wakes its reader.
     pub(super) fn settle(&mut self, id: u64, now: Instant) {
         self.note_silence(id);
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -520,7 +523,7 @@ impl Lanes {
         }
     }
 
-    /// A frame came in for a lane, on the path that `from` finds among its paths.
+    /// Handles a frame for a lane. `from` selects the path by its flow id.
     pub(super) fn arrive(
         &mut self,
         id: u64,
@@ -545,13 +548,13 @@ impl Lanes {
         self.touch(id);
     }
 
-    /// A frame's path has no address.
+    /// Counts a frame whose path has no address.
     pub(super) fn unroutable(&mut self) {
         self.counters.unroutable += 1;
     }
 
-    /// Takes what came in on a lane; if nothing did, `cx` is woken by the next. Gives the subflows of paths that fell
-    /// silent; `None`: there is no such lane.
+    /// Takes the data received on a lane. If there is none, `cx` is woken by the next. Returns the subflows of paths
+    /// that became silent, or `None` if there is no such lane.
     pub(super) fn take(
         &mut self,
         id: u64,

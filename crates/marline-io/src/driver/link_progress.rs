@@ -1,4 +1,4 @@
-//! Progress of a link: whether its peer acknowledges what is sent.
+//! Progress of a link: detects a peer that does not acknowledge.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,18 +9,19 @@ use tokio::time::Instant;
 
 use crate::sys::link::TcpInfo;
 
-/// A link is stalled after so long without progress, or after so many of its round trips, ...
+/// Time without progress after which a link is stalled. It also has to be this many round trips.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 const PATIENCE_RTTS: u32 = 3;
-/// ... and so many timeouts.
+/// Number of retransmission timeouts that a stalled link must have had.
 const TIMEOUTS: u8 = 3;
 
-/// What is known of a link's progress.
+/// Progress of a link.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Something was sent since something was read.
+    /// Set when data was sent after the last read.
     unheard: AtomicBool,
-    /// Bytes that the peer had acknowledged at the last look, and since when these were all.
+    /// Number of bytes that the peer had acknowledged at the last check, and the time at which that number was
+    /// reached.
     acknowledged: Mutex<Option<(u64, Instant)>>,
     stalled: AtomicBool,
     watch: Arc<Notify>,
@@ -54,12 +55,12 @@ impl Progress {
         self.stalled.store(true, Ordering::Relaxed);
     }
 
-    /// It was ended as it was stalled.
+    /// Returns true if the link was closed because it was stalled.
     pub(super) fn was_stalled(&self) -> bool {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Whether there was no progress for too long, by what the kernel says now.
+    /// Returns true if there was no progress for too long, according to the kernel's current data.
     pub(super) fn is_stalled(&self, now: Instant, info: &TcpInfo) -> bool {
         let mut known = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         if info.unacknowledged == 0 {

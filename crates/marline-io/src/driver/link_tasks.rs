@@ -1,4 +1,4 @@
-//! Tasks of links: one that accepts, one that opens, and for each link one that reads and one that writes.
+//! Tasks of links: one accepts, one opens, and each link has one that reads and one that writes.
 
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -23,35 +23,35 @@ use crate::links::{Alien, Failure, PREAMBLE, Unpacker};
 use crate::sys;
 use crate::sys::link::Segments;
 
-/// A client waits so long for the server's preamble, ...
+/// Time that a client waits for the server's preamble.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
-/// ... and a server so long for a flow that proves itself.
+/// Time that a server waits for a flow that validates itself.
 const PROOF_PATIENCE: Duration = Duration::from_secs(10);
-/// A server closes a link on which nothing came for so long: a client sends keepalives every 20 s at the latest.
+/// Idle time after which a server closes a link; a client sends keepalives every 20 s at the latest.
 const IDLE: Duration = Duration::from_secs(90);
-/// A link whose peer takes nothing for so long is closed.
+/// Time after which a link is closed whose peer takes no data.
 const STUCK: Duration = Duration::from_secs(30);
-/// A client closes a link that it does not need any more after so long: the server's flows follow in a round trip.
+/// Delay before a client closes a link that it no longer needs: the server's flows follow within a round trip.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// A first SYN is answered within this time, a repeated one is not.
+/// Connect time below which the first SYN was answered, and not a repeated one.
 const AT_ONCE: Duration = Duration::from_millis(900);
-/// Bytes read in one go.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// A listener that cannot accept (no descriptors left) waits so long.
+/// Pause of a listener that cannot accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// Where all links of a thread read into: what they keep is less than a frame.
+    /// Read buffer of all links of a thread; a link itself keeps less than a frame.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// Why a link ended.
+/// Reason for the end of a link.
 enum End {
     /// The peer closed it, or the network did.
     Closed(Option<io::Error>),
-    /// What came was no frames.
+    /// The data was not valid frames.
     Alien(Alien),
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     Silent,
 }
 
@@ -67,7 +67,7 @@ impl core::fmt::Display for End {
     }
 }
 
-/// Why a link has not come about.
+/// Reason why a link was not established.
 #[derive(Debug)]
 pub(super) enum NotOpened {
     Io(io::Error),
@@ -75,7 +75,7 @@ pub(super) enum NotOpened {
 }
 
 impl NotOpened {
-    /// Whether anybody answered.
+    /// Distinguishes unanswered attempts from answered ones.
     pub(super) fn kind(&self) -> Failure {
         match self {
             NotOpened::Io(error) if error.kind() == io::ErrorKind::TimedOut => Failure::Unanswered,
@@ -83,7 +83,7 @@ impl NotOpened {
         }
     }
 
-    /// The server's machine answered that nothing listens there.
+    /// Returns true if the server's machine refused the connection: nothing listens there.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, NotOpened::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
@@ -104,17 +104,17 @@ impl core::fmt::Display for NotOpened {
     }
 }
 
-/// A listener for links, until it is dropped. Links that it has accepted go on.
+/// Listener for links. Dropping it stops accepting; accepted links continue.
 #[derive(Debug)]
 pub struct LinkListener {
-    /// The address it is bound to.
+    /// Local address.
     pub local: SocketAddr,
     copy: OwnedFd,
     _task: Watch,
 }
 
 impl LinkListener {
-    /// Another descriptor of it.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -128,7 +128,7 @@ impl Shard {
     /// [`ShardConfig::links`](super::ShardConfig::links).
     ///
     /// # Errors
-    /// The system's, for one that another program listens there.
+    /// The system's, for example if another program listens there.
     pub fn listen_links(
         shards: &[Arc<ShardHandle>],
         local: SocketAddr,
@@ -136,7 +136,7 @@ impl Shard {
         Shard::accept_links(shards, OwnedFd::from(sys::link::listen(local)?))
     }
 
-    /// The same with a socket that listens already.
+    /// Accepts links on a socket that already listens.
     ///
     /// # Errors
     /// The system's.
@@ -218,7 +218,8 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     }
 }
 
-/// Reads frames and gives them to their shards, until the end. The server's preamble follows the client's.
+/// Reads frames and passes them to their shards until the link ends. The server sends its preamble after the
+/// client's.
 async fn read(
     link: &Arc<Link>,
     links: &Links,
@@ -239,7 +240,7 @@ async fn read(
         let ready = match patience {
             Some(until) => match timeout_at(until, ready).await {
                 Ok(ready) => ready,
-                // This process did not run for a while. What has arrived meanwhile is read first.
+                // This process did not run for some time. Data that has arrived meanwhile is read first.
                 Err(_) if proven && Instant::now() > until + PAUSE => {
                     heard = Instant::now();
                     continue;
@@ -271,7 +272,7 @@ async fn read(
     }
 }
 
-/// Reads once. `true`: there were frames.
+/// Reads once. Returns true if there were frames.
 fn take(
     link: &Arc<Link>,
     links: &Links,
@@ -307,7 +308,7 @@ fn take(
     })
 }
 
-/// The shard that a frame is for, as the kernel's program for datagrams finds it (`sys/socket.rs`).
+/// Returns the index of the shard that owns a frame, as the kernel's program for datagrams does (`sys/socket.rs`).
 pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
     const SENDER_ID_LAST_BYTE: usize = 16;
     let Some(id) = frame.get(1..).and_then(|rest| rest.first_chunk::<8>()) else { return 0 };
@@ -318,7 +319,7 @@ pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
     }
 }
 
-/// Writes what waits whenever there is room.
+/// Writes waiting frames whenever the kernel has room.
 async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
     loop {
         link.work.notified().await;
@@ -351,7 +352,8 @@ async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
     }
 }
 
-/// Opens a link for a client's shard, and tells it. `stalled`: the one before was a moment ago.
+/// Opens a link for a client's shard and reports the result to it. `stalled` means that the previous link was
+/// stalled a moment ago.
 pub(super) async fn open(
     shard: Weak<Shard>,
     options: SocketOptions,
@@ -371,7 +373,7 @@ pub(super) async fn open(
     match link {
         Ok(link) => {
             shard.on_link_opened(ends, link.outer.socket);
-            // From here on it may end, and the shard is told.
+            // From here on the link may end, and the shard is notified.
             let shards: Shards = [Arc::downgrade(&shard)].into();
             start(&shard.links, link, shards, Unpacker::greeted(), false);
         }
@@ -379,8 +381,8 @@ pub(super) async fn open(
     }
 }
 
-/// Connects and exchanges preambles. Where the link before was `stalled` and this one is answered at once, the network
-/// takes small segments and loses large ones.
+/// Connects and exchanges preambles. If the previous link was `stalled` and this one is answered at once, the
+/// network passes small segments and loses large ones.
 async fn connect(
     options: &SocketOptions,
     remote: SocketAddr,
@@ -406,7 +408,7 @@ async fn connect_with(
     TcpSocket::from_std_stream(socket).connect(remote).await.map_err(NotOpened::Io)
 }
 
-/// Sends the preamble, and reads the server's and no more.
+/// Sends the preamble and reads exactly the server's.
 async fn greet(stream: &TcpStream) -> Result<(), NotOpened> {
     stream.writable().await.map_err(NotOpened::Io)?;
     stream.try_write(&PREAMBLE).map_err(NotOpened::Io)?;
@@ -427,7 +429,7 @@ async fn greet(stream: &TcpStream) -> Result<(), NotOpened> {
     Ok(())
 }
 
-/// Closes a link that is not needed any more, in a while.
+/// Closes a link that is no longer needed, after a delay.
 pub(super) fn close_later(links: &Arc<Links>, index: u16) {
     let Some(link) = links.by_index(index) else { return };
     tokio::spawn(async move {

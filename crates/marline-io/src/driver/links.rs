@@ -1,9 +1,9 @@
-//! Links of a driver: the TCP connections that carry frames, and what waits in front of each.
+//! Links of a driver: TCP connections that carry frames, and the backlog of each.
 //!
-//! A link has room for little: what the kernel has not sent (TCP_NOTSENT_LOWAT) and one batch of each shard that was
-//! made before it was known to be full. More would only be delay, and could no more go elsewhere. A shard whose link is
-//! full tells the core, and is told when there is room again. Frames of lanes have less room still: what comes late is
-//! worth nothing.
+//! A link buffers little: the unsent data in the kernel (TCP_NOTSENT_LOWAT), and one batch of each shard that was
+//! built before the link was known to be full. A longer backlog would only add delay, and its data could not move to
+//! another path. A shard reports a full link to the core and is notified when there is room again. The backlog for
+//! frames of lanes is even shorter, because late datagrams are worthless.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,26 +22,26 @@ use crate::links::{Enclosed, PREAMBLE, enclose};
 use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::Duration;
 
-/// Links at the same time.
+/// Maximum number of links.
 const MOST_LINKS: usize = 8_192;
-/// Of these, accepted links that carry no flow that has proven itself. Proof ends with the flow: a link that has
-/// none any more is as good as one that never had one.
+/// Limits of accepted links that carry no validated flow. Validation ends with the flow: a link whose last validated
+/// flow has ended is pending again.
 const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
-/// Bytes that may wait in front of a link.
+/// Maximum backlog of a link, in bytes.
 const BACKLOG: usize = 1 << 20;
-/// Of these, frames of lanes: a dozen of the largest.
+/// Part of the backlog for frames of lanes, in bytes: a dozen of the largest.
 const LANE_BACKLOG: usize = 16 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a send by a link went.
+/// Result of a send on a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It has left.
+    /// Everything was sent.
     All,
-    /// It waits: no more, please.
+    /// The rest waits; the sender must pause.
     Full,
     /// There was no room, or there is no link.
     Dropped,
@@ -51,22 +51,22 @@ pub(super) enum Sent {
 #[derive(Debug, Default)]
 struct Out {
     backlog: Vec<u8>,
-    /// Of the backlog, sent already.
+    /// Number of backlog bytes that are sent already.
     sent: usize,
-    /// Of the backlog, frames of lanes.
+    /// Number of backlog bytes that belong to lanes.
     lanes: usize,
-    /// Shards that are to be told of room, a bit each.
+    /// Bit set of shards to notify when there is room.
     waiting: u128,
     scratch: Enclosed,
     broken: bool,
 }
 
-/// What carries the bytes of a link.
+/// Stream that carries the bytes of a link.
 #[derive(Debug)]
 pub(super) enum LinkStream {
     /// A TCP connection.
     Tcp(TcpStream),
-    /// A way to another process, which has the TCP connection or the flow.
+    /// Socket to another process, which has the TCP connection or the flow.
     Unix(UnixStream),
 }
 
@@ -101,7 +101,7 @@ impl LinkStream {
 
     fn shut_down(&self) {
         let how = std::net::Shutdown::Both;
-        // Ended already is as good.
+        // An error means that it has already ended.
         let _ = match self {
             LinkStream::Tcp(stream) => socket2::SockRef::from(stream).shutdown(how),
             LinkStream::Unix(stream) => socket2::SockRef::from(stream).shutdown(how),
@@ -109,24 +109,24 @@ impl LinkStream {
     }
 }
 
-/// A connection that carries frames.
+/// Connection that carries frames.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) stream: LinkStream,
-    /// Its place among the sockets, and its ends.
+    /// Index among the sockets, and both ends.
     pub(super) outer: Outer,
-    /// The port of the UDP socket that it stands in for.
+    /// Port of the UDP socket that the link replaces.
     pub(super) port: u16,
-    /// A flow has proven itself on it, now or before.
+    /// Set once a flow has validated itself on the link; never cleared.
     pub(super) proven: AtomicBool,
-    /// Shards that have a proven flow on it.
+    /// Number of shards that have a validated flow on the link.
     users: AtomicUsize,
-    /// The ways to older processes that frames on it are for, by their generations.
+    /// Relays to older processes that own frames on this link, by generation.
     relays: Mutex<BTreeMap<u8, Arc<Link>>>,
     out: Mutex<Out>,
-    /// Something waits to be written.
+    /// Notified when data waits to be written.
     pub(super) work: Notify,
-    /// Whether its peer acknowledges what is sent.
+    /// Detects a peer that does not acknowledge.
     pub(super) progress: Progress,
 }
 
@@ -145,12 +145,12 @@ impl Link {
         }
     }
 
-    /// The way to another process for frames of `link`.
+    /// Creates the relay to another process for frames of `link`.
     pub(super) fn relay(stream: LinkStream, link: &Link) -> Link {
         Link::new(stream, link.outer, link.port, true, &Arc::default())
     }
 
-    /// The way to the process of this generation.
+    /// Returns the relay to the process of this generation.
     pub(super) fn relay_of(&self, generation: u8) -> Option<Arc<Link>> {
         let relay = lock(&self.relays).get(&generation).cloned();
         relay.filter(|relay| !relay.is_broken())
@@ -160,7 +160,7 @@ impl Link {
         lock(&self.relays).insert(generation, Arc::clone(relay));
     }
 
-    /// Forgets one that has ended. Whether there is none now.
+    /// Removes a relay that has ended. Returns true if none is left.
     pub(super) fn remove_relay(&self, generation: u8, relay: &Arc<Link>) -> bool {
         let mut relays = lock(&self.relays);
         if relays.get(&generation).is_some_and(|known| Arc::ptr_eq(known, relay)) {
@@ -169,12 +169,12 @@ impl Link {
         relays.is_empty()
     }
 
-    /// Some of its flows may prove themselves elsewhere.
+    /// Returns true if flows on this link may belong to other processes.
     pub(super) fn is_relayed(&self) -> bool {
         !lock(&self.relays).is_empty()
     }
 
-    /// Sends the frames of a batch for this shard. `lane`: they are worth nothing if they come late.
+    /// Sends a batch of frames of this shard. Frames of a `lane` are worthless if they are late.
     pub(super) fn send(&self, shard: u8, lane: bool, stride: usize, bytes: &[u8]) -> Sent {
         let mut out = lock(&self.out);
         let out = &mut *out;
@@ -199,7 +199,7 @@ impl Link {
             true => LANE_BACKLOG.saturating_sub(out.lanes),
             false => BACKLOG.saturating_sub(out.backlog.len() - out.sent),
         };
-        // Whole frames, and the rest of one that is begun in any case.
+        // The backlog takes whole frames. The rest of a frame that is partly sent is always appended.
         let end = match length - sent <= room {
             true => length,
             false if lane || sent > 0 => out.scratch.end_of_cut(sent),
@@ -213,7 +213,7 @@ impl Link {
         if rest.is_empty() { Sent::Dropped } else { Sent::Full }
     }
 
-    /// Writes what waits. `Some`: nothing does any more, and these shards want to know.
+    /// Writes the backlog. Once it is empty, returns the shards to notify.
     pub(super) fn flush(&self) -> io::Result<Option<u128>> {
         let mut out = lock(&self.out);
         while out.sent < out.backlog.len() {
@@ -225,13 +225,13 @@ impl Link {
             }
         }
         out.backlog.clear();
-        // A link that was busy once must not hold its memory for ever.
+        // A link must not keep its largest backlog memory for ever.
         out.backlog.shrink_to(2 * LANE_BACKLOG);
         (out.sent, out.lanes) = (0, 0);
         Ok(Some(core::mem::take(&mut out.waiting)))
     }
 
-    /// The preamble goes first: there is room for it in any new connection.
+    /// Sends the preamble. A new connection always has room for it.
     pub(super) fn greet(&self) -> io::Result<()> {
         match self.stream.try_write(&PREAMBLE)? {
             sent if sent == PREAMBLE.len() => Ok(()),
@@ -239,7 +239,7 @@ impl Link {
         }
     }
 
-    /// Ends it: whoever reads or writes finds out.
+    /// Closes the link; its reader and writer notice.
     pub(super) fn close(&self) {
         lock(&self.out).broken = true;
         self.stream.shut_down();
@@ -249,17 +249,17 @@ impl Link {
         }
     }
 
-    /// Ends it without a word to the peer, which does not hear it: nothing is repeated any more.
+    /// Ends a link without notifying the peer, which is unreachable: nothing is retransmitted any more.
     pub(super) fn abort(&self) {
         if let LinkStream::Tcp(stream) = &self.stream {
-            // Without this the kernel goes on for a while.
+            // Without zero linger, the kernel continues to retransmit for some time.
             let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
         self.progress.set_stalled();
         self.close();
     }
 
-    /// Something has not left yet.
+    /// Returns true if some data is not sent yet.
     pub(super) fn is_waiting(&self) -> bool {
         let out = lock(&self.out);
         out.backlog.len() > out.sent
@@ -273,18 +273,18 @@ impl Link {
 #[derive(Debug)]
 struct Table {
     slots: Vec<Option<Slot>>,
-    /// Accepted links without a proven flow, by their indexes.
+    /// Accepted links without a validated flow, by index.
     pending: PendingPeers<u16>,
-    /// TCP connections are another process' business.
+    /// Set while another process handles TCP connections.
     elsewhere: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
     link: Arc<Link>,
-    /// Another process or a client's own shard opened it: it is never evicted.
+    /// The link was opened by another process or by a client's own shard, and is never evicted.
     trusted: bool,
-    /// Its entry among the pending ones.
+    /// Entry among the pending links.
     pending: Option<PendingId>,
 }
 
@@ -295,7 +295,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The index of a free slot. `None`: all links are in use.
+    /// Returns the index of a free slot, or `None` if all links are in use.
     fn free_slot(&mut self) -> Option<usize> {
         match self.slots.iter().position(Option::is_none) {
             Some(free) => Some(free),
@@ -313,7 +313,7 @@ impl Table {
         core::ptr::eq(Arc::as_ptr(&slot.link), link).then_some(slot)
     }
 
-    /// Counts a link among the pending ones. Returns the one that must end for it.
+    /// Adds a link to the pending ones. Returns the link that must be closed for it.
     fn await_proof(&mut self, link: &Link) -> Option<Arc<Link>> {
         let index = link.outer.socket;
         let source = Source::of(link.outer.remote.ip());
@@ -329,14 +329,14 @@ impl Table {
         Some(Arc::clone(&slot.link))
     }
 
-    /// A link need not prove itself any more.
+    /// Removes a link from the pending ones.
     fn settle(&mut self, link: &Link) {
         let Some(id) = self.slot_of(link).and_then(|slot| slot.pending.take()) else { return };
         self.pending.remove(Source::of(link.outer.remote.ip()), id);
     }
 }
 
-/// What is counted of links.
+/// Counters of links.
 #[derive(Debug, Default)]
 pub(super) struct LinkCounters {
     pub(super) accepted: AtomicU64,
@@ -348,16 +348,16 @@ pub(super) struct LinkCounters {
     pub(super) dropped: AtomicU64,
 }
 
-/// The links of all shards that share a port.
+/// Links of all shards that share a port.
 #[derive(Debug, Default)]
 pub struct Links {
     table: Mutex<Table>,
     pub(super) counters: LinkCounters,
-    /// Older processes, with which the port is shared.
+    /// Older processes that share the port.
     elders: OnceLock<Arc<Elders>>,
-    /// Wakes the task that looks for stalled links, ...
+    /// Wakes the task that checks for stalled links.
     pub(super) watch: Arc<Notify>,
-    /// ... which ends with them.
+    /// That task, which ends with the links.
     pub(super) watcher: OnceLock<AbortHandle>,
 }
 
@@ -375,22 +375,23 @@ pub(super) fn count(counter: &AtomicU64) {
 
 impl Links {
     pub(super) fn set_elders(&self, elders: &Arc<Elders>) {
-        // Set once, by who made both.
+        // This is called only once, so an error cannot occur.
         let _ = self.elders.set(Arc::clone(elders));
     }
 
-    /// The older processes with which the port may be shared; there may be none.
+    /// Older processes that may share the port. The set may be empty.
     pub(super) fn elders(&self) -> Option<&Arc<Elders>> {
         self.elders.get()
     }
 
-    /// The same, if there are some.
+    /// The older processes, if there are any.
     pub(super) fn living_elders(&self) -> Option<&Arc<Elders>> {
         self.elders.get().filter(|elders| elders.has_any())
     }
 
-    /// Takes a connection in. One that is not `trusted` is pending until a flow has proven itself on it, and another
-    /// pending link may be closed for it. `None`: all links are in use, or TCP connections are not ours.
+    /// Adds a connection. One that is not `trusted` is pending until a flow has validated itself on it, and another
+    /// pending link may be closed for it. Returns `None` if all links are in use or another process handles TCP
+    /// connections.
     pub(super) fn insert(
         &self,
         stream: LinkStream,
@@ -420,19 +421,19 @@ impl Links {
         }
     }
 
-    /// The link with this index.
+    /// Finds a link by index.
     pub(super) fn by_index(&self, index: u16) -> Option<Arc<Link>> {
         let slot = usize::from(index.checked_sub(FIRST_LINK)?);
         let table = lock(&self.table);
         table.slots.get(slot)?.as_ref().map(|slot| Arc::clone(&slot.link))
     }
 
-    /// The link that has these ends still: another may have its index now.
+    /// Finds the link with exactly these ends: another link may have the index now.
     pub(super) fn at(&self, outer: &Outer) -> Option<Arc<Link>> {
         self.by_index(outer.socket).filter(|link| link.outer == *outer)
     }
 
-    /// The first flow of a shard has proven itself on it.
+    /// Records that the first flow of a shard has validated itself on the link.
     pub(super) fn prove(&self, link: &Link) {
         link.proven.store(true, Ordering::Relaxed);
         let mut table = lock(&self.table);
@@ -440,7 +441,7 @@ impl Links {
         table.settle(link);
     }
 
-    /// The last proven flow of a shard on it has ended.
+    /// Records the end of a shard's last validated flow on the link.
     pub(super) fn lose_proof(&self, link: &Link) {
         let mut table = lock(&self.table);
         if link.users.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -450,14 +451,14 @@ impl Links {
         }
     }
 
-    /// Those on which something was sent since they were last heard.
+    /// Links on which data was sent after the last read.
     pub(super) fn unheard(&self) -> Vec<Arc<Link>> {
         let table = lock(&self.table);
         let links = table.slots.iter().flatten().map(|slot| &slot.link);
         links.filter(|link| link.progress.is_unheard()).map(Arc::clone).collect()
     }
 
-    /// It has ended.
+    /// Removes a link that has ended.
     pub(super) fn remove(&self, link: &Link) {
         let mut table = lock(&self.table);
         table.settle(link);
@@ -466,8 +467,8 @@ impl Links {
         }
     }
 
-    /// TCP connections are another process' business from now on, or ours again. Those that there are, are closed:
-    /// clients open others at once.
+    /// Leaves TCP connections to another process, or takes them back. Existing links are closed: clients open others
+    /// at once.
     pub(super) fn leave_tcp(&self, elsewhere: bool) {
         lock(&self.table).elsewhere = elsewhere;
         if elsewhere {
@@ -475,14 +476,14 @@ impl Links {
         }
     }
 
-    /// Closes all.
+    /// Closes all links.
     pub(super) fn close_all(&self) {
         for slot in lock(&self.table).slots.iter().flatten() {
             slot.link.close();
         }
     }
 
-    /// Adds what was counted.
+    /// Adds these counters to those of the carrier.
     pub(super) fn add_to(&self, counters: &mut CarrierCounters) {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         counters.links = of(&self.counters.accepted);
@@ -499,7 +500,7 @@ impl Links {
 mod tests {
     use super::*;
 
-    /// A link that `remote` opened, and the other end of it.
+    /// Accepts a link from `remote` and returns it with its other end.
     fn accept(links: &Links, remote: [u8; 4]) -> (Arc<Link>, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         let ends = (IpAddr::from([192, 0, 2, 1]), SocketAddr::from((remote, 1_000)));
@@ -514,7 +515,7 @@ mod tests {
         let of_one = PENDING.per_source;
         let first = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
         assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
-        // A second shard's flow, and the first one's end: still in use.
+        // A second shard's flow is validated and the first one's ends: the link is still in use.
         links.prove(&used);
         links.lose_proof(&used);
         assert_eq!(lock(&links.table).pending.len(), of_one);

@@ -1,9 +1,9 @@
 //! Driver that runs the core's endpoints in real time.
 //!
-//! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard
-//! receives and keeps the timers; streams lock the shard themselves, so that a write is sent by the
-//! writing thread itself, without a wake-up (docs/decisions/driver.md). While many connections write, what they
-//! write in one turn of the runtime leaves together at its end (docs/decisions/driver.md).
+//! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard receives and
+//! serves the timers. Streams lock the shard themselves, so that a write is sent by the writing thread without a
+//! wake-up. While many connections write, the data they write in one turn of the runtime is sent together at its end
+//! (docs/decisions/driver.md).
 
 mod accept;
 mod busy_poll;

@@ -28,10 +28,10 @@ impl Shard {
         Shard::share_raw(&[self], sockets)
     }
 
-    /// The same by all the shards of a listener.
+    /// Takes over raw sockets for all the shards of a listener.
     ///
     /// # Errors
-    /// As there, or they are not for so many shards.
+    /// See [`use_raw`](Self::use_raw). Also fails if the sockets are not for this number of shards.
     pub fn share_raw(shards: &[&Shard], sockets: &RawSockets) -> io::Result<()> {
         let opened = sockets.take(shards.len())?;
         let joins_runs = opened.joins_runs();
@@ -54,12 +54,12 @@ impl Shard {
         Ok(())
     }
 
-    /// Opens a TUN interface, behind which this shard is the host with the address `local`. `several`: other shards are
-    /// it as well, each with a queue of the interface.
+    /// Opens a TUN interface, behind which this shard is the host with the address `local`. With `several`, other
+    /// shards share that role, each with its own queue of the interface.
     ///
     /// # Errors
-    /// The system's: making an interface needs CAP_NET_ADMIN, using a persistent one that belongs to
-    /// the user does not.
+    /// The system's. Creating an interface needs CAP_NET_ADMIN; using a persistent one that belongs to the user does
+    /// not.
     pub fn open_tun(&self, interface: &str, local: IpAddr, several: bool) -> io::Result<()> {
         self.add_socket(Sock::tun(interface, local, several)?)?;
         if let Carrier::Native(carrier) = &mut self.lock().carrier {
@@ -68,7 +68,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Takes over a TUN interface that another process has opened, as [`open_tun`](Self::open_tun) opens one.
+    /// Takes over a TUN interface that another process has opened, instead of [opening](Self::open_tun) one.
     ///
     /// # Errors
     /// The system's.
@@ -80,7 +80,7 @@ impl Shard {
         Ok(())
     }
 
-    /// What a native carrier is made of, in further descriptors; nothing of other carriers.
+    /// Duplicates the descriptors of a native carrier. Returns nothing for other carriers.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -101,7 +101,7 @@ impl Shard {
         Ok(parts)
     }
 
-    /// The sockets by which segments leave as one packet, in further descriptors, by name.
+    /// Duplicates the sockets for combined packets; each comes with its name.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -115,11 +115,11 @@ impl Shard {
         Ok(copies)
     }
 
-    /// Reserves a port for these shards to listen on; 0 lets the system choose one. Returns the
-    /// address with its port.
+    /// Reserves a port for these shards to listen on; port 0 lets the system choose. Returns the address with its
+    /// port.
     ///
     /// # Errors
-    /// The system's: the port may be taken, or be a privileged one.
+    /// The system's: the port may be in use or privileged.
     pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
         let mut guard = None;
         for shard in shards {
@@ -139,8 +139,8 @@ impl Shard {
         self.lock().grow_pool().map(|_| ())
     }
 
-    /// Declares that this shard opens no connections, so that no port is reserved for them, and that its packets leave
-    /// as the routing table says: sockets that only send are closed.
+    /// Declares that this shard opens no connections. No ports are reserved for them, and packets leave according to
+    /// the routing table: sockets that are only for sending are closed.
     pub fn never_connect(&self) {
         let mut state = self.lock();
         state.forbid_pool();
@@ -153,7 +153,7 @@ impl Shard {
 }
 
 impl State {
-    /// Its place among the shards that share its ports.
+    /// Position among the shards that share the ports.
     pub(super) const fn part(&self) -> Part {
         match &self.carrier {
             Carrier::Native(carrier) => carrier.shard(),
@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    /// Lets what is ours through, on every raw socket.
+    /// Makes all raw sockets accept the carrier's packets.
     fn let_through(&self) -> io::Result<()> {
         let Carrier::Native(carrier) = &self.carrier else { return Ok(()) };
         for entry in self.sockets.iter().flatten() {
@@ -179,7 +179,7 @@ impl State {
         }
     }
 
-    /// More local ports: guards first, then the filter, then the core may use them.
+    /// Reserves more local ports. First come the guards, then the filter, and then the core may use them.
     fn grow_pool(&mut self) -> io::Result<bool> {
         let Carrier::Native(carrier) = &mut self.carrier else { return Ok(false) };
         if !carrier.needs_pool() {
@@ -192,13 +192,13 @@ impl State {
         grown
     }
 
-    /// ICMP said something of a segment, or the kernel of this machine. Every process with a raw
-    /// socket hears all that is said to the machine: most of it is not about us.
+    /// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all
+    /// ICMP messages of the machine, and most of them do not concern it.
     pub(super) fn on_native_error(&mut self, now: Instant, error: &icmp::NetworkError) {
         let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
         let mut remote = error.remote;
         if error.ours {
-            // Whoever sent was told so, too.
+            // The send call has reported this error, too.
             return;
         }
         let Some(local) = error.local else { return };
@@ -211,7 +211,7 @@ impl State {
                 let max_segment = self.carrier.segment_of_mtu(error.mtu, &path);
                 NetworkError::TooBig { max_segment }
             }
-            // Without the size it says nothing that probing does not find.
+            // Without the size, the error adds nothing that probing does not find.
             None if error.errno == libc::EMSGSIZE => return,
             None => NetworkError::Unreachable,
         };
@@ -222,15 +222,15 @@ impl State {
         tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
     }
 
-    /// A join found no free local port: the next attempt shall.
+    /// Reserves local ports after a join found none, for its next attempt.
     pub(super) fn see_to_ports(&mut self) {
         if self.carrier.is_native() && self.endpoint.take_port_shortage() {
-            // What cannot be reserved is missing again next time.
+            // If this fails, the shortage is reported again.
             let _ = self.grow_pool();
         }
     }
 
-    /// Opens a connection; where no local port is free for it, reserves more.
+    /// Opens a connection, and reserves more local ports if none is free.
     pub(super) fn connect(
         &mut self,
         now: Instant,
@@ -262,7 +262,7 @@ mod tests {
     use crate::driver::state::CarrierKind;
     use crate::driver::testing::without_sockets;
 
-    /// Sockets that only send and are not bound to an interface.
+    /// Number of send-only sockets that are not bound to an interface.
     fn spare(shard: &Shard) -> usize {
         let raw = |entry: &SocketEntry| match &entry.socket.kind {
             Kind::Raw(raw) => raw.spare(),

@@ -1,17 +1,18 @@
 //! Segments of native TCP between the shards that share its ports (docs/decisions/upgrades-and-shards.md).
 //!
-//! *Problem.* A segment has no id that would tell which shard it is for. The kernel spreads packets by where they
-//! come from: a connection is the shard's to which its first SYN comes, at home there. But a join is for the shard
-//! whose connection has the token, wherever it comes from, and all that follows on its path as well; and the queues
-//! of a TUN interface are the kernel's to choose.
+//! *Problem.* A segment has no id of the shard that it belongs to. The kernel distributes packets by their source: a
+//! connection belongs to the shard that receives its first SYN, its home shard. But a join belongs to the shard
+//! whose connection has the token, from any source address, and so do all later segments on its path. The queues of
+//! a TUN interface are chosen by the kernel.
 //!
-//! Who receives a segment that its core does not claim asks the others, as processes ask each other
-//! (`native_succession.rs`): first the one that the token names, or that has had the path before, or else all,
-//! beginning at home. Whoever claims it takes it, and what nobody claims is taken at home: a new connection, or a
-//! stranger to be answered. Asking is a look into the other's tables, in the thread that received: nothing is copied,
-//! nor waits, and no two shards are locked at a time.
+//! A shard that receives a segment which its core does not claim asks the other shards, as processes ask each other
+//! (`native_succession.rs`). First comes the shard that the token names or that owned the path before. Otherwise all
+//! are asked, starting with the home shard. The shard that claims the segment takes it. The home shard takes what no
+//! shard claims: a new connection, or a stray segment that must be answered. Asking means a lookup in the other
+//! shard's tables by the receiving thread. Nothing is copied or queued, and no two shards are locked at the same
+//! time.
 //!
-//! As each receives what is the others', all go on until the last has ended.
+//! Because each shard receives segments of the others, all of them run until the last one has ended.
 
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -26,27 +27,27 @@ use super::state::State;
 use crate::native;
 use crate::sys::error_queue::NetworkError;
 
-/// What of a batch may be other shards'.
+/// Packets of a batch that may belong to other shards.
 #[derive(Default)]
 pub(super) struct ForOthers<'a> {
     pub(super) strays: Vec<Stray<'a>>,
-    /// What ICMP said.
+    /// ICMP errors.
     pub(super) errors: Vec<NetworkError>,
 }
 
-/// A segment that the shard which received it does not claim.
+/// Segment that the receiving shard does not claim.
 pub(super) struct Stray<'a> {
     asks: Asks,
     meta: PacketMeta,
     segment: &'a [u8],
-    /// The shard that is asked now.
+    /// Shard that is asked now.
     asked: u8,
-    /// Nobody else is: it has the segment, claimed or not.
+    /// No other shard is asked: this one takes the segment in any case.
     is_last: bool,
 }
 
 impl State {
-    /// The first shard to be asked for a segment that this one does not claim; `None`: it is this one's.
+    /// Returns the segment with the first shard to ask for it; `None` if it belongs to this shard.
     pub(super) fn first_asked<'a>(
         &mut self,
         now: Instant,
@@ -82,7 +83,7 @@ impl State {
         Some(Stray { asks, meta, segment, asked, is_last })
     }
 
-    /// Asks the next shard for a segment that was not the asked one's.
+    /// Selects the next shard after the asked one has not claimed the segment.
     fn next_asked<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
         let path = stray.meta.path;
         let home = native::home(path.remote, shard.count);
@@ -97,14 +98,14 @@ impl State {
     }
 }
 
-/// The shards but this one, in the order in which they are asked.
+/// All other shards, in the order in which they are asked.
 fn others(shard: Part, home: u8) -> Vec<u8> {
     let from_home = (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
     from_home.filter(|other| *other != shard.index).collect()
 }
 
 impl Shard {
-    /// Gives others what is theirs of a batch. No shard may be locked.
+    /// Passes packets of a batch on to the shards that own them. No shard may be locked.
     pub(super) fn pass_on(&self, others: ForOthers<'_>) {
         let ForOthers { mut strays, errors } = others;
         while let Some(asked) = strays.first().map(|stray| stray.asked) {
@@ -124,21 +125,22 @@ impl Shard {
         }
     }
 
-    /// It, and those that depend on it because it receives what is theirs.
+    /// Returns the shards that depend on each other's reception, including this one; nothing if the ports are not
+    /// shared.
     fn group(&self) -> impl Iterator<Item = Arc<Shard>> {
         let is_shared = self.lock().part().count > 1;
         let others = self.siblings.get().filter(|_| is_shared);
         others.into_iter().flatten().filter_map(Weak::upgrade)
     }
 
-    /// Nobody holds it any more, nor one of its siblings that has a part of its packets.
+    /// Returns true if neither this shard nor one that receives some of its packets has a handle left.
     pub(super) fn is_abandoned(&self) -> bool {
         let orphaned = |shard: &Shard| shard.orphaned.load(Ordering::Acquire);
         orphaned(self) && self.group().all(|shard| orphaned(&shard))
     }
 
-    /// What is left, also of siblings that have a part of its packets: connections, and what stragglers are answered
-    /// by.
+    /// Returns two flags, also for shards that receive some of its packets: connections are left, and connections in
+    /// TIME-WAIT still answer late segments.
     pub(super) fn remains(&self) -> (bool, bool) {
         let remains = |shard: &Shard| {
             let state = shard.lock();
@@ -154,7 +156,7 @@ impl Shard {
         self.siblings.get()?.get(usize::from(index))?.upgrade()
     }
 
-    /// Takes what it claims and what is asked of nobody else, and gives back the rest.
+    /// Takes the segments that this shard claims or that no other shard is asked for. Returns the rest.
     fn take_strays<'a>(&self, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
         let mut left = Vec::new();
         let mut state = self.lock();
@@ -182,7 +184,7 @@ impl Shard {
         left
     }
 
-    /// What came to one queue of an interface may be of any shard's concern.
+    /// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
     fn tell_siblings(&self, errors: &[NetworkError]) {
         for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
             if core::ptr::eq(&raw const *sibling, self) {
@@ -195,7 +197,7 @@ impl Shard {
         }
     }
 
-    /// Does what is due after another thread than the shard's gave it segments.
+    /// Finishes an access by a thread other than the shard's own that delivered segments.
     pub(super) fn after_foreign(&self, state: &mut State, now: Instant) {
         if self.tell(state, now) {
             wake(state.driver.take());
@@ -220,7 +222,7 @@ mod tests {
     use crate::driver::state::CarrierKind;
     use crate::driver::testing::of_several;
 
-    /// Two shards that take connections and send nowhere.
+    /// Two shards that accept connections and have no sockets.
     fn two() -> [Arc<ShardHandle>; 2] {
         let accept = ConnectionConfig { syn_retries: 1, ..marline_testkit::config() };
         let shards = [0, 1].map(|index| {
@@ -231,7 +233,7 @@ mod tests {
         shards
     }
 
-    /// Ends that are at home in this shard.
+    /// Path whose home is this shard.
     fn path(home: u8, number: u16) -> FourTuple {
         let local = SocketAddr::from(([192, 0, 2, 1], 80));
         let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
@@ -239,7 +241,7 @@ mod tests {
         FourTuple { local, remote: remote.expect("half of them are") }
     }
 
-    /// Has the shard receive a segment; whether others were asked.
+    /// Delivers a segment to the shard. Returns true if others were asked.
     fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
         let bytes = seg
             .ports(path.remote.port(), path.local.port())
@@ -268,7 +270,7 @@ mod tests {
         Seg::syn().mss(1_400).mptcp(MptcpOption::Join(syn))
     }
 
-    /// What the cores of both counted: strangers that were answered, and joins without a token.
+    /// Counters of both cores: answered stray segments, and joins with an unknown token.
     fn refused(shards: &[Arc<ShardHandle>; 2]) -> [(u64, u64); 2] {
         [0, 1].map(|index| {
             let (core, _) = shards[index].counters();
@@ -280,20 +282,20 @@ mod tests {
     async fn a_segment_goes_to_whom_its_token_or_its_path_names_and_is_answered_once() {
         let shards = two();
         let (here, there) = (path(0, 20), path(1, 20));
-        // Connections, each at home.
+        // Connections at their home shards.
         assert!(!arrives(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
         assert_eq!(shards[0].connections().len(), 1);
-        // At a queue that is not its home.
+        // A SYN in a queue of another shard.
         assert!(arrives(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
         assert_eq!((shards[0].connections().len(), shards[1].connections().len()), (1, 1));
         assert_eq!(refused(&shards), [(0, 0); 2]);
-        // What follows finds it: first everybody is asked, then the path is known.
+        // Later segments find it: first all shards are asked, then the path is known.
         let data = || Seg::ack().at(SeqNum(6)).acking(SeqNum(1)).payload(b"late");
         assert!(arrives(&shards[0], there, data()));
         assert_eq!(shards[0].lock().owners.known(&there), Some(1));
         let (_, carrier) = shards[1].counters();
         assert_eq!((carrier.foreign_segments, carrier.foreign_joins), (1, 0));
-        // A stranger is answered by its home, by nobody else, and is not remembered.
+        // A stray segment is answered only by its home shard and is not remembered.
         for (home, number) in [(0, 30), (1, 31)] {
             let stranger = path(home, number);
             let before = refused(&shards);
@@ -305,13 +307,13 @@ mod tests {
             }
             assert_eq!(shards[0].lock().owners.known(&stranger), None);
         }
-        // A join is for whom the token's bits name, wherever it comes from.
+        // A join goes to the shard in the token's bits, from any source.
         let (ours, theirs) = (0x0200_0001, 0x0300_0001);
         assert!(!arrives(&shards[0], path(0, 40), join(ours)));
         assert!(arrives(&shards[0], path(0, 41), join(theirs)));
         assert_eq!(refused(&shards).map(|(_, unknown)| unknown), [1, 1]);
         assert_eq!(shards[0].lock().owners.known(&path(0, 41)), Some(1));
-        // Another connection between those ends: whoever had them before does not claim it.
+        // A new connection between the same addresses: the previous owner does not claim it.
         assert!(arrives(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
         assert_eq!(shards[0].connections().len(), 2);
         assert_eq!(shards[0].lock().owners.known(&path(0, 41)), None);

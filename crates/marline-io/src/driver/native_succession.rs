@@ -1,9 +1,9 @@
 //! Segments of native TCP between the processes that share its sockets (docs/decisions/upgrades-and-shards.md).
 //!
-//! *Problem.* A segment has no id that would tell which process it is for. The core of the newest tells what it knows
-//! itself. What is left goes from the youngest elder to the oldest, each of which takes what its core claims and
-//! gives back the rest, and what nobody claims is the newest's: a new connection, or an answer to a stranger. Who has a
-//! path is kept, so that the way is taken once.
+//! *Problem.* A segment has no id of the process that it belongs to. The core of the newest process recognizes its
+//! own segments. The others are passed from the youngest of the older processes to the oldest. Each takes what its
+//! core claims and returns the rest. Segments that no process claims belong to the newest: a new connection, or a
+//! stray segment that must be answered. The owner of each path is cached, so that this search happens only once.
 
 use marline_core::{Ecn, FourTuple, PacketMeta};
 
@@ -14,7 +14,7 @@ const fn meta(path: FourTuple, ecn: Ecn) -> PacketMeta {
 }
 
 impl Shard {
-    /// Takes a segment that the newest process passed on, if it concerns something here.
+    /// Takes a segment that the newest process passed on. Returns false if the core does not claim it.
     pub(super) fn on_passed_segment(&self, path: FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let meta = meta(path, ecn);
         let mut state = self.lock();
@@ -27,8 +27,8 @@ impl Shard {
         true
     }
 
-    /// Takes a segment that an elder gave back and none of the other shards claims, unless another elder is to be
-    /// asked.
+    /// Takes a segment that an older process returned and no other shard claims, unless another older process has to
+    /// be asked.
     pub(super) fn on_returned_segment(
         &self,
         generation: u8,
@@ -39,7 +39,7 @@ impl Shard {
         let meta = meta(path, ecn);
         let mut state = self.lock();
         let now = self.now(&mut state);
-        // What came before it may have made it ours.
+        // An earlier segment may have made it ours.
         if !state.endpoint.claims(now, &meta, segment)
             && let Some(elders) = self.links.living_elders()
             && elders.ask_after(generation, &path, ecn, segment)

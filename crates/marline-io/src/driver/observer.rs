@@ -1,4 +1,4 @@
-//! Observer interfaces: notification of passing segments and of the paths they use, and of what connections tell.
+//! Observer interfaces for segments, for the paths that they use, and for events of connections.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ pub enum Direction {
     In,
 }
 
-/// Segments of one path that pass together: an outgoing batch, or an incoming one.
+/// Segments of one path that are sent or received together.
 #[derive(Debug)]
 pub struct ObservedSegments<'a> {
     /// Time by the clock of the drivers ([`Clock`](crate::Clock)).
@@ -33,12 +33,12 @@ pub struct ObservedSegments<'a> {
     stride: usize,
     /// Bytes before each segment.
     headroom: usize,
-    /// Bytes of the carrier's headers between the IP header and the segment.
+    /// Length of the carrier's headers between the IP header and the segment.
     carrier_header: usize,
 }
 
 impl<'a> ObservedSegments<'a> {
-    /// A batch of the core, with so much room for the carrier's header before each segment.
+    /// Batch of the core, with headroom for the carrier's header before each segment.
     pub(super) fn out(
         now: Instant,
         batch: &'a Transmit,
@@ -57,7 +57,7 @@ impl<'a> ObservedSegments<'a> {
         }
     }
 
-    /// A segment that came in, below so many bytes of the carrier's headers.
+    /// Incoming segment, with the length of the carrier's headers.
     pub(super) fn came(
         now: Instant,
         meta: &'a PacketMeta,
@@ -76,20 +76,20 @@ impl<'a> ObservedSegments<'a> {
         }
     }
 
-    /// Each TCP segment, from its header on.
+    /// TCP segments, each from its header on.
     pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> {
         let headroom = self.headroom;
         let datagrams = self.datagrams.chunks(self.stride.max(1));
         datagrams.map(move |datagram| datagram.get(headroom..).unwrap_or_default())
     }
 
-    /// Our address.
+    /// Local address.
     #[must_use]
     pub const fn local_ip(&self) -> IpAddr {
         self.path.local.ip()
     }
 
-    /// Bytes of all segments as IP packets, with the carrier's headers.
+    /// Total length of the IP packets of all segments, including the carrier's headers.
     #[must_use]
     pub fn packet_bytes(&self) -> u64 {
         let ip = if self.path.local.is_ipv4() { 20 } else { 40 };
@@ -99,38 +99,37 @@ impl<'a> ObservedSegments<'a> {
     }
 }
 
-/// A path of a client, as reported to observers.
+/// State of a client's path, as reported to observers.
 #[derive(Copy, Clone, Debug)]
 pub struct ObservedPath<'a> {
-    /// Its number among the client's paths, from 0 on.
+    /// Number among the client's paths, starting at 0.
     pub number: usize,
-    /// Its spec, as configured or discovered.
+    /// Spec of the path, as configured or discovered.
     pub spec: &'a PathSpec,
-    /// The interface it goes over now, if known.
+    /// Interface that the path uses now, if known.
     pub interface: Option<&'a str>,
-    /// Its current addresses; empty if it cannot be used.
+    /// Current addresses; empty if the path cannot be used.
     pub addresses: &'a [IpAddr],
 }
 
-/// Observer of every segment of a driver: outgoing ones before the carrier's header is written,
-/// incoming ones after it was removed. It can neither change nor delay them.
+/// Observer of every segment of a driver: outgoing ones before the carrier's header is written, incoming ones after
+/// it was removed. An observer can neither change nor delay them.
 ///
-/// The driver is locked during the call: an observer must be quick, and must not call anything that
-/// sends.
+/// The driver is locked during the call: an observer must return quickly and must not call anything that sends.
 pub trait PacketObserver: fmt::Debug + Send {
-    /// These segments pass.
+    /// Called for segments that are sent or received.
     fn observe(&mut self, observed: &ObservedSegments<'_>);
 
-    /// Frames that are no segments pass: of lanes for datagrams, and the carrier's own. `bytes` are those of the IP
-    /// packets, about.
+    /// Called for frames without segments: those of lanes, and the carrier's own. `bytes` is the approximate length
+    /// of the IP packets.
     fn frames(&mut self, _direction: Direction, _local: IpAddr, _remote: SocketAddr, _bytes: u64) {}
 
-    /// From `at` on this is how a client's path is. Said of each path whenever one of them may have
+    /// Called with the state of a client's path from `at` on. All paths are reported whenever one of them may have
     /// changed.
     fn path(&mut self, _at: Instant, _path: &ObservedPath<'_>) {}
 }
 
-/// An observer that its owner can also query.
+/// Observer that its owner can also query.
 pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
 
 impl PacketObserver for SharedObserver {
@@ -148,20 +147,21 @@ impl PacketObserver for SharedObserver {
     }
 }
 
-/// Observer of everything that the connections of a driver tell: monitor events, and the traffic of all of them
-/// ([`MonitorKind::Traffic`](marline_core::MonitorKind::Traffic)); decisions only while somebody listens to them.
+/// Observer of all events of a driver's connections: monitor events, and the traffic of all connections
+/// ([`MonitorKind::Traffic`](marline_core::MonitorKind::Traffic)). Decisions are included only while they have a
+/// subscriber.
 ///
-/// The driver is locked during the call: an observer must be quick. It misses nothing, unlike receivers of
-/// monitor events, and costs time with each segment.
+/// The driver is locked during the call, so an observer must return quickly. Unlike receivers of monitor events, it
+/// misses nothing, and it costs time for each segment.
 pub trait EventObserver: fmt::Debug + Send {
-    /// This happened. Ids of connections are those that applications know.
+    /// Called for each event. Connection ids are those that applications use.
     fn event(&mut self, event: &MonitorEvent);
 
-    /// Whether it wants to be told of more. Asked after each event; no is for good.
+    /// Returns true if more events are wanted. Called after each event; after false, no more events follow.
     fn is_open(&self) -> bool {
         true
     }
 }
 
-/// An event observer that several drivers can tell.
+/// Event observer that several drivers can share.
 pub type SharedEventObserver = Arc<Mutex<dyn EventObserver>>;

@@ -1,8 +1,8 @@
 //! Observers of a shard's packets: capture files, the segment log, the contact book and the
 //! application's own.
 //!
-//! Each of them sees every segment once, on its way out before the carrier's header is written and on its
-//! way in after that was taken off; none of them can change or delay it.
+//! Each of them sees every segment once: an outgoing one before the carrier's header is written, an incoming one
+//! after it was removed. None of them can change or delay it.
 
 use core::net::IpAddr;
 
@@ -30,7 +30,7 @@ impl PacketObserver for SegmentLog {
     }
 }
 
-/// Bytes of the IP and UDP headers of a frame.
+/// Length of the IP and UDP headers of a frame.
 const fn headers(local: IpAddr) -> usize {
     if local.is_ipv4() { 28 } else { 48 }
 }
@@ -41,12 +41,12 @@ pub(super) struct Observers {
     pub(super) captures: Option<Captures>,
     pub(super) log: Option<SegmentLog>,
     pub(super) contacts: ContactBook,
-    /// Those of whoever runs the driver.
+    /// Observers that the application has registered.
     pub(super) others: Vec<SharedObserver>,
 }
 
 impl Observers {
-    /// Tells those of whoever runs the driver of frames without segments, `stride` bytes each (0: it is one).
+    /// Notifies the application's observers of frames without segments, `stride` bytes each (0 for a single frame).
     pub(super) fn frames(
         &mut self,
         direction: Direction,
@@ -63,7 +63,7 @@ impl Observers {
         }
     }
 
-    /// Shows segments to each of them.
+    /// Shows segments to all observers.
     pub(super) fn observe(&mut self, observed: &ObservedSegments<'_>) {
         let own: [Option<&mut dyn PacketObserver>; 3] = [
             self.captures.as_mut().map(|captures| captures as _),

@@ -17,14 +17,14 @@ impl Shard {
         self.lock().observers.others.iter_mut().for_each(|observer| observer.path(now, path));
     }
 
-    /// The current time by the shard's clock, and the contacts with each peer. Empty for a shard
-    /// that accepts connections.
+    /// Current time of the shard's clock, and the contacts with each peer. There are none in a shard that accepts
+    /// connections.
     pub fn contacts(&self) -> (Instant, Vec<Contact>) {
         let now = self.clock.now();
         (now, self.lock().observers.contacts.all())
     }
 
-    /// Our address and the peer of each established subflow that is doubtful or silent.
+    /// Local address and peer of each established subflow that is doubtful or silent.
     #[must_use]
     pub fn doubted_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
         let doubted = self.lock().endpoint.doubted_paths();
@@ -38,8 +38,8 @@ impl Shard {
         self.lock().observers.contacts.unroutable(now, (local, remote), errno);
     }
 
-    /// Waits for the next news of a contact: an unanswered packet, an error report, or a late
-    /// answer. Later news is not reported until this is called again.
+    /// Requests one notification: the next change of a contact wakes the waiter (an unanswered packet, an error
+    /// report, or a late answer). Later changes are not reported until this is called again.
     pub fn await_contacts(&self) -> Arc<Notify> {
         self.lock().observers.contacts.await_news()
     }

@@ -1,4 +1,4 @@
-//! Bytes on their way to the kernel, and who is told if they do not leave.
+//! Bytes on their way to the kernel, and the sender to notify if they are not sent.
 
 use marline_core::{Ecn, FourTuple};
 use marline_datagram::PathId;
@@ -10,19 +10,19 @@ use crate::carrier::Outer;
 pub(super) struct Outgoing<'a> {
     pub(super) outer: Outer,
     pub(super) ecn: Ecn,
-    /// Bytes from one datagram to the next; 0: there is one.
+    /// Offset from one datagram to the next; 0 for a single datagram.
     pub(super) stride: usize,
     pub(super) bytes: &'a [u8],
     pub(super) sender: Sender,
 }
 
-/// Who is to know if bytes do not leave.
+/// Sender that is notified if bytes are not sent.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Sender {
-    /// Nobody: they are the carrier's own.
+    /// The carrier itself, which needs no notification.
     Carrier,
-    /// A subflow: its ends, and our id of it.
+    /// Subflow: path, and our flow id.
     Subflow(FourTuple, u64),
-    /// A path of a lane, by our id of that.
+    /// Path of a lane, with our id of the lane.
     Lane(u64, PathId),
 }

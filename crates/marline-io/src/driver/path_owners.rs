@@ -1,25 +1,26 @@
-//! Owners of paths of native TCP: which older process, or which other shard of this one, has what comes by a path, or
-//! is being asked for it.
+//! Owners of native TCP paths: the older process, or other shard of this process, that owns the segments of a path
+//! or is being asked.
 
 use std::collections::HashMap;
 
 use marline_core::FourTuple;
 use marline_time::{Duration, Instant};
 
-/// Paths whose owner is kept. With more, all are forgotten and asked for again: strangers can make it grow.
+/// Maximum number of cached owners. Beyond it, all are dropped and found again by asking: unknown peers can fill the
+/// cache.
 const MOST_PATHS: usize = 1 << 16;
 
-/// Time after which an owner of whom nothing was asked is forgotten, once or twice that.
+/// Age at which an unused entry is dropped; it may reach twice that.
 const UNUSED: Duration = Duration::from_secs(120);
 
-/// Which elder or shard has a path, or is being asked for it. They are given as numbers, in the order in which they are
-/// to be asked. What is forgotten is asked for again: nothing depends on what is kept.
+/// Cache of path owners. Processes or shards are given as numbers, in the order in which they have to be asked. A
+/// dropped entry is found again by asking, so correctness does not depend on the cache.
 #[derive(Debug, Default)]
 pub(super) struct PathOwners {
     owners: HashMap<FourTuple, u8>,
-    /// Those that were not asked for lately.
+    /// Entries that were not used recently.
     unused: HashMap<FourTuple, u8>,
-    /// When those were put aside.
+    /// Time at which they were moved there.
     aged_at: Option<Instant>,
 }
 
@@ -28,7 +29,7 @@ impl PathOwners {
         *self = PathOwners::default();
     }
 
-    /// Forgets those that have not been asked for in a while.
+    /// Drops entries that have not been used for some time.
     pub(super) fn age(&mut self, now: Instant) {
         let due = self.aged_at.is_none_or(|at| now.since(at) >= UNUSED);
         if due && !(self.owners.is_empty() && self.unused.is_empty()) {
@@ -37,12 +38,12 @@ impl PathOwners {
         }
     }
 
-    /// How many are kept.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.owners.len() + self.unused.len()
     }
 
-    /// The owner of a path, if it is known.
+    /// Returns the owner of a path, if it is cached.
     pub(super) fn known(&mut self, path: &FourTuple) -> Option<u8> {
         if let Some(owner) = self.unused.remove(path) {
             self.keep(*path, Some(owner));
@@ -50,27 +51,27 @@ impl PathOwners {
         self.owners.get(path).copied()
     }
 
-    /// This one has the path from now on; `None`: nobody here has.
+    /// Sets the owner of a path; `None` removes it.
     pub(super) fn set(&mut self, path: FourTuple, owner: Option<u8>) {
         self.unused.remove(&path);
         self.keep(path, owner);
     }
 
-    /// Who is to have a segment that came by this path.
+    /// Returns the process that receives a segment of this path.
     pub(super) fn owner(&mut self, path: FourTuple, elders: &[u8]) -> Option<u8> {
         let known = self.known(&path).filter(|known| elders.contains(known));
         let owner = known.or_else(|| elders.first().copied());
         self.keep(path, owner)
     }
 
-    /// Who is to have one that was none of this elder's.
+    /// Returns the next process after `asked` has returned a segment.
     pub(super) fn owner_after(&mut self, path: FourTuple, asked: u8, elders: &[u8]) -> Option<u8> {
-        // Whoever was found meanwhile; segments may have been under way to several.
+        // Another owner may have been found meanwhile, because several segments may have been in transit.
         let found = self.known(&path).filter(|found| *found != asked);
         let found = found.filter(|found| elders.contains(found));
         let older = || {
             let behind = elders.iter().skip_while(|elder| **elder != asked).nth(1);
-            // One that has ended meanwhile had to be asked after: the others are, from the youngest on.
+            // `asked` has ended meanwhile, so its position is unknown: ask the others, starting with the youngest.
             let is_gone = !elders.contains(&asked);
             behind.or_else(|| elders.first().filter(|_| is_gone)).copied()
         };
@@ -111,12 +112,12 @@ mod tests {
         assert_eq!(owners.owner(path(1), &elders), Some(5));
         assert_eq!(owners.owner_after(path(1), 5, &elders), Some(4));
         assert_eq!(owners.owner(path(1), &elders), Some(4), "4 did not give it back");
-        // A second segment that was under way to 5.
+        // A second segment was in transit to 5.
         assert_eq!(owners.owner_after(path(1), 5, &elders), Some(4));
         assert_eq!(owners.owner_after(path(1), 4, &elders), Some(2));
         assert_eq!(owners.owner_after(path(1), 2, &elders), None, "nobody's: ours");
         assert_eq!(owners.owner(path(1), &elders), Some(5), "asked for again");
-        // 4 has ended; what it had is asked for among the others.
+        // 4 has ended: the others are asked for its segments.
         assert_eq!(owners.owner_after(path(2), 5, &elders), Some(4));
         assert_eq!(owners.owner(path(2), &[5, 2]), Some(5));
         assert_eq!(
@@ -156,7 +157,7 @@ mod tests {
         owners.set(path(1), None);
         owners.age(now + UNUSED);
         assert_eq!(owners.known(&path(1)), None);
-        // Also where time has passed unseen.
+        // Also if a long time passed without a call.
         owners.set(path(4), Some(1));
         for later in 1..4u64 {
             owners.age(now + Duration::from_secs(1_000 * later));

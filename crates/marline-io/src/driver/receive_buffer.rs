@@ -1,5 +1,5 @@
-//! Buffer of a shard's reception: datagrams, some of them coalesced by the kernel (GRO), or IP packets, as many as one
-//! system call brings.
+//! Receive buffer of a shard: datagrams, some of them coalesced by the kernel (GRO), or IP packets of one system
+//! call.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io::{self, IoSliceMut};
@@ -16,30 +16,30 @@ use crate::sys::raw::{self, RawBuffer};
 use crate::sys::tun::VirtioHeader;
 use marline_wire::Checksum;
 
-/// Messages of one system call.
+/// Messages per system call.
 const MESSAGES: usize = 8;
-/// Bytes of each: the most that the kernel coalesces.
+/// Maximum length of a message that the kernel coalesces, in bytes.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// Where packets are received into, by the kind of sockets that the shard has.
+/// Receive buffer for the shard's kind of sockets.
 pub(super) enum ReceiveBuffer {
     Udp(Box<UdpBuffer>),
     Raw(RawBuffer),
     Tun(TunBuffer),
 }
 
-/// Where packets of a TUN interface are received into.
+/// Receive buffer for packets of a TUN interface.
 pub(super) struct TunBuffer {
     bytes: Box<[u8]>,
     lengths: Vec<usize>,
-    /// Packets have a header in front.
+    /// Set if packets have a virtio header in front.
     offloads: bool,
 }
 
-/// Bytes of a packet of 64 kB and its header.
+/// Maximum length of a packet with its virtio header.
 const TUN_PACKET_BYTES: usize = MESSAGE_BYTES + VirtioHeader::LEN;
 
-/// Where datagrams are received into.
+/// Receive buffer for UDP datagrams.
 pub(super) struct UdpBuffer {
     bytes: Box<[u8]>,
     metas: [RecvMeta; MESSAGES],
@@ -67,14 +67,14 @@ impl ReceiveBuffer {
         }))
     }
 
-    /// Passes on what is for other processes that share the socket.
+    /// Passes on datagrams of other processes that share the socket.
     pub(super) fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
         if let ReceiveBuffer::Udp(buffer) = self {
             buffer.sift(elders, bound);
         }
     }
 
-    /// Receives what is there. `true`: the socket is empty now.
+    /// Receives available packets. Returns true if the socket is empty now.
     pub(super) fn receive(&mut self, socket: &Sock) -> io::Result<bool> {
         match (self, &socket.kind) {
             (ReceiveBuffer::Udp(buffer), Kind::Udp(udp)) => {
@@ -103,7 +103,7 @@ impl TunBuffer {
                     self.lengths.push(len);
                 }
                 Ok(len) => self.lengths.push(len),
-                // What has come so far is looked at first.
+                // Packets that have already arrived are processed first.
                 Err(_) if !self.lengths.is_empty() => return Ok(true),
                 Err(error) => return Err(error.into()),
             }
@@ -115,13 +115,13 @@ impl TunBuffer {
         let header = if self.offloads { VirtioHeader::LEN } else { 0 };
         let chunks = self.bytes.chunks(TUN_PACKET_BYTES);
         let packets = self.lengths.iter().zip(chunks).map(|(len, bytes)| &bytes[..*len]);
-        // What has not even a header is no packet.
+        // A read that is shorter than the header contains no packet.
         packets.map(move |packet| packet.get(header..).unwrap_or_default())
     }
 }
 
-/// Finishes the checksum of a packet that the kernel has left to us. TCP's is taken as it is: the packet was on no
-/// wire, and may be 64 kB.
+/// Completes a checksum that the kernel has left open. A TCP checksum remains as it is: the packet has not crossed a
+/// network and may be 64 kB long.
 fn finish_checksum(bytes: &mut [u8]) {
     let Some((header, packet)) = bytes.split_first_chunk_mut::<{ VirtioHeader::LEN }>() else {
         return;
@@ -132,7 +132,7 @@ fn finish_checksum(bytes: &mut [u8]) {
     }
     let Some(covered) = packet.get(start..) else { return };
     let checksum = match Checksum::of(covered).finish() {
-        // UDP's 0 says that there is none.
+        // A UDP checksum of 0 means that there is none.
         0 => u16::MAX,
         sum => sum,
     };
@@ -151,7 +151,7 @@ impl UdpBuffer {
         Ok(self.messages < MESSAGES)
     }
 
-    /// Passes on what is for other processes, and keeps the rest.
+    /// Passes on datagrams of other processes and keeps the rest.
     fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
         let messages = self.metas.iter_mut().zip(self.bytes.chunks_mut(MESSAGE_BYTES));
         for (meta, bytes) in messages.take(self.messages) {
@@ -171,7 +171,7 @@ impl UdpBuffer {
         }
     }
 
-    /// The messages of a batch: what is known of each, and its bytes.
+    /// Messages of a batch: metadata and bytes.
     pub(super) fn messages(&self) -> impl Iterator<Item = (&RecvMeta, &[u8])> {
         self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(self.messages)
     }
@@ -181,8 +181,8 @@ pub(super) fn local_ip(destination: Option<IpAddr>, bound: SocketAddr) -> IpAddr
     if bound.ip().is_unspecified() { destination.unwrap_or(bound.ip()) } else { bound.ip() }
 }
 
-/// Without flow label and scope, which may differ between datagrams of one peer. The scope of a
-/// link-local address is kept: without it no answer can be sent.
+/// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is
+/// kept: without it no answer can be sent.
 pub(super) fn plain(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.flowinfo() != 0 => {

@@ -1,4 +1,4 @@
-//! Receiving of a shard, or not: of several processes that share its sockets one does.
+//! Start and stop of a shard's reception: only one of the processes that share its sockets receives.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,12 +14,12 @@ use super::socket::{Sock, SocketOptions};
 use super::state::SocketEntry;
 
 impl Shard {
-    /// Opens sockets and receives nothing until [`begin_receiving`](Self::begin_receiving).
+    /// Makes the shard open sockets without receiving until [`begin_receiving`](Self::begin_receiving).
     pub fn wait_with_receiving(&self) {
         self.lock().receiving = false;
     }
 
-    /// Receives from now on.
+    /// Starts receiving.
     pub fn begin_receiving(&self) {
         let mut state = self.lock();
         state.receiving = true;
@@ -27,12 +27,12 @@ impl Shard {
         wake(state.driver.take());
     }
 
-    /// Another process receives from now on; this one sends, by the same sockets.
+    /// Stops receiving because another process receives from now on. This process still sends on the same sockets.
     pub(super) fn stop_receiving(&self) {
         self.watch_anew(false);
     }
 
-    /// Says nothing from now on of what may be another process's.
+    /// Stops answering packets that may belong to another process.
     pub(super) fn keep_to_own(&self) {
         match &mut self.lock().carrier {
             Carrier::Udp(carrier) => carrier.leave_others_ids(),
@@ -40,12 +40,13 @@ impl Shard {
         }
     }
 
-    /// The other process is gone.
+    /// Receives again after the other process has ended.
     pub(super) fn receive_again(&self) {
         self.watch_anew(true);
     }
 
-    /// A socket that is watched for what comes wakes this process even if another one takes it.
+    /// Re-registers all sockets: a socket that is watched for input would wake this process even if another one
+    /// reads it.
     fn watch_anew(&self, receiving: bool) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -72,7 +73,7 @@ impl Shard {
     /// Takes over a socket that another process has opened.
     ///
     /// # Errors
-    /// It is none of UDP's.
+    /// The socket is not a UDP socket.
     pub fn adopt_socket(&self, socket: OwnedFd, options: SocketOptions) -> io::Result<()> {
         self.add_socket(Sock::adopted(socket, options)?).map(drop)
     }

@@ -1,4 +1,4 @@
-//! Receiving half of a shard: its sockets, the buffer, and since when the task that reads them has been ready.
+//! Receiving half of a shard: sockets, buffer, and the time since which the receiving task has been ready.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,31 +15,31 @@ use super::socket::Sock;
 use super::state::{CarrierKind, State};
 use crate::clock::Clock;
 
-/// A task that has been ready for longer is late: a turn of a runtime that is not crowded takes less.
+/// Time in the ready state after which a task counts as late: a turn of a runtime that is not overloaded takes less.
 const LATE: Duration = Duration::from_millis(1);
-/// So many calls between two looks at the sockets are of many tasks: a runtime polls them one after the other and looks
-/// less often itself.
+/// Number of calls between two checks of the sockets that indicates many tasks: a runtime polls them one after the
+/// other and checks I/O less often meanwhile.
 pub(super) const CROWD: u32 = 16;
 
-/// Receive errors after which a socket is looked at only when it becomes ready again.
+/// Number of consecutive receive errors after which a socket is read only when it becomes ready again.
 const ERRORS_IN_A_ROW: u32 = 8;
 
-/// What there is to receive from, and into what.
+/// Sockets and the receive buffer.
 pub(super) struct Reception {
     sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
     buffer: ReceiveBuffer,
-    /// Receive errors since something was received.
+    /// Consecutive receive errors.
     errors: u32,
-    /// The socket that a caller looks at next.
+    /// Socket that a caller checks next.
     next: usize,
 }
 
-/// What a look at a socket brought.
+/// Result of a read from a socket.
 pub(super) enum Looked {
     Nothing,
-    /// An error, behind which there may be more.
+    /// An error; there may be more data behind it.
     Error,
-    /// A batch lies in the buffer. `drained`: the socket is empty now.
+    /// The buffer contains a batch. `drained` means that the socket is empty now.
     Batch {
         drained: bool,
     },
@@ -50,7 +50,7 @@ impl Reception {
         Reception { sockets: Vec::new(), buffer: ReceiveBuffer::new(kind), errors: 0, next: 0 }
     }
 
-    /// Takes over a change of the sockets.
+    /// Applies a change of the sockets.
     pub(super) fn refresh(&mut self, state: &mut State) {
         if !core::mem::take(&mut state.sockets_changed) {
             return;
@@ -64,17 +64,17 @@ impl Reception {
         self.next = 0;
     }
 
-    /// Lets go of the sockets.
+    /// Releases the sockets.
     pub(super) fn close(&mut self) {
         self.sockets.clear();
     }
 
-    /// Of how many sockets.
+    /// Number of sockets.
     pub(super) const fn sockets(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Receives once from a socket, for the task. `may_busy_poll`: also if nothing is said of it.
+    /// Receives once from a socket, for the task. `may_busy_poll` means to try even without readiness.
     pub(super) fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -89,11 +89,11 @@ impl Reception {
         };
         let drained = match self.buffer.receive(socket) {
             Ok(drained) => drained,
-            // Nobody said that there was anything.
+            // The socket was not reported as ready, so an error is normal.
             Err(_) if guard.is_none() => return Ok(Looked::Nothing),
             Err(error) => {
-                // An ICMP error is the business of the watcher of errors, and there may be datagrams
-                // behind it; but an error that stays must not keep us busy.
+                // An ICMP error is handled by the error watch, and there may be datagrams behind it. But a
+                // persistent error must not keep the task busy.
                 self.errors += 1;
                 let useless = error.kind() == io::ErrorKind::WouldBlock;
                 if let Some(guard) = &mut guard
@@ -113,8 +113,8 @@ impl Reception {
         Ok(Looked::Batch { drained })
     }
 
-    /// Receives once from the socket whose turn it is, in the task's place: from which, and whether it is empty now.
-    /// `None`: it was, or has an error, which is the task's business.
+    /// Receives once from the next socket, on behalf of the task. Returns its index, and true if it is empty now.
+    /// Returns `None` if nothing was received; errors are left to the task.
     pub(super) fn receive_in_turn(&mut self) -> Option<(usize, bool)> {
         let at = self.next % self.sockets.len();
         let received = self.buffer.receive(&self.sockets[at].2);
@@ -124,27 +124,27 @@ impl Reception {
         received.ok().map(|drained| (at, drained))
     }
 
-    /// Passes on what of the batch is for other processes that share the socket it came from.
+    /// Passes on the datagrams of a batch that belong to other processes.
     pub(super) fn sift(&mut self, at: usize, elders: &Elders) {
         self.buffer.sift(elders, self.sockets[at].1);
     }
 
-    /// The batch that came from a socket, and which socket that is.
+    /// Returns the socket of the last batch and the batch.
     pub(super) fn batch(&self, at: usize) -> ((u16, SocketAddr), &ReceiveBuffer) {
         let (index, local, _) = &self.sockets[at];
         ((*index, *local), &self.buffer)
     }
 }
 
-/// Whether the task of a shard is late.
+/// Readiness of a shard's task, to detect that it is late.
 #[derive(Debug)]
 pub(super) struct Readiness {
     clock: Clock,
-    /// Since when it has been ready to be polled, nanoseconds of the clock; 0: it is not.
+    /// Time since which the task has been ready to be polled, in nanoseconds of the clock; 0 if it is not ready.
     since: AtomicU64,
-    /// When sockets were looked at last, by the task or in its place, nanoseconds of the clock.
+    /// Time of the last check of the sockets, by the task or on its behalf, in nanoseconds of the clock.
     looked_at: AtomicU64,
-    /// Calls since.
+    /// Calls since then.
     calls: AtomicU32,
 }
 
@@ -156,12 +156,12 @@ impl Readiness {
 
     fn note(&self) {
         let now = self.clock.now().as_nanos();
-        // Since when it has been ready, not when it was last told.
+        // Keeps the time of the first wake-up, not of the last.
         let _ = self.since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// A call: whether the task has been ready for long, or there were so many calls that the runtime may not have
-    /// looked whether it is.
+    /// Counts a call. Returns true if the task has been ready for too long, or if the sockets have not been checked
+    /// for too long after so many calls that the runtime may not have checked I/O.
     pub(super) fn is_late(&self) -> bool {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let since = self.since.load(Ordering::Acquire);
@@ -172,20 +172,20 @@ impl Readiness {
         self.clock.now().since(Instant::from_nanos(from)) > LATE
     }
 
-    /// All sockets were looked at.
+    /// Records that all sockets were checked.
     pub(super) fn looked(&self) {
         self.looked_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
 
-    /// The task is polled.
+    /// Records that the task is polled.
     pub(super) fn is_polled(&self) {
         self.since.store(0, Ordering::Release);
         self.looked();
     }
 }
 
-/// Wakes the task of a shard and notes that it is ready.
+/// Waker that records the time at which the shard's task becomes ready.
 struct Noting {
     readiness: Arc<Readiness>,
     task: Waker,
@@ -202,7 +202,7 @@ impl Wake for Noting {
     }
 }
 
-/// The waker of a shard's task that notes when the task becomes ready. Made anew only if the runtime's is another.
+/// Cached [`Noting`] waker of a shard's task. It is replaced only if the runtime's waker changes.
 #[derive(Default)]
 pub(super) struct NotingWaker(Option<(Waker, Waker)>);
 
@@ -220,7 +220,7 @@ impl NotingWaker {
     }
 }
 
-/// The receiving half of a shard.
+/// Receiving half of a shard.
 pub(super) struct Receiving {
     reception: Mutex<Reception>,
     pub(super) readiness: Arc<Readiness>,
@@ -232,7 +232,7 @@ impl Receiving {
         Receiving { reception: Mutex::new(Reception::new(kind)), readiness }
     }
 
-    /// Whoever receives. Locked before the state, never within.
+    /// Locks the reception. It must be locked before the state, never while the state is locked.
     pub(super) fn lock(&self) -> MutexGuard<'_, Reception> {
         self.reception.lock().unwrap_or_else(PoisonError::into_inner)
     }

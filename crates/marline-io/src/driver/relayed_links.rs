@@ -1,10 +1,10 @@
-//! Links whose frames are for several processes: a TCP connection carries all flows of a client between two addresses,
-//! those of older processes among them, and one process alone can write to it.
+//! Links whose frames belong to several processes: a TCP connection carries all flows of a client between two
+//! addresses, including flows of older processes, and only one process can write to it.
 //!
-//! The newest process has the links. For each older process that frames on a link are for, it makes a pair of unix
-//! sockets, keeps one end and gives that process the other, with the addresses of the link. There it is a link like any
-//! other: same framing, same bounds, and a socket that is full tells its shards to wait. Here its frames are
-//! written to the TCP connection, whole.
+//! The newest process owns the links. For each older process that frames on a link belong to, it creates a pair of
+//! unix sockets, keeps one end and sends the other to that process, with the addresses of the link. There it is
+//! treated as any other link: same framing, same limits, and a full socket makes its shards wait. The newest process
+//! writes the frames that come back to the TCP connection, frame by frame.
 
 use core::sync::atomic::Ordering;
 use std::os::fd::OwnedFd;
@@ -18,14 +18,14 @@ use super::links::{Link, LinkStream, Links, Sent, count};
 use crate::links::Unpacker;
 use crate::succession::Message;
 
-/// A link without room is looked at again so soon.
+/// Delay before a full link is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Bytes read of a relay in one go.
+/// Bytes per read from a relay.
 const READ_BYTES: usize = 16 << 10;
-/// Nobody is told of room at a relay.
+/// Stands for no shard: a relay notifies none when it has room.
 const NO_SHARD: u8 = 127;
 
-/// Passes on what is for elders of the frames that came by a link; what is left is ours.
+/// Passes on the frames of a link that belong to older processes. Returns the rest.
 pub(super) fn sift<'a>(
     links: &Links,
     elders: &Elders,
@@ -50,7 +50,7 @@ pub(super) fn sift<'a>(
     ours
 }
 
-/// The way to an elder for the frames of a link.
+/// Returns the relay to an older process for the frames of a link, and creates it if needed.
 fn relay_to(link: &Arc<Link>, elder: &Elder) -> Option<Arc<Link>> {
     if let Some(known) = link.relay_of(elder.generation) {
         return Some(known);
@@ -59,7 +59,7 @@ fn relay_to(link: &Arc<Link>, elder: &Elder) -> Option<Arc<Link>> {
     let there = OwnedFd::from(there.into_std().ok()?);
     let (local, remote, port) = (link.outer.local, link.outer.remote, link.port);
     let message = Message::Link { local, remote, port }.to_bytes();
-    // An elder that is busy gets the next frame.
+    // If the process is busy, the next frame tries again.
     elder.send(&[&message], Some(&there)).ok()?;
     let relay = Arc::new(Link::relay(LinkStream::Unix(here), link));
     link.add_relay(elder.generation, &relay);
@@ -68,7 +68,7 @@ fn relay_to(link: &Arc<Link>, elder: &Elder) -> Option<Arc<Link>> {
     Some(relay)
 }
 
-/// Writes what waits for an elder, whenever that has room.
+/// Writes waiting frames to an older process whenever its socket has room.
 async fn write(relay: Arc<Link>) {
     loop {
         relay.work.notified().await;
@@ -85,7 +85,7 @@ async fn write(relay: Arc<Link>) {
     }
 }
 
-/// Writes what an elder sends to its link, as long as both are there.
+/// Writes frames of an older process to the link, until one of them ends.
 async fn back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
     let mut unpacker = Unpacker::greeted();
     let mut buffer = vec![0; READ_BYTES];
@@ -112,7 +112,7 @@ async fn back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
     }
     relay.close();
     let was_last = link.remove_relay(generation, &relay);
-    // The elder closes what nobody proves himself on, and whom it knew nobody else does.
+    // The older process has closed its end. If no flow was validated on the link by any process, it is closed.
     if was_last && !link.proven.load(Ordering::Relaxed) {
         link.close();
     }

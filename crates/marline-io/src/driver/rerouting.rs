@@ -1,4 +1,4 @@
-//! Rerouting of a shard's flows: from datagrams to links and back, and what links tell.
+//! Rerouting of a shard's flows from datagrams to links and back, and handling of link events.
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
 use crate::links::{CarrierRates, Failure, Leaving, Order};
 
-/// Frames longer than this have a payload: they want an answer.
+/// Maximum length of a frame without payload. Longer ones elicit an answer.
 const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
 
-/// What leaves by links.
+/// Sending on links.
 impl State {
     /// Hands bytes to a link.
     pub(super) fn send_by_link(&mut self, now: Instant, out: &Outgoing<'_>) {
@@ -30,7 +30,7 @@ impl State {
                 let lane = matches!(out.sender, Sender::Lane(..));
                 link.send(self.index, lane, out.stride, out.bytes)
             }
-            // It has ended, and its flows know: what its index stands for now is another link's.
+            // The link has ended and its flows have been notified. Its index may belong to another link now.
             None => {
                 count(&self.links.counters.dropped);
                 return;
@@ -46,7 +46,7 @@ impl State {
         }
     }
 
-    /// Notes that a datagram leaves a client. `false`: it must not.
+    /// Records that a client sends a datagram. Returns false if it must not be sent.
     pub(super) fn may_send_datagram(&mut self, now: Instant, out: &Outgoing<'_>) -> bool {
         let routes = &mut self.rerouting.routes;
         if !routes.uses_links() {
@@ -59,7 +59,7 @@ impl State {
         routes.sends_datagrams()
     }
 
-    /// Tells the core what carries its flows now, and which ones made room for others.
+    /// Notifies the core of changed carriers of flows and of evicted flows.
     pub(super) fn see_to_carried(&mut self, now: Instant) {
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some(flow) = carrier.poll_evicted()
@@ -87,14 +87,14 @@ impl State {
         }
     }
 
-    /// A flow has ended, or something else carries it from now on.
+    /// Removes a flow that has ended or is carried otherwise now from its link.
     pub(super) fn forget_link_flow(&mut self, flow: u64) {
         if let Some(link) = self.rerouting.forget_flow(flow) {
             self.links.lose_proof(&link);
         }
     }
 
-    /// Takes the flows between these addresses to another socket.
+    /// Moves the flows between these addresses to another socket.
     fn reroute(&mut self, now: Instant, ends: FlowEnds, socket: u16) -> usize {
         let Carrier::Udp(carrier) = &mut self.carrier else { return 0 };
         let (open, opening) = carrier.reroute(now, ends, socket);
@@ -108,7 +108,7 @@ impl State {
         open.len() + opening.len()
     }
 
-    /// Takes the flows between these addresses to a link, and those that begin there.
+    /// Moves the flows between these addresses to a link. New flows there use it, too.
     fn take_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         if let Carrier::Udp(carrier) = &mut self.carrier {
             carrier.prefer(ends, Some(link));
@@ -134,14 +134,14 @@ impl State {
                 return;
             }
         }
-        // Something waits for the peer here: datagrams are answered, or another link is opened.
+        // Data waits for the peer here: either datagrams are answered, or another link is opened.
         self.rerouting.routes.sent(now, ends);
     }
 }
 
-/// What is to be done, and what links tell.
+/// Orders of the routes, and link events.
 impl Shard {
-    /// Does what the routes of a client ask for.
+    /// Carries out the orders of a client's routes.
     pub(super) fn see_to_links(&self, state: &mut State, now: Instant) {
         state.see_to_carried(now);
         if !state.rerouting.routes.uses_links() {
@@ -150,7 +150,7 @@ impl Shard {
         while let Carrier::Udp(carrier) = &mut state.carrier
             && let Some(ends) = carrier.poll_quiet()
         {
-            // A server that sent and does not any more has nothing to send, or is not heard: it is asked.
+            // A server that has stopped sending may have nothing to send, or its packets may be lost: probe it.
             if state.rerouting.routes.is_quiet(now, &ends) && state.probe(ends).is_some() {
                 state.rerouting.routes.sent(now, ends);
             }
@@ -224,7 +224,7 @@ impl Shard {
     }
 
     pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
-        // The answers may be there already.
+        // The answers may be in the sockets already.
         self.catch_up();
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -238,7 +238,7 @@ impl Shard {
         let now = self.now(&mut state);
         let mut refused = state.rerouting.routes.take_refusal(&ends);
         if !state.rerouting.routes.sends_datagrams() && why.is_refusal() {
-            // Without datagrams the reset is the server's word, as ICMP is for them.
+            // Without datagrams, this reset is the server's answer, as an ICMP error is for datagrams.
             state.observers.contacts.refused(now, ends);
             refused = true;
         }
@@ -248,7 +248,7 @@ impl Shard {
         let rerouting = &mut state.rerouting;
         rerouting.note_failure(ends, why.to_string());
         if let (true, Carrier::Udp(carrier)) = (refused, &state.carrier) {
-            // What the network said of datagrams was not passed on: now it counts.
+            // ICMP errors about the datagrams were held back. They count now.
             for flow in carrier.flows_between(ends) {
                 state.endpoint.flow_error(now, flow, NetworkError::Unreachable);
             }
@@ -257,13 +257,13 @@ impl Shard {
             && !state.rerouting.routes.sends_datagrams()
             && !carrier.flows_between(ends).is_empty()
         {
-            // They cannot ask for a link: without one they send nothing.
+            // These flows cannot send without a link, so the request for one is repeated.
             state.rerouting.routes.sent(now, ends);
         }
         self.serve(&mut state, now);
     }
 
-    /// A link has ended. `stalled`: as nothing that was sent on it was acknowledged.
+    /// Handles the end of a link. `stalled` means that nothing sent on it was acknowledged.
     pub(super) fn on_link_closed(&self, outer: &Outer, stalled: bool) {
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -278,7 +278,7 @@ impl Shard {
             Carrier::Udp(carrier) => carrier.flows_at(outer),
             Carrier::Native(_) => Vec::new(),
         };
-        // A client takes its flows elsewhere; a server waits for it to do so.
+        // A client moves its flows to another carrier; a server waits for the client to do so.
         let waits = !state.rerouting.routes.uses_links();
         for flow in cut_off {
             state.endpoint.set_flow_full(now, flow, true);
@@ -298,7 +298,7 @@ impl Shard {
         self.serve(&mut state, now);
     }
 
-    /// Gives frames that came by a link to carrier and core.
+    /// Gives frames of a link to the carrier and the core.
     pub(super) fn on_link_frames(&self, link: &Link, frames: &[&[u8]]) {
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -315,19 +315,19 @@ impl Shard {
         }
     }
 
-    /// Why no link came about from this address to this server, if the last try failed.
+    /// Returns why the last link attempt from this address to this server failed, if it did.
     #[must_use]
     pub fn link_failure(&self, local: core::net::IpAddr, server: SocketAddr) -> Option<String> {
         self.lock().rerouting.failure(&(local, server)).map(str::to_owned)
     }
 
-    /// The pairs of addresses between which connections go by TCP as that is faster there, with what was measured.
+    /// Returns the address pairs whose connections use TCP because it is faster there, with the measured rates.
     #[must_use]
     pub fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
         self.lock().rerouting.routes.slower_by_datagrams()
     }
 
-    /// The pairs of addresses between which connections go by TCP now.
+    /// Returns the address pairs whose connections use TCP now.
     #[must_use]
     pub fn routes_by_link(&self) -> Vec<FlowEnds> {
         self.lock().rerouting.routes.by_link()

@@ -1,12 +1,12 @@
-//! Error of a send, with what left before it.
+//! Send error, with the number of bytes sent before it.
 
 use std::io;
 
-/// A batch that did not leave, or not all of it.
+/// Failure to send a batch, or part of it.
 #[derive(Debug)]
 pub(crate) struct SendError {
     pub(crate) error: io::Error,
-    /// Bytes of the batch that did.
+    /// Bytes of the batch that were sent.
     pub(crate) sent: usize,
 }
 
@@ -17,12 +17,12 @@ impl From<io::Error> for SendError {
 }
 
 impl SendError {
-    /// The same where `before` bytes of the batch were sent before.
+    /// Adds `before` bytes of the batch that were sent earlier.
     pub(crate) fn after(self, before: usize) -> SendError {
         SendError { sent: self.sent + before, ..self }
     }
 
-    /// The kernel has no room now.
+    /// Returns true if the kernel has no room now.
     pub(crate) fn would_block(&self) -> bool {
         self.error.kind() == io::ErrorKind::WouldBlock
     }

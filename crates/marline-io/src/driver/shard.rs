@@ -1,5 +1,5 @@
-//! Shard: endpoint, carrier and sockets behind one mutex, with the work due after every access:
-//! send, set the timer, wake waiters.
+//! Shard: endpoint, carrier and sockets behind one mutex, with the work due after every access: send, set the timer,
+//! wake waiters.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -26,19 +26,19 @@ use crate::random::ResetSeed;
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
 
-/// A timer that is due within this, for a deadline that has moved away by as much, is set anew.
+/// A timer that is due within this time is reset if its deadline has moved by at least as much.
 const SOON: Duration = Duration::from_millis(1);
 
 /// Configuration of a shard.
 #[derive(Debug)]
 pub struct ShardConfig {
-    /// Its carrier.
+    /// Carrier.
     pub carrier: CarrierKind,
-    /// Its part of the id space.
+    /// Part of the id space.
     pub shard: marline_core::Shard,
-    /// Seed of the tokens of the UDP carrier's RESET; `None`: a random one.
+    /// Seed of the UDP carrier's RESET tokens; `None` for a random one.
     pub reset_seed: Option<ResetSeed>,
-    /// Accept connections, with this configuration.
+    /// Configuration of accepted connections; `None` to accept none.
     pub accept: Option<ConnectionConfig>,
     /// Limits of the endpoint.
     pub limits: Limits,
@@ -50,18 +50,18 @@ pub struct ShardConfig {
     pub capture: Option<Captures>,
     /// Segment log, if any.
     pub tap: Option<SegmentLog>,
-    /// The links of this shard, and of those that share its ports.
+    /// Links of this shard and of those that share its ports.
     pub links: Arc<Links>,
-    /// Further observers of its segments.
+    /// Further observers of the segments.
     pub observers: Vec<SharedObserver>,
     /// Observer of all events and all traffic, if any.
     pub events: Option<SharedEventObserver>,
-    /// How long it polls its sockets after each exchange before it sleeps, at most
-    /// [`LONGEST_BUSY_POLL`](super::LONGEST_BUSY_POLL); zero: not at all.
+    /// Busy polling time after each exchange, at most [`LONGEST_BUSY_POLL`](super::LONGEST_BUSY_POLL); zero disables
+    /// it.
     pub busy_poll: Duration,
 }
 
-/// Why a connection could not be started.
+/// Reason why a connection could not be started.
 #[derive(Debug)]
 pub enum StartError {
     /// The core refused.
@@ -75,15 +75,15 @@ pub struct Shard {
     state: Mutex<State>,
     pub(super) timer: FineTimer,
     pub(super) clock: Clock,
-    /// When the timer fires.
+    /// Time at which the timer fires.
     pub(super) alarm: Alarm,
     pub(super) links: Arc<Links>,
     pub(super) receiving: Receiving,
     pub(super) inbox: mpsc::Sender<Handover>,
     pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
-    /// All that share its ports, itself too.
+    /// All shards that share the ports, including this one.
     pub(super) siblings: OnceLock<Vec<Weak<Shard>>>,
-    /// Nobody holds the shard any more: it ends when its connections have.
+    /// Set when the last handle is dropped. The shard ends after its connections.
     pub(super) orphaned: AtomicBool,
     index: u8,
     handle: OnceLock<Weak<ShardHandle>>,
@@ -95,8 +95,8 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// Keeps a shard running: while one exists, the task goes on; afterwards it ends as soon as the
-/// remaining connections have closed.
+/// Handle that keeps a shard running. After the last one is dropped, the task ends as soon as the remaining
+/// connections have closed.
 #[derive(Debug)]
 pub struct ShardHandle {
     pub(super) shard: Arc<Shard>,
@@ -104,12 +104,12 @@ pub struct ShardHandle {
 
 impl Drop for ShardHandle {
     fn drop(&mut self) {
-        // The last one may go while its shard is locked: no lock here, the timer wakes the task.
+        // The last handle may be dropped while its shard is locked, so this must not lock. The timer wakes the task.
         self.shard.orphaned.store(true, Ordering::Release);
         if let Err(error) = self.shard.timer.set(marline_time::Duration::ZERO) {
             tracing::error!(%error, "cannot wake the network driver");
         }
-        // They may have waited for this one.
+        // Sibling shards may have waited for this one.
         let siblings = self.shard.siblings.get().into_iter().flatten();
         for sibling in siblings.filter_map(Weak::upgrade) {
             let _ = sibling.timer.set(marline_time::Duration::ZERO);
@@ -118,7 +118,7 @@ impl Drop for ShardHandle {
 }
 
 impl ShardHandle {
-    /// A shard that nothing runs yet, and a handle to it.
+    /// Creates a shard whose task does not run yet, and a handle to it.
     pub(super) fn new(
         state: State,
         (kind, index): (CarrierKind, u8),
@@ -141,7 +141,7 @@ impl ShardHandle {
             handle: OnceLock::new(),
         });
         let handle = Arc::new(ShardHandle { shard });
-        // Set once, here.
+        // This is set only here, so an error cannot occur.
         let _ = handle.shard.handle.set(Arc::downgrade(&handle));
         Ok(handle)
     }
@@ -155,50 +155,50 @@ impl core::ops::Deref for ShardHandle {
 }
 
 impl ShardHandle {
-    /// The shard, without keeping it running.
+    /// Reference to the shard that does not keep it running.
     pub(crate) fn downgrade(&self) -> Weak<Shard> {
         Arc::downgrade(&self.shard)
     }
 }
 
 impl Shard {
-    /// Makes its connections members of this path health monitor from now on.
+    /// Registers the shard's connections with this path health monitor.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
         self.lock().endpoint.set_path_health_monitor(monitor);
     }
 
-    /// Captures its packets into these files from now on, instead of into those of before; `None`: into none.
+    /// Replaces the capture files of the shard; `None` stops capturing.
     pub fn set_captures(&self, mut captures: Option<Captures>) {
         let mut state = self.lock();
         if let (Carrier::Native(_), Some(captures)) = (&state.carrier, &mut captures) {
             captures.set_native();
         }
-        // First what the others have gathered is written: they may be the same files.
+        // Flush the previous files first: they may be the same ones.
         state.observers.captures = None;
         state.observers.captures = captures;
     }
 
-    /// Shows this observer what its connections tell from now on, instead of the one of before; `None`: nobody. It is
-    /// shown monitor events only if the shard was started with receivers or an observer of them.
+    /// Replaces the event observer; `None` removes it. It receives monitor events only if the shard was started with
+    /// receivers or an observer of them.
     pub fn set_event_observer(&self, observer: Option<SharedEventObserver>) {
         let mut state = self.lock();
         let before = core::mem::replace(&mut state.events, observer);
         state.want_traffic();
         drop(state);
-        // The last one to go may write what it has gathered.
+        // Dropping the last reference may write buffered data.
         drop(before);
     }
 
-    /// Sends what schedulers decide, and why, to these listeners from now on, apart from other monitor events, which
-    /// many decisions would crowd out. It ends by itself when nobody is listening any more.
+    /// Sends scheduler decisions and their reasons to these subscribers. They are separate from other monitor
+    /// events, which would be lost among many decisions. This ends when there is no subscriber any more.
     pub fn tell_decisions(&self, listeners: broadcast::Sender<MonitorEvent>) {
         let mut state = self.lock();
         state.decisions = Some(listeners);
         state.endpoint.tell_decisions(true);
     }
 
-    /// Sends what happens to the traffic of one connection of this shard to these listeners from now on. It ends by
-    /// itself when nobody is listening any more, or when another connection takes its place.
+    /// Sends traffic events of one connection of this shard to these subscribers. This ends when there is no
+    /// subscriber any more, or when another connection is selected.
     pub fn tell_traffic(&self, of: ConnectionId, listeners: broadcast::Sender<MonitorEvent>) {
         let (_, of) = Shard::split_id(of);
         let mut state = self.lock();
@@ -206,7 +206,7 @@ impl Shard {
         state.want_traffic();
     }
 
-    /// Makes shards that share ports known to each other.
+    /// Connects shards that share ports.
     pub fn introduce(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
         let siblings: Vec<_> = shards.iter().map(|shard| shard.downgrade()).collect();
@@ -216,19 +216,19 @@ impl Shard {
         }
     }
 
-    /// A handle, if anybody still holds one.
+    /// Returns a handle, if one still exists.
     pub(super) fn handle(&self) -> Option<Arc<ShardHandle>> {
         self.handle.get().and_then(std::sync::Weak::upgrade)
     }
 
-    /// Locks the state. The time is asked for afterwards: the core must not see it go back, as it would if two threads
-    /// asked and then waited, and what was sent last would seem to have been sent first, and lost.
+    /// Locks the state. Read the clock only afterwards: if two threads read it and then waited for the lock, time
+    /// would run backwards for the core. The latest packet would seem to have been sent first, and to be lost.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the clock, for what is done with the locked state. If the process did not run for a while, endpoint and
-    /// lanes are told before they handle anything that has arrived meanwhile.
+    /// Reads the clock, for work with the locked state. If the process did not run for some time, endpoint and lanes
+    /// are notified before they handle anything that has arrived meanwhile.
     pub(super) fn now(&self, state: &mut State) -> Instant {
         let now = self.clock.now();
         state.note_pauses(self.clock.pauses());
@@ -245,7 +245,7 @@ impl Shard {
         result
     }
 
-    /// Snapshots of all connections; ids carry the shard in their top byte.
+    /// Snapshots of all connections. The ids contain the shard in their top byte.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         let state = self.lock();
         let ids = state.endpoint.connections();
@@ -256,7 +256,7 @@ impl Shard {
         infos
     }
 
-    /// Waits until all connections have closed, for at most `patience`. Returns whether they have.
+    /// Waits until all connections have closed, for at most `patience`. Returns true if they have.
     pub async fn drained(&self, patience: marline_time::Duration) -> bool {
         const LOOK_EVERY: marline_time::Duration = marline_time::Duration::from_millis(5);
         let deadline = self.clock.now() + patience;
@@ -281,24 +281,24 @@ impl Shard {
         (state.endpoint.counters(), carrier)
     }
 
-    /// How long writes took until their DATA_ACK
+    /// Histogram of the time from a write to its DATA_ACK
     /// ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.lock().endpoint.delivery_delays()
     }
 
-    /// The id by which applications know a connection: unique over all shards.
+    /// Id of a connection for applications, unique over all shards.
     pub(super) fn public_id(&self, id: ConnectionId) -> ConnectionId {
         ConnectionId(id.0 | u64::from(self.index) << 56)
     }
 
-    /// The shard's index and its own id of a connection.
+    /// Splits a public id into the shard's index and the id within the shard.
     #[must_use]
     pub fn split_id(id: ConnectionId) -> (u8, ConnectionId) {
         ((id.0 >> 56) as u8, ConnectionId(id.0 & (u64::MAX >> 8)))
     }
 
-    /// Releases a connection that has no stream ([`AcceptQueue::close`]).
+    /// Releases a connection without a stream ([`AcceptQueue::close`]).
     pub fn release(&self, id: ConnectionId) {
         let (_, id) = Shard::split_id(id);
         self.stand_in();
@@ -309,8 +309,8 @@ impl Shard {
         self.serve(&mut state, now);
     }
 
-    /// To be called after anything touched the endpoint: sends, sets the timer, tells who waits.
-    /// `true` if somebody was woken.
+    /// Finishes an access to the endpoint: sends, sets the timer, wakes waiting tasks. Must be called after each
+    /// access. Returns true if a task was woken.
     pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
         self.see_to_links(state, now);
         state.turns.on_sent();
@@ -329,8 +329,8 @@ impl Shard {
         woken
     }
 
-    /// Sends what a connection wrote, and all else that is due: now, or together with what others write in this turn
-    /// of the runtime.
+    /// Sends what a connection wrote, and everything else that is due. This happens now, or together with the writes
+    /// of other connections in this turn of the runtime.
     pub(super) fn serve_write(
         &self,
         state: &mut State,
@@ -347,9 +347,9 @@ impl Shard {
         }
     }
 
-    /// Sets the timer, if it is not set to an earlier time already: deadlines mostly move away,
-    /// and waking once too often is cheaper than a system call each time. Where it would wake us soon
-    /// and for nothing, it is moved while we are awake: in a dialogue that costs a tenth of the wake-up.
+    /// Sets the timer, unless it is set to an earlier time already: deadlines mostly move away, and one needless
+    /// wake-up is cheaper than a system call each time. A timer that would fire soon without need is moved while the
+    /// task is awake: in a dialogue this costs a tenth of the wake-up.
     pub(super) fn arm(&self, state: &mut State, now: Instant) {
         let fires_soon = state.armed.is_some_and(|armed| armed.since(now) < SOON);
         if fires_soon {

@@ -1,4 +1,4 @@
-//! Socket of a shard, and the kernel's possible answers to a send.
+//! Socket of a shard, and the results of sending on it.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use crate::sys::raw::{self, RawDestination};
 use crate::sys::socket::{self, PortSharing, SocketSpec};
 use crate::sys::tun::Tun;
 
-/// Batches that wait for room in the kernel; more are dropped, as a router would.
+/// Maximum number of batches that wait for room in the kernel. Further ones are dropped, as in a router.
 const STALLED_CAPACITY: usize = 32;
 
 /// Options for opening a socket.
@@ -30,14 +30,14 @@ const STALLED_CAPACITY: usize = 32;
 pub struct SocketOptions {
     /// Address and port to bind; port 0 lets the system choose.
     pub local: SocketAddr,
-    /// The address by which the driver knows it, where that is not the bound one: another socket is bound to the same
-    /// address on another interface.
+    /// Address by which the driver identifies the socket, if it differs from the bound one: another socket is bound
+    /// to the same address on another interface.
     pub alias: Option<IpAddr>,
     /// Interface to bind to: name and index.
     pub interface: Option<(String, u32)>,
-    /// Whether it shares the port with others of its server.
+    /// Port sharing with other sockets of the server.
     pub port: PortSharing,
-    /// Mark of its packets for the machine's routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0: none.
+    /// Mark of the packets for the machine's routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0 for none.
     pub mark: u32,
 }
 
@@ -52,28 +52,28 @@ impl SocketOptions {
     }
 }
 
-/// An open socket.
+/// Open socket.
 #[derive(Debug)]
 pub(crate) struct Sock {
     pub(crate) fd: AsyncFd<OwnedFd>,
-    /// The address it is bound to, or its alias.
+    /// Bound address, or its alias.
     pub(crate) local: SocketAddr,
     pub(crate) kind: Kind,
 }
 
-/// What a carrier needs of its sockets.
+/// Kind of a socket, with the state that its carrier needs.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// UDP, bound to an address.
     Udp(UdpKind),
     /// Raw IP, for all addresses of a family.
     Raw(RawKind),
-    /// A TUN interface: `local` is the address of the host behind it, which is us.
+    /// TUN interface: `local` is the address of this host.
     Tun,
-    /// A TUN interface: whoever is behind it takes us for everybody else. `offloads`: up to 64 kB of a connection are
-    /// one packet, with a header in front.
+    /// TUN interface of a gateway: this process answers for all addresses. With `offloads`, up to 64 kB of a
+    /// connection are one packet, with a virtio header in front.
     Gateway {
-        /// Whether they are.
+        /// True if packets have a virtio header.
         offloads: bool,
     },
 }
@@ -82,7 +82,7 @@ pub(crate) enum Kind {
 pub(crate) struct UdpKind {
     pub(crate) state: UdpSocketState,
     options: SocketOptions,
-    /// It is bound to all addresses: replies must name theirs.
+    /// Set if the socket is bound to all addresses: replies must name their source address.
     wildcard: bool,
 }
 
@@ -91,18 +91,18 @@ pub(crate) struct RawKind {
     ways: Arc<Mutex<Ways>>,
 }
 
-/// How packets leave.
+/// Outgoing interfaces and sockets of native packets.
 #[derive(Debug)]
 struct Ways {
-    /// The interface that packets from an address leave through.
+    /// Outgoing interface by source address.
     interfaces: BTreeMap<IpAddr, u32>,
-    /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not
-    /// hold up the others; and on IPv6 the interface given with a packet would yield to a more
-    /// specific route through another one.
+    /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not hold up the
+    /// others. On IPv6, the interface given with a packet would also yield to a more specific route through another
+    /// one.
     senders: BTreeMap<u32, OwnedFd>,
-    /// Not bound yet.
+    /// Sockets that are not bound yet.
     spare: Vec<OwnedFd>,
-    /// What sends many segments as one packet; `None`: nothing does.
+    /// Sender of combined packets, if there is one.
     super_packets: Option<SuperPackets>,
 }
 
@@ -111,7 +111,7 @@ impl Sock {
         Sock::adopted(OwnedFd::from(socket::open(&options.spec())?), options)
     }
 
-    /// A socket that another process has opened, with these options.
+    /// Wraps a socket with these options that another process has opened.
     pub(crate) fn adopted(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
         let socket = std::net::UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -124,7 +124,7 @@ impl Sock {
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
     }
 
-    /// The same socket, watched for something else.
+    /// Duplicates the socket, with another interest.
     pub(crate) fn watched_anew(&self, interest: Interest) -> io::Result<Self> {
         let copy = self.as_fd().try_clone_to_owned()?;
         let kind = match &self.kind {
@@ -156,7 +156,7 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
 
-    /// `several`: a queue of the interface, of which there are several.
+    /// With `several`, opens one of several queues of the interface.
     pub(crate) fn tun(interface: &str, local: IpAddr, several: bool) -> io::Result<Self> {
         let open = if several { Tun::open_queue } else { Tun::open };
         let tun = OwnedFd::from(open(interface)?);
@@ -164,13 +164,13 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
-    /// A TUN interface that another process has opened.
+    /// Wraps a TUN interface that another process has opened.
     pub(crate) fn adopted_tun(tun: OwnedFd, local: IpAddr) -> io::Result<Self> {
         let fd = crate::sys::watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
-    /// Not bound to any address: it has all but those behind it.
+    /// A gateway is not bound to an address: it has all except those behind it.
     pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
         let offloads = tun.offloads();
         let fd = crate::sys::watch(OwnedFd::from(tun), Interest::READABLE)?;
@@ -178,7 +178,7 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway { offloads } })
     }
 
-    /// It is a socket, with a queue of errors.
+    /// Returns true for sockets with an error queue; TUN interfaces have none.
     pub(crate) const fn has_errors(&self) -> bool {
         !matches!(self.kind, Kind::Tun | Kind::Gateway { .. })
     }
@@ -187,7 +187,7 @@ impl Sock {
         self.fd.get_ref().as_fd()
     }
 
-    /// Sends one batch, or says why not. `stride` 0: a single datagram.
+    /// Sends one batch. `stride` 0 means a single datagram.
     pub(crate) fn send(
         &self,
         now: Instant,
@@ -206,12 +206,12 @@ impl Sock {
         }
     }
 
-    /// The kernel takes several datagrams of one length in one call.
+    /// Returns true if the kernel takes several datagrams of one length in one call.
     pub(crate) fn sends_runs(&self) -> bool {
         matches!(&self.kind, Kind::Udp(udp) if udp.state.max_gso_segments() > 1)
     }
 
-    /// The next ICMP error the kernel kept for us.
+    /// Takes the next ICMP error from the kernel's queue.
     pub(crate) fn next_error(&self) -> Option<NetworkError> {
         if !self.has_errors() {
             return None;
@@ -219,7 +219,7 @@ impl Sock {
         error_queue::next(self.as_fd())
     }
 
-    /// The MTU of the route to `remote` as far as is known.
+    /// MTU of the route to `remote`, if known.
     pub(crate) fn route_mtu(&self, remote: SocketAddr, local: IpAddr) -> Option<u32> {
         match &self.kind {
             Kind::Udp(udp) => {
@@ -236,8 +236,8 @@ impl Sock {
     }
 }
 
-/// Writes packets one by one: headers have been written into the room in front of each segment, of
-/// which an IPv4 header uses the end.
+/// Writes packets one by one. Their headers are in the room in front of each segment; an IPv4 header is at the end
+/// of that room.
 fn send_to_tun(
     fd: BorrowedFd<'_>,
     outer: &Outer,
@@ -257,13 +257,13 @@ fn send_to_tun(
 }
 
 impl UdpKind {
-    /// What it was opened with, at the address that it got.
+    /// Options of the socket, with the address that it got.
     pub(super) fn options_at(&self, local: SocketAddr) -> SocketOptions {
         let local = SocketAddr::new(self.bound_ip(local.ip()), local.port());
         SocketOptions { local, ..self.options.clone() }
     }
 
-    /// The address that it is bound to where the driver knows it by this one.
+    /// Returns the bound address for an address by which the driver identifies the socket.
     fn bound_ip(&self, local: IpAddr) -> IpAddr {
         if self.options.alias.is_some() { self.options.local.ip() } else { local }
     }
@@ -300,25 +300,26 @@ impl RawKind {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the sockets that are not bound to an interface yet: the kernel looks at each for every TCP packet.
+    /// Closes the sockets that are not bound to an interface yet: for each TCP packet, the kernel checks all of
+    /// them.
     pub(crate) fn close_spare(&self) {
         self.lock().spare = Vec::new();
     }
 
-    /// How many of those there are.
+    /// Number of these sockets.
     #[cfg(test)]
     pub(crate) fn spare(&self) -> usize {
         self.lock().spare.len()
     }
 
-    /// What sends many segments as one packet, in further descriptors.
+    /// Duplicates the sockets for combined packets.
     pub(super) fn copy_offload(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
         let ways = self.lock();
         ways.super_packets.as_ref().map_or(Ok(Vec::new()), |packets| packets.copies(ipv6))
     }
 
-    /// Packets from this address leave through this interface (0: as the routing table says), or
-    /// the address is gone.
+    /// Sets the outgoing interface for packets from this address (0: according to the routing table), or removes the
+    /// address.
     pub(crate) fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
         let mut ways = self.lock();
         let Some(index) = interface else {
@@ -355,7 +356,7 @@ impl RawKind {
 }
 
 impl Ways {
-    /// A socket for this interface. Where none is to be had the one for all has to do.
+    /// Adds a socket for this interface. If that fails, the shared socket is used.
     fn add_sender(&mut self, index: u32, ipv6: bool) {
         if self.senders.contains_key(&index) {
             return;
@@ -367,7 +368,7 @@ impl Ways {
         });
         match bound {
             Ok(socket) => {
-                // One per interface that is in use: indices are not used again.
+                // Keep one socket per interface in use. Indices are not reused.
                 let in_use = &self.interfaces;
                 self.senders.retain(|known, _| in_use.values().any(|index| index == known));
                 self.senders.insert(index, socket);
@@ -381,7 +382,7 @@ impl Ways {
     }
 }
 
-/// UDP payload of an IP packet of `mtu` bytes.
+/// Maximum UDP payload of an IP packet of `mtu` bytes.
 pub(crate) fn payload_of_mtu(mtu: u32, remote: SocketAddr) -> Option<u16> {
     const UDP_HEADER: u32 = 8;
     let ip_header = if remote.is_ipv6() { 40 } else { 20 };
@@ -398,7 +399,7 @@ fn codepoint(ecn: Ecn) -> Option<EcnCodepoint> {
     }
 }
 
-/// The other way round.
+/// Converts an ECN codepoint of `quinn_udp`.
 pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
     match codepoint {
         None => Ecn::NotEct,
@@ -408,7 +409,7 @@ pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-/// A batch the kernel had no room for.
+/// Batch for which the kernel had no room.
 #[derive(Debug)]
 pub(crate) struct Stalled {
     pub(crate) outer: Outer,
@@ -417,28 +418,27 @@ pub(crate) struct Stalled {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Batches that wait for room, in order, by the address they leave from: one network that is slow
-/// to take packets holds up nobody else.
+/// Batches that wait for room, in order, by source address: a slow network does not hold up the others.
 #[derive(Debug, Default)]
 pub(crate) struct StalledQueue {
     batches: BTreeMap<IpAddr, VecDeque<Stalled>>,
 }
 
 impl StalledQueue {
-    /// Something waits already that leaves from this address.
+    /// Returns true if a batch from this address already waits.
     pub(crate) fn holds(&self, local: IpAddr) -> bool {
         self.batches.contains_key(&local)
     }
 
     pub(crate) fn push(&mut self, batch: Stalled) {
         let queue = self.batches.entry(batch.outer.local).or_default();
-        // What does not fit is lost, as in a router.
+        // A batch that does not fit is lost, as in a router.
         if queue.len() < STALLED_CAPACITY {
             queue.push_back(batch);
         }
     }
 
-    /// Tries all again; `true` if some still wait.
+    /// Tries all batches again. Returns true if some still wait.
     pub(crate) fn retry(&mut self, now: Instant, socket: &Sock) -> bool {
         self.batches.retain(|_, queue| {
             while let Some(batch) = queue.front_mut() {
@@ -448,7 +448,7 @@ impl StalledQueue {
                         batch.bytes.drain(..failed.sent.min(batch.bytes.len()));
                         return true;
                     }
-                    // Anything else: it is lost like any datagram.
+                    // On any other error the batch is lost, like any datagram.
                     _ => queue.pop_front(),
                 };
             }

@@ -1,4 +1,4 @@
-//! Sockets of a shard: opened and closed while it runs.
+//! Sockets of a shard, which are opened and closed while it runs.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -11,8 +11,8 @@ use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
 use super::state::SocketEntry;
 
 impl Shard {
-    /// Opens a socket at the next free index, or at the index of one that was closed. On native
-    /// carriers, whose sockets serve all addresses, this only notes the address' interface.
+    /// Opens a socket at the next free index, or at the index of a closed one. On native carriers, whose sockets
+    /// serve all addresses, this only records the interface of the address.
     ///
     /// # Errors
     /// The system's.
@@ -24,7 +24,7 @@ impl Shard {
         }
         if self.lock().carrier.is_native() {
             if options.alias.is_some() {
-                // Its segments bear the address, and nothing else tells the paths apart.
+                // The segments carry the address, and the paths differ in nothing else.
                 return Err(io::Error::new(
                     io::ErrorKind::Unsupported,
                     "another interface has the same address: only the carriers auto, udp and tcp can use both",
@@ -59,7 +59,7 @@ impl Shard {
         Ok(local)
     }
 
-    /// Tells the raw sockets of an address and its interface.
+    /// Sets the interface of an address in the raw sockets.
     fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
         for entry in self.lock().sockets.iter().flatten() {
             if let Kind::Raw(raw) = &entry.socket.kind {
@@ -85,12 +85,12 @@ impl Shard {
         }
     }
 
-    /// The bound addresses of its sockets.
+    /// Local addresses of the sockets.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.lock().sockets.iter().flatten().map(|entry| entry.socket.local).collect()
     }
 
-    /// Makes the kernel distribute datagrams over all shards whose sockets share this one's ports.
+    /// Makes the kernel distribute datagrams over all shards that share the ports.
     ///
     /// # Errors
     /// The kernel rejects the program.

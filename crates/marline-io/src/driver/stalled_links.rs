@@ -1,13 +1,13 @@
-//! Watch over links: ends those whose peer acknowledges nothing.
+//! Watch over links, which closes those whose peer does not acknowledge.
 //!
-//! *Problem.* A network that is silent swallows what a link sends, and the kernel repeats it: a full segment a second,
-//! on both sides, until TCP_USER_TIMEOUT. Where only large packets are lost, as the MTU of the path has become smaller
-//! and no ICMP says so, it repeats them for ever.
+//! *Problem.* A failed network loses everything that a link sends, and the kernel retransmits it: a full segment per
+//! second, on both sides, until TCP_USER_TIMEOUT. If only large packets are lost, because the path MTU has decreased
+//! without an ICMP error, the kernel retransmits them for ever.
 //!
-//! *How.* While something is sent on a link and nothing is read, the kernel is asked a few times a second how it is
-//! getting on (`link_progress.rs`). A link without progress is reset. What it held leaves by other paths, and a client
-//! dials again: a SYN of 60 bytes a second, which is answered within a second of the network's return. If it is
-//! answered at once, segments were too large (`link_tasks.rs`).
+//! *Solution.* While data was sent on a link and nothing is read, the kernel's statistics are checked a few times
+//! per second (`link_progress.rs`). A link without progress is reset. The data in it is sent on other paths, and a
+//! client connects again: with one SYN of 60 bytes per second, which is answered within a second after the network
+//! recovers. If it is answered at once, segments were too large (`link_tasks.rs`).
 
 use std::sync::{Arc, Weak};
 
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use super::links::{LinkStream, Links, count};
 use crate::sys::link::TcpInfo;
 
-/// How often the kernel is asked.
+/// Interval of the checks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Starts the watch over these links, unless it runs.
+/// Starts the watch over these links, unless it already runs.
 pub(super) fn start(links: &Arc<Links>) {
     links.watcher.get_or_init(|| {
         tokio::spawn(watch(Arc::downgrade(links), Arc::clone(&links.watch))).abort_handle()
@@ -41,12 +41,12 @@ async fn watch(links: Weak<Links>, sent: Arc<Notify>) {
     }
 }
 
-/// Ends links that are stalled. Whether others may be, later.
+/// Closes stalled links. Returns true if others may become stalled.
 fn end_stalled(links: &Links) -> bool {
     let mut waiting = false;
     for link in links.unheard() {
         let LinkStream::Tcp(stream) = &link.stream else { continue };
-        // What is sent from here on counts again.
+        // Data sent from here on counts again.
         link.progress.on_read();
         let Ok(info) = TcpInfo::of(stream) else { continue };
         if link.progress.is_stalled(Instant::now(), &info) {

@@ -1,14 +1,15 @@
-//! Reception by the shard's task, or by whoever calls the library while that task waits behind others.
+//! Reception by the shard's task, or by a caller of the library while that task waits behind others.
 //!
-//! *Problem.* The task is one of many. When twelve thousand connections end in one moment, as many tasks are ready, and
-//! each has its turn before the one that receives has its next. Meanwhile sockets hold datagrams for seconds, or drop
-//! them; peers take what is not answered for lost and repeat it, which fills the sockets further.
+//! *Problem.* The task is one of many. When twelve thousand connections end at the same time, as many tasks are
+//! ready, and each has its turn before the receiving task has its next. Meanwhile, sockets hold datagrams for
+//! seconds or drop them. Peers assume that unanswered packets are lost and retransmit them, which fills the sockets
+//! further.
 //!
-//! *How.* The task's waker notes since when the task has been ready ([`Readiness`](super::reception::Readiness)). A
-//! stream that is read, written or closed looks at that first. If the task has been waiting for more than a moment, or
-//! many calls were made since anybody looked at the sockets, the caller receives one batch, and when they are empty it
-//! sees to the timers. So what is received keeps up with what is done, whatever the order in which the runtime polls
-//! its tasks. Who receives is no matter to TCP.
+//! *Solution.* The task's waker records since when the task has been ready
+//! ([`Readiness`](super::reception::Readiness)). Reading, writing or closing a stream checks that first. If the task
+//! has been ready for more than a moment, or many calls have been made since the last check of the sockets, the
+//! caller receives one batch. Once the sockets are empty, it also serves the timers. So reception keeps pace with
+//! the application in any order in which the runtime polls its tasks. TCP does not depend on which thread receives.
 
 use core::task::Context;
 use std::io;
@@ -19,20 +20,20 @@ use super::reception::{Looked, Reception};
 use super::shard::Shard;
 use super::state::State;
 
-/// Batches that are received at a time before silence is judged.
+/// Maximum number of batches received before silence is judged.
 const CATCH_UP_BATCHES: u32 = 64;
 
 impl Shard {
-    /// If the task is late: receives a batch in its place, and sees to the timers if there is no more. To be called
-    /// before the state is locked.
+    /// If the task is late, receives a batch on its behalf, and serves the timers if the sockets are empty. Must be
+    /// called before the state is locked.
     pub(super) fn stand_in(&self) {
         if self.receiving.readiness.is_late() {
             self.receive_now();
         }
     }
 
-    /// Receives what the sockets hold, whosever turn it is. To be called before silence is judged: a process that did
-    /// not run for a while finds the end of its patience and the answer at the same time.
+    /// Receives what the sockets hold, even if the task is not late. Call this before silence is judged: after a
+    /// process did not run for some time, the timeout and the answer appear at the same time.
     pub fn catch_up(&self) {
         for _ in 0..CATCH_UP_BATCHES {
             if self.receive_now() {
@@ -41,9 +42,10 @@ impl Shard {
         }
     }
 
-    /// Receives a batch in the task's place, and sees to the timers if there is no more. `false`: there may be more.
+    /// Receives a batch on behalf of the task, and serves the timers if the sockets are empty. Returns false if
+    /// there may be more.
     fn receive_now(&self) -> bool {
-        // Somebody does already.
+        // Another thread is receiving already.
         let Some(mut reception) = self.receiving.try_lock() else { return true };
         let mut state = self.lock();
         if state.stopped {
@@ -63,7 +65,7 @@ impl Shard {
         is_drained
     }
 
-    /// The timer is due, and what has come is taken in.
+    /// Handles the timer, after available packets have been received.
     pub(super) fn on_timer(&self, state: &mut State, now: Instant) {
         state.armed = None;
         self.alarm.clear();
@@ -76,8 +78,8 @@ impl Shard {
         self.serve(state, now);
     }
 
-    /// Receives once from a socket and answers, now or in a moment; `false`: there was nothing. `may_busy_poll`: it is
-    /// looked at although nothing is said of it.
+    /// Receives once from a socket and sends the answers, now or soon. Returns false if there was nothing.
+    /// `may_busy_poll` means to try even without readiness.
     pub(super) fn poll_socket(
         &self,
         reception: &mut Reception,
@@ -100,7 +102,7 @@ impl Shard {
         Ok(true)
     }
 
-    /// Receives a batch in the task's place. `true`: no socket has anything.
+    /// Receives a batch on behalf of the task. Returns true if all sockets are empty.
     fn receive(&self, reception: &mut Reception) -> bool {
         for _ in 0..reception.sockets() {
             let Some((at, drained)) = reception.receive_in_turn() else { continue };
@@ -114,8 +116,8 @@ impl Shard {
         true
     }
 
-    /// Gives what was received from a socket to those whose it is: other processes, carrier and core, other shards.
-    /// `then`: what follows while the shard is locked.
+    /// Passes on the packets of a batch to their owners: other processes, carrier and core, other shards. `then`
+    /// runs while the shard is still locked.
     fn take_in(
         &self,
         reception: &mut Reception,

@@ -1,4 +1,4 @@
-//! Start of a shard: its carrier and endpoint are made, and its task begins.
+//! Start of a shard: creates its carrier and endpoint and spawns its task.
 
 use std::io;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::links::Routes;
 use crate::native::NativeCarrier;
 use crate::random::{ResetSeed, SecretRng};
 
-/// Datagrams handed over by other shards that may wait.
+/// Maximum number of queued datagrams from other shards.
 const HANDOVER_CAPACITY: usize = 1_024;
 
 impl Shard {
     /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
     ///
     /// # Errors
-    /// No randomness, or no timer.
+    /// Randomness or a timer is not available.
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
         let carrier = carrier_of(&config, &mut rng);
@@ -98,7 +98,7 @@ impl Shard {
     }
 }
 
-/// The carrier of a shard, without sockets.
+/// Creates the carrier of a shard, without sockets.
 fn carrier_of(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
     match config.carrier {
         CarrierKind::Udp { keepalive, .. } => {

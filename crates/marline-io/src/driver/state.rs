@@ -27,27 +27,27 @@ use super::turns::Turns;
 use crate::carrier::Outer;
 use crate::links::UdpUse;
 
-/// Datagrams of one batch: what fits the 64 KiB of a GSO send.
+/// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
 const BATCH_DATAGRAMS: usize = 44;
 /// Carrier of a shard.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CarrierKind {
-    /// In UDP datagrams.
+    /// UDP datagrams.
     Udp {
-        /// Silence after which a flow we opened sends a keepalive.
+        /// Idle time after which a flow that we opened sends a keepalive.
         keepalive: marline_time::Duration,
-        /// When flows that we open go by links (TCP connections) instead.
+        /// Condition for moving our flows to links (TCP connections).
         udp: UdpUse,
     },
-    /// In IP packets, on raw sockets.
+    /// IP packets on raw sockets.
     Raw,
-    /// In IP packets, on TUN interfaces.
+    /// IP packets on TUN interfaces.
     Tun,
-    /// In IP packets, on a TUN interface behind which are the hosts that this shard is everybody else for.
+    /// IP packets on a TUN interface, as the gateway of the hosts behind it.
     Gateway,
 }
 
-/// A datagram for another shard.
+/// Datagram for another shard.
 #[derive(Debug)]
 pub(super) struct Handover {
     pub(super) outer: crate::carrier::Outer,
@@ -55,7 +55,7 @@ pub(super) struct Handover {
     pub(super) bytes: Vec<u8>,
 }
 
-/// An open socket and what waits for it.
+/// Open socket, with its waiting batches and its error watch.
 #[derive(Debug)]
 pub(super) struct SocketEntry {
     pub(super) socket: Arc<Sock>,
@@ -63,7 +63,7 @@ pub(super) struct SocketEntry {
     pub(super) _error_watch: Option<Watch>,
 }
 
-/// A task beside the shard's that ends when this is dropped.
+/// Auxiliary task of a shard, which is aborted when this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch(pub(super) AbortHandle);
 
@@ -73,7 +73,7 @@ impl Drop for Watch {
     }
 }
 
-/// The second transmit buffer: while one is lent out for sending, the other stands in.
+/// Second transmit buffer, for use while the first one is being sent.
 pub(super) struct Spare {
     buffer: Option<TransmitBuf>,
     headroom: usize,
@@ -89,7 +89,7 @@ impl Spare {
         self.buffer.take().unwrap_or_else(|| transmit_buffer(self.headroom, self.joined))
     }
 
-    /// Whether segments may leave as one packet.
+    /// Sets if segments may be combined in one packet.
     pub(super) fn join_runs(&mut self, joined: bool) {
         self.joined = joined;
         self.buffer = None;
@@ -100,24 +100,24 @@ impl Spare {
     }
 }
 
-/// What the mutex guards.
+/// Data guarded by the mutex.
 pub(super) struct State {
     pub(super) endpoint: Endpoint,
-    /// Pauses of the process that endpoint and lanes know of.
+    /// Number of process pauses that endpoint and lanes have been notified of.
     pub(super) pauses: u64,
     pub(super) carrier: Carrier,
     pub(super) sockets: Vec<Option<SocketEntry>>,
     pub(super) slots: Slots,
     pub(super) lanes: Lanes,
-    /// The shard's index.
+    /// Index of the shard.
     pub(super) index: u8,
     pub(super) links: Arc<Links>,
     pub(super) rerouting: Rerouting,
-    /// Which other shard has what comes by a path of native TCP.
+    /// Shards that own native TCP paths.
     pub(super) owners: PathOwners,
-    /// Frames of a lane that are on their way to the kernel.
+    /// Frames of a lane that are being sent.
     pub(super) frames: FrameBatch<(Outer, PathId)>,
-    /// Segments that leave in one call.
+    /// Segments for one system call.
     pub(super) gathered: Gathered,
     pub(super) out: TransmitBuf,
     pub(super) spare: Spare,
@@ -126,17 +126,17 @@ pub(super) struct State {
     pub(super) armed: Option<Instant>,
     pub(super) observers: Observers,
     pub(super) driver: Option<Waker>,
-    /// Whether its sockets are polled now.
+    /// State of busy polling.
     pub(super) busy_poll: BusyPoll,
     pub(super) turns: Turns,
-    /// The sockets are this process's to read.
+    /// Set while this process reads the sockets.
     pub(super) receiving: bool,
-    /// The set of sockets changed: the task must look.
+    /// Set when the sockets have changed and the task must update its list.
     pub(super) sockets_changed: bool,
-    /// The task is gone.
+    /// Set when the task has ended.
     pub(super) stopped: bool,
     pub(super) queue: Option<Arc<AcceptQueue>>,
-    /// Whom a gateway tells of requests, and who takes what is not TCP.
+    /// Receiver of a gateway's connection requests, followed by the sink of its other packets.
     pub(super) requests: Option<mpsc::UnboundedSender<FourTuple>>,
     pub(super) sink: Option<Box<dyn PacketSink>>,
     pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
@@ -144,13 +144,13 @@ pub(super) struct State {
     pub(super) decisions: Option<broadcast::Sender<MonitorEvent>>,
     /// Observer of all events and all traffic.
     pub(super) events: Option<SharedEventObserver>,
-    /// The connection whose traffic is told, and receivers, while there may be any.
+    /// Connection whose traffic events are sent, and their receivers, while there may be any.
     pub(super) traffic: Option<(ConnectionId, broadcast::Sender<MonitorEvent>)>,
 }
 
 impl State {
-    /// The process has not run for a while as often as this says. What endpoint and lanes have under way is no measure
-    /// of the network then.
+    /// Compares the number of process pauses and notifies endpoint and lanes of new ones. Data in transit during a
+    /// pause says nothing about the network.
     pub(super) fn note_pauses(&mut self, pauses: u64) {
         if core::mem::replace(&mut self.pauses, pauses) != pauses {
             self.endpoint.note_pause();
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    /// Has the core tell the traffic that somebody wants, and no other.
+    /// Limits the core's traffic events to those that have subscribers.
     pub(super) fn want_traffic(&mut self) {
         self.endpoint.tell_traffic(match (&self.events, &self.traffic) {
             (Some(_), _) => TrafficOf::All,
@@ -168,7 +168,7 @@ impl State {
     }
 }
 
-/// An empty buffer for one batch. `joined`: its segments may leave as one packet.
+/// Creates an empty buffer for one batch. With `joined`, its segments may be combined in one packet.
 pub(super) fn transmit_buffer(headroom: usize, joined: bool) -> TransmitBuf {
     let mut buffer = TransmitBuf::new(headroom, BATCH_DATAGRAMS);
     buffer.join_runs(joined);

@@ -1,5 +1,5 @@
-//! Connection as a byte stream. It locks its shard itself: written data is sent at once, in the
-//! thread that wrote it, or with that of other connections at the end of the runtime's turn.
+//! Connection as a byte stream. It locks its shard itself: the writing thread sends data at once, or it is sent with
+//! the data of other connections at the end of the runtime's turn.
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use super::shard::{Shard, ShardHandle, StartError};
 use super::state::State;
 use crate::error_kind;
 
-/// A connection. Dropping it releases the connection: written data is still sent; unread or further
+/// Connection of the application. Dropping it releases the connection: written data is still sent; unread or further
 /// incoming data aborts it.
 #[derive(Debug)]
 pub struct Stream {
@@ -29,14 +29,14 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of an accepted connection. The queue returns each connection once.
+    /// Creates the stream of an accepted connection. The queue returns each connection once.
     #[must_use]
     pub fn accepted(shard: Arc<ShardHandle>, incoming: Incoming) -> Self {
         let (_, id) = Shard::split_id(incoming.id);
         Stream { shard, id, peer: incoming.peer }
     }
 
-    /// The stream of a connection that was admitted: its handshake goes on.
+    /// Creates the stream of an admitted connection, whose handshake continues.
     pub(super) const fn admitted(
         shard: Arc<ShardHandle>,
         id: ConnectionId,
@@ -45,7 +45,7 @@ impl Stream {
         Stream { shard, id, peer }
     }
 
-    /// Its id, unique over all shards of a listener.
+    /// Connection id, unique over all shards of a listener.
     #[must_use]
     pub fn id(&self) -> ConnectionId {
         self.shard.public_id(self.id)
@@ -66,7 +66,7 @@ impl Stream {
         poll_fn(|cx| self.poll_connected(cx)).await
     }
 
-    /// The same as a poll function, for waiting on several connections.
+    /// Poll version of [`connected`](Self::connected), for waiting on several connections.
     ///
     /// # Errors
     /// The connection ended before it was established.
@@ -90,17 +90,17 @@ impl Stream {
         }
     }
 
-    /// The shard that has it.
+    /// Shard of the connection.
     pub(super) const fn shard(&self) -> &Arc<ShardHandle> {
         &self.shard
     }
 
-    /// Its id within the shard.
+    /// Id within the shard.
     pub(super) const fn own_id(&self) -> ConnectionId {
         self.id
     }
 
-    /// A snapshot of the connection; `None` when nothing is left of it.
+    /// Snapshot of the connection; `None` when nothing is left of it.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         let mut info = self.shard.lock().endpoint.info(self.id)?;
@@ -108,19 +108,19 @@ impl Stream {
         Some(info)
     }
 
-    /// A value that identifies this connection to a protocol inside it, equal on both sides
+    /// Value that identifies this connection to a protocol inside it, equal on both sides
     /// ([`Endpoint::export_binding`](marline_core::Endpoint::export_binding)).
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
         self.shard.lock().endpoint.export_binding(self.id, label)
     }
 
-    /// Ends the connection at once, on both sides (MP_FASTCLOSE).
+    /// Ends the connection at once on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         self.shard.with_endpoint(|endpoint, now| endpoint.abort(now, self.id));
     }
 
-    /// Runs a command on the endpoint that has this connection.
+    /// Runs a command on the endpoint of this connection.
     pub fn command<R>(
         &self,
         command: impl FnOnce(&mut marline_core::Endpoint, marline_time::Instant, ConnectionId) -> R,
@@ -145,8 +145,8 @@ fn stopped() -> io::Error {
 }
 
 impl Shard {
-    /// Opens a connection; [`Stream::connected`] waits for the handshake. Connections that share their
-    /// configuration (an `Arc`) keep it once.
+    /// Opens a connection; [`Stream::connected`] waits for the handshake. Connections that share a configuration (an
+    /// `Arc`) store it once.
     ///
     /// # Errors
     /// The core refuses, or the driver has stopped.
@@ -159,12 +159,12 @@ impl Shard {
         self.connect_with(config, local, remote, &[]).map(|(stream, _)| stream)
     }
 
-    /// Opens a connection whose SYN carries the first of these bytes by Fast Open
-    /// ([`ConnectionConfig::fast_open`]), and says how many were written to it: none if there is no Fast Open to that
-    /// server for now, or the SYN has no room.
+    /// Opens a connection whose SYN carries the first of these bytes by Fast Open ([`ConnectionConfig::fast_open`]).
+    /// Returns the number of bytes written: 0 if Fast Open to that server is not possible now, or the SYN has no
+    /// room.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// See [`connect`](Self::connect).
     pub fn connect_with(
         &self,
         config: impl Into<Arc<ConnectionConfig>>,
@@ -186,7 +186,7 @@ impl Shard {
         };
         let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
         let first = &first[..room.unwrap_or(0).min(first.len())];
-        // Before anything leaves. A connection that takes nothing has the bytes written to it later.
+        // This comes before the SYN is sent. If the connection accepts no data now, the bytes are written later.
         let written = if first.is_empty() { Ok(0) } else { state.endpoint.write(now, id, first) };
         state.slots.insert(id, Slot::default());
         self.serve(&mut state, now);
@@ -206,8 +206,8 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    /// Reads as [`AsyncRead::poll_read`](tokio::io::AsyncRead::poll_read) does. One task is woken: that
-    /// of the last call.
+    /// Reads like [`AsyncRead::poll_read`](tokio::io::AsyncRead::poll_read). Only the task of the last call is
+    /// woken.
     ///
     /// # Errors
     /// The connection ended before its end of stream.
@@ -222,7 +222,7 @@ impl Stream {
         match state.endpoint.read(now, self.id, buf.initialize_unfilled()) {
             Ok(len) => {
                 buf.advance(len);
-                // Room in the receive buffer may have to be announced.
+                // New room in the receive buffer may have to be announced.
                 if !state.turns.goes_on(now) {
                     self.shard.serve(&mut state, now);
                 }
@@ -243,9 +243,9 @@ impl Stream {
         }
     }
 
-    /// Writes as [`AsyncWrite::poll_write`](tokio::io::AsyncWrite::poll_write) does; what windows allow
-    /// has been sent when it returns, or leaves at the end of this turn of the runtime together with what other
-    /// connections write in it. One task is woken: that of the last call.
+    /// Writes like [`AsyncWrite::poll_write`](tokio::io::AsyncWrite::poll_write). Data that the windows allow has
+    /// been sent when this returns, or is sent at the end of this turn of the runtime together with the writes of
+    /// other connections. Only the task of the last call is woken.
     ///
     /// # Errors
     /// The connection is over, or was shut down.
@@ -253,11 +253,11 @@ impl Stream {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
-    /// Writes several pieces one behind the other, as one [`poll_write`](Self::poll_write) of all: records of TLS leave
-    /// as one batch.
+    /// Writes several pieces one after the other, like one [`poll_write`](Self::poll_write) of all of them: TLS
+    /// records are sent as one batch.
     ///
     /// # Errors
-    /// As there, if nothing was written.
+    /// See [`poll_write`](Self::poll_write); only if nothing was written.
     pub fn poll_write_vectored(
         &self,
         cx: &mut Context<'_>,
@@ -293,7 +293,7 @@ impl Stream {
         }
     }
 
-    /// What a writer is told who wrote nothing.
+    /// Result of a write that took no bytes.
     fn refused(
         &self,
         state: &mut State,
@@ -316,7 +316,7 @@ impl Stream {
         }
     }
 
-    /// Shuts down our side: the peer reads its end (DATA_FIN) after all that was written.
+    /// Shuts down our side: the peer reads the end of the stream (DATA_FIN) after everything that was written.
     pub fn shutdown(&self) {
         self.shard.with_endpoint(|endpoint, now| endpoint.shutdown(now, self.id));
     }

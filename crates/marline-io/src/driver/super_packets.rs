@@ -1,14 +1,16 @@
-//! Segments of native TCP that leave by one system call as one packet of up to 64 kB (docs/spec/native-carrier.md,
-//! section 2).
+//! Sender of native TCP segments that combines up to 64 kB of them in one packet and one system call
+//! (docs/spec/native-carrier.md, section 2).
 //!
-//! *Problem.* A raw socket takes one packet of the interface's MTU at a time, and each costs as much as one of 64 kB.
-//! What takes more is a packet socket: the card, or the kernel on its behalf, cuts the segments. But it goes around
-//! everything that the kernel does between a socket and an interface: routes, neighbours, IPsec, the firewall's output.
+//! *Problem.* A raw socket takes one packet of the interface's MTU at a time, and each of these costs as much as one
+//! of 64 kB. A packet socket takes larger packets: the network card, or the kernel on its behalf, cuts them into
+//! segments. But a packet socket bypasses everything that the kernel does between a socket and an interface:
+//! routing, the neighbor cache, IPsec and the output chain of the firewall.
 //!
-//! *Solution.* The raw socket stays the ordinary way. Only full segments in sequence go as one, and only where the
-//! kernel says what it would do with them ([`OutletFinder`]), for half a second at a time: then the raw socket has its
-//! turn again, so that the kernel keeps its neighbour alive, and refuses what it has come to refuse, and it is asked
-//! anew. To this machine's own addresses the raw socket itself takes 64 kB, and nothing is gone around.
+//! *Solution.* The raw socket remains the default. Only full segments in sequence are combined, and only where the
+//! kernel reports how it would route them ([`OutletFinder`]). Such an answer is valid for half a second. Then one
+//! batch uses the raw socket again, so that the kernel keeps the neighbor entry alive and can reject packets that it
+//! has come to reject, and the route is queried again. For this machine's own addresses, the raw socket itself takes
+//! 64 kB, so nothing is bypassed.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -27,18 +29,19 @@ use crate::sys::raw::{self, RawDestination};
 use crate::sys::tun::VirtioHeader;
 use crate::sys::{packet, socket};
 
-/// How long an answer of the kernel's holds.
+/// Validity of a route that the kernel reported.
 const BELIEVED: Duration = Duration::from_millis(500);
-/// Peers whose outlets are known at a time; those above this go by the raw socket.
+/// Maximum number of cached outlets; further peers use the raw socket.
 const MOST_KNOWN: usize = 4_096;
-/// TTL of the system's packets (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit` by default).
+/// The system's default TTL (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit`).
 const HOP_LIMIT: u8 = 64;
-/// Connections that this network namespace's firewall follows.
+/// Number of connections that the firewall of this network namespace tracks.
 const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// What is there if the file above could be.
+/// Directory that exists if the kernel exposes network settings at all, in which case a missing [`TRACKED`] means
+/// that there is no connection tracking.
 const SYSCTLS: &str = "/proc/sys/net";
 
-/// What sends them, and what is known of outlets.
+/// Sockets for combined packets, and a cache of outlets.
 #[derive(Debug)]
 pub(super) struct SuperPackets {
     sockets: Offload,
@@ -57,13 +60,13 @@ impl SuperPackets {
         SuperPackets { sockets, finder: OutletFinder::default(), known: BTreeMap::new() }
     }
 
-    /// Further descriptors of its sockets, by name.
+    /// Duplicates the descriptors of the sockets; each comes with its name.
     pub(super) fn copies(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
         self.sockets.copies(ipv6)
     }
 
-    /// How segments of this flow leave, unless the raw socket is to send them: because there is no other way, or
-    /// because it is its turn.
+    /// Returns the outlet of this flow. `None` means that the raw socket is to send: there is no other way, or one
+    /// batch has to use it before the next query.
     pub(super) fn outlet(
         &mut self,
         now: Instant,
@@ -85,7 +88,7 @@ impl SuperPackets {
         None
     }
 
-    /// It did not work out: the raw socket sends until the kernel is asked again.
+    /// Makes the raw socket send until the next query, after a failure.
     pub(super) fn forget(&mut self, to: &RawDestination) {
         if let Some(known) = self.known.get_mut(&(to.local, to.remote)) {
             known.outlet = None;
@@ -108,8 +111,8 @@ impl SuperPackets {
         free.then_some(outlet)
     }
 
-    /// IPsec takes these packets, as far as can be seen: it leaves less of an MTU than the route has. Its policies are
-    /// not for everybody to read.
+    /// Returns true if IPsec seems to handle these packets: the usable MTU is then less than the route's. IPsec
+    /// policies cannot be read without privileges.
     fn is_protected(&self, to: &RawDestination, mtu: u32) -> bool {
         let seen = match &self.sockets.asker {
             Some(asker) => raw::kernel_mtu(asker.as_fd(), to),
@@ -118,10 +121,10 @@ impl SuperPackets {
         seen.is_ok_and(|seen| seen < mtu)
     }
 
-    /// Sends the segments of a batch, which lie `stride` bytes apart: what may go as one does.
+    /// Sends the segments of a batch, which lie `stride` bytes apart, and combines those that can be combined.
     ///
     /// # Errors
-    /// The system's, with the bytes that were sent before.
+    /// The system's, with the number of bytes sent before it.
     pub(super) fn send_batch(
         &mut self,
         now: Instant,
@@ -138,7 +141,7 @@ impl SuperPackets {
             }
             return sent;
         };
-        // Where those begin that are neither sent nor in the group, and where the next one does.
+        // `rest`: start of the segments that are neither sent nor in the group. `next`: start of the next segment.
         let (mut rest, mut next) = (0, 0);
         let mut group = Group::new(0, longest);
         while next < bytes.len() {
@@ -158,7 +161,7 @@ impl SuperPackets {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return Err(SendError { error, sent: rest });
                     }
-                    // A full queue may have room for some of them, if not for all.
+                    // A full queue may have room for some of the segments, if not for all.
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
                     Err(error) => {
                         tracing::debug!(remote = %to.remote, %error, "segmentation offload disabled");
@@ -173,10 +176,10 @@ impl SuperPackets {
         send_each(raw, to, stride, rest_of_all).map_err(|failed| failed.after(rest))
     }
 
-    /// Sends segments that were joined. `raw` sends to this machine's own addresses.
+    /// Sends the segments of a group as one packet. `raw` is used for this machine's own addresses.
     ///
     /// # Errors
-    /// The system's: nothing was sent.
+    /// The system's; nothing was sent in that case.
     pub(super) fn send(
         &self,
         raw: BorrowedFd<'_>,
@@ -217,7 +220,7 @@ impl SuperPackets {
 /// Sends segments one by one.
 ///
 /// # Errors
-/// As [`SuperPackets::send_batch`].
+/// See [`SuperPackets::send_batch`].
 pub(super) fn send_each(
     raw: BorrowedFd<'_>,
     to: &RawDestination,
@@ -229,7 +232,7 @@ pub(super) fn send_each(
         match raw::send(raw, to, stride, rest) {
             Ok(count) if stride > 0 => sent += count * stride,
             Ok(_) => return Ok(()),
-            // The interface's queue is full: the segment is lost, as in any queue on the way.
+            // The interface's queue is full: the segment is lost, as in any queue on the path.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 sent += if stride > 0 { stride } else { bytes.len() };
             }
@@ -239,13 +242,14 @@ pub(super) fn send_each(
     Ok(())
 }
 
-/// The outlet, and the bytes that a TCP segment for many may have there, if it takes segments of `each` bytes.
+/// Returns the outlet and the maximum length of a combined TCP segment there, if the outlet takes segments of `each`
+/// bytes.
 fn fits(outlet: Outlet, to: &RawDestination, each: usize) -> Option<(Outlet, usize)> {
     let (longest, most) = room(&outlet, to.local.is_ipv6());
     (each <= most).then_some((outlet, longest))
 }
 
-/// Bytes of TCP segment that a packet for many may have, and each of them.
+/// Maximum length of a combined TCP segment, and of each segment in it.
 fn room(outlet: &Outlet, ipv6: bool) -> (usize, usize) {
     let header = if ipv6 { IPV6_HEADER_LEN } else { IPV4_HEADER_LEN };
     match outlet {
@@ -272,8 +276,9 @@ fn write_ip(to: &RawDestination, limit: u8, len: usize, out: &mut [u8]) -> io::R
     written.map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The firewall follows connections here, or it cannot be seen whether. It would take the peer's answers to what went
-/// around it for invalid, and translate nothing. Where it follows any, it follows ours, whose SYN it saw.
+/// Returns true if the firewall tracks connections here, or if that is unknown. Connection tracking would consider
+/// the peer's answers to bypassing packets invalid and would not translate addresses. Where it tracks any
+/// connection, it tracks ours, because it saw the SYN.
 fn is_tracked() -> bool {
     match std::fs::read_to_string(TRACKED) {
         Ok(count) => count.trim() != "0",

@@ -1,4 +1,4 @@
-//! Task of a shard: receives, keeps the timer, and takes over datagrams from other shards.
+//! Task of a shard: receives, serves the timer, and takes datagrams from other shards.
 //!
 //! After a batch that woke an application, acknowledgments are held back for one turn of the
 //! scheduler: the application runs first, and the data it writes carries them. If it writes
@@ -17,28 +17,28 @@ use super::reception::{NotingWaker, Reception};
 use super::shard::Shard;
 use super::state::Handover;
 
-/// System calls to receive before other tasks get their turn.
+/// Receive calls before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;
-/// Turns for which timers may be put off.
+/// Maximum number of turns by which timers are postponed.
 const POSTPONE_TIMERS: u32 = 4;
-/// An orphaned shard waits this long for its connections to close.
+/// Time that a shard without handles waits for its connections to close.
 const LINGER: Duration = Duration::from_secs(10);
-/// On native carriers also for TIME-WAIT to end: the kernel would answer stragglers with RST.
+/// Time that it waits for TIME-WAIT to end on native carriers: the kernel would answer late segments with RST.
 const FAREWELL: Duration = Duration::from_secs(70);
 
 struct Task {
     shard: Arc<Shard>,
     handed_over: mpsc::Receiver<Handover>,
     waker: NotingWaker,
-    /// Turns for which the timer was put off, as there was more to receive.
+    /// Turns by which the timer was postponed because there was more to receive.
     postponed: u32,
-    /// Sockets are asked although nothing was said of them.
+    /// Set if sockets are read without readiness.
     may_busy_poll: bool,
-    /// When it became an orphan.
+    /// Time at which the last handle was dropped.
     orphaned_at: Option<Instant>,
 }
 
-/// Tells everybody when the task ends, however it ends.
+/// Notifies all waiting tasks when the shard's task ends, for any reason.
 struct StopGuard(Arc<Shard>);
 
 impl Drop for StopGuard {
@@ -57,7 +57,7 @@ impl Drop for StopGuard {
     }
 }
 
-/// Runs a shard until nobody needs it.
+/// Runs a shard until it is no longer needed.
 pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>) {
     let _guard = StopGuard(Arc::clone(&shard));
     let may_busy_poll = shard.lock().busy_poll.is_enabled();
@@ -100,8 +100,8 @@ impl Task {
         if self.may_busy_poll && self.busy_polls(turns > 0) {
             cx.waker().wake_by_ref();
         }
-        // Timers come after what was received: a process that did not run for a while finds both,
-        // and the acknowledgment that is there already must not count as missing.
+        // Timers come after reception: after the process did not run for some time, an acknowledgment that has
+        // already arrived must not count as missing.
         let more_to_receive = at < reception.sockets();
         if more_to_receive && self.postponed < POSTPONE_TIMERS {
             self.postponed += 1;
@@ -113,7 +113,7 @@ impl Task {
         if self.is_over(self.shard.clock.now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Whether it comes back at once to look at its sockets, having received something or not.
+    /// Returns true if the task polls its sockets again at once, with or without data received.
     fn busy_polls(&self, received: bool) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
@@ -123,7 +123,7 @@ impl Task {
         state.busy_poll.is_on(now)
     }
 
-    /// What must be seen to first; `true` if the task is to end.
+    /// Does the work that comes first in each poll. Returns true if the task must end.
     fn prepare(&mut self, cx: &Context<'_>, reception: &mut Reception) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
@@ -137,13 +137,13 @@ impl Task {
         drop(state);
         let over = self.is_over(now);
         if self.orphaned_at.is_some() && !over && nothing_armed {
-            // Nothing else would bring us back here.
+            // Nothing else would wake the task.
             let _ = self.shard.timer.set(LINGER);
         }
         over
     }
 
-    /// Nobody holds the shard, and nothing is left to do.
+    /// Returns true if the shard has no handle left and nothing to do.
     fn is_over(&mut self, now: Instant) -> bool {
         if !self.shard.is_abandoned() {
             return false;

@@ -1,4 +1,4 @@
-//! Shards for tests, and a socket that tells what was sent in one call.
+//! Shards for tests, and a socket that shows which datagrams were sent in one call.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use std::io::IoSliceMut;
@@ -17,14 +17,14 @@ use super::state::CarrierKind;
 use crate::links::UdpUse;
 use crate::sys::socket::PortSharing;
 
-/// A shard with one socket, and where that is. With a queue it accepts connections.
+/// Starts a shard with one socket and returns its address. With a queue it accepts connections.
 pub(super) fn shard(
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> (Arc<ShardHandle>, SocketAddr) {
     with_socket(UdpUse::Always, accept)
 }
 
-/// A shard that connects, and goes over to links or not.
+/// Starts a shard that connects, with this use of UDP and links.
 pub(super) fn connecting_shard(udp: UdpUse) -> (Arc<ShardHandle>, SocketAddr) {
     with_socket(udp, None)
 }
@@ -42,7 +42,7 @@ fn with_socket(
     (shard, local)
 }
 
-/// A shard of this carrier that has no socket yet.
+/// Starts a shard of this carrier without sockets.
 pub(super) fn without_sockets(
     carrier: CarrierKind,
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
@@ -50,7 +50,7 @@ pub(super) fn without_sockets(
     start(carrier, Part::ALONE, accept.unzip())
 }
 
-/// One of several that accept connections, for nobody to take, and have no sockets yet.
+/// Starts one of several shards without sockets. It accepts connections, but has no queue.
 pub(super) fn of_several(
     carrier: CarrierKind,
     part: Part,
@@ -82,7 +82,7 @@ fn start(
     shard.expect("started")
 }
 
-/// A socket that gets what was sent over loopback in one call as one message (GRO).
+/// Socket that receives datagrams of one send call over loopback as one message (GRO).
 pub(super) struct Target {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -100,7 +100,7 @@ impl Target {
         self.socket.local_addr().expect("bound")
     }
 
-    /// The next message: from where, bytes from one datagram to the next, and all of them.
+    /// Receives the next message: source, stride and bytes.
     pub(super) async fn receive(&self) -> (SocketAddr, usize, Vec<u8>) {
         let mut bytes = vec![0; 1 << 16];
         let mut meta = [RecvMeta::default()];

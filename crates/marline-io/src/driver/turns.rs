@@ -1,8 +1,8 @@
-//! Turns of the runtime: short writes of several connections that fall into one leave together at its end.
+//! Turns of the runtime: short writes of several connections within one turn are sent together at its end.
 //!
-//! A system call to send costs more than everything else that a short message needs of this driver, and while a
-//! runtime has many applications to poll, most of its turns have writes of several. A message that is alone must not
-//! wait for others, though, and nothing says in advance whether others will come: it is concluded from those before.
+//! A send call costs more than everything else that this driver does for a short message. While a runtime has many
+//! applications to poll, most of its turns contain writes of several connections. But a single message must not wait
+//! for others, and it is unknown in advance if others follow: this is predicted from earlier turns.
 
 use core::future::Future as _;
 use core::pin::pin;
@@ -14,40 +14,41 @@ use std::task::Wake;
 use marline_core::ConnectionId;
 use marline_time::{Duration, Instant};
 
-/// Bytes of the longest write that waits: more than a segment is worth a system call of its own.
+/// Maximum length of a write that waits, in bytes. Longer ones are worth their own system call.
 const LONGEST: usize = 4 << 10;
-/// Writes that may wait: no more than one batch has datagrams.
+/// Maximum number of waiting writes: the datagrams of one batch.
 const MOST: u32 = 44;
-/// Writes of a turn for which it is worth having waited: the end of the turn costs about what one call does.
+/// Minimum number of writes in a turn that justifies waiting: the end of a turn costs about as much as one system
+/// call.
 const WORTH: u32 = 3;
-/// Writes of two connections this close together are likely to be of one turn.
+/// Maximum time between writes of two connections that are likely to belong to one turn.
 const NEAR: Duration = Duration::from_micros(50);
-/// Time after which whoever comes by sends what waits, if the task that is polled takes long.
+/// Time after which the next caller sends waiting writes, if the polled task takes long.
 const LONGEST_TURN: Duration = Duration::from_micros(200);
-/// Such pairs that it takes at most until a write waits again, after it had waited in vain.
+/// Maximum number of such pairs of writes that are needed before a write waits again, after waiting did not pay off.
 const MOST_PAIRS: u32 = 64;
 
-/// Whether the next short write waits for the end of the turn, as past ones say.
+/// Prediction from past turns if the next short write should wait for the end of the turn.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// Who wrote last, and when.
+    /// Connection and time of the last write.
     last: Option<(ConnectionId, Instant)>,
-    /// Turns are expected to have writes of several connections.
+    /// Set if turns are expected to have writes of several connections.
     expects_several: bool,
-    /// Pairs of close writes until they are, and how many it takes.
+    /// Pairs of close writes counted so far, and the number needed to expect several.
     pairs: u32,
     pairs_needed: u32,
     /// Writes that wait for the end of this turn.
     waiting: u32,
-    /// Not all of them are of one connection.
+    /// Set if they belong to several connections.
     several: bool,
-    /// When the first of them was written.
+    /// Time of the first waiting write.
     since: Instant,
-    /// The runtime says when the turn is over.
+    /// Detects the end of the turn.
     end: Option<Arc<End>>,
 }
 
-/// End of a turn: it wakes the driver's task.
+/// End of a turn, which wakes the driver's task.
 #[derive(Debug)]
 struct End {
     has_come: AtomicBool,
@@ -79,7 +80,7 @@ impl Turns {
         }
     }
 
-    /// Whether writes wait for the end of this turn, and whatever else is to be sent can wait with them.
+    /// Returns true if writes wait for the end of this turn. Everything else can then wait with them.
     pub(super) fn goes_on(&self, now: Instant) -> bool {
         let ended = |end: &Arc<End>| end.has_come.load(Ordering::Acquire);
         self.waiting > 0
@@ -87,7 +88,7 @@ impl Turns {
             && !self.end.as_ref().is_none_or(ended)
     }
 
-    /// A connection wrote so many bytes. Whether they wait for the end of the turn.
+    /// Records a write of `len` bytes. Returns true if it waits for the end of the turn.
     pub(super) fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
         let before = self.last.replace((id, now));
         let Some(end) = &self.end else { return false };
@@ -115,14 +116,14 @@ impl Turns {
         true
     }
 
-    /// The driver's task is woken at the end of turns.
+    /// Sets the driver's task, which is woken at the end of turns.
     pub(super) fn set_driver(&mut self, driver: &Waker) {
         if self.end.as_ref().is_none_or(|end| !end.driver.will_wake(driver)) {
             self.end = Some(Arc::new(End { has_come: true.into(), driver: driver.clone() }));
         }
     }
 
-    /// Everything is sent now. What waited says what to expect of the next turn.
+    /// Records that everything has been sent, and updates the prediction for the next turn.
     pub(super) fn on_sent(&mut self) {
         if self.waiting == 0 {
             return;
@@ -137,11 +138,11 @@ impl Turns {
     }
 }
 
-/// Wakes when the runtime has polled the tasks that are ready and looked at its sockets again; at once, if this is not
-/// one of its threads.
+/// Wakes `end` when the runtime has polled the ready tasks and checked its sockets again, or at once on a thread
+/// outside the runtime.
 fn wake_at_end_of_turn(end: &Arc<End>) {
     end.has_come.store(false, Ordering::Relaxed);
-    // What a task does that yields, on behalf of another one; that is all that the future is for.
+    // Yields on behalf of another task; the future has no other purpose.
     let waker = Waker::from(Arc::clone(end));
     let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
 }

@@ -1,22 +1,22 @@
 //! Choice between datagrams and a link, for each pair of addresses that a client uses.
 //!
-//! *Problem.* Some networks drop UDP, all of it or that to most ports, and say nothing. To a client such a network
-//! looks like a dead one. A TCP connection to the same server tells the two apart: where it comes about while
-//! datagrams stay unanswered, they are what is blocked.
+//! *Problem.* Some networks silently drop UDP, all of it or that to most ports. To a client, such a network looks
+//! like one that has failed. A TCP connection to the same server distinguishes the two: if it is established while
+//! datagrams remain unanswered, the network blocks datagrams.
 //!
-//! A route starts with datagrams. When one that wants an answer got none for a while, a link is opened beside, and
-//! another datagram asks, since the first may have been lost by itself; if the link comes about and there is still no
-//! answer, the route's flows go over to it. Silence alone moves nothing: where the
-//! link is not answered either, the network is gone, and other paths are the remedy. While the route uses the link,
-//! datagrams are tried at growing intervals. Several answers in a row bring it back, later each time it had to leave
-//! again, so that a network that lets some UDP through does not make flows go back and forth. This is what RFC 8305
-//! does for addresses, with a way back.
+//! A route starts with datagrams. When one that elicits an answer got none for some time, a link is opened in
+//! parallel, and another datagram is sent, because the first may have been lost by chance. If the link is
+//! established and there is still no answer, the route's flows move to the link. Silence alone moves nothing: if the
+//! link is not answered either, the network has failed, and other paths are used. While the route uses the link,
+//! datagrams are tried at growing intervals. Several consecutive answers bring the route back, later each time it
+//! had to leave again, so that a network that passes only some UDP does not move flows back and forth. This is what
+//! RFC 8305 does for addresses, with a way back.
 //!
-//! A link that comes about may do so because its answer was quicker to give: a server, or this process, that has hardly
-//! any processor time answers one before the other. So datagrams get as long again as the link took, before the route
-//! goes over to it.
+//! A link may be established only because its answer was faster: a server, or this process, that is short of
+//! processor time answers one before the other. So datagrams get as much time again as the link took, before the
+//! route moves to it.
 //!
-//! A network may also let datagrams through and police them: `fallback/comparing.rs`.
+//! A network may also pass datagrams and police them: `fallback/comparing.rs`.
 
 mod comparing;
 
@@ -30,80 +30,81 @@ use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
 use comparing::{COMPARE, COMPARE_AFTER_NOTHING, Comparison, TRIAL};
 
-/// Silence that is borne of a server that has not answered a datagram here yet, ...
+/// Patience with a server that has not answered a datagram here yet.
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
-/// ... and of one that has.
+/// Patience with a server that has.
 const PATIENCE: Duration = Duration::from_millis(1_500);
-/// A link is opened for what was sent lately, not for what nobody waits for any more.
+/// A link is opened only if a datagram was sent within this time.
 const INTEREST: Duration = Duration::from_secs(30);
-/// First and longest pause after a link that did not come about.
+/// First and longest pause after a failed link attempt.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Attempts without an answer after which a client that sends no datagrams tries less often: about five minutes.
+/// Unanswered attempts after which a client that sends no datagrams tries less often: about five minutes.
 const ALONE_IN_VAIN: u32 = 37;
 
-/// Why a link did not come about.
+/// Reason why a link was not established.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// No answer came.
+    /// There was no answer.
     Unanswered,
-    /// The server's machine or this one refused it.
+    /// The server's machine or this one refused the connection.
     Answered,
 }
 
-/// First and longest pause between tries of datagrams while a link is in use.
+/// First and longest pause between probes with datagrams while a link is in use.
 const PROBE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Answers in a row that bring a route back to datagrams.
+/// Consecutive answers that bring a route back to datagrams.
 const ANSWERS: u8 = 3;
-/// A route stays on its link at least so long, doubled each time it came back in vain, up to the second.
+/// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
+/// second.
 const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(300));
-/// Datagrams that worked so long after a return were no mistake.
+/// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED: Duration = Duration::from_secs(120);
-/// How long datagrams are given beside a link that has come about: as long again as it took, within these bounds.
+/// Bounds of the time that datagrams get after a link has been established: as long again as the link took.
 const CONFIRM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Routes remembered; the one used longest ago goes first.
+/// Maximum number of routes; the least recently used one is dropped.
 const MOST_ROUTES: usize = 64;
 
-/// When a client of the UDP carrier uses datagrams, and when links.
+/// Use of datagrams and links by a client of the UDP carrier.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum UdpUse {
     /// Datagrams only.
     #[default]
     Always,
-    /// Datagrams, and links where they get no answer.
+    /// Datagrams, and links if they get no answer.
     Preferred,
     /// Links only.
     Never,
 }
 
-/// What is to be done.
+/// Action for the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Open a link.
     Open(FlowEnds),
-    /// The flows between these addresses go by this link from now on.
+    /// Move the flows between these addresses to this link.
     Use(FlowEnds, u16),
-    /// The same for a few seconds, to compare it with datagrams.
+    /// Move them for a few seconds, to compare the link with datagrams.
     Compare(FlowEnds, u16),
-    /// The link that was compared is faster: its flows stay.
+    /// Keep the flows on the compared link, which is faster.
     Keep(FlowEnds, CarrierRates),
-    /// They go by datagrams again.
+    /// Move them back to datagrams.
     Leave(FlowEnds, Leaving),
-    /// This link is not needed (any more).
+    /// Close this link, which is not needed (any more).
     Close(u16),
-    /// Try a datagram, with an id that nobody has.
+    /// Send a probe datagram, with an id that does not exist.
     Probe(FlowEnds),
 }
 
-/// Why flows leave a link.
+/// Reason why flows leave a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// Datagrams are answered.
     DatagramsWork,
-    /// It has ended.
+    /// The link has ended.
     LinkEnded,
-    /// It was compared, and is not clearly faster.
+    /// The comparison has shown that the link is not clearly faster.
     NotFaster,
-    /// It is faster, and datagrams have their next chance.
+    /// The link is faster, and datagrams are due for the next comparison.
     NextComparison,
 }
 
@@ -112,7 +113,7 @@ enum Way {
     Datagrams,
     /// A link is being opened.
     Opening,
-    /// This link has come about, and datagrams have until then to be answered.
+    /// This link has been established, and datagrams must be answered by this time.
     Confirming(u16, Instant),
     Link(u16),
 }
@@ -120,28 +121,29 @@ enum Way {
 #[derive(Clone, Debug)]
 struct Route {
     way: Way,
-    /// The oldest datagram that wants an answer, and the newest.
+    /// Times of the oldest and the newest datagram without answer.
     asked: Option<(Instant, Instant)>,
-    /// When a datagram was last answered here, if one ever was.
+    /// Time of the last answer to a datagram here.
     heard_at: Option<Instant>,
-    /// Datagrams got no answer here, and none since.
+    /// Set if datagrams got no answer here, and none has arrived since.
     suspect: bool,
-    /// The network's refusal was not passed on.
+    /// Set if an error of the network was held back.
     refused: bool,
-    /// Links that did not come about, in a row.
+    /// Number of consecutive failed link attempts.
     failures: u32,
     retry_at: Instant,
-    /// When the route took its present way.
+    /// Time at which the route changed to its present carrier.
     since: Instant,
-    /// Returns that turned out to be mistakes, in a row.
+    /// Number of consecutive mistaken returns to datagrams.
     mistakes: u32,
     probe: Probe,
-    /// When the link that is being opened was asked for.
+    /// Time at which the link that is being opened was requested.
     asked_for_link_at: Instant,
-    /// When the link stalled.
+    /// Time at which the link stalled.
     stalled_at: Option<Instant>,
     comparison: Option<Comparison>,
-    /// When the two may be compared next, and how often datagrams, or links, were found to be the better ones.
+    /// Time of the next possible comparison, and how often datagrams were found slower (`slower`) or links not
+    /// faster (`in_vain`).
     compare_at: Instant,
     slower: u32,
     in_vain: u32,
@@ -177,7 +179,7 @@ impl Route {
         }
     }
 
-    /// When a link is to be opened, if nothing changes.
+    /// Time at which a link will be opened if nothing changes.
     fn open_at(&self, udp: UdpUse) -> Option<Instant> {
         let (since, latest) = self.asked.filter(|_| self.way == Way::Datagrams)?;
         let patience = match () {
@@ -195,12 +197,12 @@ impl Route {
     }
 }
 
-/// The pause after so many of something, from the first of a range to the second.
+/// Doubles the first duration `times` times, up to the second.
 fn doubled((first, longest): (Duration, Duration), times: u32) -> Duration {
     first.saturating_mul(1 << times.min(16)).min(longest)
 }
 
-/// The routes of a client.
+/// Routes of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     udp: UdpUse,
@@ -214,17 +216,17 @@ impl Routes {
         Routes { udp, ..Routes::default() }
     }
 
-    /// Whether datagrams may be sent at all.
+    /// Returns true if datagrams may be sent at all.
     pub(crate) fn sends_datagrams(&self) -> bool {
         self.udp != UdpUse::Never
     }
 
-    /// Whether there may be links at all.
+    /// Returns true if links may be used at all.
     pub(crate) fn uses_links(&self) -> bool {
         self.udp != UdpUse::Always
     }
 
-    /// A datagram that wants an answer is sent.
+    /// Records a datagram that elicits an answer.
     pub(crate) fn sent(&mut self, now: Instant, ends: FlowEnds) {
         if !self.uses_links() {
             return;
@@ -235,15 +237,15 @@ impl Routes {
         route.asked = Some((first, now));
     }
 
-    /// Whether to ask the server for a sign of life as a flow is quiet: nothing came for any other for as long, which
-    /// would say that datagrams get through, and nothing that wants an answer is on its way. Asked for each flow, a
-    /// server with thousands of them would owe more answers than it gives in a second.
+    /// Returns true if the server should be probed because a flow is quiet. This requires that nothing arrived for
+    /// another flow for as long, which would show that datagrams pass, and that no answer is pending. With a probe
+    /// for each flow, a server with thousands of them would have to send more answers than it can per second.
     pub(crate) fn is_quiet(&self, now: Instant, ends: &FlowEnds) -> bool {
         let Some(route) = self.routes.get(ends) else { return true };
         route.asked.is_none() && route.heard_at.is_none_or(|at| at + FIRST_QUIET <= now)
     }
 
-    /// A datagram came.
+    /// Records an incoming datagram.
     pub(crate) fn heard(&mut self, now: Instant, ends: FlowEnds) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         route.heard_at = Some(now);
@@ -258,8 +260,8 @@ impl Routes {
         (route.asked, route.suspect) = (None, false);
     }
 
-    /// The network, or this machine, says that it lets no datagram through. `true`: a link is tried in their place,
-    /// so nobody needs to give up yet.
+    /// Handles an error that the network or this machine reported for datagrams. Returns true if a link is tried
+    /// instead, so that the error must not be passed on yet.
     pub(crate) fn refused(&mut self, now: Instant, ends: FlowEnds) -> bool {
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         match route.way {
@@ -277,7 +279,7 @@ impl Routes {
         }
     }
 
-    /// A link has come about.
+    /// Handles an established link.
     pub(crate) fn opened(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let wanted = |route: &&mut Route| route.way == Way::Opening;
         let Some(route) = self.routes.get_mut(&ends).filter(wanted) else {
@@ -309,7 +311,7 @@ impl Routes {
         self.go_over(now, ends, link);
     }
 
-    /// The route's flows go by this link from now on, as datagrams get no answer.
+    /// Moves the route's flows to this link, because datagrams get no answer.
     fn go_over(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let mistake = route.mistakes > 0 && now < route.since + SETTLED;
@@ -321,7 +323,7 @@ impl Routes {
         self.orders.push_back(Order::Use(ends, link));
     }
 
-    /// A link has not come about. `true`: it was the first try, so that it is news.
+    /// Handles a failed link attempt. Returns true for the first failure, which should be logged.
     pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds, failure: Failure) -> bool {
         let sends_datagrams = self.sends_datagrams();
         let Some(route) = self.routes.get_mut(&ends) else { return false };
@@ -333,10 +335,11 @@ impl Routes {
             route.in_vain = route.in_vain.saturating_add(1);
             return false;
         }
-        // Nothing else notices that the path is back: datagrams are not sent, or were not answered when it was there.
+        // Only a link attempt detects that the path works again: datagrams are not sent, or were not answered
+        // before.
         let is_alone = !sends_datagrams || route.suspect;
         route.retry_at = match failure {
-            // The kernel's SYNs leave at this pace, too.
+            // The kernel's SYNs are sent at this pace, too.
             Failure::Unanswered if is_alone && route.failures < ALONE_IN_VAIN => {
                 now.max(route.asked_for_link_at + RETRY.0)
             }
@@ -346,12 +349,12 @@ impl Routes {
         route.failures == 1
     }
 
-    /// Whether a refusal was not passed on since this was last asked.
+    /// Returns true if an error of the network was held back since the last call.
     pub(crate) fn take_refusal(&mut self, ends: &FlowEnds) -> bool {
         self.routes.get_mut(ends).is_some_and(|route| core::mem::take(&mut route.refused))
     }
 
-    /// The link that is in use has stalled, and ends.
+    /// Records that the link in use has stalled and is being closed.
     pub(crate) fn stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let used = |route: &&mut Route| route.way == Way::Link(link);
         if let Some(route) = self.routes.get_mut(&ends).filter(used) {
@@ -359,13 +362,13 @@ impl Routes {
         }
     }
 
-    /// Whether the link before the one that is opened stalled, a moment ago.
+    /// Returns true if the previous link stalled a moment ago.
     pub(crate) fn take_stall(&mut self, now: Instant, ends: &FlowEnds) -> bool {
         let stalled_at = self.routes.get_mut(ends).and_then(|route| route.stalled_at.take());
         stalled_at.is_some_and(|at| now.since(at) < RETRY.0)
     }
 
-    /// A link has ended. Where it was in use, flows go by datagrams until there is another one.
+    /// Handles the end of a link. If it was in use, flows use datagrams until there is another one.
     pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         match route.way {
@@ -381,7 +384,7 @@ impl Routes {
         }
     }
 
-    /// The probe that carried this id was answered.
+    /// Handles the answer to the probe with this id.
     pub(crate) fn answered(&mut self, now: Instant, ends: FlowEnds, id: u64) {
         let udp = self.udp;
         let Some(route) = self.routes.get_mut(&ends) else { return };
@@ -402,24 +405,24 @@ impl Routes {
         self.orders.push_back(Order::Close(link));
     }
 
-    /// This id goes out in the probe that was ordered.
+    /// Sets the id of the probe that was ordered.
     pub(crate) fn probes(&mut self, ends: FlowEnds, id: u64) {
         if let Some(route) = self.routes.get_mut(&ends) {
             route.probe.id = Some(id);
         }
     }
 
-    /// Whether there is such a route.
+    /// Returns true if this route is known.
     pub(crate) fn knows(&self, ends: &FlowEnds) -> bool {
         self.routes.contains_key(ends)
     }
 
-    /// Whether flows between these addresses use a link.
+    /// Returns true if flows between these addresses use a link.
     pub(crate) fn is_by_link(&self, ends: &FlowEnds) -> bool {
         self.routes.get(ends).is_some_and(|route| matches!(route.way, Way::Link(_)))
     }
 
-    /// Those that use a link, and not only to compare it.
+    /// Routes that use a link, except for a comparison.
     pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
         let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
         let linked = |route: &Route| matches!(route.way, Way::Link(_)) && !compared(route);
@@ -427,7 +430,7 @@ impl Routes {
         linked.map(|(ends, _)| *ends).collect()
     }
 
-    /// The local address is gone.
+    /// Drops the routes of a local address that is gone.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         for (_, route) in self.routes.extract_if(.., |ends, _| ends.0 == local) {
             if let Way::Link(link) | Way::Confirming(link, _) = route.way {
@@ -436,7 +439,7 @@ impl Routes {
         }
     }
 
-    /// When [`on_timeout`](Self::on_timeout) is to be called.
+    /// Time at which [`on_timeout`](Self::on_timeout) must be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.routes.values().filter_map(|route| self.due(route)).min()
     }
@@ -454,7 +457,7 @@ impl Routes {
         }
     }
 
-    /// Early or late calls are harmless.
+    /// Handles due timers. Early or late calls are harmless.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due =
             self.routes.iter().filter(|(_, route)| self.due(route).is_some_and(|at| at <= now));

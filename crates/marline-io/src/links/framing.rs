@@ -1,27 +1,27 @@
-//! Framing of a link: a preamble in each direction, then frames, each after its length in two bytes.
+//! Framing of a link: a preamble in each direction, then frames, each with a length prefix of two bytes.
 
 use crate::carrier::{LARGEST_DATAGRAM, SHORT_HEADER};
 
-/// What both ends send first: the name and the version of the framing. Nothing else begins like this, so that a
-/// server knows strangers by their first bytes, and a client a network that answers in the server's place.
+/// First bytes from both ends: name and version of the framing. No other protocol starts with them, so a server
+/// recognizes other clients at once, and a client recognizes a network that answers instead of the server.
 pub(crate) const PREAMBLE: [u8; 8] = *b"Marline\x01";
-/// Bytes of the length before a frame.
+/// Size of the length prefix.
 const LENGTH: usize = 2;
-/// A frame has at least its type and an id, ...
+/// Minimum length of a frame: its type and an id.
 const SHORTEST: usize = SHORT_HEADER;
-/// ... and at most what a datagram has.
+/// Maximum length of a frame: that of a datagram.
 const LONGEST: usize = LARGEST_DATAGRAM as usize;
 
-/// What came is not what a Marline peer sends.
+/// Data that a Marline peer does not send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Alien {
-    /// Something that begins like an answer of HTTP, or a page.
+    /// Data that begins like an HTTP response or a page.
     Http,
-    /// A record of TLS.
+    /// TLS record.
     Tls,
-    /// Something else.
+    /// Other data.
     Other,
-    /// After the right preamble, a frame of an impossible length.
+    /// Frame with an invalid length, after a valid preamble.
     Length(usize),
 }
 
@@ -37,7 +37,7 @@ impl Alien {
         }
     }
 
-    /// What it says of the network that it came from.
+    /// Explanation for the user, as far as it concerns the network.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             Alien::Http => {
@@ -52,13 +52,13 @@ impl Alien {
     }
 }
 
-/// Frames as bytes of a stream, and where each ends.
+/// Frames as bytes of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Enclosed {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Appends each frame of a batch with its length. `stride` 0: it is one.
+/// Appends each frame of a batch with its length. `stride` 0 means a single frame.
 pub(crate) fn enclose(out: &mut Enclosed, stride: usize, batch: &[u8]) {
     let stride = if stride == 0 { batch.len().max(1) } else { stride };
     for frame in batch.chunks(stride) {
@@ -69,7 +69,7 @@ pub(crate) fn enclose(out: &mut Enclosed, stride: usize, batch: &[u8]) {
 }
 
 impl Enclosed {
-    /// Where the frame ends that the first `sent` bytes cut; `sent` itself if they cut none.
+    /// Returns the end of the frame that is cut after `sent` bytes, or `sent` if none is cut.
     pub(crate) fn end_of_cut(&self, sent: usize) -> usize {
         let mut at = 0;
         while at < sent {
@@ -80,27 +80,27 @@ impl Enclosed {
     }
 }
 
-/// Takes a stream apart. It keeps no more than a part of a frame.
+/// Splits a stream into frames. It stores at most a partial frame.
 #[derive(Debug, Default)]
 pub(crate) struct Unpacker {
-    /// The preamble has come.
+    /// Set once the preamble has arrived.
     greeted: bool,
-    /// What could not be used yet.
+    /// Partial frame.
     rest: Vec<u8>,
 }
 
 impl Unpacker {
-    /// For a stream whose preamble has been read.
+    /// Creates an unpacker for a stream whose preamble has been read.
     pub(crate) fn greeted() -> Self {
         Unpacker { greeted: true, ..Unpacker::default() }
     }
 
-    /// The preamble has come.
+    /// Returns true once the preamble has arrived.
     pub(crate) const fn is_greeted(&self) -> bool {
         self.greeted
     }
 
-    /// Moves what is left of earlier bytes to the front of `buffer`; returns how many.
+    /// Moves the stored bytes to the front of `buffer` and returns their number.
     pub(crate) fn restore(&mut self, buffer: &mut [u8]) -> usize {
         let len = self.rest.len();
         buffer[..len].copy_from_slice(&self.rest);
@@ -108,8 +108,8 @@ impl Unpacker {
         len
     }
 
-    /// Gives each whole frame in `bytes`, which begin with what [`restore`](Self::restore) gave, to `take`, and keeps
-    /// the rest.
+    /// Passes each complete frame in `bytes` to `take` and stores the rest. `bytes` begins with the data from
+    /// [`restore`](Self::restore).
     pub(crate) fn unpack<'a>(
         &mut self,
         mut bytes: &'a [u8],
@@ -145,7 +145,7 @@ impl Unpacker {
 mod tests {
     use super::*;
 
-    /// What the reader of a link does with a stream that comes in pieces.
+    /// Reads a stream in pieces, like the reader of a link.
     fn read(stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, Alien> {
         let mut unpacker = Unpacker::default();
         let mut frames = Vec::new();

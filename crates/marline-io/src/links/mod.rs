@@ -1,8 +1,8 @@
-//! Links: frames of the UDP carrier inside TCP connections of the kernel, for networks that let no UDP through
+//! Links: frames of the UDP carrier inside TCP connections of the kernel, for networks that block UDP
 //! (docs/spec/tcp-carrier.md, docs/decisions/wire-and-carriers.md).
 //!
-//! Here are the parts without sockets: how frames become bytes of a stream and back, and when a client goes from
-//! datagrams to a link and back. The driver brings the sockets (`driver/links.rs`).
+//! This module has the parts without sockets: encoding of frames in a stream, and the choice between datagrams and a
+//! link. The driver has the sockets (`driver/links.rs`).
 
 mod fallback;
 mod framing;

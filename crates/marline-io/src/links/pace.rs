@@ -1,11 +1,11 @@
-//! Pace of a client's routes: the rate of their data, and the share that had to be sent more than once.
+//! Pace of a client's routes: their data rate, and the share of repeated data.
 //!
-//! A network that polices a transport drops what goes beyond some rate, and says nothing. It shows in two things
-//! together: much is repeated, and yet little gets through. Both directions are seen here, by the sequence numbers of
-//! the segments that pass: one below the end of what its flow has shown before is a repetition.
+//! A network that polices a transport silently drops data beyond some rate. The symptoms are many repetitions
+//! together with a low rate. Both directions are measured here, by the sequence numbers of the segments: one below
+//! the highest end of its flow is a repetition.
 //!
-//! Lanes repeat nothing. What they lose has to be far more than radios do: their datagrams are late by TCP for as long
-//! as it is tried.
+//! Lanes do not repeat data. Their loss has to be far higher than that of radio links to count, because their
+//! datagrams are late over TCP for the duration of a trial.
 
 use core::num::NonZeroU64;
 use std::collections::BTreeMap;
@@ -14,27 +14,27 @@ use marline_time::{Duration, Instant};
 
 use crate::carrier::FlowEnds;
 
-/// How long data is counted before it is judged.
+/// Length of a measurement window.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Windows in a row that look policed before anything follows.
+/// Consecutive windows that must look policed.
 const WINDOWS: u32 = 2;
-/// Payload bytes of a window below which nothing is concluded.
+/// Minimum payload of a window for a conclusion, in bytes.
 const LEAST_BYTES: u64 = 64_000;
-/// Rates beyond this are nobody's complaint.
+/// Rate from which a route counts as fast enough.
 const SLOW_BITS_PER_S: u64 = 20_000_000;
-/// A policed route repeats at least one byte of so many.
+/// A policed route repeats at least one byte in this number.
 const REPEATED_OF: u64 = 50;
-/// A policed route loses at least one byte of so many of a lane.
+/// A policed route loses at least one byte of a lane in this number.
 const LANE_LOST_OF: u64 = 6;
-/// Shorter segments are not part of a bulk transfer.
+/// Minimum length of a segment that belongs to a bulk transfer, in bytes.
 const BULK_BYTES: usize = 400;
-/// Routes and flows that are counted; beyond, all begin again.
+/// Maximum numbers of measured routes and flows. Beyond them, all measurements restart.
 const MOST_ROUTES: usize = 64;
 const MOST_FLOWS: usize = 512;
 
 const TCP_HEADER: usize = 20;
 
-/// Direction of data, as a client sees it.
+/// Direction of data, from a client's view.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Heading {
     /// To the server.
@@ -43,11 +43,11 @@ pub(crate) enum Heading {
     Down,
 }
 
-/// A route that looks policed: where to, and at what rate data gets through.
+/// Route that looks policed: direction and rate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policed {
     pub(crate) heading: Heading,
-    /// Whether it is lanes that say so.
+    /// True if the lanes show it, and not the segments.
     pub(crate) by_lanes: bool,
     pub(crate) bits_per_s: u64,
 }
@@ -63,17 +63,17 @@ pub(crate) struct LaneBytes {
 #[derive(Copy, Clone, Debug, Default)]
 struct Carried {
     fresh: u64,
-    /// Bytes that were sent more than once, or, of lanes, that were lost.
+    /// Repeated bytes; for lanes, lost ones.
     repeated: u64,
 }
 
-/// What is counted of a route until it is judged.
+/// Measurements of a route in the current window.
 #[derive(Copy, Clone, Debug)]
 struct Window {
     since: Instant,
     /// Up and down.
     carried: [Carried; 2],
-    /// Windows in a row, before this one, that looked policed.
+    /// Number of consecutive earlier windows that looked policed.
     policed: u32,
 }
 
@@ -82,8 +82,8 @@ impl Window {
         Window { since, carried: [Carried { fresh: 0, repeated: 0 }; 2], policed: 0 }
     }
 
-    /// Counts bytes, and judges the window if it is over: one byte of `repeated_of` is repeated where a route looks
-    /// policed. Where to and at what rate, if it has looked so for a while.
+    /// Counts bytes, and evaluates the window if it is over. A route looks policed if one byte in `repeated_of` is
+    /// repeated. Returns direction and rate if enough consecutive windows looked so.
     fn note(
         &mut self,
         now: Instant,
@@ -109,7 +109,7 @@ impl Window {
     }
 }
 
-/// `None` where no time has passed.
+/// Returns `None` if no time has passed.
 fn bits_per_s(bytes: u64, since: Instant, now: Instant) -> Option<u64> {
     let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
     Some(bytes * 8_000 / elapsed_ms)
@@ -119,7 +119,7 @@ fn bits_per_s(bytes: u64, since: Instant, now: Instant) -> Option<u64> {
 struct Pace {
     segments: Window,
     lanes: Window,
-    /// Fresh data of a trial by segments and by lanes, each up and down, and since when; it does not end with a window.
+    /// Start of a trial, and its fresh data by segments and by lanes, each up and down. It spans several windows.
     trial: Option<(Instant, [[u64; 2]; 2])>,
 }
 
@@ -147,16 +147,16 @@ impl Pace {
     }
 }
 
-/// The paces of all routes.
+/// Paces of all routes.
 #[derive(Debug, Default)]
 pub(crate) struct Paces {
     routes: BTreeMap<FlowEnds, Pace>,
-    /// The sequence number up to which data of a flow has been seen.
+    /// Highest end of data seen per flow and direction.
     seen: BTreeMap<(u64, Heading), u32>,
 }
 
 impl Paces {
-    /// Notes segments of a flow that pass on a route. `Some`: the route has looked policed for a while.
+    /// Counts segments of a flow on a route. Returns a value once the route looks policed.
     pub(crate) fn note<'a>(
         &mut self,
         now: Instant,
@@ -171,7 +171,7 @@ impl Paces {
             }
             let seen = self.seen.entry((flow, heading)).or_insert(seq);
             let end = seq.wrapping_add(len);
-            // What lies before, in the half of the numbers behind it, was there.
+            // A sequence number in the half below the highest end is a repetition.
             if (seq.wrapping_sub(*seen) as i32) < 0 {
                 carried.repeated += u64::from(len);
             } else {
@@ -185,7 +185,7 @@ impl Paces {
         self.pace(now, ends).note(now, false, heading, carried)
     }
 
-    /// Notes what a lane carried on a route lately. `Some`: the route has looked policed for a while.
+    /// Counts bytes of a lane on a route. Returns a value once the route looks policed.
     pub(crate) fn note_lane(
         &mut self,
         now: Instant,
@@ -207,7 +207,7 @@ impl Paces {
         self.routes.entry(ends).or_insert_with(|| Pace::new(now))
     }
 
-    /// The rate of fresh data since a trial began, if there is enough of it to tell.
+    /// Rate of fresh data since the start of a trial; `None` if there is not enough data.
     pub(crate) fn trial_rate(&self, now: Instant, ends: &FlowEnds, of: &Policed) -> Option<u64> {
         let (since, sums) = self.routes.get(ends)?.trial?;
         let fresh = sums[usize::from(of.by_lanes)][of.heading as usize];
@@ -215,19 +215,19 @@ impl Paces {
         (fresh >= LEAST_BYTES).then_some(rate)
     }
 
-    /// A trial begins: what passes from now on counts for it.
+    /// Starts a trial: data counts for it from now on.
     pub(crate) fn begin_trial(&mut self, now: Instant, ends: FlowEnds) {
         let trial = Some((now, [[0; 2]; 2]));
         self.routes.insert(ends, Pace { trial, ..Pace::new(now) });
     }
 
-    /// Forgets what was counted of a route.
+    /// Drops the measurements of a route.
     pub(crate) fn forget(&mut self, ends: &FlowEnds) {
         self.routes.remove(ends);
     }
 }
 
-/// The sequence number and payload of a segment of a bulk transfer.
+/// Sequence number and payload length of a segment that belongs to a bulk transfer.
 fn bulk(segment: &[u8]) -> Option<(u32, u32)> {
     let header = segment.get(..TCP_HEADER)?;
     let payload = segment.len().checked_sub(usize::from(header[12] >> 4) * 4)?;
@@ -252,7 +252,7 @@ mod tests {
         bytes
     }
 
-    /// 125 segments a second, 1 Mbit/s, of which one in `repeats_each` comes again.
+    /// Sends 125 segments per second (1 Mbit/s), of which one in `repeats_each` is repeated.
     fn run(paces: &mut Paces, repeats_each: u32) -> Vec<(u64, Policed)> {
         let mut found = Vec::new();
         for number in 0..1_000_u32 {

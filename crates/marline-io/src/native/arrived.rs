@@ -1,23 +1,23 @@
-//! TCP segment as it arrived in an IP packet.
+//! TCP segment received in an IP packet.
 
 use core::net::{IpAddr, SocketAddr};
 
 use marline_core::Ecn;
 use marline_wire::PROTOCOL_TCP;
 
-/// A TCP segment as it arrived, with what its IP header said.
+/// Received TCP segment with data of its IP header.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Arrived<'a> {
-    /// Where from; the port is not used.
+    /// Source address; the port is not used.
     pub(crate) source: SocketAddr,
-    /// Where to.
+    /// Destination address.
     pub(crate) destination: IpAddr,
     pub(crate) ecn: Ecn,
     pub(crate) segment: &'a [u8],
 }
 
-/// The TCP segment of an IP packet, as raw IPv4 sockets and TUN devices hand it over. Options and
-/// extension headers are skipped; fragments are nothing to us.
+/// Extracts the TCP segment of an IP packet from a raw IPv4 socket or a TUN device. Options and extension headers
+/// are skipped; fragments are ignored.
 pub(crate) fn tcp_of(packet: &[u8]) -> Option<Arrived<'_>> {
     let ip = marline_wire::IpPacket::parse(packet).ok()?;
     if ip.fragment.is_some() || ip.protocol != PROTOCOL_TCP {
@@ -28,7 +28,7 @@ pub(crate) fn tcp_of(packet: &[u8]) -> Option<Arrived<'_>> {
     Some(Arrived { source, destination: ip.dst, ecn, segment: ip.payload })
 }
 
-/// What a TOS or traffic class says of congestion: its two lowest bits.
+/// Reads the ECN field: the two lowest bits of TOS or traffic class.
 pub(crate) const fn ecn_of_bits(class: u8) -> Ecn {
     match class & 3 {
         0 => Ecn::NotEct,

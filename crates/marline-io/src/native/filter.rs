@@ -1,10 +1,11 @@
 //! Receive filter of the raw sockets: a classic BPF program that accepts TCP segments to a set of
 //! ports and nothing else.
 //!
-//! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's
-//! traffic to a process that does not need it would be expensive and a privacy risk. The program is
-//! a decision tree over the sorted port ranges, so that many ports cost few steps. Of several shards each takes its own
-//! ([`spread`](super::spread)). What it sees begins with the IP header on IPv4 and with the TCP header on IPv6.
+//! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's traffic to a process
+//! that does not need it would be expensive and a privacy risk. The program is a decision tree over the sorted port
+//! ranges, so that many ports cost few steps. With several shards, each accepts only its own packets
+//! ([`spread`](super::spread)). The filter's input begins with the IP header on IPv4 and with the TCP header on
+//! IPv6.
 
 use core::ops::RangeInclusive;
 
@@ -17,12 +18,12 @@ use super::instructions::{
 use super::spread;
 use crate::sys::filter::Instruction;
 
-/// Where the destination port stands in a TCP header.
+/// Offset of the destination port in a TCP header.
 const DESTINATION_PORT: u32 = 2;
-/// Instructions a program may have.
+/// Maximum number of instructions.
 pub(crate) const LONGEST: usize = 4_096;
 
-/// The program for these ports, which are sorted and do not overlap, of what is at home in this shard.
+/// Builds the program that accepts packets to these sorted, disjoint ports if this shard is their home.
 pub(super) fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
     let mut program = spread::program(ipv6, shard);
     if ipv6 {
@@ -35,7 +36,7 @@ pub(super) fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -
     program
 }
 
-/// Ranges of consecutive ports.
+/// Merges consecutive ports to ranges.
 pub(super) fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     let mut sorted: Vec<u16> = ports.into_iter().collect();
     sorted.sort_unstable();
@@ -52,7 +53,7 @@ pub(super) fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive
     ranges
 }
 
-/// Each branch ends in a return, so nothing has to jump back together.
+/// Appends the decision tree. Each branch ends in a return, so that branches need not join.
 fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
     const WHOLE_PACKET: u32 = u32::MAX;
     match ports {
@@ -88,7 +89,7 @@ mod tests {
     use super::super::instructions;
     use super::*;
 
-    /// Runs a program as the kernel would, with the few instructions used here.
+    /// Interprets a program like the kernel, with the few instructions used here.
     fn run(program: &[Instruction], ip: &[u8], packet: &[u8]) -> u32 {
         let (mut at, mut a, mut x, mut stored) = (0, 0u32, 0u32, 0u32);
         let half = |offset: u32| {
@@ -137,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The program of a shard that is alone.
+    /// Program for a single shard.
     fn alone(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
         program(ipv6, Shard::ALONE, ports)
     }
@@ -226,7 +227,7 @@ mod tests {
         assert!(block.len() < 10);
     }
 
-    /// Real packets, and the kernel that runs the filters: whoever connects is heard by its shard, and by no other.
+    /// Real packets and the kernel's filters: each connecting client reaches exactly its shard.
     #[test]
     fn the_kernel_gives_each_shard_what_is_at_home_there() {
         use std::os::fd::AsFd;
@@ -258,7 +259,7 @@ mod tests {
                 .collect();
             let mut buffer = raw::RawBuffer::new();
             let mut heard = 0;
-            // Where the segment begins in what a socket gives.
+            // Offset of the segment in the data from a socket.
             let start = |bytes: &[u8]| match ipv6 {
                 true => 0,
                 false => usize::from(bytes[0] & 15) * 4,
@@ -271,7 +272,7 @@ mod tests {
                         let from = SocketAddr::new(meta.source.ip(), port);
                         assert!(clients.contains(&from), "{from}");
                         assert_eq!(usize::from(spread::home(from, COUNT)), index, "{from}");
-                        // The first packet of each is a SYN without ACK.
+                        // The first packet of each connection is a SYN without ACK.
                         heard += usize::from(segment[13] & 0x12 == 0x02);
                     }
                 }

@@ -1,19 +1,18 @@
-//! Port guards, which keep the kernel's own TCP away from ports that Marline serves.
+//! Port guards, which keep the kernel's own TCP away from Marline's ports.
 //!
 //! The kernel sees every segment that the raw socket sees, and answers those to a port without a
 //! socket with RST. A listening socket on the port receives each segment; a filter on it drops them
 //! all, without an answer. A socket that is merely bound is not enough: only listening ones are
 //! looked up.
 //!
-//! The filter needs CAP_NET_ADMIN on kernels since 2026 (commit 5d39580f68e6: of TCP sockets only);
-//! the rest of a guard needs nothing, but for ports below 1024. So that ports can also be reserved
-//! when capabilities are gone, a guard refuses all packets with a TTL below 255 as well (RFC 5082):
-//! the kernel drops those silently, and nobody needs a privilege to ask for it. Without a filter,
-//! only packets from the same link with an initial TTL of 255 get past this, which no common system
-//! sends.
+//! The filter needs CAP_NET_ADMIN on kernels since 2026 (commit 5d39580f68e6: of TCP sockets only); the rest of a
+//! guard needs no privilege, except for ports below 1024. So that ports can also be reserved when capabilities are
+//! gone, a guard refuses all packets with a TTL below 255 as well (RFC 5082): the kernel drops those silently, and
+//! requesting that needs no privilege. Without a filter, only packets from the same link with an initial TTL of 255
+//! get past this, which no common system sends.
 //!
-//! When the guard is closed the kernel sends RSTs again, as for any process that died; so it stays
-//! open until nothing of a connection is left, TIME-WAIT included.
+//! When the guard is closed, the kernel sends RSTs again, as for any process that has ended. So it stays open until
+//! nothing is left of a connection, including TIME-WAIT.
 //!
 //! A guard also reserves its port: no other program can bind it, and the kernel does not give it to
 //! outgoing connections.
@@ -26,24 +25,23 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::sys::{filter, ttl};
 
-/// A guarded port, on one address or on all.
+/// Guard of a port, on one address or on all.
 #[derive(Debug)]
 pub(crate) struct Guard {
     socket: Socket,
-    /// Address and port; unspecified: all of the family.
+    /// Address and port; an unspecified address stands for all of the family.
     pub(super) local: SocketAddr,
-    /// It guards the port on all IPv4 addresses as well.
+    /// True if it guards the port on all IPv4 addresses as well.
     pub(super) both_families: bool,
 }
 
 impl Guard {
-    /// Guards a port of one address, or of all addresses of its family. Port 0: one the system
-    /// chooses.
+    /// Guards a port on one address, or on all addresses of its family. With port 0, the system chooses one.
     pub(super) fn on(local: SocketAddr) -> io::Result<Self> {
         Guard::open(local, local.port() != 0, Some(true))
     }
 
-    /// Guards a port on all addresses of both families, or of IPv4 where there is no IPv6.
+    /// Guards a port on all addresses of both families, or only of IPv4 if there is no IPv6.
     pub(super) fn everywhere(port: u16) -> io::Result<Self> {
         let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         match Guard::open(v6, false, Some(false)) {
@@ -54,7 +52,7 @@ impl Guard {
         Guard::open(v4, false, None)
     }
 
-    /// One that another process has opened, and that lasts as long as either has it.
+    /// Wraps a guard that another process has opened. It lasts until both have closed it.
     pub(super) fn inherited(socket: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(socket);
         let local = address_of(&socket)?;
@@ -62,12 +60,12 @@ impl Guard {
         Ok(Guard { socket, local, both_families })
     }
 
-    /// Another descriptor of it.
+    /// Duplicates the descriptor.
     pub(super) fn copy(&self) -> io::Result<OwnedFd> {
         self.socket.as_fd().try_clone_to_owned()
     }
 
-    /// It keeps the kernel quiet there.
+    /// Returns true if it guards this address and port.
     pub(super) fn covers(&self, local: SocketAddr) -> bool {
         let same_port = self.local.port() == local.port();
         same_port && local.port() != 0 && self.local.ip() == local.ip()
@@ -75,7 +73,7 @@ impl Guard {
 
     fn open(local: SocketAddr, reuse: bool, only_v6: Option<bool>) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
-        // Before the bind: from then on segments may come.
+        // Must precede the bind, after which segments may arrive.
         ttl::refuse_below_255(socket.as_fd(), local.is_ipv6())?;
         let filtered = match filter::attach(socket.as_fd(), &filter::DROP_ALL) {
             Ok(()) => true,
@@ -86,7 +84,7 @@ impl Guard {
         if let Some(only) = only_v6 {
             socket.set_only_v6(only)?;
         }
-        // As servers do: connections of the kernel that ended on this port do not hold it up.
+        // As servers do: the kernel's closed connections on this port do not block it.
         socket.set_reuse_address(reuse)?;
         socket.bind(&local.into())?;
         socket.listen(1)?;
@@ -123,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_guard_without_capabilities_is_silent_too() {
-        // Capabilities belong to threads: only this one lets go of its own.
+        // Capabilities belong to threads: only this one drops its own.
         let silent = std::thread::spawn(|| {
             let _ = crate::drop_capabilities();
             let guard = Guard::everywhere(0).unwrap();

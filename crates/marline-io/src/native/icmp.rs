@@ -1,5 +1,5 @@
-//! ICMP input behind a TUN interface: destination unreachable and packet too big (RFC 792, RFC
-//! 1191, RFC 4443), as far as they quote one of our TCP segments.
+//! ICMP input behind a TUN interface: destination unreachable and packet too big (RFC 792, RFC 1191, RFC 4443), if
+//! they quote one of our TCP segments.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -9,12 +9,12 @@ use crate::sys::error_queue::{NetworkError, QUOTED};
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Bytes of the segment that are quoted at least (RFC 792): ports and sequence number.
+/// Minimum length of the quoted segment (RFC 792): ports and sequence number.
 const LEAST_QUOTED: usize = 8;
-/// Bytes before the quoted packet.
+/// Length of the header before the quoted packet.
 const HEADER_LEN: usize = 8;
 
-/// What an ICMP packet says of a TCP segment; `None` for all else.
+/// Parses an ICMP error about a TCP segment; `None` for any other packet.
 pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
     let ip = IpPacket::parse(packet).ok()?;
     let (header, quoted) = ip.payload.split_at_checked(HEADER_LEN)?;
@@ -36,7 +36,7 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
         _ => return None,
     };
     let (local, remote, segment) = quoted_segment(quoted)?;
-    // The quoted source is us, and so is whom the message is for.
+    // Both the quoted source and the destination of the message must be this host.
     if local != ip.dst {
         return None;
     }
@@ -55,7 +55,7 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
     })
 }
 
-/// Source, destination and the beginning of the segment of a packet that is cut short.
+/// Source, destination and beginning of the segment of a truncated packet.
 fn quoted_segment(quoted: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
     match quoted.first()? >> 4 {
         4 => {
@@ -86,7 +86,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An ICMP message from `router` about a segment from us to them.
+    /// Builds an ICMP message about a segment from `us` to `them`.
     fn message(us: &str, them: &str, kind: u8, code: u8, mtu: u32) -> Vec<u8> {
         let (us, them) = (ip(us), ip(them));
         let protocol = if us.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };

@@ -1,4 +1,4 @@
-//! Instructions of classic BPF that the receive filters are made of.
+//! Classic BPF instructions of the receive filters.
 
 use crate::sys::filter::Instruction;
 
@@ -18,10 +18,10 @@ pub(super) const XOR: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16
 pub(super) const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
 pub(super) const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
 
-/// What is returned of a packet that is not let through.
+/// Return value that drops the packet.
 pub(super) const DROP: u32 = 0;
 
-/// An instruction that does not branch.
+/// Instruction that does not branch.
 pub(super) const fn op(code: u16, k: u32) -> Instruction {
     Instruction { code, jt: 0, jf: 0, k }
 }

@@ -1,9 +1,9 @@
 //! Native carriers as a state machine without I/O: TCP segments in ordinary IP packets.
 //!
-//! *Problem.* The kernel of this machine implements TCP as well. This module decides which ports
-//! are Marline's, which traffic it receives, and that the kernel does not answer it; the sockets
-//! are in `sys`. The solution is specified in docs/spec/native-carrier.md: guards reserve ports, a
-//! filter accepts only these, and received segments are checked before the core sees them.
+//! *Problem.* The kernel of this machine implements TCP as well. This module decides which ports belong to Marline
+//! and which traffic it receives, and makes sure that the kernel does not answer that traffic; the sockets are in
+//! `sys`. The solution is specified in docs/spec/native-carrier.md: guards reserve ports, a filter accepts only
+//! these, and received segments are checked before the core sees them.
 
 mod arrived;
 mod filter;
@@ -33,19 +33,19 @@ use crate::carrier::CarrierCounters;
 use crate::succession::NativePart;
 use crate::sys::{filter as socket_filter, packet, raw};
 
-/// Segment that passes nearly everywhere (IPv6's least MTU less its header).
+/// Segment that passes on nearly all paths (the minimum IPv6 MTU less its header).
 const BASE_SEGMENT: u16 = 1_240;
 /// Segment that fills an Ethernet frame with IPv4.
 const ETHERNET_SEGMENT: u16 = 1_480;
-/// Names by which a successor knows the sockets of an [`Offload`], IPv4's first.
+/// Names of an [`Offload`]'s sockets for a successor, IPv4 first.
 const OFFLOAD_NAMES: [[&str; 2]; 2] =
     [["native-packets-v4", "native-asker-v4"], ["native-packets-v6", "native-asker-v6"]];
-/// Interfaces that a client without privileges may meet in its life and bind a socket to.
+/// Number of send-only sockets: interfaces that a client without privileges can bind over time.
 const SENDERS: usize = 16;
-/// Local ports reserved at a time.
+/// Number of local ports reserved at a time.
 const POOL_STEP: usize = 32;
-/// Local ports of a client at most. With each, one connection per minute to every server and port
-/// is certain: a port cannot be used again for the same two ends while TIME-WAIT lasts.
+/// Maximum number of local ports of a client. Each guarantees one connection per minute to every server and port: a
+/// port cannot be reused between the same ends while TIME-WAIT lasts.
 const POOL_LIMIT: usize = 512;
 
 /// Capabilities of native carriers.
@@ -60,10 +60,10 @@ pub const fn native_capabilities() -> Capabilities {
     }
 }
 
-/// Raw sockets, opened while the process has the privilege, and the guards of its ports.
+/// Raw sockets, opened while the process has the privilege, and guards of its ports.
 ///
-/// Opening them needs CAP_NET_RAW, a port below 1024 CAP_NET_BIND_SERVICE; using them needs nothing.
-/// They are used by one client or one listener; each shard of a listener has some of its own.
+/// Opening them needs CAP_NET_RAW, and a port below 1024 needs CAP_NET_BIND_SERVICE; using them needs no privilege.
+/// They are used by one client or one listener; each shard of a listener has its own.
 #[derive(Debug)]
 pub struct RawSockets {
     opened: Mutex<Option<Opened>>,
@@ -71,37 +71,37 @@ pub struct RawSockets {
 
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// One for each shard.
+    /// IPv4 sockets, one set per shard.
     v4: Vec<OpenedFamily>,
-    /// The same; none where the machine has no IPv6.
+    /// IPv6 sockets; none if the machine has no IPv6.
     v6: Vec<OpenedFamily>,
     guards: Vec<Arc<Guard>>,
-    /// Those of another process that nobody has asked for yet, in the order in which that one asked.
+    /// Guards of another process that have not been reserved here yet, in the order in which it reserved them.
     inherited: VecDeque<Guard>,
 }
 
 /// Sockets of an address family.
 #[derive(Debug)]
 pub(crate) struct OpenedFamily {
-    /// The one that receives, and sends where no other does.
+    /// Socket that receives, and that sends if there is no other.
     pub(crate) receiver: OwnedFd,
-    /// Some that send, to be bound to interfaces as these appear.
+    /// Send-only sockets, which are bound to interfaces as these appear.
     pub(crate) senders: Vec<OwnedFd>,
-    /// By which many segments leave as one packet; `None`: each leaves alone.
+    /// Sockets for combined packets; `None` if each segment is sent alone.
     pub(crate) offload: Option<Offload>,
 }
 
-/// What it takes to send many segments as one packet.
+/// Sockets that send many segments as one packet.
 #[derive(Debug, Default)]
 pub(crate) struct Offload {
-    /// A packet socket; `None`: only to this machine's own addresses, where the raw socket does.
+    /// Packet socket; `None` if only packets to this machine's own addresses are combined, on the raw socket.
     pub(crate) packets: Option<OwnedFd>,
-    /// A raw socket that sends nothing, by which the kernel is asked for a path's MTU.
+    /// Raw socket that sends nothing, for querying a path's MTU.
     pub(crate) asker: Option<OwnedFd>,
 }
 
 impl RawSockets {
-    /// Opens one per address family. Both reject everything at first.
+    /// Opens one socket per address family. Both reject everything at first.
     ///
     /// # Errors
     /// The system's; without CAP_NET_RAW, permission is denied.
@@ -109,13 +109,13 @@ impl RawSockets {
         RawSockets::open_for(1)
     }
 
-    /// The same for a listener with so many shards, one of each family for each of them.
+    /// Opens sockets for a listener with this many shards, one of each family per shard.
     ///
     /// # Errors
-    /// As there.
+    /// See [`open`](Self::open).
     pub fn open_for(shards: usize) -> io::Result<Self> {
         let shards = shards.max(1);
-        // Of several, each sends as the routing table says: none is bound to an interface.
+        // With several shards, packets follow the routing table: no socket is bound to an interface.
         let senders = if shards > 1 { 0 } else { SENDERS };
         let family = |ipv6| (0..shards).map(|_| open_family(ipv6, senders)).collect();
         let v4 = family(false)?;
@@ -129,24 +129,25 @@ impl RawSockets {
         Ok(RawSockets { opened })
     }
 
-    /// How many shards they are for; 0: they are in use.
+    /// Number of shards that the sockets are for; 0 if they are in use already.
     #[must_use]
     pub fn shards(&self) -> usize {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().map_or(0, Opened::shards)
     }
 
-    /// Whether this is the name of something that [`inherit`](Self::inherit) takes beside the parts.
+    /// Returns true if [`inherit`](Self::inherit) accepts a socket of this name.
     #[must_use]
     pub fn takes(name: &str) -> bool {
         OFFLOAD_NAMES.iter().flatten().any(|known| *known == name)
     }
 
-    /// Those of another process, which had what it needed to open them. `None`: there is no socket among these parts.
-    /// `named`: what [`Shard::copy_offload`](crate::Shard::copy_offload) gave there; without it more leaves one by one.
+    /// Takes over the sockets of another process, which had the privileges to open them. Returns `None` if there is
+    /// no socket among the parts. `named` are the sockets from [`Shard::copy_offload`](crate::Shard::copy_offload);
+    /// without them, fewer segments are combined.
     ///
     /// # Errors
-    /// A guard is none, or the receivers are not as many of each family.
+    /// A guard is not valid, or the families have different numbers of receivers.
     pub fn inherit(
         parts: Vec<(NativePart, SocketAddr, OwnedFd)>,
         named: Vec<(String, OwnedFd)>,
@@ -160,7 +161,7 @@ impl RawSockets {
                     let ipv6 = local.is_ipv6();
                     let offload = Offload::of_names(&mut named, ipv6);
                     let family = if ipv6 { &mut v6 } else { &mut v4 };
-                    // A listener answers by the way that the routing table has: it binds no sender to an interface.
+                    // A listener answers according to the routing table: it binds no sender to an interface.
                     family.push(OpenedFamily::receiving(fd, offload));
                 }
                 NativePart::Tun => return Err(io::ErrorKind::InvalidData.into()),
@@ -176,18 +177,18 @@ impl RawSockets {
         Ok(Some(RawSockets { opened: Mutex::new(Some(opened)) }))
     }
 
-    /// An address that another process guarded and that was not [reserved](Self::reserve) here.
+    /// Returns an address that another process has guarded and that was not [reserved](Self::reserve) here.
     #[must_use]
     pub fn left_over(&self) -> Option<SocketAddr> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().and_then(|opened| Some(opened.inherited.front()?.local))
     }
 
-    /// Reserves a port that a listener will use, and keeps the kernel's TCP away from it. Returns
-    /// the address with the port that the system chose for port 0.
+    /// Reserves a port for a listener and keeps the kernel's TCP away from it. Returns the address with its port,
+    /// which the system chooses for port 0.
     ///
     /// # Errors
-    /// The system's; the port may be taken.
+    /// The system's; the port may be in use.
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = opened.as_mut().ok_or_else(in_use)?;
@@ -200,7 +201,7 @@ impl RawSockets {
         Ok(local)
     }
 
-    /// Has each segment leave alone from now on (docs/decisions/wire-and-carriers.md), if nobody uses the sockets yet.
+    /// Disables combined packets (docs/decisions/wire-and-carriers.md), unless the sockets are in use already.
     pub fn without_offload(&self) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &mut *opened {
@@ -208,7 +209,7 @@ impl RawSockets {
         }
     }
 
-    /// What there is, for so many shards.
+    /// Takes the sockets for this number of shards.
     pub(crate) fn take(&self, shards: usize) -> io::Result<Opened> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let there = opened.as_ref().ok_or_else(in_use)?.shards();
@@ -238,7 +239,7 @@ impl OpenedFamily {
 }
 
 impl Offload {
-    /// Further descriptors of these, by the names under which a successor gets them.
+    /// Duplicates the sockets, with the names under which a successor gets them.
     pub(crate) fn copies(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
         let sockets =
             OFFLOAD_NAMES[usize::from(ipv6)].into_iter().zip([&self.packets, &self.asker]);
@@ -246,7 +247,7 @@ impl Offload {
         there.map(|(name, socket)| Ok((name.to_owned(), socket.try_clone()?))).collect()
     }
 
-    /// Those of one shard and family, which are taken out of these.
+    /// Takes the sockets of one shard and family out of `named`.
     fn of_names(named: &mut Vec<(String, OwnedFd)>, ipv6: bool) -> Offload {
         let mut take = |wanted: &str| {
             let at = named.iter().position(|(name, _)| name == wanted)?;
@@ -261,28 +262,28 @@ fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "these raw sockets are in use already")
 }
 
-/// Which ports are ours, and what was counted.
+/// Ports that belong to this carrier, and counters.
 #[derive(Debug)]
 pub(crate) struct NativeCarrier {
-    /// Its place among those that share the ports.
+    /// Position among the shards that share the ports.
     shard: Shard,
-    /// Held by each of them: they last as long as any.
+    /// Guards, shared by all shards that use them.
     guards: Vec<Arc<Guard>>,
     ports: PortSet,
     /// Local ports of connections that we open.
     pool: Vec<u16>,
     pool_limit: usize,
-    /// Marline is a host of its own.
+    /// Set on TUN interfaces, where Marline is a host of its own.
     tun: bool,
-    /// Where SYNs are taken although more than that is ours (TUN).
+    /// Ports that accept SYNs, if not all of our ports do (TUN).
     listening: Option<PortSet>,
-    /// Another process has taken this one's place, so that what concerns nothing here may concern others.
+    /// Set when another process has succeeded this one, so that unknown segments may belong to others.
     only_own: bool,
     counters: CarrierCounters,
 }
 
 impl NativeCarrier {
-    /// On raw sockets: ports are shared with the kernel.
+    /// Carrier on raw sockets: ports are shared with the kernel.
     pub(crate) fn raw(shard: Shard) -> Self {
         NativeCarrier {
             shard,
@@ -297,25 +298,25 @@ impl NativeCarrier {
         }
     }
 
-    /// On TUN interfaces: nobody else has our addresses.
+    /// Carrier on TUN interfaces, which has its addresses alone.
     pub(crate) fn tun(accept: bool, shard: Shard) -> Self {
         let listening = accept.then(PortSet::default);
         NativeCarrier { tun: true, listening, pool_limit: 0, ..NativeCarrier::raw(shard) }
     }
 
-    /// On a TUN interface, as everybody but the hosts behind it: every address and port is ours.
+    /// Carrier of a gateway on a TUN interface: every address and port belongs to it.
     pub(crate) fn gateway() -> Self {
         let mut ports = PortSet::default();
         ports.add_everything();
         NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw(Shard::ALONE) }
     }
 
-    /// Bytes that this carrier writes in front of each segment, at most.
+    /// Maximum number of bytes that this carrier writes in front of each segment.
     pub(crate) const fn headroom(&self) -> usize {
         if self.tun { IPV6_HEADER_LEN } else { 0 }
     }
 
-    /// Writes the headers that the kernel does not.
+    /// Writes the headers that the kernel does not write.
     pub(crate) fn frame(&self, batch: &Transmit, bytes: &mut [u8]) {
         if !self.tun {
             return;
@@ -331,20 +332,20 @@ impl NativeCarrier {
         }
     }
 
-    /// Its place among the shards that share the ports.
+    /// Position among the shards that share the ports.
     pub(crate) const fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// Takes over the guards that were made with the sockets.
+    /// Takes over the guards of the sockets.
     pub(crate) fn adopt(&mut self, opened: &Opened) {
         for guard in &opened.guards {
             self.add(Arc::clone(guard));
         }
     }
 
-    /// Reserves a port, unless that was done before. Returns address and port, and the guard, for the other shards that
-    /// share it: they give it with the port that it has.
+    /// Reserves a port, unless that was done before. Returns address and port, and the guard, which must be passed
+    /// as `shared` to the other shards together with that port.
     pub(crate) fn guard(
         &mut self,
         local: SocketAddr,
@@ -365,17 +366,17 @@ impl NativeCarrier {
         Ok((local, Some(guard)))
     }
 
-    /// Marline is all that lives at this address (TUN): every port is its own, and no kernel answers.
+    /// Adds an address that belongs to Marline alone (TUN): all of its ports are ours, and no kernel answers.
     pub(crate) fn own_address(&mut self, address: core::net::IpAddr) {
         self.ports.add_address(address);
     }
 
-    /// Local ports have to be reserved.
+    /// Returns true if local ports have to be reserved.
     pub(crate) const fn needs_pool(&self) -> bool {
         self.pool_limit > 0
     }
 
-    /// Reserves more local ports for connections that we open; `false` if no more may be had.
+    /// Reserves more local ports for connections that we open. Returns false at the limit.
     pub(crate) fn grow_pool(&mut self) -> io::Result<bool> {
         if self.pool.len() >= self.pool_limit {
             return Ok(false);
@@ -388,17 +389,17 @@ impl NativeCarrier {
         Ok(true)
     }
 
-    /// No connections are opened from here, so no ports are reserved for them.
+    /// Disables reservation, because no connections are opened here.
     pub(crate) const fn forbid_pool(&mut self) {
         self.pool_limit = 0;
     }
 
-    /// The local ports of connections that we open.
+    /// Local ports of connections that we open.
     pub(crate) fn pool(&self) -> &[u16] {
         &self.pool
     }
 
-    /// Says nothing from now on of what concerns nothing here.
+    /// Stops answering segments that are unknown here.
     pub(crate) const fn keep_to_own(&mut self) {
         self.only_own = true;
     }
@@ -407,7 +408,7 @@ impl NativeCarrier {
         self.only_own
     }
 
-    /// Further descriptors of its guards.
+    /// Duplicates the descriptors of the guards.
     pub(crate) fn copy_guards(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
         self.guards.iter().map(|guard| Ok((guard.local, guard.copy()?))).collect()
     }
@@ -421,19 +422,19 @@ impl NativeCarrier {
         self.guards.push(guard);
     }
 
-    /// Lets the ports of the set through, and no others.
+    /// Installs a filter that passes only our ports.
     pub(crate) fn let_through(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
         let ranges: Vec<RangeInclusive<u16>> = filter::ranges(self.ports.of_family(ipv6));
         let mut program = filter::program(ipv6, self.shard, &ranges);
         if program.len() > filter::LONGEST {
-            // More is let through than is ours: the rest is dropped when it has been received.
+            // The filter passes more than our packets: the rest is dropped after reception.
             let all = core::slice::from_ref(&(0..=u16::MAX));
             program = filter::program(ipv6, self.shard, all);
         }
         socket_filter::attach(socket, &program)
     }
 
-    /// Counts a segment that another shard received and that is this one's.
+    /// Counts a segment of this shard that another shard received.
     pub(crate) const fn count_foreign(&mut self, joins: bool) {
         self.counters.foreign_segments += 1;
         self.counters.foreign_joins += joins as u64;
@@ -445,7 +446,7 @@ impl NativeCarrier {
 }
 
 impl Opened {
-    /// What another process had guarded at this address; port 0 stands for whatever it was given.
+    /// Takes the inherited guard of this address; port 0 matches any port.
     fn take_inherited(&mut self, local: SocketAddr) -> Option<Guard> {
         let same = |guard: &Guard| match local.port() {
             0 => guard.local.ip() == local.ip(),
@@ -454,24 +455,24 @@ impl Opened {
         self.inherited.remove(self.inherited.iter().position(same)?)
     }
 
-    /// How many shards it is for.
+    /// Number of shards.
     const fn shards(&self) -> usize {
         self.v4.len()
     }
 
-    /// Whether many segments leave as one packet.
+    /// Returns true if segments may be combined in one packet.
     pub(crate) fn joins_runs(&self) -> bool {
         self.v4.iter().any(|family| family.offload.is_some())
     }
 
-    /// The sockets of each shard, IPv4 first.
+    /// Sockets of each shard, IPv4 first.
     pub(crate) fn sockets(self) -> impl Iterator<Item = [Option<OpenedFamily>; 2]> {
         let v6 = self.v6.into_iter().map(Some).chain(core::iter::repeat_with(|| None));
         self.v4.into_iter().zip(v6).map(|(v4, v6)| [Some(v4), v6])
     }
 }
 
-/// The bits of the IP header.
+/// ECN bits of the IP header.
 pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
     match ecn {
         Ecn::NotEct => 0,
@@ -481,10 +482,10 @@ pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
     }
 }
 
-/// Bytes of TCP segment in an IP packet of `mtu` bytes.
+/// Length of a TCP segment in an IP packet of `mtu` bytes.
 pub(crate) fn segment_of_mtu(mtu: u32, ipv6: bool) -> Option<u16> {
     let header = if ipv6 { 40 } else { 20 };
-    // Less than every path must take (RFC 791: 576; RFC 8200: 1280) is not believed.
+    // A value below the minimum that every path must support (RFC 791: 576; RFC 8200: 1280) is not credible.
     let least = if ipv6 { u32::from(BASE_SEGMENT) } else { 556 };
     let segment = mtu.checked_sub(header)?.max(least);
     Some(u16::try_from(segment).unwrap_or(u16::MAX).min(ETHERNET_SEGMENT))

@@ -2,13 +2,13 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Words of a set of all ports.
+/// Number of words in a set of all ports.
 const WORDS: usize = 1 << 10;
 
-/// Ports on all addresses of a family, ports on one address, and whole addresses.
+/// Set of ports on all addresses of a family, ports on single addresses, and whole addresses.
 #[derive(Debug, Default)]
 pub(super) struct PortSet {
-    /// Ports owned on every address: IPv4, IPv6.
+    /// Ports on all addresses: IPv4, IPv6.
     everywhere: [Bits; 2],
     exact: Vec<SocketAddr>,
     addresses: Vec<IpAddr>,
@@ -53,7 +53,7 @@ impl PortSet {
         self.everything = true;
     }
 
-    /// Whether this end is ours.
+    /// Returns true if the set contains this address and port.
     pub(super) fn has(&self, local: SocketAddr) -> bool {
         self.everything
             || self.everywhere[usize::from(local.is_ipv6())].has(local.port())
@@ -61,7 +61,7 @@ impl PortSet {
             || self.addresses.contains(&local.ip())
     }
 
-    /// The ports that are ours on any address of a family.
+    /// Ports in the set on any address of a family.
     pub(super) fn of_family(&self, ipv6: bool) -> impl Iterator<Item = u16> {
         let bits = &self.everywhere[usize::from(ipv6)];
         let exact = self.exact.iter().filter(move |local| local.is_ipv6() == ipv6);

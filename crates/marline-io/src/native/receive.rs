@@ -1,10 +1,10 @@
 //! Conversion of a received packet to a segment for the core.
 //!
-//! A segment from a network with a wrong checksum is dropped. A segment from this machine, over
-//! veth or loopback, or from a network card that merged segments (GRO), may have an unfinished
-//! checksum: the field then holds only the sum of the pseudo-header, for hardware to add the rest.
-//! It was never on a wire, or hardware has verified it, and so it is accepted. A packet from
-//! outside that looks like that by chance has one chance in 65,536, as has any damage.
+//! A segment from a network with a wrong checksum is dropped. A segment from this machine, over veth or loopback, or
+//! from a network card that merged segments (GRO), may have an unfinished checksum: the field then holds only the
+//! sum of the pseudo-header, and hardware would add the rest. It has not crossed a network, or hardware has verified
+//! it, so it is accepted. For a damaged packet from outside, the probability of looking like that is 1 in 65,536, as
+//! for any undetected damage.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -15,12 +15,12 @@ use super::NativeCarrier;
 use super::arrived::Arrived;
 
 impl NativeCarrier {
-    /// Counts what is no TCP packet at all.
+    /// Counts a packet that is not valid TCP.
     pub(crate) fn malformed(&mut self) {
         self.counters.malformed += 1;
     }
 
-    /// Where all ports are ours but connections are taken on some only, SYNs to others are ignored.
+    /// Returns false for SYNs to ports without a listener, if all ports are ours but only some accept connections.
     fn takes(&self, local: SocketAddr, flags: u8) -> bool {
         const SYN: u8 = 0x02;
         const ACK: u8 = 0x10;
@@ -28,7 +28,7 @@ impl NativeCarrier {
         !opens || self.listening.as_ref().is_none_or(|listening| listening.has(local))
     }
 
-    /// Checks a segment; `None` if the core must not see it.
+    /// Checks a segment. Returns `None` if the core must not see it.
     pub(crate) fn receive<'a>(&mut self, arrived: &Arrived<'a>) -> Option<(PacketMeta, &'a [u8])> {
         let segment = arrived.segment;
         if segment.len() < TCP_HEADER_LEN {
@@ -60,7 +60,7 @@ impl NativeCarrier {
     }
 }
 
-/// The checksum field holds the sum of the pseudo-header and no more.
+/// Returns true if the checksum field contains only the sum of the pseudo-header.
 pub(crate) fn is_unfinished(ends: (IpAddr, IpAddr), segment: &[u8]) -> bool {
     const CHECKSUM_AT: usize = 16;
     let Some(&[high, low]) = segment.get(CHECKSUM_AT..CHECKSUM_AT + 2) else { return false };
@@ -68,7 +68,7 @@ pub(crate) fn is_unfinished(ends: (IpAddr, IpAddr), segment: &[u8]) -> bool {
     u16::from_be_bytes([high, low]) == bare
 }
 
-/// An address that one host has: TCP has no business with any other (RFC 9293 section 3.9.2.3).
+/// Returns true for addresses of a single host. TCP ignores all others (RFC 9293 section 3.9.2.3).
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_multicast() && !v4.is_unspecified(),
@@ -91,7 +91,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A carrier that owns port 80 everywhere, without sockets.
+    /// Carrier that owns port 80 on all addresses, without sockets.
     fn carrier() -> NativeCarrier {
         let mut carrier = NativeCarrier::raw(marline_core::Shard::ALONE);
         carrier.ports.add(at("0.0.0.0:80"));
@@ -126,7 +126,7 @@ mod tests {
     fn checksums_are_right_or_unfinished_or_the_segment_is_dropped() {
         for (us, them) in [(US, THEM), ("[2001:db8::1]:80", "[2001:db8::2]:5")] {
             let mut carrier = carrier();
-            // A joined segment of nearly 64 kB has them like any other.
+            // A coalesced segment of nearly 64 kB is handled like any other.
             for payload in [0, 1, 1_448, 65_000] {
                 let whole = segment(at(them), at(us), payload);
                 assert!(receive(&mut carrier, them, us, &whole));

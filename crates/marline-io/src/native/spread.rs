@@ -1,10 +1,10 @@
-//! Spread of native TCP over the shards that share its ports: the shard of a remote end, as the program and the
-//! filters of its sockets compute it alike (docs/decisions/upgrades-and-shards.md).
+//! Distribution of native TCP over the shards that share its ports: computation of a remote address's shard, which
+//! the program and the socket filters do in the same way (docs/decisions/upgrades-and-shards.md).
 //!
-//! A connection's first SYN says whose it is by where it comes from, and everything from there goes the same way: the
-//! words of the address and the port, folded together and multiplied, of which the highest bits count. Clients draw
-//! their ports in steps, and those bits spread steps evenly. It is no secret: whoever sends all its connections to
-//! one shard has what a server with one shard would give it.
+//! The remote address and port of a connection's first SYN select its shard, and all later packets from there go to
+//! the same shard. The words of the address and the port are folded together and multiplied, and the highest bits of
+//! the product count. Clients choose their ports in steps, and those bits distribute steps evenly. The function is
+//! not secret: a client that sends all its connections to one shard gets what a server with one shard would provide.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -16,21 +16,22 @@ use super::instructions::{
 };
 use crate::sys::filter::Instruction;
 
-/// 2^32 divided by the golden ratio, odd: multiples of it lie as far apart as can be.
+/// 2^32 divided by the golden ratio, odd: its multiples are as far apart as possible.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// Where the source port stands in a TCP header.
+/// Offset of the source port in a TCP header.
 const SOURCE_PORT: u32 = 0;
-/// Where the source address stands in an IPv4 packet, which begins with its header.
+/// Offset of the source address in an IPv4 packet, which begins with its header.
 const SOURCE_V4: u32 = 12;
-/// The words of it in an IPv6 header, which does not come with the packet: its place is known to the kernel.
+/// Offsets of the source address words in an IPv6 header. It is not part of the filter's packet, but the kernel
+/// provides access to it.
 const SOURCE_V6: [u32; 4] = {
     let header = libc::SKF_NET_OFF as u32;
     [header + 8, header + 12, header + 16, header + 20]
 };
 
-/// The shard among `count`, a power of two, that has what comes from this end unless it joins a connection of
-/// another.
+/// Returns the shard among `count`, a power of two, that receives packets from this address, except for joins to a
+/// connection of another shard.
 pub(crate) fn home(remote: SocketAddr, count: u8) -> u8 {
     let folded = match remote.ip() {
         IpAddr::V4(v4) => u32::from(v4),
@@ -40,7 +41,7 @@ pub(crate) fn home(remote: SocketAddr, count: u8) -> u8 {
         }
     };
     let product = (folded ^ u32::from(remote.port())).wrapping_mul(MULTIPLIER);
-    // One shard: no bit counts.
+    // With one shard, no bit counts.
     product.checked_shr(idle_bits(count)).unwrap_or(0) as u8
 }
 
@@ -49,7 +50,7 @@ const fn idle_bits(count: u8) -> u32 {
     u32::BITS - count.trailing_zeros()
 }
 
-/// The beginning of a filter: drops what is not at home in this shard. Nothing where it is alone.
+/// Builds the beginning of a filter, which drops packets of other shards. Empty for a single shard.
 pub(super) fn program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
     if shard.count <= 1 {
         return Vec::new();
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of these each of `count` shards has.
+    /// Counts the addresses per shard.
     fn spread(ends: impl Iterator<Item = SocketAddr>, count: u8) -> Vec<usize> {
         let mut each = vec![0; usize::from(count)];
         ends.for_each(|end| each[usize::from(home(end, count))] += 1);

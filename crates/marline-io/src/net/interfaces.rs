@@ -11,16 +11,16 @@ use tokio::io::unix::AsyncFd;
 use super::message::{Link, Message};
 use super::netlink::Netlink;
 
-/// Changes come in bursts (link, address, route): wait this long after the first.
+/// Delay after the first change: changes come in bursts (link, address, route).
 const SETTLE: Duration = Duration::from_millis(50);
-/// RT_SCOPE_LINK and beyond: addresses that do not leave the link, or the host.
+/// RT_SCOPE_LINK and beyond: addresses that are not valid outside the link, or the host.
 const SCOPE_LINK: u8 = 253;
 
-/// Name of the interface behind which Marline is the machine's or a program's network: never a path of its own, though
-/// it has a default route.
+/// Name of the interface through which Marline provides the network of the machine or of a program. It is never a
+/// path, although it has a default route.
 pub const GATEWAY_INTERFACE: &str = "marline0";
 
-/// Drivers whose interfaces wrap packets and send them on over another one: those of VPNs, and IP in IP.
+/// Drivers whose interfaces encapsulate packets and send them over another interface: those of VPNs, and IP in IP.
 const TUNNELS: [&str; 21] = [
     "amneziawg",
     "bareudp",
@@ -45,48 +45,48 @@ const TUNNELS: [&str; 21] = [
     "xfrm",
 ];
 
-/// Drivers whose interfaces put packets onto the wire of the interface below them.
+/// Drivers whose interfaces use the wire of a lower interface.
 const STACKED: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
-/// Of these, the one whose interfaces may each lead to another provider although they share a wire, as behind a switch
+/// Stacked driver whose interfaces may lead to different providers although they share a wire, as with a switch
 /// between two modems.
 const VLAN: &str = "vlan";
-/// Interfaces may be stacked so deep.
+/// Maximum depth of stacked interfaces.
 const DEEPEST: usize = 8;
 
-/// An interface.
+/// Network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its index.
+    /// Interface index.
     pub index: u32,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// It is up and its link has a carrier.
+    /// True if the interface is up and its link has a carrier.
     pub up: bool,
-    /// It is the loopback interface.
+    /// True for the loopback interface.
     pub loopback: bool,
-    /// It is a tunnel: this machine wraps its packets and sends them over another interface.
+    /// True for a tunnel: this machine encapsulates its packets and sends them over another interface.
     pub tunnel: bool,
-    /// The interface whose wire it uses; 0: its own.
+    /// Lower interface whose wire it uses; 0 if it has its own.
     lower: u32,
-    /// It is a VLAN on that wire.
+    /// True for a VLAN on that wire.
     vlan: bool,
-    /// The bridge or bond that it is a port of; 0: none.
+    /// Bridge or bond that it is a port of; 0 for none.
     master: u32,
-    /// Its usable addresses, IPv4 first, in the kernel's order.
+    /// Usable addresses, IPv4 first, in the kernel's order.
     pub addresses: Vec<IpAddr>,
-    /// The best metric of its default routes, IPv4 and IPv6; `None` where it has none.
+    /// Best metric of the default routes, IPv4 and IPv6; `None` without a default route.
     pub default_metric: [Option<u32>; 2],
 }
 
 impl Interface {
-    /// Addresses with a default route of their family.
+    /// Iterates over the addresses with a default route of their family.
     pub fn default_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let metric = self.default_metric;
         let routed = move |ip: &IpAddr| metric[usize::from(ip.is_ipv6())].is_some();
         self.addresses.iter().copied().filter(routed)
     }
 
-    /// The first address of each family: one path each.
+    /// Selects the first address of each family: one path each.
     pub fn first_of_each_family(
         addresses: impl Iterator<Item = IpAddr>,
     ) -> impl Iterator<Item = IpAddr> {
@@ -157,19 +157,19 @@ impl Interfaces {
         Interfaces { list }
     }
 
-    /// All of them, by index.
+    /// All interfaces, by index.
     #[must_use]
     pub fn list(&self) -> &[Interface] {
         &self.list
     }
 
-    /// The interface of this name.
+    /// Finds an interface by name.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.list.iter().find(|interface| interface.name == name)
     }
 
-    /// The interface that has this address. All of 127.0.0.0/8 belongs to loopback.
+    /// Finds the interface that has this address. All of 127.0.0.0/8 belongs to loopback.
     #[must_use]
     pub fn by_address(&self, address: IpAddr) -> Option<&Interface> {
         self.list.iter().find(|interface| {
@@ -178,16 +178,16 @@ impl Interfaces {
         })
     }
 
-    /// Interfaces with a default route, best metric first; not Marline's own, of those that share a wire only the
-    /// first, and a tunnel only where it is all there is: beside another interface it is no further path, since its
-    /// packets leave over that one.
+    /// Interfaces with a default route, best metric first. Marline's own interface is left out. Of interfaces that
+    /// share a wire only the first is included. Tunnels are included only if there is nothing else: beside another
+    /// interface a tunnel is not a further path, because its packets use that interface.
     #[must_use]
     pub fn with_default_route(&self) -> Vec<&Interface> {
         let mut found = self.candidates();
         if found.iter().any(|interface| !interface.tunnel) {
             found.retain(|interface| !interface.tunnel);
         }
-        // What comes in by a port is its bridge's.
+        // Packets that arrive on a port belong to its bridge.
         let found: Vec<&Interface> = found
             .iter()
             .filter(|port| found.iter().all(|bridge| bridge.index != port.master))
@@ -202,7 +202,8 @@ impl Interfaces {
         paths
     }
 
-    /// Whether this interface has a default route and is no path, as its packets leave by the wire of another one.
+    /// Returns true if this interface has a default route but is not a path, because its packets use the wire of
+    /// another one.
     #[must_use]
     pub fn shares_a_wire(&self, interface: &Interface) -> bool {
         if interface.default_addresses().next().is_none() {
@@ -213,7 +214,7 @@ impl Interfaces {
         others.any(|other| self.share_a_wire(other, interface))
     }
 
-    /// What may be a path, best metric first.
+    /// Interfaces that may be a path, best metric first.
     fn candidates(&self) -> Vec<&Interface> {
         let best = |interface: &Interface| {
             let metric = |ip: IpAddr| interface.default_metric[usize::from(ip.is_ipv6())];
@@ -229,7 +230,8 @@ impl Interfaces {
         found
     }
 
-    /// Whether one is on top of the other, or both are on the same one, as different hosts of its network.
+    /// Returns true if one interface is on top of the other, or if both are on the same one, as different hosts of
+    /// its network.
     fn share_a_wire(&self, one: &Interface, other: &Interface) -> bool {
         let beside = one.lower != 0 && one.lower == other.lower && !one.vlan && !other.vlan;
         let above = |one: &Interface, other: &Interface| {
@@ -239,7 +241,8 @@ impl Interfaces {
         beside || above(one, other) || above(other, one)
     }
 
-    /// Whether its packets leave by the interface with this index, or by that as a port of it.
+    /// Returns true if packets of the interface use the interface with this index, or are sent by it as a port of
+    /// that one.
     fn is_above(&self, interface: &Interface, index: u32) -> bool {
         let by_index = |index: u32| self.list.iter().find(|interface| interface.index == index);
         let mut at = Some(interface);
@@ -254,7 +257,8 @@ impl Interfaces {
     }
 }
 
-/// Loopback's addresses are; elsewhere link-local ones and those not ready or deprecated are not.
+/// Returns true for usable addresses: all on loopback; elsewhere those that are not link-local, tentative or
+/// deprecated.
 fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     let not_ready = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED;
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
@@ -281,7 +285,7 @@ impl Watcher {
         Ok(Watcher { netlink: crate::sys::watch(netlink, Interest::READABLE)? })
     }
 
-    /// Waits until something changed and has settled, then returns the new state.
+    /// Waits until a change has settled, then returns the new state.
     ///
     /// # Errors
     /// Netlink failed.
@@ -294,8 +298,7 @@ impl Watcher {
         loop {
             let mut guard = self.netlink.readable().await?;
             match guard.try_io(|inner| inner.get_ref().read(&mut buffer)) {
-                // What exactly changed does not matter, nor that some messages were lost: the whole
-                // state is read again.
+                // The kind of change and lost messages do not matter: the whole state is read again.
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(error),
@@ -390,7 +393,7 @@ mod tests {
         assert_eq!(names(&messages), ["veth0", "wlan0"]);
     }
 
-    /// An interface with an address and a default route of this metric.
+    /// Builds an interface with an address and a default route of this metric.
     fn stacked(
         index: u32,
         (name, kind): (&str, &str),
@@ -426,12 +429,12 @@ mod tests {
             let port = stacked(2, ("eth0", ""), (0, 5), metric);
             assert_eq!(names(&[bridge.clone(), port]), ["br0"]);
         }
-        // A VLAN of a bridge's port, as some routers have it.
+        // A VLAN on a port of a bridge, as in some routers.
         let silent_port = stacked(2, ("eth0", ""), (0, 5), 0);
         assert_eq!(names(&[bridge.clone(), silent_port, vlan(3, "eth0.7", 200)]), ["br0"]);
         let port = stacked(3, ("eth0.7", "vlan"), (2, 5), 0);
         assert_eq!(names(&[eth0(50), bridge, port]), ["eth0"]);
-        // The other end of a pair is no interface below, and neither is a routing domain a path.
+        // The peer of a veth pair is not a lower interface, and a VRF is not a path.
         let pair = [("veth0", 3), ("veth1", 2)]
             .map(|(name, peer)| stacked(5 - peer, (name, "veth"), (peer, 9), 100));
         let domain = stacked(9, ("vrf0", "vrf"), (0, 0), 0);

@@ -1,7 +1,7 @@
-//! Resolution of a name over one interface, by the resolvers of that interface's network.
+//! Name resolution over one interface, with the resolvers of that interface's network.
 //!
-//! The system's own resolution asks one resolver at a time, by whatever route leads to it. Where that route is dead,
-//! its answer takes many seconds, although another network would give it at once.
+//! The system's own resolution asks one resolver at a time, over any route to it. If that route has failed, the
+//! answer takes many seconds, although another network would provide it at once.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -18,25 +18,26 @@ use crate::LocalEnd;
 use crate::random::SecretRng;
 use crate::sys::socket;
 
-/// Longest name (RFC 1035), and longest label of one.
+/// Maximum length of a name (RFC 1035), and of one of its labels.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
-/// Records of an answer that are looked at, aliases included.
+/// Maximum number of records read from an answer, including aliases.
 const RECORDS: usize = 32;
-/// Addresses that are used of an answer.
+/// Maximum number of addresses used from an answer.
 const MOST_ADDRESSES: usize = 16;
-/// Bytes of an answer that are read.
+/// Maximum answer length in bytes.
 pub(super) const LONGEST_ANSWER: usize = 1_500;
-/// Times that all resolvers are asked, and how long is waited after each.
+/// Number of attempts with all resolvers, and the time to wait after each.
 pub(super) const TRIES: u32 = 3;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Response code: there is no such name.
+/// Response code for a name that does not exist.
 pub(super) const NXDOMAIN: u8 = 3;
-/// Wait after a socket error, so that one that only fails is not asked all the time.
+/// Pause after a socket error, so that a failing socket does not cause a busy loop.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// The IPv4 and IPv6 addresses of a host, as the resolvers of an interface's network know them. Asks over that
-/// interface for at most three seconds. Empty: no resolver is known, none answered, or the name has no address.
+/// Looks up the IPv4 and IPv6 addresses of a host with the resolvers of an interface's network. Asks over that
+/// interface for at most three seconds. The result is empty if no resolver is known, none answered, or the name has
+/// no address.
 ///
 /// # Errors
 /// The name is not valid, or no socket can be opened there.
@@ -54,7 +55,7 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
     for _ in 0..TRIES {
         for question in questions.iter().filter(|question| question.addresses.is_none()) {
             for resolver in &resolvers {
-                // A resolver without a route here does not answer.
+                // A resolver that is unreachable over this interface does not answer.
                 let _ = socket.send_to(&question.bytes, resolver).await;
             }
         }
@@ -66,7 +67,7 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
     Ok(questions.into_iter().filter_map(|question| question.addresses).flatten().collect())
 }
 
-/// A query, and the addresses that its answer gave.
+/// Query, and the addresses in its answer.
 struct Question {
     bytes: Vec<u8>,
     kind: u16,
@@ -78,7 +79,7 @@ impl Question {
         Ok(Question { bytes: dns_query(id, host, kind)?, kind, addresses: None })
     }
 
-    /// Takes an answer, if it is one to this question. A resolver's own failure is not an answer.
+    /// Processes an answer to this question. Error codes of a resolver are ignored.
     fn take(&mut self, answer: &[u8]) {
         if matches!(response_code(&self.bytes, answer), Some(0 | NXDOMAIN)) {
             let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
@@ -89,7 +90,7 @@ impl Question {
     }
 }
 
-/// Reads until all questions are answered, or for as long as the patience.
+/// Reads until all questions are answered or the time is over.
 async fn hear_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [Question]) {
     let until = Instant::now() + PATIENCE;
     let mut buffer = [0; LONGEST_ANSWER];
@@ -101,7 +102,7 @@ async fn hear_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &
     }
 }
 
-/// Length of the next datagram of one of these resolvers; `None`: none came until then.
+/// Receives the next datagram of one of these resolvers and returns its length. Returns `None` if the time is over.
 pub(super) async fn receive_from(
     socket: &UdpSocket,
     resolvers: &[SocketAddr],
@@ -115,13 +116,13 @@ pub(super) async fn receive_from(
                     return Some(len);
                 }
             }
-            // An ICMP error about one resolver is not an answer; each is reported once.
+            // An ICMP error about one resolver; each error is reported once.
             Err(_) => tokio::time::sleep(AFTER_ERROR).await,
         }
     }
 }
 
-/// The response code of an answer to this query; `None`: it is not an answer to it.
+/// Returns the response code of an answer, or `None` if it does not answer this query.
 pub(super) fn response_code(query: &[u8], answer: &[u8]) -> Option<u8> {
     let asked = answer.get(DNS_HEADER_LEN..query.len())?;
     let is_answer = answer[..2] == query[..2] && answer[2] & 0x80 != 0 && answer[4..6] == [0, 1];
@@ -129,7 +130,7 @@ pub(super) fn response_code(query: &[u8], answer: &[u8]) -> Option<u8> {
     (is_answer && is_to_this).then_some(answer[3] & 0x0f)
 }
 
-/// A query for the records of this type of a host (RFC 1035, 4.1), with recursion desired.
+/// Builds a query for records of this type (RFC 1035, 4.1), with recursion desired.
 ///
 /// # Errors
 /// The name is not valid.
@@ -153,7 +154,7 @@ pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
     Ok(query)
 }
 
-/// A socket whose packets leave by the end's interface.
+/// Opens a UDP socket whose packets use the interface of `end`.
 pub(super) fn open_socket(end: &LocalEnd) -> io::Result<UdpSocket> {
     let options = end.socket_options();
     let kind = Type::DGRAM.nonblocking().cloexec();

@@ -1,68 +1,68 @@
-//! rtnetlink messages (netlink(7), rtnetlink(7)): requests to bytes, answers to values. All fields
-//! are in the machine's byte order, except addresses.
+//! rtnetlink messages (netlink(7), rtnetlink(7)): encoding of requests and parsing of answers. All fields are in the
+//! machine's byte order, except addresses.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::io;
 
-/// Bytes of a netlink message header.
+/// Length of a netlink message header.
 const HEADER_LEN: usize = 16;
-/// Bytes of `ifinfomsg`.
+/// Length of `ifinfomsg`.
 const LINK_LEN: usize = 16;
-/// Bytes of `ifaddrmsg`.
+/// Length of `ifaddrmsg`.
 const ADDRESS_LEN: usize = 8;
-/// Bytes of `rtmsg`.
+/// Length of `rtmsg`.
 const ROUTE_LEN: usize = 12;
-/// Bytes of `nduseroptmsg`: family, a byte of nothing, length of the options (u16), interface (u32), type and code of
-/// the ICMPv6 message, six bytes of nothing.
+/// Length of `nduseroptmsg`: family, a padding byte, length of the options (u16), interface (u32), type and code of
+/// the ICMPv6 message, six padding bytes.
 const OPTIONS_LEN: usize = 16;
-/// An option of a neighbour discovery message that the kernel leaves to programs; libc does not know it.
+/// Message with an option of a neighbor discovery packet that the kernel leaves to programs; missing in libc.
 const RTM_NEWNDUSEROPT: u16 = 68;
-/// The driver of an interface, within IFLA_LINKINFO.
+/// Attribute with the driver of an interface, within IFLA_LINKINFO.
 const IFLA_INFO_KIND: u16 = 1;
 /// Type of a router advertisement (RFC 4861, 4.2).
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
-/// An answer, or part of one.
+/// Answer, or part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The end of a dump.
+    /// End of a dump.
     Done,
-    /// An error number; 0 acknowledges.
+    /// Error number; 0 acknowledges.
     Error(i32),
-    /// An interface.
+    /// Interface.
     Link(Link),
-    /// An address of an interface.
+    /// Address of an interface.
     Address { index: u32, address: IpAddr, scope: u8, flags: u32 },
-    /// A route; `interfaces` are those it leaves through.
+    /// Route; `interfaces` are the outgoing ones.
     Route { dst_len: u8, table: u32, kind: u8, metric: u32, ipv6: bool, interfaces: Vec<u32> },
-    /// Options of a router advertisement that came by this interface.
+    /// Options of a router advertisement that arrived on this interface.
     RouterOptions { index: u32, options: Vec<u8> },
     /// Anything else.
     Other,
 }
 
-/// An interface, as the kernel describes it.
+/// Interface, as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) flags: u32,
     pub(super) name: String,
-    /// Its driver (IFLA_INFO_KIND), such as `wireguard`; empty: a device of the machine.
+    /// Driver (IFLA_INFO_KIND), such as `wireguard`; empty for a physical device.
     pub(super) kind: String,
-    /// The interface below it (IFLA_LINK), as of a VLAN, or the peer of a pair; 0: none in this namespace.
+    /// Lower interface (IFLA_LINK), as of a VLAN, or the peer of a pair; 0 if there is none in this namespace.
     pub(super) lower: u32,
-    /// The bridge, bond or routing domain that it belongs to (IFLA_MASTER); 0: none.
+    /// Bridge, bond or VRF that it belongs to (IFLA_MASTER); 0 for none.
     pub(super) master: u32,
 }
 
-/// A request for everything of a kind (RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE).
+/// Builds a dump request for RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.
 pub(super) fn dump_request(kind: u16, sequence: u32) -> Vec<u8> {
     let body = vec![0; if kind == libc::RTM_GETROUTE { ROUTE_LEN } else { LINK_LEN }];
     request(kind, libc::NLM_F_DUMP as u16, sequence, &body)
 }
 
-/// A request for the route that the routing table, not guesswork, gives to `dst` from `src` through
-/// the interface `oif` (0: any), for packets with this mark (0: none).
+/// Builds a request for the route to `dst` from `src` through the interface `oif` (0 for any), for packets with this
+/// mark (0 for none). The answer is the entry of the routing table.
 pub(super) fn route_request(
     dst: IpAddr,
     src: Option<IpAddr>,
@@ -90,7 +90,7 @@ pub(super) fn route_request(
     request(libc::RTM_GETROUTE, 0, sequence, &body)
 }
 
-/// A request to take an interface up, with this MTU if there is one.
+/// Builds a request to set an interface up, with this MTU if given.
 pub(super) fn link_up_request(index: u32, mtu: Option<u32>) -> Vec<u8> {
     let mut body = vec![0; LINK_LEN];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -103,7 +103,7 @@ pub(super) fn link_up_request(index: u32, mtu: Option<u32>) -> Vec<u8> {
     request(libc::RTM_NEWLINK, libc::NLM_F_ACK as u16, CHANGE, &body)
 }
 
-/// A request for an address on an interface, without duplicate address detection.
+/// Builds a request to add an address to an interface, without duplicate address detection.
 pub(super) fn address_request(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     let mut body = vec![0; ADDRESS_LEN];
     body[0] = family(address.is_ipv6());
@@ -115,7 +115,7 @@ pub(super) fn address_request(index: u32, address: IpAddr, prefix: u8) -> Vec<u8
     request(libc::RTM_NEWADDR, NEW, CHANGE, &body)
 }
 
-/// A request for a default route through an interface.
+/// Builds a request for a default route through an interface.
 pub(super) fn default_route_request(index: u32, ipv6: bool) -> Vec<u8> {
     let mut body = vec![0; ROUTE_LEN];
     body[0] = family(ipv6);
@@ -127,9 +127,9 @@ pub(super) fn default_route_request(index: u32, ipv6: bool) -> Vec<u8> {
     request(libc::RTM_NEWROUTE, NEW, CHANGE, &body)
 }
 
-/// Something new: an error if it is there already.
+/// Flags to create an object; an existing one is an error.
 const NEW: u16 = (libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-/// Sequence number of changes: each waits for its answer.
+/// Sequence number of changes: each is acknowledged before the next.
 const CHANGE: u32 = 1;
 
 const fn family(ipv6: bool) -> u8 {
@@ -161,8 +161,8 @@ pub(super) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// The messages of one datagram from the kernel with their sequence numbers. Stops at the first
-/// that contradicts its own length.
+/// Parses the messages of one datagram from the kernel, with their sequence numbers. Stops at the first one with an
+/// invalid length.
 pub(super) fn parse(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     let mut messages = Vec::new();
     while let Some(len) = u32_at(bytes, 0).map(|len| len as usize)
@@ -177,7 +177,7 @@ pub(super) fn parse(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     messages
 }
 
-/// What the only message of a datagram says after its header, if it is of this kind.
+/// Returns the body of a datagram's only message, if it has this type.
 pub(super) fn body_of(bytes: &[u8], wanted: u16) -> io::Result<Vec<u8>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let kind = u16_at(bytes, 4).ok_or_else(invalid)?;
@@ -225,7 +225,7 @@ fn parse_link(body: &[u8]) -> Option<Message> {
     Some(Message::Link(Link { index, flags, name: name?, kind: driver, lower, master }))
 }
 
-/// The text before the closing zero.
+/// Text before the terminating zero.
 fn text(value: &[u8]) -> String {
     let text = value.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
@@ -265,7 +265,7 @@ fn parse_route(body: &[u8]) -> Option<Message> {
     Some(Message::Route { dst_len, table, kind, metric, ipv6, interfaces })
 }
 
-/// The kind of a route (RTN_UNICAST, RTN_LOCAL ...), by what a message of one says after its header.
+/// Type of a route (RTN_UNICAST, RTN_LOCAL ...), from the body of a route message.
 pub(super) fn route_kind(body: &[u8]) -> Option<u8> {
     (body.len() >= ROUTE_LEN).then(|| body[7])
 }
@@ -276,12 +276,12 @@ fn parse_router_options(body: &[u8]) -> Option<Message> {
         return None;
     }
     let (len, index) = (usize::from(u16_at(body, 2)?), u32_at(body, 4)?);
-    // Attributes follow: the router's address.
+    // The router's address follows in attributes.
     let options = body.get(OPTIONS_LEN..)?.get(..len)?.to_vec();
     Some(Message::RouterOptions { index, options })
 }
 
-/// The interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
+/// Outgoing interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
 fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut hops = Vec::new();
     while let (Some(len), Some(index)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {
@@ -295,13 +295,13 @@ fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     hops
 }
 
-/// The attributes of a message: kind and value.
+/// Attributes of a message: type and value.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let (len, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)?);
         let value = bytes.get(4..len)?;
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        /// The two top bits say how the value is coded.
+        /// The two top bits describe the encoding of the value.
         const KIND_MASK: u16 = 0x3fff;
         Some((kind & KIND_MASK, value))
     })
@@ -367,7 +367,7 @@ pub(in crate::net) mod tests {
         }
     }
 
-    /// What the kernel says of options that came by an interface.
+    /// Builds the kernel's message for options that arrived on an interface.
     fn router_options(index: u32, kind: u8, options: &[u8]) -> Vec<u8> {
         let mut body = vec![libc::AF_INET6 as u8, 0];
         body.extend((options.len() as u16).to_ne_bytes());
@@ -390,7 +390,7 @@ pub(in crate::net) mod tests {
         assert_eq!(parse(&longer), vec![(0, Message::Other)], "longer than the message");
     }
 
-    /// The same with three bytes that may be others.
+    /// Copies the message with up to three bytes changed.
     pub(in crate::net) fn mutated(rng: &mut PcgRng, whole: &[u8]) -> Vec<u8> {
         let mut bytes = whole.to_vec();
         for _ in 0..3 {

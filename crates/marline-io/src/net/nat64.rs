@@ -1,5 +1,5 @@
-//! Discovery of a network's NAT64 prefix by its resolver (RFC 7050): `ipv4only.arpa` has IPv4 addresses alone, so an
-//! IPv6 address of it was made by the network, from the prefix below which it translates.
+//! Discovery of a network's NAT64 prefix with its resolver (RFC 7050): `ipv4only.arpa` has only IPv4 addresses, so
+//! an IPv6 address of it was synthesized by the network with its prefix.
 
 use core::net::{Ipv6Addr, SocketAddr};
 use std::io;
@@ -15,30 +15,30 @@ use super::resolvers_of;
 use crate::LocalEnd;
 use crate::random::SecretRng;
 
-/// The name that has IPv4 addresses alone.
+/// Name that has only IPv4 addresses.
 const WELL_KNOWN: &str = "ipv4only.arpa";
-/// Records of an answer that are looked at; there are two.
+/// Maximum number of records read from an answer; there are two.
 const RECORDS: usize = 16;
-/// How long an answer counts, whatever it says itself.
+/// Limits of an answer's lifetime, in seconds.
 const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 
-/// What a network's resolvers say of its prefix.
+/// Answer of a network's resolvers about its NAT64 prefix.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PrefixAnswer {
-    /// It translates below this prefix.
+    /// The network translates with this prefix.
     Prefix {
         /// The prefix.
         prefix: Prefix64,
-        /// Seconds for which this counts.
+        /// Lifetime of the answer, in seconds.
         ttl_s: u32,
     },
-    /// It does not translate.
+    /// The network does not translate.
     None,
     /// No resolver is known, or none answered.
     Silence,
 }
 
-/// Asks the resolvers of an interface's network, over it, for at most three seconds.
+/// Asks the resolvers of an interface's network over that interface, for at most three seconds.
 ///
 /// # Errors
 /// No socket can be opened there.
@@ -56,7 +56,7 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     let mut negative = false;
     for _ in 0..TRIES {
         for resolver in &resolvers {
-            // One that has no way there says so by not answering.
+            // A resolver that is unreachable over this interface does not answer.
             let _ = socket.send_to(&query, resolver).await;
         }
         let until = Instant::now() + PATIENCE;
@@ -75,12 +75,12 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     Ok(PrefixAnswer::Silence)
 }
 
-/// What an answer to this query says; `None`: it is none.
+/// Parses an answer to this query. Returns `None` if it is not a valid answer.
 fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
     match response_code(query, answer)? {
         0 => {}
         NXDOMAIN => return Some(PrefixAnswer::None),
-        // It could not ask anybody.
+        // The resolver failed.
         _ => return None,
     }
     for record in dns_answers(answer).take(RECORDS) {
@@ -103,7 +103,7 @@ mod tests {
         dns_query([7, 9], WELL_KNOWN, DNS_AAAA).unwrap()
     }
 
-    /// An answer with these records: type, TTL in seconds, data.
+    /// Builds an answer with these records: type, TTL in seconds, data.
     fn answer(code: u8, records: &[(u16, u32, &[u8])]) -> Vec<u8> {
         let mut bytes = query();
         bytes[2] |= 0x80;

@@ -11,16 +11,16 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 
 use super::message::{self, Message};
 
-/// Bytes of one read; the kernel fills at most 32 KiB per message of a dump.
+/// Bytes per read; the kernel fills at most 32 KiB per message of a dump.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes of an answer to a question about one thing; what is cut off are attributes nobody here reads.
+/// Buffer for the answer to a single request, in bytes. Longer answers lose only attributes that are not used here.
 const ANSWER_BYTES: usize = 8 << 10;
-/// The kernel answers at once; a second without answer means it never will.
+/// The kernel answers at once: after a second without answer there will be none.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Sequence number of our requests: each socket asks one thing at a time.
+/// Sequence number of our requests: each socket has only one request at a time.
 const SEQUENCE: u32 = 1;
 
-/// A socket of NETLINK_ROUTE.
+/// NETLINK_ROUTE socket.
 #[derive(Debug)]
 pub(super) struct Netlink {
     fd: OwnedFd,
@@ -41,13 +41,13 @@ impl AsFd for Netlink {
 impl crate::sys::Owned for Netlink {}
 
 impl Netlink {
-    /// A socket for requests (`groups` 0, blocking) or one that hears of changes (non-blocking).
+    /// Opens a socket for requests (`groups` 0, blocking) or for change notifications (non-blocking).
     pub(super) fn open(groups: u32) -> io::Result<Self> {
         let blocking = if groups == 0 { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
         let flags = SocketFlags::CLOEXEC | blocking;
-        // None: NETLINK_ROUTE.
+        // No protocol means NETLINK_ROUTE.
         let fd = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        // Without it an answer that never comes is waited for.
+        // Without a timeout, a missing answer would block forever.
         let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT));
         net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Netlink { fd })
@@ -58,13 +58,13 @@ impl Netlink {
         Ok(())
     }
 
-    /// Reads one datagram's worth of bytes.
+    /// Reads one datagram.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (read, _) = net::recv(&self.fd, buffer, RecvFlags::empty())?;
         Ok(read)
     }
 
-    /// Has something changed, and waits for the kernel's word on it.
+    /// Requests a change and waits for the acknowledgment.
     pub(super) fn change(&self, request: &[u8]) -> io::Result<()> {
         self.send(request)?;
         let mut buffer = vec![0; READ_BYTES];
@@ -76,7 +76,7 @@ impl Netlink {
         }
     }
 
-    /// Asks one thing, and gives what an answer of this kind says after its header.
+    /// Sends a request and returns the body of an answer of this type.
     pub(super) fn ask(&self, request: &[u8], answer: u16) -> io::Result<Vec<u8>> {
         self.send(request)?;
         let mut buffer = [0; ANSWER_BYTES];
@@ -84,7 +84,7 @@ impl Netlink {
         message::body_of(&buffer[..len], answer)
     }
 
-    /// Everything of a kind: RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.
+    /// Dumps all objects of a type: RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.
     pub(super) fn dump(&self, kind: u16) -> io::Result<Vec<Message>> {
         self.send(&message::dump_request(kind, SEQUENCE))?;
         let mut buffer = vec![0; READ_BYTES];
@@ -103,14 +103,14 @@ impl Netlink {
     }
 }
 
-/// Whether the routing tables lead to `dst` from `src` through the interface with index `oif`
-/// (0: any), for packets with this mark.
+/// Checks that the routing tables have a route to `dst` from `src` through the interface with index `oif` (0 for
+/// any), for packets with this mark.
 ///
-/// Connecting a UDP socket does not tell: for a socket bound to an interface, IPv4 assumes that a
-/// destination without route is on the link.
+/// Connecting a UDP socket is not sufficient: for a socket bound to an interface, IPv4 assumes that a destination
+/// without route is on the link.
 ///
 /// # Errors
-/// What the kernel says: ENETUNREACH, EHOSTUNREACH and the like.
+/// The kernel's: ENETUNREACH, EHOSTUNREACH and the like.
 pub(crate) fn route_exists(
     dst: IpAddr,
     src: Option<IpAddr>,
@@ -127,15 +127,16 @@ pub(crate) fn route_exists(
     }
 }
 
-/// Whether this machine itself is reached at an address: it is one of an interface's (first, second or anycast), a
-/// broadcast address, or in a network that is routed to this machine as a whole (`ip route add local ...`).
+/// Returns true if packets to an address are delivered to this machine: it is an address of an interface (first,
+/// second or anycast), a broadcast address, or in a network that is routed to this machine as a whole (`ip route add
+/// local ...`).
 ///
 /// The kernel's routing decides, not the source address that it would choose: for a second address of a subnet it
 /// chooses the first.
 ///
 /// # Errors
-/// The kernel cannot be asked (no descriptor is left, say), or does not say: the address may be this machine's own.
-/// The lack of any route is an answer and not an error: nothing is reached there.
+/// The kernel cannot be asked (for example, no descriptor is left), or gives no answer: the address may belong to
+/// this machine. A missing route is not an error, but a negative answer.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let answer = Netlink::open(0).and_then(|netlink| {
         let request = message::route_request(address, None, (0, 0), SEQUENCE);

@@ -1,8 +1,9 @@
-//! Outlets: how packets for a peer leave this machine by the kernel's tables, for whoever addresses frames himself.
+//! Outlets: next hop and interface of packets to a peer according to the kernel's tables, for callers that build
+//! Ethernet frames.
 //!
-//! Three questions by rtnetlink: which route a packet of this flow takes (rules, marks and multipath included), what
-//! its interface is, and what the link-layer address of the next hop is. Whatever is not plainly Ethernet, or not
-//! known, has no outlet: the caller then leaves the packet to the kernel.
+//! Three rtnetlink requests: the route of a packet of this flow (including rules, marks and multipath), its
+//! interface, and the link-layer address of the next hop. Anything that is not plain Ethernet, or not known, has no
+//! outlet: the caller then leaves the packet to the kernel.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -10,16 +11,16 @@ use std::io;
 use super::message::{self, attributes, ip, push_attribute, push_ip, u16_at, u32_at};
 use super::netlink::Netlink;
 
-/// Bytes of an Ethernet header: two addresses and a type.
+/// Length of an Ethernet header: two addresses and a type.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
-/// Bytes of an Ethernet address.
+/// Length of an Ethernet address.
 const ADDRESS: usize = 6;
-/// Bytes of `ndmsg`: family, three bytes of nothing, interface (i32), state (u16), flags, type.
+/// Length of `ndmsg`: family, three padding bytes, interface (i32), state (u16), flags, type.
 const NEIGHBOUR_LEN: usize = 12;
-/// Of `rtmsg` and `ifinfomsg`.
+/// Lengths of `rtmsg` and `ifinfomsg`.
 const ROUTE_LEN: usize = 12;
 const LINK_LEN: usize = 16;
-/// Attributes that libc does not know for all targets (linux/rtnetlink.h, linux/neighbour.h).
+/// Attributes that libc does not define for all targets (linux/rtnetlink.h, linux/neighbour.h).
 const RTA_VIA: u16 = 18;
 const RTA_ENCAP: u16 = 22;
 const RTA_IP_PROTO: u16 = 27;
@@ -31,31 +32,31 @@ const RTAX_HOPLIMIT: u16 = 10;
 const SKIP_STATISTICS: u32 = 8;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
-/// States in which the kernel itself sends to a neighbour's address: reachable, stale, delay, probe, permanent.
+/// States in which the kernel itself sends to a neighbor's address: reachable, stale, delay, probe, permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 
-/// How packets for a peer leave.
+/// Exit of packets to a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outlet {
-    /// They stay on this machine.
+    /// The packets stay on this machine.
     Loopback {
-        /// The longest packet, in bytes.
+        /// Maximum packet length in bytes.
         mtu: u32,
     },
-    /// As Ethernet frames.
+    /// Ethernet frames.
     Ethernet {
-        /// Index of the interface.
+        /// Interface index.
         interface: u32,
-        /// The longest packet in bytes that the route takes.
+        /// Maximum packet length of the route, in bytes.
         mtu: u32,
         /// Header of the frames.
         header: [u8; ETHERNET_HEADER_LEN],
-        /// TTL that the route asks for; `None`: the system's default.
+        /// TTL that the route specifies; `None` for the system's default.
         hop_limit: Option<u8>,
     },
 }
 
-/// A route as far as it matters here.
+/// Relevant fields of a route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Route {
     local: bool,
@@ -65,7 +66,7 @@ struct Route {
     hop_limit: Option<u8>,
 }
 
-/// An interface as far as it matters here.
+/// Relevant fields of an interface.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Link {
     kind: u16,
@@ -74,25 +75,25 @@ struct Link {
     address: Option<[u8; ADDRESS]>,
 }
 
-/// Asks the kernel; keeps its socket from one question to the next.
+/// Finder of outlets, which keeps its netlink socket between requests.
 #[derive(Debug, Default)]
 pub(crate) struct OutletFinder {
     netlink: Option<Netlink>,
 }
 
 impl OutletFinder {
-    /// How TCP segments from `local` to `remote` leave, through the interface with this index if it is not 0.
-    /// `None`: there is no such way, or none that others than the kernel can use.
+    /// Finds the outlet of TCP segments from `local` to `remote`, through the interface with this index (0 for any).
+    /// Returns `None` if there is no route, or none that a packet socket can use.
     ///
     /// # Errors
-    /// The kernel does not answer as expected, or has no route.
+    /// The kernel's answer is invalid, or there is no route.
     pub(crate) fn find(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
         interface: u32,
     ) -> io::Result<Option<Outlet>> {
-        // An address of one link says which one that is.
+        // The scope of a link-local address identifies the interface.
         let interface = match (interface, remote) {
             (0, SocketAddr::V6(remote)) => remote.scope_id(),
             _ => interface,
@@ -102,7 +103,7 @@ impl OutletFinder {
             None => Netlink::open(0)?,
         };
         let found = find_by(&netlink, (local, remote), interface);
-        // After an error an answer may still be on its way: the next question has another socket.
+        // After an error, an answer may still be pending: the next request uses a new socket.
         if found.is_ok() {
             self.netlink = Some(netlink);
         }
@@ -152,7 +153,7 @@ fn family(ip: IpAddr) -> u8 {
     if ip.is_ipv6() { libc::AF_INET6 as u8 } else { libc::AF_INET as u8 }
 }
 
-/// A request for the route of a TCP segment: what the kernel would do with it, not the entry of the table.
+/// Builds a request for the route of a TCP segment. The answer is the kernel's decision, not the entry of the table.
 fn route_request(local: SocketAddr, remote: SocketAddr, interface: u32) -> Vec<u8> {
     let bits = if remote.is_ipv6() { 128 } else { 32 };
     let mut body = vec![0; ROUTE_LEN];
@@ -207,7 +208,7 @@ fn parse_route(body: &[u8]) -> Option<Route> {
                     }
                 }
             }
-            // Something is put in front of the packets, or the answer is not of one way.
+            // The packets are encapsulated, or the answer has several next hops.
             RTA_ENCAP | libc::RTA_MULTIPATH => return None,
             _ => {}
         }
@@ -233,13 +234,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     Some(Link { kind, up, mtu: mtu?, address })
 }
 
-/// The link-layer address of a neighbour, if the kernel would use it.
+/// Link-layer address of a neighbor, if the kernel would use it.
 fn parse_neighbour(body: &[u8]) -> Option<[u8; ADDRESS]> {
     let state = u16_at(body, 8)?;
     let address = attributes(body.get(NEIGHBOUR_LEN..)?)
         .find(|(kind, _)| *kind == NDA_LLADDR)
         .and_then(|(_, value)| <[u8; ADDRESS]>::try_from(value).ok())?;
-    // A group's address is no host's.
+    // A multicast address does not belong to one host.
     (state & NUD_VALID != 0 && address[0] & 1 == 0).then_some(address)
 }
 

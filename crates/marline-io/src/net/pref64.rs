@@ -1,5 +1,5 @@
-//! Listener for NAT64 prefixes that routers advertise (RFC 8781). The kernel hands such options to whoever listens at
-//! the moment when they come, and keeps none.
+//! Listener for NAT64 prefixes that routers advertise (RFC 8781). The kernel passes such options to current
+//! listeners and does not store them.
 
 use std::io;
 
@@ -10,9 +10,9 @@ use tokio::io::unix::AsyncFd;
 use super::message::{self, Message};
 use super::netlink::Netlink;
 
-/// The group of RTM_NEWNDUSEROPT (RTNLGRP_ND_USEROPT, 20), as a mask.
+/// Multicast group of RTM_NEWNDUSEROPT (RTNLGRP_ND_USEROPT, 20), as a mask.
 const ND_USEROPT: u32 = 1 << (20 - 1);
-/// Bytes of one read: the kernel sends an option by itself, of 2,040 bytes at most.
+/// Bytes per read: the kernel sends each option separately, with at most 2,040 bytes.
 const READ_BYTES: usize = 8 << 10;
 
 /// Listener for prefixes that routers advertise.
@@ -22,7 +22,7 @@ pub struct Pref64Listener {
 }
 
 impl Pref64Listener {
-    /// Starts to listen; needs no privilege. Needs a tokio runtime with I/O.
+    /// Starts the listener without privileges. Needs a tokio runtime with I/O.
     ///
     /// # Errors
     /// Netlink is not available.
@@ -31,7 +31,8 @@ impl Pref64Listener {
         Ok(Pref64Listener { netlink: crate::sys::watch(netlink, Interest::READABLE)? })
     }
 
-    /// What was advertised next: the index of the interface by which it came, and what each option says. Never empty.
+    /// Waits for the next advertised options. Returns at least one, with the index of the interface on which it
+    /// arrived.
     ///
     /// # Errors
     /// Netlink failed.
@@ -46,7 +47,7 @@ impl Pref64Listener {
                         return Ok(prefixes);
                     }
                 }
-                // Routers repeat what was lost here.
+                // Routers repeat advertisements that were lost here.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
@@ -55,7 +56,7 @@ impl Pref64Listener {
     }
 }
 
-/// The prefixes in what the kernel says.
+/// Parses the prefixes in a message of the kernel.
 fn prefixes(bytes: &[u8]) -> Vec<(u32, Pref64)> {
     let mut found = Vec::new();
     for (_, message) in message::parse(bytes) {

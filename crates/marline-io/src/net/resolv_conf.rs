@@ -1,15 +1,15 @@
-//! Text of a `resolv.conf`.
+//! Parsing and replacement of `resolv.conf` texts.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// The first line of one that Marline has put in place of the network's.
+/// First line of a text with which Marline has replaced the network's.
 const OURS: &str =
     "# Written by marline up, which restores what was here before (also: sudo marline down):";
-/// What was there before follows in lines that begin so.
+/// Prefix of the lines that preserve the replaced text.
 const FORMER: &str = "#=";
 
-/// What follows a keyword, line by line.
+/// Values of a keyword, line by line.
 pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let rest = line.trim_start().strip_prefix(keyword)?;
@@ -17,24 +17,24 @@ pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a 
     })
 }
 
-/// The resolvers, as they are written.
+/// Resolvers, as written.
 pub fn resolvers(text: &str) -> impl Iterator<Item = &str> {
     entries(text, "nameserver").filter_map(|rest| rest.split_ascii_whitespace().next())
 }
 
-/// The addresses of those that have a plain one: link-local ones with a zone are left out.
+/// Addresses of the resolvers. Link-local ones with a zone are left out.
 pub fn addresses(text: &str) -> impl Iterator<Item = IpAddr> {
     resolvers(text).filter_map(|word| word.parse().ok())
 }
 
-/// The text `ours` in place of `former`, which it keeps.
+/// Replaces `former` by `ours`. The result preserves `former`.
 #[must_use]
 pub fn replacing(former: &str, ours: &str) -> String {
     let kept: String = former.lines().map(|line| format!("{FORMER}{line}\n")).collect();
     format!("{OURS}\n{kept}{ours}")
 }
 
-/// What was there before Marline put a text in its place. `None`: this is not such a text.
+/// Returns the replaced text, or `None` if Marline did not write this text.
 #[must_use]
 pub fn former(text: &str) -> Option<String> {
     let lines = text.strip_prefix(OURS)?.lines();
@@ -46,7 +46,7 @@ pub fn former(text: &str) -> Option<String> {
     )
 }
 
-/// The text as the network's configuration has it, whether Marline has put its own in place of it or not.
+/// Returns the network's text, even if Marline has replaced it.
 #[must_use]
 pub fn of_network(text: &str) -> Cow<'_, str> {
     former(text).map_or(Cow::Borrowed(text), Cow::Owned)

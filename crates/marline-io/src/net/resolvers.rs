@@ -1,8 +1,8 @@
-//! Resolvers of an interface's own network, as far as this machine has written them down.
+//! Resolvers of an interface's own network, as far as they are recorded on this machine.
 //!
-//! Which resolver belongs to which network is known to whoever configured the interface: systemd-resolved keeps it
-//! per link, whether networkd, NetworkManager or dhcpcd told it. Elsewhere there is one list for all, and only asking
-//! tells.
+//! The program that configured an interface knows the resolvers of its network. systemd-resolved stores them per
+//! link, with networkd, NetworkManager or dhcpcd as source. Other systems have one list for all networks, and only
+//! queries show which resolver answers.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
@@ -10,17 +10,17 @@ use std::path::Path;
 use super::resolv_conf;
 
 const DNS_PORT: u16 = 53;
-/// Resolvers of one network that are asked, at most.
+/// Maximum number of resolvers per network.
 const MOST: usize = 4;
-/// Where each link's own are: of systemd-resolved, then of systemd-networkd.
+/// Files with the resolvers of each link: of systemd-resolved, then of systemd-networkd.
 const OF_LINKS: [(&str, &str); 2] =
     [("/run/systemd/resolve/netif", "SERVERS="), ("/run/systemd/netif/links", "DNS=")];
-/// Those of all networks.
+/// Files with the resolvers of all networks.
 const OF_ALL: [&str; 3] =
     ["/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf", "/etc/resolv.conf"];
 
-/// Resolvers to be asked over an interface (name and index), the likeliest first, at most four: its link's own, or else
-/// all that this machine knows. Those on loopback are left out: they ask others, by ways of their own.
+/// Resolvers to ask over an interface (name and index), most likely first, at most four: those of its link, or else
+/// all that this machine knows. Resolvers on loopback are left out: they forward queries over routes of their own.
 #[must_use]
 pub fn resolvers_of(interface: (&str, u32)) -> Vec<SocketAddr> {
     resolvers_below(Path::new("/"), interface)
@@ -56,7 +56,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
     distinct
 }
 
-/// One resolver: `ADDRESS`, perhaps with `%INTERFACE`, `#NAME` or a port, as systemd writes them.
+/// Parses one resolver: `ADDRESS`, optionally with `%INTERFACE`, `#NAME` or a port, as systemd writes them.
 fn resolver(word: &str, (name, index): (&str, u32)) -> Option<SocketAddr> {
     let word = word.split('#').next().unwrap_or_default();
     if let Ok(address) = word.parse::<SocketAddr>() {

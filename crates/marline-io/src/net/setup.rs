@@ -1,4 +1,4 @@
-//! Setup of an interface that this process made: up, MTU, addresses, default routes.
+//! Setup of an interface that this process has created: state, MTU, addresses, default routes.
 
 use core::net::IpAddr;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::message;
 use super::netlink::Netlink;
 
-/// An interface of the network namespace of the thread that looked it up; setting it up needs CAP_NET_ADMIN there.
+/// Interface in the network namespace of the thread that looked it up. Its setup needs CAP_NET_ADMIN there.
 #[derive(Debug)]
 pub struct InterfaceSetup {
     netlink: Netlink,
@@ -14,43 +14,43 @@ pub struct InterfaceSetup {
 }
 
 impl InterfaceSetup {
-    /// The interface of this name.
+    /// Looks up an interface by name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such interface.
     pub fn named(name: &str) -> io::Result<InterfaceSetup> {
         let netlink = Netlink::open(0)?;
         let index = rustix::net::netdevice::name_to_index(&netlink, name)?;
         Ok(InterfaceSetup { netlink, index })
     }
 
-    /// Its index.
+    /// Interface index.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Takes it up, and gives it an MTU (bytes) unless that is `None`.
+    /// Sets the interface up, with an MTU (in bytes) if given.
     ///
     /// # Errors
-    /// The right is missing, or the MTU is none for this interface.
+    /// The privilege is missing, or the MTU is not valid for this interface.
     pub fn up(&self, mtu: Option<u32>) -> io::Result<()> {
         self.netlink.change(&message::link_up_request(self.index, mtu))
     }
 
-    /// Gives it an address, which is used at once (no duplicate address detection), and the route to the others
-    /// with the same first `prefix` bits.
+    /// Adds an address without duplicate address detection, so that it can be used at once, and a route to its
+    /// subnet with this prefix length.
     ///
     /// # Errors
-    /// The right is missing, the address is there, or the family is not.
+    /// The privilege is missing, the address exists already, or the family is not available.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> io::Result<()> {
         self.netlink.change(&message::address_request(self.index, address, prefix))
     }
 
-    /// Makes it the way to everywhere of a family.
+    /// Adds a default route of a family.
     ///
     /// # Errors
-    /// The right is missing, there is such a route, or the family is not there.
+    /// The privilege is missing, such a route exists already, or the family is not available.
     pub fn add_default_route(&self, ipv6: bool) -> io::Result<()> {
         self.netlink.change(&message::default_route_request(self.index, ipv6))
     }

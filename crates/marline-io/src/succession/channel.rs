@@ -1,7 +1,7 @@
-//! Channel between two processes of one server: messages, whole and in order, some of them with a descriptor.
+//! Channel between two processes of one server: complete messages in order, some of them with a descriptor.
 //!
-//! It is a pair of connected unix sockets (SOCK_SEQPACKET) without a name: nobody else can reach it, and what is said
-//! on it, secrets among it, is in no file, log, argument or environment.
+//! It is a pair of connected unix sockets (SOCK_SEQPACKET) without a name. No other process can reach it, and its
+//! messages, which include secrets, do not appear in any file, log, argument or environment.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use rustix::net::{
 
 use crate::sys::socket::raise_buffers;
 
-/// The longest message: a run of datagrams that the kernel coalesced, and where it came from.
+/// Maximum message length: a run of datagrams that the kernel coalesced, with its origin.
 pub(crate) const LONGEST_MESSAGE: usize = (64 << 10) + 256;
 
 /// One end of a channel.
@@ -22,33 +22,33 @@ pub(crate) const LONGEST_MESSAGE: usize = (64 << 10) + 256;
 pub struct Channel(OwnedFd);
 
 impl Channel {
-    /// Both ends. Neither waits for the other.
+    /// Creates both ends, non-blocking.
     ///
     /// # Errors
     /// The system has no descriptors left.
     pub fn pair() -> io::Result<(Channel, Channel)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        // What waits there is what else would wait in a UDP socket.
+        // The channel replaces the queue of a UDP socket, so it needs the same buffer.
         for end in [&one, &other] {
             raise_buffers(&socket2::SockRef::from(end));
         }
         Ok((Channel(one), Channel(other)))
     }
 
-    /// The end that a process was started with.
+    /// Wraps the end that a process was started with.
     #[must_use]
     pub fn of(end: OwnedFd) -> Channel {
         Channel(end)
     }
 
-    /// Gives the descriptor away.
+    /// Returns the descriptor.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.0
     }
 
-    /// Another descriptor of the same end.
+    /// Duplicates the descriptor of this end.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -56,7 +56,7 @@ impl Channel {
         Ok(Channel(self.0.try_clone()?))
     }
 
-    /// Whether reading waits for a message, and sending for room.
+    /// Makes reads and sends block (`true`) or not.
     ///
     /// # Errors
     /// The system's.
@@ -64,12 +64,12 @@ impl Channel {
         Ok(rustix::io::ioctl_fionbio(&self.0, !waits)?)
     }
 
-    /// Sends a message in parts, with or without a descriptor.
+    /// Sends a message in parts, optionally with a descriptor.
     pub(crate) fn send(&self, parts: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         send(self.0.as_fd(), parts, fd)
     }
 
-    /// The next message and its descriptor; `None`: the other end is gone.
+    /// Receives the next message and its descriptor; `None` if the other end is closed.
     pub(crate) fn receive(
         &self,
         buffer: &mut [u8],
@@ -78,7 +78,7 @@ impl Channel {
     }
 }
 
-/// Sends a message in parts, with or without a descriptor.
+/// Sends a message in parts, optionally with a descriptor.
 pub(crate) fn send(
     to: BorrowedFd<'_>,
     parts: &[&[u8]],
@@ -97,7 +97,7 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// The next message and its descriptor; `None`: the other end is gone.
+/// Receives the next message and its descriptor; `None` if the other end is closed.
 pub(crate) fn receive(
     from: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -111,7 +111,7 @@ pub(crate) fn receive(
     let mut fd = None;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            // More than one is not sent; they would be closed here.
+            // Only one descriptor is sent; any others would be closed here.
             fds.for_each(|received| fd = Some(received));
         }
     }

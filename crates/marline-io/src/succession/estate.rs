@@ -1,4 +1,4 @@
-//! Estate of a process: what its successor needs in order to begin in its place.
+//! Handover state of a process: everything that its successor needs to start.
 
 use core::net::SocketAddr;
 use std::io;
@@ -11,31 +11,32 @@ use super::channel::LONGEST_MESSAGE;
 use super::message::{Message, NativePart};
 use crate::random::ResetSeed;
 
-/// Version of the messages between two processes. Another one is refused, and the old process goes on.
+/// Version of the messages between two processes. If it differs, the handover is refused and the old process
+/// continues.
 pub const PROTOCOL: u8 = 1;
 
-/// What a process leaves to its successor.
+/// State that a process hands over to its successor.
 #[derive(Debug)]
 pub struct Estate {
-    /// The successor's generation.
+    /// Generation of the successor.
     pub generation: u8,
-    /// That of the process that gives.
+    /// Generation of the process that hands over.
     pub predecessor: u8,
-    /// The seed of reset tokens, so that whoever is the newest can speak for those that have ended.
+    /// Seed of reset tokens, so that the newest process can send resets for those that have ended.
     pub seed: ResetSeed,
     /// UDP sockets: shard, address.
     pub sockets: Vec<(u8, SocketAddr, OwnedFd)>,
-    /// What a native carrier is made of, guards in the order in which their ports were asked for.
+    /// Parts of a native carrier, with guards in the order in which their ports were requested.
     pub native: Vec<(NativePart, SocketAddr, OwnedFd)>,
-    /// What accepts TCP connections.
+    /// Listening TCP sockets.
     pub listeners: Vec<(SocketAddr, OwnedFd)>,
-    /// Older processes that still have connections: generation, and the channel on which they are sent what is theirs.
+    /// Older processes that still have connections: generation, and the channel for their packets.
     pub elders: Vec<(u8, OwnedFd)>,
-    /// What else the program has, by name.
+    /// Further descriptors of the program, by name.
     pub further: Vec<(String, OwnedFd)>,
 }
 
-/// A channel without room is tried again so soon.
+/// Delay before a full channel is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 fn other(text: impl Into<String>) -> io::Error {
@@ -43,7 +44,7 @@ fn other(text: impl Into<String>) -> io::Error {
 }
 
 impl Estate {
-    /// Gives it to the other end of `channel`, and waits for room there; for threads that may wait.
+    /// Sends the state to the other end of `channel`. Blocks while the channel is full.
     ///
     /// # Errors
     /// The other process is gone.
@@ -77,7 +78,7 @@ impl Estate {
         put(Message::End, None)
     }
 
-    /// Takes it from the other end of `channel`, which must wait for messages.
+    /// Receives the state from the other end of `channel`, which must be blocking.
     fn take(channel: &Channel) -> io::Result<Estate> {
         let mut buffer = vec![0; LONGEST_MESSAGE];
         let mut next = || next(channel, &mut buffer);
@@ -124,27 +125,28 @@ fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<Own
     Ok((message, fd))
 }
 
-/// A process that has been given an estate and has not begun.
+/// Process that has received a handover state and has not started yet.
 #[derive(Debug)]
 pub struct Heir {
     channel: Channel,
 }
 
 impl Heir {
-    /// Takes what the predecessor gives on this channel. Waits for it.
+    /// Receives the state from the predecessor on this channel. Blocks until it is complete.
     ///
     /// # Errors
-    /// It does not, or in another version.
+    /// The predecessor does not send it, or uses another version.
     pub fn take(channel: Channel) -> io::Result<(Heir, Estate)> {
         channel.set_waits(true)?;
         let estate = Estate::take(&channel)?;
         Ok((Heir { channel }, estate))
     }
 
-    /// Tells the predecessor that everything is there, and waits for its word. It has stopped receiving then.
+    /// Reports that everything has arrived, and waits for the predecessor's answer. The predecessor has stopped
+    /// receiving then.
     ///
     /// # Errors
-    /// The predecessor is gone, or goes on by itself.
+    /// The predecessor is gone, or continues by itself.
     pub fn ask_to_begin(&self, version: &str) -> io::Result<()> {
         let ready = Message::Ready { version: version.to_owned() };
         self.channel.send(&[&ready.to_bytes()], None)?;
@@ -154,29 +156,31 @@ impl Heir {
         }
     }
 
-    /// The channel by which the predecessor, now an elder, is sent what is its own.
+    /// Channel for packets of the predecessor, which is an older process now.
     #[must_use]
     pub fn into_channel(self) -> Channel {
         self.channel
     }
 
-    /// Tells the predecessor why there will be no beginning.
+    /// Reports to the predecessor why this process does not start.
     pub fn give_up(channel: &Channel, why: &str) {
         let failed = Message::Failed { why: why.to_owned() };
-        // It sees the end in any case.
+        // The predecessor notices the closed channel in any case.
         let _ = channel.send(&[&failed.to_bytes()], None);
     }
 }
 
 impl Channel {
-    /// What the successor says, if it has said something: its version when it is ready, or why it cannot be.
+    /// Receives the successor's report, if there is one: its version when it is ready, or the reason why it is not.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock): nothing yet. Others: it is gone.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no report yet. Other errors mean that the successor is
+    /// gone.
     pub fn heard(&self) -> io::Result<Result<String, String>> {
         let mut buffer = vec![0; LONGEST_MESSAGE];
         let heard = match next(self, &mut buffer) {
-            // It ended without having read all: that is told first, and what it said before comes after.
+            // The successor ended without reading everything. This error comes first, and its earlier messages
+            // follow.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(self, &mut buffer),
             heard => heard,
         };
@@ -187,7 +191,7 @@ impl Channel {
         }
     }
 
-    /// Lets the successor begin.
+    /// Lets the successor start.
     pub(crate) fn let_begin(&self) -> io::Result<()> {
         self.send(&[&Message::Go.to_bytes()], None)
     }

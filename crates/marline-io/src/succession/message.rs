@@ -1,76 +1,76 @@
-//! Messages between two processes of one server, and their bytes. Both come from the same machine and usually from two
-//! versions of one program, so each begins with its kind, and an unknown kind is an error.
+//! Messages between two processes of one server, and their encoding. The processes run on the same machine and
+//! usually are two versions of one program. So each message begins with its kind, and an unknown kind is an error.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
 
 use marline_core::{Ecn, FourTuple};
 
-/// Bytes of a name or a reason.
+/// Maximum length of a name or a reason, in bytes.
 const LONGEST_TEXT: usize = 4_096;
 
-/// What one process tells the other.
+/// Message between two processes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// The first one to a successor: the version of these messages, its generation and that of who speaks, and the
+    /// First message to a successor: the version of these messages, its generation and that of the sender, and the
     /// seed of reset tokens.
     Hello { protocol: u8, generation: u8, predecessor: u8, seed: [u8; 32] },
-    /// A UDP socket of a shard.
+    /// UDP socket of a shard.
     Socket { shard: u8, local: SocketAddr },
-    /// What accepts TCP connections.
+    /// Listening TCP socket.
     Listener { local: SocketAddr },
-    /// The channel to a process of this generation.
+    /// Channel to a process of this generation.
     Elder { generation: u8 },
-    /// Something of the program's own.
+    /// Further descriptor of the program.
     Further { name: String },
-    /// That was all.
+    /// End of the state.
     End,
-    /// The successor could begin at once.
+    /// The successor is ready to start.
     Ready { version: String },
-    /// It cannot.
+    /// The successor cannot start.
     Failed { why: String },
-    /// It is to begin.
+    /// The successor must start.
     Go,
-    /// To an older process: a relayed link, which ends there and for this port.
+    /// To an older process: a relayed link with these ends, for this port.
     Link { local: IpAddr, remote: SocketAddr, port: u16 },
     /// To an older process: frames, which follow.
     Frames(Passed),
-    /// A part of a native carrier.
+    /// Part of a native carrier.
     Native { part: NativePart, local: SocketAddr },
-    /// To an older process, and back if it is none of its own: a segment of native TCP, which follows.
+    /// To an older process, and back if it does not own it: a segment of native TCP, which follows.
     Segment { path: FourTuple, ecn: Ecn },
 }
 
-/// What native carriers are made of.
+/// Parts of native carriers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NativePart {
-    /// The raw socket that receives for all addresses of a family.
+    /// Raw socket that receives for all addresses of a family.
     Receiver = 1,
-    /// What keeps the kernel's TCP away from a port.
+    /// Guard that keeps the kernel's TCP away from a port.
     Guard = 2,
-    /// A TUN interface.
+    /// TUN interface.
     Tun = 3,
 }
 
 impl core::fmt::Debug for Message {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // One of them has a secret.
+        // One of the messages contains a secret.
         write!(f, "Message({})", self.kind())
     }
 }
 
-/// Where frames came from that are passed on.
+/// Origin of frames that are passed on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
-    /// The address that the socket is bound to.
+    /// Address that the socket is bound to.
     pub(crate) bound: SocketAddr,
-    /// The local address of the datagrams.
+    /// Local address of the datagrams.
     pub(crate) local: IpAddr,
-    /// Who sent them.
+    /// Sender of the datagrams.
     pub(crate) remote: SocketAddr,
-    /// Their ECN field.
+    /// ECN field of the datagrams.
     pub(crate) ecn: Ecn,
-    /// Bytes from one frame to the next.
+    /// Offset from one frame to the next, in bytes.
     pub(crate) stride: u16,
 }
 
@@ -93,7 +93,7 @@ impl Message {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![self.kind()];
         match self {
@@ -137,7 +137,7 @@ impl Message {
         out
     }
 
-    /// The message in `bytes`, and what follows it.
+    /// Parses a message and returns it with the bytes that follow.
     pub(crate) fn parse(bytes: &[u8]) -> io::Result<(Message, &[u8])> {
         let mut reader = Reader(bytes);
         let message = reader.message().ok_or_else(|| {

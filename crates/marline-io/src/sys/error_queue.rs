@@ -10,32 +10,32 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::set_option;
 
-/// Bytes of the quoted payload that are looked at: of TCP what RFC 792 has quoted at least, of UDP the
-/// first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
+/// Length of the quoted payload that is read. For TCP, RFC 792 guarantees the first bytes of this; for UDP, it is
+/// the first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
 pub(crate) const QUOTED: usize = 17;
 
-/// An error the network reported.
+/// Error that the network or this machine reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkError {
-    /// Where the datagram was going.
+    /// Destination of the datagram.
     pub(crate) remote: SocketAddr,
-    /// Where it came from, if the socket wants to know (IP_PKTINFO): the host that ICMP told.
+    /// Local address that the ICMP message was sent to, if the socket requests it (IP_PKTINFO).
     pub(crate) local: Option<IpAddr>,
-    /// This machine said so itself.
+    /// True if this machine reported the error itself.
     pub(crate) ours: bool,
-    /// The beginning of the datagram's payload as ICMP quoted it; zeros beyond what it did.
+    /// Beginning of the datagram's payload as quoted by ICMP, padded with zeros.
     pub(crate) quoted: [u8; QUOTED],
-    /// The error's number.
+    /// Error number.
     pub(crate) errno: i32,
-    /// The path's MTU (IP packet), if that was the complaint.
+    /// MTU of the path (IP packet length), for "packet too big" errors.
     pub(crate) mtu: Option<u32>,
-    /// ICMP's type and code, if it was ICMP.
+    /// ICMP type and code, for ICMP errors.
     pub(crate) icmp: Option<(u8, u8)>,
-    /// Who said so.
+    /// Sender of the error.
     pub(crate) offender: Option<IpAddr>,
 }
 
-/// Turns the error queue on.
+/// Enables the error queue.
 pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     let (level, option) = if ipv6 {
@@ -86,7 +86,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
     })
 }
 
-/// An error and the address of who complained, as the kernel lays them out (SO_EE_OFFENDER).
+/// Error with the address of its sender, in the kernel's layout (SO_EE_OFFENDER).
 #[repr(C)]
 #[derive(Copy, Clone)]
 struct Offended<T> {
@@ -144,7 +144,7 @@ fn offender_v6(by: &libc::sockaddr_in6) -> Option<IpAddr> {
     known.then(|| Ipv6Addr::from(by.sin6_addr.s6_addr).into())
 }
 
-/// What a control message holds, if it is long enough for it. `T` is plain data of the kernel's.
+/// Reads the content of a control message, if it is long enough. `T` is plain data of the kernel.
 fn payload<T: Copy>(cmsg: *const libc::cmsghdr) -> Option<T> {
     // SAFETY: arithmetic on a constant; the caller's pointer is within a filled control buffer.
     let (needed, len) = unsafe {
@@ -193,7 +193,7 @@ mod tests {
         let error = next(socket.as_fd()).expect("an error is queued");
         assert_eq!((error.remote, error.errno), (to, libc::ECONNREFUSED));
         assert_eq!((error.mtu, error.ours, error.quoted[0]), (None, false, b'x'));
-        // Port unreachable, says the host itself.
+        // Port unreachable, from the host itself.
         assert_eq!((error.icmp, error.offender), (Some((3, 3)), Some(to.ip())));
         assert_eq!(next(socket.as_fd()), None);
     }

@@ -5,15 +5,14 @@ use std::os::fd::BorrowedFd;
 
 use super::set_option;
 
-/// One instruction.
+/// Filter instruction.
 pub(crate) type Instruction = libc::sock_filter;
 
-/// The program that lets nothing through.
+/// Program that drops everything.
 pub(crate) const DROP_ALL: [Instruction; 1] =
     [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 
-/// Puts a program on a socket, in place of the one it had: packets see the old one or the new one,
-/// never none.
+/// Attaches a program to a socket. It replaces the previous one atomically: packets see the old one or the new one.
 pub(crate) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "the filter is too long");
     let len = libc::c_ushort::try_from(program.len()).map_err(too_long)?;

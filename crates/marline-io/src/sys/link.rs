@@ -1,4 +1,4 @@
-//! TCP sockets of links: bound like the UDP socket they stand in for, with short queues.
+//! TCP sockets of links: bound like the UDP socket that they replace, with short queues.
 
 use core::net::SocketAddr;
 use std::io;
@@ -10,16 +10,15 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::socket::{SocketSpec, bind_to_interface, mark};
 use super::{check, set_option};
 
-/// Bytes that the kernel takes and has not sent: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
+/// Unsent bytes in the kernel: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
 const UNSENT_BYTES: u32 = 32 << 10;
-/// What was sent and is not acknowledged for so long ends the connection.
+/// Time without acknowledgment after which the connection ends.
 const UNACKED: Duration = Duration::from_secs(20);
-/// The longest pause before the kernel repeats what is not acknowledged: the least that it allows (Linux 6.15, which
-/// `libc` does not know yet). By default the pause doubles up to two minutes, and a network that is back is not
-/// noticed.
+/// Maximum pause before the kernel retransmits: the smallest permitted value (Linux 6.15, not yet defined by
+/// `libc`). By default the pause doubles up to two minutes, so that the recovery of a network is not noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const TCP_RTO_MAX_MS: libc::c_int = 44;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: libc::c_int = 256;
 
 fn new(local: SocketAddr) -> io::Result<Socket> {
@@ -31,19 +30,19 @@ fn new(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Sizes of segments of a link.
+/// Segment size of a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segments {
-    /// What the interface takes.
+    /// MSS of the interface.
     Usual,
-    /// What any path takes, in both directions.
+    /// MSS that any path carries, in both directions.
     Small,
 }
 
-/// A segment of this size is a packet of 1,200 bytes by IPv4, and of less than 1,280 by IPv6.
+/// MSS of small segments, in bytes: packets of 1,200 bytes on IPv4, and of less than 1,280 on IPv6.
 const SMALL_SEGMENT: u32 = 1_160;
 
-/// A socket that is to be connected, bound to the address and interface of `spec`, whatever its port.
+/// Opens a socket for connecting, bound to the address and interface of `spec` with any port.
 pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std::net::TcpStream> {
     let socket = new(spec.local)?;
     if let Some((name, index)) = spec.interface {
@@ -60,7 +59,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std:
     Ok(socket.into())
 }
 
-/// Asks the kernel for [`LONGEST_PAUSE`]; before Linux 6.15 its pauses grow.
+/// Limits the kernel's retransmission pauses to [`LONGEST_PAUSE`]. Before Linux 6.15 this has no effect.
 fn bound_pauses(socket: &Socket) {
     let value = LONGEST_PAUSE.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
@@ -69,17 +68,17 @@ fn bound_pauses(socket: &Socket) {
     }
 }
 
-/// A listening socket.
+/// Opens a listening socket.
 pub(crate) fn listen(local: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = new(local)?;
-    // A server that starts again finds connections of the one before in TIME-WAIT.
+    // A restarted server finds connections of its predecessor in TIME-WAIT.
     socket.set_reuse_address(true)?;
     socket.bind(&local.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Sets what a connected socket needs. What the system refuses costs delay, and nothing else.
+/// Sets options of a connected socket. An option that the system rejects only costs delay.
 pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     let socket = SockRef::from(stream);
     bound_pauses(&socket);
@@ -92,25 +91,25 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     }
 }
 
-/// What the kernel knows of a connection.
+/// State of a TCP connection in the kernel.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct TcpInfo {
-    /// Timeouts in a row without an acknowledgement of anything new.
+    /// Consecutive timeouts without a new acknowledgment.
     pub(crate) timeouts: u8,
-    /// Segments that were sent and are not acknowledged.
+    /// Number of segments that were sent and are not acknowledged.
     pub(crate) unacknowledged: u32,
     pub(crate) acknowledged_bytes: u64,
     pub(crate) rtt: Duration,
 }
 
-/// The beginning of the kernel's `tcp_info`: `libc` has not all of it.
+/// Beginning of the kernel's `tcp_info`, which `libc` defines only partly.
 #[repr(C)]
 #[derive(Default)]
 struct RawTcpInfo {
-    /// State, congestion state, timeouts, probes, backoff, options and two bytes of bits.
+    /// State, congestion state, timeouts, probes, backoff, options and two bytes of bit fields.
     bytes: [u8; 8],
-    /// RTO, delayed ACK, MSS of both directions, unacknowledged, SACKed, lost, repeated, FACKs, four ages, path MTU,
-    /// threshold, RTT in microseconds and eight more.
+    /// RTO, delayed ACK, MSS of both directions, unacknowledged, SACKed, lost, retransmitted, FACKs, four ages, path
+    /// MTU, threshold, RTT in microseconds and eight more.
     words: [u32; 24],
     /// Pacing rate, its limit, acknowledged bytes.
     long: [u64; 3],
@@ -122,7 +121,7 @@ impl TcpInfo {
     const RTT: usize = 15;
     const ACKNOWLEDGED_BYTES: usize = 2;
 
-    /// Asks the kernel.
+    /// Queries the kernel.
     pub(crate) fn of(socket: &impl AsRawFd) -> io::Result<Self> {
         let mut raw = RawTcpInfo::default();
         let mut len = size_of::<RawTcpInfo>() as libc::socklen_t;

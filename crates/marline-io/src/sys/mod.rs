@@ -1,6 +1,6 @@
-//! System calls that no safe crate offers: a timer with nanosecond resolution, the program that
-//! distributes datagrams over shards, the socket error queue, raw and packet sockets, their filters,
-//! the allocator's free pages. Linux only.
+//! System calls that no safe crate offers: a timer with nanosecond resolution, the program that distributes
+//! datagrams over shards, the socket error queue, raw and packet sockets, their filters, and the allocator's free
+//! pages. Linux only.
 
 pub(crate) mod error_queue;
 pub(crate) mod filter;
@@ -20,12 +20,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A system call's result as `io::Result`.
+/// Converts a system call's result to `io::Result`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Sets an option of a socket to a value laid out as the kernel reads it: an integer, or a program for a filter.
+/// Sets a socket option to a value in the kernel's layout: an integer, or a filter program.
 pub(crate) fn set_option<T>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -40,14 +40,14 @@ pub(crate) fn set_option<T>(
     Ok(())
 }
 
-/// Watches a descriptor with tokio.
+/// Registers a descriptor with tokio.
 pub(crate) fn watch<T: Owned>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Owned` types own their descriptor, always return the same one, and close it only
     // when dropped, which AsyncFd does after it has deregistered it.
     Ok(unsafe { AsyncFd::register_with_interest(inner, interest) }?)
 }
 
-/// A type that owns one file descriptor for as long as it lives.
+/// Type that owns one file descriptor during its lifetime.
 pub(crate) trait Owned: AsRawFd {}
 
 impl Owned for OwnedFd {}

@@ -1,5 +1,5 @@
-//! Packet sockets (packet(7)) that only send: Ethernet frames with a virtio header in front, so that one of up to 64 kB
-//! stands for many segments, which the kernel or the network card cuts.
+//! Send-only packet sockets (packet(7)): Ethernet frames with a virtio header in front, so that a frame of up to 64
+//! kB represents many segments, which the kernel or the network card cuts.
 
 use core::mem;
 use std::io::{self, IoSlice};
@@ -9,10 +9,11 @@ use socket2::{Domain, Socket, Type};
 
 use super::{set_option, socket};
 
-/// Frames have a virtio header in front (linux/if_packet.h).
+/// Option for frames with a virtio header in front (linux/if_packet.h).
 const PACKET_VNET_HDR: libc::c_int = 15;
 
-/// Opens one, which receives nothing, as it is of no protocol. Needs CAP_NET_RAW; using it needs nothing.
+/// Opens a packet socket that receives nothing, because it has no protocol. Opening needs CAP_NET_RAW, sending does
+/// not.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
     let on: libc::c_int = 1;
@@ -21,10 +22,10 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Sends one frame through an interface: virtio header, Ethernet header, packet.
+/// Sends one frame on an interface: virtio header, Ethernet header, packet.
 ///
 /// # Errors
-/// The system's: no room now, the interface is down or gone, its queue is full.
+/// The system's: no room now, the interface is down or gone, or its queue is full.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     interface: u32,
@@ -40,7 +41,7 @@ pub(crate) fn send(
     to.sll_ifindex = interface as libc::c_int;
     message.msg_name = (&raw mut to).cast();
     message.msg_namelen = mem::size_of_val(&to) as libc::socklen_t;
-    // An IoSlice is laid out as an iovec; the call only reads.
+    // An IoSlice has the layout of an iovec; the call only reads.
     message.msg_iov = parts.as_ptr().cast_mut().cast();
     message.msg_iovlen = parts.len() as _;
     // SAFETY: the descriptor is open, and every pointer in the header is to a live value of the length beside it.

@@ -1,8 +1,8 @@
-//! Raw IP sockets for TCP segments (raw(7), ipv6(7)): one per family, batches both ways.
+//! Raw IP sockets for TCP segments (raw(7), ipv6(7)): one per family, with batches in both directions.
 //!
-//! The kernel writes the IP header of what we send: source address and interface come with each
-//! call (IP_PKTINFO), as do the ECN bits. What we receive begins with the IP header on IPv4 and with
-//! the TCP header on IPv6, where the addresses come beside it.
+//! The kernel writes the IP header of outgoing packets: source address, interface and ECN bits are parameters of
+//! each call (IP_PKTINFO). A received packet begins with the IP header on IPv4 and with the TCP header on IPv6,
+//! where the addresses come in control messages.
 
 use core::mem;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,55 +15,55 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{check, error_queue, filter, set_option, socket};
 
-/// Messages of one system call, in each direction.
+/// Messages per system call, in each direction.
 pub(crate) const MESSAGES: usize = 32;
-/// Bytes of each received: the most that the kernel coalesces.
+/// Length of each receive buffer: the maximum that the kernel coalesces.
 pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
-/// Whether the kernel makes up flow labels; libc does not know it for all targets.
+/// Option for automatic flow labels, which libc does not define for all targets.
 const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
-/// Bytes of control messages: a destination and a traffic class.
+/// Length of the control messages: a destination and a traffic class.
 const CONTROL_BYTES: usize = 128;
-/// Values of options.
+/// Option values.
 const ON: libc::c_int = 1;
 const OFF: libc::c_int = 0;
 
-/// Addresses to which no TCP packet is sent (RFC 9293 section 3.9.2.3): of an organization's own scope, and assigned to
-/// nothing (RFC 2365, RFC 4291 section 2.7).
+/// Addresses to which no TCP packet is sent (RFC 9293 section 3.9.2.3): in organization-local scope and not assigned
+/// (RFC 2365, RFC 4291 section 2.7).
 const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 255, 254);
 const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 0xfffe);
 
-/// Where a batch of segments goes.
+/// Destination of a batch of segments.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct RawDestination {
-    /// Source address: one of ours.
+    /// Source address, one of ours.
     pub(crate) local: IpAddr,
-    /// Destination; its port is not used.
+    /// Destination address; the port is not used.
     pub(crate) remote: SocketAddr,
-    /// The interface to leave through; 0 leaves that to the routing table.
+    /// Outgoing interface; 0 leaves the choice to the routing table.
     pub(crate) interface: u32,
-    /// The ECN bits.
+    /// ECN bits.
     pub(crate) ecn: u8,
 }
 
-/// What came with a received packet.
+/// Metadata of a received packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RawMeta {
-    /// Bytes of it; more than fit were cut off.
+    /// Length of the packet in the buffer; the rest of a longer one is lost.
     pub(crate) len: usize,
-    /// It was longer than its buffer.
+    /// True if the packet was longer than its buffer.
     pub(crate) truncated: bool,
-    /// Where it came from; the port is 0.
+    /// Source address; the port is 0.
     pub(crate) source: SocketAddr,
-    /// Where it was sent to, as its header says.
+    /// Destination address in the packet's header.
     pub(crate) destination: Option<IpAddr>,
-    /// Which of our addresses the kernel took it for (IPv4; differs for broadcasts).
+    /// Local address to which the kernel delivered the packet (IPv4; differs from the destination for broadcasts).
     pub(crate) taken_for: Option<IpAddr>,
-    /// TOS or traffic class, where it is not in the bytes.
+    /// TOS or traffic class, if it is not in the bytes.
     pub(crate) class: u8,
 }
 
-/// Opens a raw socket for TCP that receives nothing yet: a filter that drops all is on it, and what
-/// came before is thrown away.
+/// Opens a raw socket for TCP that receives nothing yet: its filter drops everything, and packets that arrived
+/// before are discarded.
 pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
     let raw = open_silent(ipv6)?;
     let (level, option) = if ipv6 {
@@ -77,39 +77,39 @@ pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(raw)
 }
 
-/// Opens a raw socket for TCP that only sends, and neither hears of packets nor of errors.
+/// Opens a send-only raw socket for TCP, which receives neither packets nor errors.
 pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
     let raw = open_silent(ipv6)?;
     bind_to_nobody(raw.as_fd(), ipv6);
     Ok(raw)
 }
 
-/// Binds a socket that only sends to an address that nobody sends to.
+/// Binds a send-only socket to an address to which no packets are sent.
 ///
-/// The kernel copies the header of each TCP packet of the machine for each raw socket that it may concern, and has
-/// that one's filter look at the copy. To a socket that is bound to an address only packets to that address are of
-/// concern. A multicast address may be bound on every machine, is no source of what is sent, and nobody sends TCP to
-/// it.
+/// For each TCP packet of the machine, the kernel copies the header for each raw socket that may receive it and runs
+/// that socket's filter on the copy. A socket bound to an address only gets packets to that address. A multicast
+/// address can be bound on every machine, is not used as source address, and is never the destination of TCP
+/// packets.
 fn bind_to_nobody(fd: BorrowedFd<'_>, ipv6: bool) {
     let nobody = if ipv6 { IpAddr::V6(NOBODY_V6) } else { IpAddr::V4(NOBODY_V4) };
     if let Err(error) = rustix::net::bind(fd, &SocketAddr::new(nobody, 0)) {
-        // It costs time, nothing else: the filter drops what comes.
+        // This only costs time: the filter drops the packets.
         tracing::debug!(%error, "a raw socket that only sends gets copies of packets");
     }
 }
 
-/// Opens a raw socket for TCP whose filter drops all.
+/// Opens a raw socket for TCP whose filter drops everything.
 fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
     let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(Protocol::TCP))?;
     filter::attach(raw.as_fd(), &filter::DROP_ALL)?;
     drain(raw.as_fd());
     socket::raise_buffers(&raw);
-    // The core finds out itself what passes: the kernel sets DF, and keeps its own idea to itself.
+    // The core probes the MTU itself: the kernel sets DF and ignores its own path MTU.
     if ipv6 {
         let value = libc::IPV6_PMTUDISC_PROBE;
         set_option(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &value)?;
-        // Packets that the kernel does not make have no flow label: one flow has one.
+        // Packets that other code writes have no flow label, and a flow must have only one.
         set_option(raw.as_fd(), libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &OFF)?;
     } else {
         let value = libc::IP_PMTUDISC_PROBE;
@@ -118,27 +118,26 @@ fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(raw.into())
 }
 
-/// Binds a socket to an interface; a socket that was not bound before needs no privilege for it
-/// (Linux 5.7).
+/// Binds a socket to an interface. This needs no privilege on a socket that was not bound to one before (Linux 5.7).
 pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &(index as libc::c_int))
 }
 
-/// Throws away what the socket holds.
+/// Discards everything in the receive queue.
 pub(crate) fn drain(fd: BorrowedFd<'_>) {
     let mut byte = [0u8; 1];
-    // An interruption is no end.
+    // An interrupted call is not the end.
     while matches!(rustix::net::recv(fd, &mut byte, RecvFlags::DONTWAIT), Ok(_) | Err(Errno::INTR))
     {
     }
 }
 
-/// Room for control messages, aligned for their headers.
+/// Buffer for control messages, aligned for their headers.
 #[repr(C, align(8))]
 #[derive(Copy, Clone)]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Appends a control message; returns the bytes used so far.
+/// Appends a control message. Returns the bytes used so far.
 fn push_control<T>(control: &mut Control, used: usize, level: i32, kind: i32, value: &T) -> usize {
     let size = mem::size_of::<T>();
     // SAFETY: arithmetic on a constant.
@@ -180,8 +179,8 @@ fn destination_control(to: &RawDestination, control: &mut Control) -> usize {
     }
 }
 
-/// Sends segments that lie `stride` bytes apart in `bytes` (0: there is one), at most [`MESSAGES`].
-/// Returns how many the kernel took, at least one.
+/// Sends segments that lie `stride` bytes apart in `bytes` (0 for a single one), at most [`MESSAGES`]. Returns how
+/// many the kernel took, at least one.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     to: &RawDestination,
@@ -190,7 +189,7 @@ pub(crate) fn send(
 ) -> io::Result<usize> {
     let mut control = Control([0; CONTROL_BYTES]);
     let control_len = destination_control(to, &mut control);
-    // The port of a raw socket's destination is a protocol number on IPv6: it must be 0.
+    // On IPv6, the port of a raw socket's destination is a protocol number: it must be 0.
     let mut remote = to.remote;
     remote.set_port(0);
     let name = socket2::SockAddr::from(remote);
@@ -220,7 +219,7 @@ pub(crate) fn send(
     Ok(sent as usize)
 }
 
-/// Sends one segment that lies in these parts.
+/// Sends one segment that consists of these parts.
 pub(crate) fn send_parts(
     fd: BorrowedFd<'_>,
     to: &RawDestination,
@@ -235,7 +234,7 @@ pub(crate) fn send_parts(
     let mut message = unsafe { mem::zeroed::<libc::msghdr>() };
     message.msg_name = name.as_ptr().cast_mut().cast();
     message.msg_namelen = name.len();
-    // An IoSlice is laid out as an iovec.
+    // An IoSlice has the layout of an iovec.
     message.msg_iov = parts.as_ptr().cast_mut().cast();
     message.msg_iovlen = parts.len() as _;
     message.msg_control = control.0.as_mut_ptr().cast();
@@ -245,8 +244,8 @@ pub(crate) fn send_parts(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Bytes of IP packet that the kernel takes for TCP on this way: less than the route has where IPsec needs some. The
-/// socket is connected for it, and to nothing afterwards.
+/// Returns the MTU that the kernel uses for TCP packets to this destination. IPsec makes it less than the route's.
+/// The socket is connected for this and disconnected afterwards.
 pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<u32> {
     let asked = socket::ask_route_mtu(&SockRef::from(&fd), to.local, to.remote);
     rustix::net::connect_unspec(fd)?;
@@ -254,7 +253,7 @@ pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<
     asked
 }
 
-/// Where packets are received into.
+/// Receive buffer for packets.
 pub(crate) struct RawBuffer {
     bytes: Box<[u8]>,
     metas: Box<[RawMeta; MESSAGES]>,
@@ -273,7 +272,7 @@ impl RawBuffer {
         }
     }
 
-    /// Receives what is there; returns how many packets.
+    /// Receives available packets and returns their number.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.received = 0;
         let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES];
@@ -308,7 +307,7 @@ impl RawBuffer {
         Ok(received)
     }
 
-    /// The packets of the last [`receive`](Self::receive).
+    /// Packets of the last [`receive`](Self::receive).
     pub(crate) fn packets(&self) -> impl Iterator<Item = (&RawMeta, &[u8])> {
         let packets = self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(self.received);
         packets.map(|(meta, bytes)| (meta, bytes.get(..meta.len).unwrap_or_default()))
@@ -369,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a raw socket is told of what others say to each other, when its filter lets everything through.
+    /// Returns true if a raw socket with an open filter gets packets between other sockets.
     fn hears(raw: &OwnedFd, at: &str) -> bool {
         let everything = libc::sock_filter { k: u32::MAX, ..filter::DROP_ALL[0] };
         filter::attach(raw.as_fd(), &[everything]).unwrap();
@@ -407,7 +406,7 @@ mod tests {
         let segment = [7; 20];
         assert_eq!(send(sender.as_fd(), &to, 0, &segment).unwrap(), 1);
         let mut buffer = RawBuffer::new();
-        // Other tests' packets come, too.
+        // Packets of other tests arrive, too.
         for _ in 0..50 {
             while buffer.receive(receiver.as_fd()).is_ok() {
                 let ours = |(meta, bytes): (&RawMeta, &[u8])| {

@@ -1,5 +1,4 @@
-//! UDP sockets as the driver needs them: bound to an interface, with large buffers, spread over
-//! shards.
+//! UDP sockets of the driver: bound to an interface, with large buffers, distributed over shards.
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
@@ -12,37 +11,37 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{error_queue, set_option};
 
-/// Bytes of kernel buffer asked for in each direction. A receive buffer must hold what arrives
-/// while the application thread has the CPU: 4 MiB are 5 ms at 6 Gbit/s.
+/// Requested kernel buffer in each direction, in bytes. A receive buffer must hold the packets that arrive while the
+/// application thread has the CPU: 4 MiB are 5 ms at 6 Gbit/s.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Where the flow id stands in a UDP payload; its first byte chooses the socket of a group.
+/// Offset of the flow id in a UDP payload; its first byte selects the socket of a group.
 const FLOW_ID_OFFSET: u32 = 1;
-/// Where the last byte of the sender's own id stands in a HANDSHAKE frame.
+/// Offset of the last byte of the sender's own id in a HANDSHAKE frame.
 const SENDER_ID_LAST_BYTE: u32 = 16;
 
-/// Whether a socket shares its port with others of the same server.
+/// Port sharing of a socket with others of the same server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortSharing {
-    /// It does not.
+    /// No sharing.
     Alone,
-    /// It is the first of several. The port must be nobody else's: sockets that share one are a single group to the
-    /// kernel, and a second server would take every other datagram of the first.
+    /// First of several sockets. The port must not be in use by others: sockets that share one are a single group to
+    /// the kernel, and a second server would receive every other datagram of the first.
     First,
-    /// It joins the first.
+    /// Further socket on the port of the first.
     Further,
 }
 
-/// How a socket is to be opened.
+/// Parameters of a new socket.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketSpec<'a> {
     /// Address and port to bind.
     pub(crate) local: SocketAddr,
     /// Interface to bind to, by name and index.
     pub(crate) interface: Option<(&'a str, u32)>,
-    /// Whether it shares the port.
+    /// Port sharing.
     pub(crate) port: PortSharing,
-    /// Mark of its packets for the routing rules (SO_MARK); 0: none.
+    /// Mark of the packets for the routing rules (SO_MARK); 0 for none.
     pub(crate) mark: u32,
 }
 
@@ -63,20 +62,20 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     raise_buffers(&socket);
     socket.bind(&spec.local.into())?;
     if spec.port == PortSharing::First {
-        // Set before, the kernel would also give it a port that is another group's, asked for or chosen.
+        // Before the bind, this option would also allow a port of another group, requested or chosen.
         socket.set_reuse_port(true)?;
     }
     error_queue::enable(socket.as_fd(), spec.local.is_ipv6())?;
     Ok(socket.into())
 }
 
-/// Marks the packets for the routing rules, which needs CAP_NET_ADMIN.
+/// Marks the packets for the routing rules. Needs CAP_NET_ADMIN.
 pub(crate) fn mark(socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { socket.set_mark(mark) }
 }
 
-/// Packets leave through this interface and no other. SO_BINDTODEVICE needs no privilege on a
-/// socket that is not bound yet (Linux 5.7); before that the routing hint has to do.
+/// Binds a socket to an interface. SO_BINDTODEVICE needs no privilege on a socket that is not bound yet (Linux 5.7).
+/// On older kernels the routing hint is used.
 pub(crate) fn bind_to_interface(
     socket: &Socket,
     name: &str,
@@ -90,7 +89,7 @@ pub(crate) fn bind_to_interface(
     hint_interface(socket, index, ipv6)
 }
 
-/// The routing hint: unicast leaves through this interface.
+/// Sets the interface for unicast packets, as a routing hint.
 fn hint_interface(socket: &Socket, index: u32, ipv6: bool) -> io::Result<()> {
     let index = NonZeroU32::new(index)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "interface index 0"))?;
@@ -103,7 +102,7 @@ fn hint_interface(socket: &Socket, index: u32, ipv6: bool) -> io::Result<()> {
     set_option(socket.as_fd(), level, option, &value)
 }
 
-/// Asks for large buffers: beyond the system's limit where we may, up to it otherwise.
+/// Requests large buffers: beyond the system's limit if permitted, up to it otherwise.
 pub(crate) fn raise_buffers(socket: &Socket) {
     let received = sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES));
@@ -114,37 +113,36 @@ pub(crate) fn raise_buffers(socket: &Socket) {
     }
 }
 
-/// The receive buffer of a new TCP socket begins with so many bytes; from there on the kernel tunes it as always. For
-/// one that is not connected yet: the peer is told of a small window from the first.
+/// Sets the initial size of a new TCP socket's receive buffer, from which the kernel tunes it as usual. The socket
+/// must not be connected yet: the first advertised window is already small.
 ///
 /// # Errors
-/// The system's. Linux before 5.14 cannot do it: the size is fixed from then on.
+/// The system's. Linux before 5.14 does not support this: the size remains fixed.
 pub fn begin_with_small_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &half)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)
 }
 
-/// Gives the receive buffer of a TCP socket, whose size was set, back to the kernel's own tuning: it begins where that
-/// of a new socket does. To set another size alone would leave the window small.
+/// Returns a TCP socket's receive buffer with a set size to the kernel's tuning, which starts from the size of a new
+/// socket. Setting only another size would leave the window small.
 ///
 /// # Errors
-/// The system's. Linux before 5.14 cannot do it: the size stays fixed at what a new socket has.
+/// The system's. Linux before 5.14 does not support this: the size remains fixed at that of a new socket.
 pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
-    /// What a new socket has by default (`tcp_rmem`), of which the window is half.
+    /// Default window of a new socket (half of the buffer in `tcp_rmem`).
     const WINDOW: libc::c_int = 64 * 1_024;
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &WINDOW)?;
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, &WINDOW)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)
 }
 
-/// The kernel tunes the buffers of a socket.
+/// Value for buffers that the kernel tunes.
 const NOT_LOCKED: libc::c_int = 0;
 
-/// Lets the kernel choose among the `shards` sockets of a group, in the order they were bound, by
-/// the top byte of the flow id; of a first SYN, which has none, by the last byte of its sender's:
-/// a repetition then finds the same shard, whatever its address has become. Set on one socket, it
-/// serves all.
+/// Makes the kernel select among the `shards` sockets of a group, in the order of binding, by the top byte of the
+/// flow id. A first SYN has no flow id and is assigned by the last byte of its sender's id, so that a retransmission
+/// reaches the same shard even from another address. Setting it on one socket serves all.
 pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Result<()> {
     let mut program = shard_program(shards);
     let program =
@@ -152,8 +150,8 @@ pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Resul
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
-/// Classic BPF over the UDP payload. Loads beyond the end of a short datagram end the program with
-/// 0: the first shard, which ignores it.
+/// Classic BPF over the UDP payload. Loads beyond the end of a short datagram end the program with 0, the first
+/// shard, which ignores the datagram.
 fn shard_program(shards: u8) -> [libc::sock_filter; 9] {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -176,8 +174,8 @@ fn shard_program(shards: u8) -> [libc::sock_filter; 9] {
     ]
 }
 
-/// Bytes of IP packet that the route from a socket bound like `spec` to `remote` takes. Sends
-/// nothing: it connects a UDP socket and asks.
+/// Returns the MTU (IP packet length) of the route from a socket bound like `spec` to `remote`. Sends nothing: it
+/// connects a UDP socket and queries its MTU.
 pub(crate) fn route_mtu(spec: &SocketSpec<'_>, remote: SocketAddr) -> io::Result<u32> {
     let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, Some(Protocol::UDP))?;
     if let Some((name, index)) = spec.interface {
@@ -187,7 +185,7 @@ pub(crate) fn route_mtu(spec: &SocketSpec<'_>, remote: SocketAddr) -> io::Result
     ask_route_mtu(&socket, spec.local.ip(), remote)
 }
 
-/// The same through the interface of this index (0: any).
+/// Returns the MTU of the route through the interface with this index (0 for any).
 pub(crate) fn route_mtu_by_index(
     local: IpAddr,
     interface: u32,

@@ -1,6 +1,6 @@
-//! Nanosecond timer on tokio. Tokio's own rounds up to whole milliseconds, which is too coarse for
-//! pacing, tail loss probes and delayed ACKs; a timerfd is one more file descriptor in the same
-//! epoll set and fires within tens of microseconds. It can be set from any thread.
+//! Nanosecond timer on tokio. Tokio's own timer rounds up to whole milliseconds, which is too coarse for pacing,
+//! tail loss probes and delayed ACKs. A timerfd is one more file descriptor in the same epoll set and fires within
+//! tens of microseconds. It can be set from any thread.
 
 use core::task::{Context, Poll, ready};
 use std::io;
@@ -14,21 +14,21 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// A one-shot timer.
+/// One-shot timer.
 #[derive(Debug)]
 pub(crate) struct FineTimer {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl FineTimer {
-    /// A timer that is not set. Needs a tokio runtime with I/O.
+    /// Creates a timer that is not set. Needs a tokio runtime with I/O.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(FineTimer { fd: crate::sys::watch(fd, tokio::io::Interest::READABLE)? })
     }
 
-    /// Fires after `delay` (zero: at once), and not at the time set before.
+    /// Sets the timer to fire after `delay` (zero: at once), instead of at the time set before.
     pub(crate) fn set(&self, delay: Duration) -> io::Result<()> {
         // A time of zero would stop the timer.
         let delay = delay.max(Duration::from_nanos(1));
@@ -41,7 +41,7 @@ impl FineTimer {
         Ok(())
     }
 
-    /// Ready when it has fired since the last time this was ready.
+    /// Ready when the timer has fired since this was last ready.
     pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use super::set_option;
 
-/// A TCP socket takes only packets that no router has forwarded and that began with the largest
-/// TTL. IPv6 sockets may get IPv4 packets as well: both are set.
+/// Makes a TCP socket accept only packets that no router has forwarded and that were sent with a TTL of 255. IPv6
+/// sockets may receive IPv4 packets as well, so both are set.
 pub(crate) fn refuse_below_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     const LARGEST: libc::c_int = 255;
     if ipv6 {

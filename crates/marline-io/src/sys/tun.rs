@@ -1,7 +1,7 @@
 //! TUN interfaces: whole IP packets through a descriptor. Linux only.
 //!
-//! With offloading, each packet has a virtio header in front, and the kernel hands over, and takes, up to 64 kB of
-//! one TCP connection as a single packet.
+//! With offloading, each packet has a virtio header in front, and up to 64 kB of one TCP connection are a single
+//! packet in both directions.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -11,22 +11,23 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::check;
 
-/// Not in libc for all targets.
+/// Constants that libc does not define for all targets.
 const TUNSETOFFLOAD: u32 = 0x4004_54d0;
 const TUNGETIFF: u32 = 0x8004_54d2;
 const TUN_F_CSUM: libc::c_uint = 1;
 const TUN_F_TSO4: libc::c_uint = 2;
 const TUN_F_TSO6: libc::c_uint = 4;
 
-/// Header in front of a packet (`virtio_net_hdr`), in the machine's byte order: what is left to do for who gets it.
+/// Header in front of a packet (`virtio_net_hdr`), in the machine's byte order: the work that is left to the
+/// receiver.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VirtioHeader {
-    /// The checksum covers everything from here, and its field has the sum of the pseudo-header so far: where it
-    /// begins, and where in that its field is. 0 and 0: it is finished.
+    /// Start of the data that an unfinished checksum covers, and the offset of its field from there. The field
+    /// contains the sum of the pseudo-header. 0 and 0 if the checksum is finished.
     pub(crate) checksum: (u16, u16),
-    /// Bytes of payload of each segment that the packet stands for, and its family; `None`: it stands for itself.
+    /// Payload length of each segment in the packet, and true for IPv6; `None` for a single segment.
     pub(crate) segments: Option<(u16, bool)>,
-    /// Bytes of headers.
+    /// Length of the headers.
     pub(crate) header_len: u16,
 }
 
@@ -52,7 +53,7 @@ impl VirtioHeader {
         bytes
     }
 
-    /// Where the checksum is unfinished: from where it counts, and the place of its field.
+    /// Returns the start of the data that an unfinished checksum covers, and the position of its field.
     pub(crate) fn unfinished(bytes: &[u8; Self::LEN]) -> Option<(usize, usize)> {
         let number = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let (start, offset) = (number(6), number(8));
@@ -60,7 +61,7 @@ impl VirtioHeader {
     }
 }
 
-/// Whether a descriptor is that of an interface whose packets have the header.
+/// Returns true if the descriptor belongs to an interface whose packets have the header.
 fn has_virtio_header(descriptor: &OwnedFd) -> bool {
     // SAFETY: all bytes zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
@@ -70,8 +71,8 @@ fn has_virtio_header(descriptor: &OwnedFd) -> bool {
     asked == 0 && unsafe { request.ifr_ifru.ifru_flags } as libc::c_int & libc::IFF_VNET_HDR != 0
 }
 
-/// An interface of this process: packets the system routes there are read, packets written come in
-/// there. It goes away with this value, however the process ends.
+/// TUN interface of this process: packets that the system routes there are read, and written packets are received
+/// there. It is removed with this value, even if the process crashes.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
@@ -79,30 +80,30 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the interface in the network namespace of the calling thread; needs CAP_NET_ADMIN there,
-    /// unless a persistent interface of this name belongs to the user. Non-blocking.
+    /// Creates the interface in the network namespace of the calling thread, non-blocking. Needs CAP_NET_ADMIN
+    /// there, unless a persistent interface of this name belongs to the user.
     ///
-    /// The kernel segments and checksums what it hands over.
+    /// The kernel segments packets and computes checksums before it passes them on.
     ///
     /// # Errors
-    /// No such right, no /dev/net/tun, a name that is taken or longer than 15 bytes.
+    /// The privilege or /dev/net/tun is missing, or the name is in use or longer than 15 bytes.
     pub fn open(name: &str) -> io::Result<Tun> {
         Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI)
     }
 
-    /// Opens a queue of the interface, which is made with the first. The kernel spreads what comes over the queues, and
-    /// sends what comes of a connection where it was last written to.
+    /// Opens a queue of the interface, which is created with the first one. The kernel distributes packets over the
+    /// queues. Packets of a connection arrive in the queue to which it was last written.
     ///
     /// # Errors
-    /// As of [`open`](Self::open); `InvalidInput` as well if the interface was made to have one queue.
+    /// See [`open`](Self::open); also `InvalidInput` if the interface was created with a single queue.
     pub fn open_queue(name: &str) -> io::Result<Tun> {
         Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE)
     }
 
-    /// Makes the interface as [`open`](Self::open) does, with offloading.
+    /// Creates the interface like [`open`](Self::open), with offloading.
     ///
     /// # Errors
-    /// As there.
+    /// See [`open`](Self::open).
     pub fn open_offloading(name: &str) -> io::Result<Tun> {
         let tun = Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
         let offload = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
@@ -132,9 +133,8 @@ impl Tun {
         Ok(Tun { file, offloads: false })
     }
 
-    /// The interface behind a descriptor that another process may have opened and passed on. Anything else that
-    /// gives and takes one packet per call will do as well, such as a socket of packets in a test. Whether it offloads
-    /// is asked of the kernel.
+    /// Wraps a descriptor that another process may have opened and passed on. It may also be anything else that
+    /// reads and writes one packet per call, such as a socket of packets in a test. Offloading is detected.
     ///
     /// # Errors
     /// The descriptor cannot be made non-blocking.
@@ -144,24 +144,24 @@ impl Tun {
         Ok(Tun { file: descriptor.into(), offloads })
     }
 
-    /// A second handle on the same interface.
+    /// Creates a second handle to the same interface.
     ///
     /// # Errors
-    /// No descriptor is free.
+    /// No descriptor is left.
     pub fn try_clone(&self) -> io::Result<Tun> {
         Ok(Tun { file: self.file.try_clone()?, offloads: self.offloads })
     }
 
-    /// Whether packets have a virtio header in front.
+    /// Returns true if packets have a virtio header in front.
     #[must_use]
     pub const fn offloads(&self) -> bool {
         self.offloads
     }
 
-    /// Reads one packet, with its header if there are such.
+    /// Reads one packet, with its virtio header if offloading is on.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none.
+    /// `WouldBlock` if there is no packet.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         io::Read::read(&mut &self.file, buffer)
     }
@@ -169,7 +169,7 @@ impl Tun {
     /// Writes one packet.
     ///
     /// # Errors
-    /// The interface is down (EIO), or the packet is none.
+    /// The interface is down (EIO), or the packet is not valid.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
         let header: &[u8] = if self.offloads { &[0; VirtioHeader::LEN] } else { &[] };
         let parts = [IoSlice::new(header), IoSlice::new(packet)];

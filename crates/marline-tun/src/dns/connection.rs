@@ -1,5 +1,5 @@
-//! Queries that come by TCP (RFC 7766), for the same service as those that come by UDP: a name that is blocked there is
-//! blocked here.
+//! DNS queries over TCP (RFC 7766). They use the same service as queries over UDP, so that the same names are
+//! blocked.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio::time::timeout;
 
 use super::query::Query;
 
-/// Queries of one connection at a time. Beyond, they are not read.
+/// Maximum number of concurrent queries of a connection. Further ones are not read until others are answered.
 const AT_ONCE: usize = 16;
-/// A connection on which nothing is asked ends after this long.
+/// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
-/// A program that has not taken an answer within this time does not.
+/// Maximum time for a program to accept an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Passes the queries of a connection to the service, and its answers back as they come, until the program has asked
-/// all that it wanted to.
+/// Passes the queries of a connection to the service and writes the answers as they arrive, until the program has
+/// closed its side and every query is answered.
 pub(crate) async fn answer_queries<S: AsyncRead + AsyncWrite>(
     stream: S,
     service: mpsc::Sender<Query>,
@@ -29,7 +29,7 @@ pub(crate) async fn answer_queries<S: AsyncRead + AsyncWrite>(
             && let Some(message) = next_message(&mut from).await
             && service.send(Query::on_connection(message, place)).await.is_ok()
         {}
-        // The other half ends when all that was asked is answered.
+        // The other half ends when all queries are answered.
         drop(answers);
     };
     let write = async move {
@@ -48,7 +48,7 @@ pub(crate) async fn answer_queries<S: AsyncRead + AsyncWrite>(
     write.await;
 }
 
-/// The next message; `None`: there is none, or not in time.
+/// Reads the next message. Returns `None` at the end, on an error or after a timeout.
 async fn next_message(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let read = async {
         let length = from.read_u16().await?;
@@ -59,9 +59,9 @@ async fn next_message(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     timeout(IDLE, read).await.ok()?.ok()
 }
 
-/// Writes a message; `false`: nobody takes it.
+/// Writes a message. Returns false if that fails.
 async fn write_message(to: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> bool {
-    // An answer has come by TCP itself, or is shorter than a datagram.
+    // An answer arrived over TCP itself, or is shorter than a datagram.
     let Ok(length) = u16::try_from(message.len()) else { return false };
     let write = async {
         to.write_all(&[&length.to_be_bytes()[..], message].concat()).await?;
@@ -92,7 +92,7 @@ mod tests {
         program.shutdown().await.unwrap();
         let (first, second) = (asked.recv().await.unwrap(), asked.recv().await.unwrap());
         assert_eq!((&first.message, &second.message), (&a, &b));
-        // The second one is answered, the first one is lost.
+        // The second query is answered, the first one is lost.
         second.into_place().send(vec![7; 2_000]);
         drop(first);
         let mut answers = Vec::new();

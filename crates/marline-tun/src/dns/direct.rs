@@ -1,8 +1,8 @@
-//! Names that are not the tunnel's: asked of this machine's own resolvers, around the tunnel, and the addresses they
-//! have reached directly from then on.
+//! Names resolved outside the tunnel by this machine's own resolvers, and the addresses that are then reached
+//! directly.
 //!
-//! Whoever answers for such a name decides which addresses are direct, so there are limits: only public addresses, only
-//! some of them, and only for a time. What is on the local network is direct in any case.
+//! A resolver of such a name determines which addresses are direct, so there are limits: only public addresses, a
+//! maximum number of them, and a limited lifetime. The local network is direct in any case.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,61 +22,61 @@ use crate::datagram::DatagramWriter;
 use crate::exceptions::Exceptions;
 use crate::resolver;
 
-/// Queries under way at a time.
+/// Maximum number of concurrent queries.
 const MOST: usize = 64;
-/// A resolver that has not answered within this time is asked again, and then the next one.
+/// Time to wait for a resolver's answer before the next attempt.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Times each resolver is asked.
+/// Attempts per resolver.
 const TIMES: usize = 2;
-/// Bytes of a DNS message by UDP that anybody sends.
+/// Maximum length of a DNS message over UDP.
 const LONGEST: usize = 4_096;
-/// Addresses of one answer that are made direct.
+/// Maximum number of addresses of one answer that are made direct.
 const ADDRESSES: usize = 16;
-/// Programs go on using an address for a while after its time is over, on open connections for instance.
+/// Minimum lifetime. Programs continue to use an address after its TTL, for instance on open connections.
 const SHORTEST: Duration = Duration::from_secs(300);
-/// Whoever claims more than this is asked again.
+/// Maximum lifetime. After it the name must be resolved again.
 const LONGEST_TIME: Duration = Duration::from_secs(86_400);
 
-/// An address, and for how long it counts.
+/// Address with its lifetime.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TimedAddress {
     /// The address.
     pub address: IpAddr,
-    /// Its time to live, within bounds.
+    /// TTL, within limits.
     pub lifetime: Duration,
 }
 
-/// Addresses that are to be reached directly.
+/// Addresses to be reached directly.
 #[derive(Debug)]
 pub struct DirectAddresses {
-    /// The name that they are of.
+    /// Name of the addresses.
     pub name: String,
-    /// The addresses.
+    /// Addresses.
     pub addresses: Vec<TimedAddress>,
-    /// Told when they are.
+    /// Notified when the addresses are direct.
     pub done: oneshot::Sender<()>,
 }
 
-/// Asker of this machine's resolvers.
+/// Client of this machine's resolvers.
 #[derive(Debug)]
 pub struct DirectNames {
-    /// Mark of its packets, by which they go around the tunnel.
+    /// Mark of its packets, with which they bypass the tunnel.
     mark: u32,
-    /// The gateway, which is a resolver that must not be asked here.
+    /// The gateway, which is also a resolver but must not be queried here.
     gateway: IpAddr,
     routes: mpsc::Sender<DirectAddresses>,
     places: Arc<Semaphore>,
 }
 
 impl DirectNames {
-    /// Asks with packets of this mark any resolver but `gateway`, and has the addresses made direct by whoever
-    /// receives from `routes`.
+    /// Sends queries with this mark to any resolver but `gateway`. The receiver of `routes` makes the addresses
+    /// direct.
     #[must_use]
     pub fn new(mark: u32, gateway: IpAddr, routes: mpsc::Sender<DirectAddresses>) -> DirectNames {
         DirectNames { mark, gateway, routes, places: Arc::new(Semaphore::new(MOST)) }
     }
 
-    /// Has a query for this name answered, now or later. What there is no place for is lost: resolvers are asked again.
+    /// Answers a query for this name, now or later. It is dropped if there are too many: programs retry.
     pub(super) fn ask(
         self: &Arc<Self>,
         query: Query,
@@ -101,14 +101,14 @@ impl DirectNames {
         });
     }
 
-    /// The answer of the first resolver that gives one, whole.
+    /// The first complete answer of any resolver.
     pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
-        // The network may have changed, and its resolvers with it.
+        // The network and with it the resolvers may have changed.
         let resolvers = resolver::all_of_host(self.gateway);
         for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {
             match timeout(PATIENCE, self.exchange(*resolver, query)).await {
                 Ok(Ok(answer)) if message::is_truncated(&answer) => {
-                    // Without the rest, what it has is better than nothing.
+                    // A truncated answer is better than none.
                     let whole = timeout(PATIENCE, self.exchange_by_tcp(*resolver, query)).await;
                     return Some(whole.ok().and_then(Result::ok).unwrap_or(answer));
                 }
@@ -128,7 +128,8 @@ impl DirectNames {
         let mut answer = vec![0; LONGEST];
         loop {
             let len = socket.recv(&mut answer).await?;
-            // Connected, it hears the resolver alone; the number says that it is the answer to this.
+            // The socket is connected, so it receives only from the resolver. The number shows that this answers the
+            // query.
             if is_answer_to(query, &answer[..len]) {
                 answer.truncate(len);
                 return Ok(answer);
@@ -164,7 +165,7 @@ impl DirectNames {
         Ok(socket)
     }
 
-    /// Returns when connections to the addresses go around the tunnel.
+    /// Adds routes for the addresses around the tunnel, and returns when they exist.
     async fn make_direct(&self, name: String, addresses: Vec<TimedAddress>) {
         if addresses.is_empty() {
             return;
@@ -180,7 +181,7 @@ fn is_answer_to(query: &[u8], answer: &[u8]) -> bool {
     message::is_answer(answer) && answer.get(..2) == query.get(..2)
 }
 
-/// The addresses that an answer makes direct.
+/// Addresses of an answer that are made direct.
 fn opened_by(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
     let open = |(address, _): &(IpAddr, u32)| is_public(*address) && !exceptions.blocks(*address);
     let timed = |(address, ttl_s): (IpAddr, u32)| {
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// An answer with these addresses and times.
+    /// An answer with these addresses and TTLs.
     fn answer(addresses: &[(&str, u32)]) -> Vec<u8> {
         let mut bytes = marline_io::dns_query([1, 2], "a.example", DNS_A).unwrap();
         bytes[2] |= 0x80;

@@ -1,4 +1,4 @@
-//! DNS messages (RFC 1035, RFC 6891), as far as somebody who passes them on has to read them.
+//! DNS messages (RFC 1035, RFC 6891), as far as a forwarder has to parse them.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,18 @@ use marline_wire::{
 
 use crate::exceptions::{Exceptions, Treatment};
 
-/// What a program takes by UDP that does not say more.
+/// Maximum UDP answer length for a program that does not advertise more.
 const LEAST: usize = 512;
-/// What passes everywhere inside, whatever the program says it takes.
+/// Maximum UDP answer length, regardless of what the program advertises.
 const MOST: usize = 1_232;
-/// The type of the record that says how much a program takes.
+/// Type of the record with the program's maximum UDP answer length.
 const OPT: u16 = 41;
-/// Records that are looked through for it; a query has one or two.
+/// Maximum number of records searched for it. A query has one or two.
 const RECORDS: u16 = 8;
-/// Labels of a name, of at least two bytes each, within its 255.
+/// Maximum number of labels in a name, which has at most 255 bytes, with at least two bytes per label.
 const LABELS: usize = 128;
 
-/// Types of records whose data name another host, which is reached instead: CNAME, DNAME, and SVCB and HTTPS
-/// (RFC 9460).
+/// Types of records whose data name another host to use instead: CNAME, DNAME, and SVCB and HTTPS (RFC 9460).
 const CNAME: u16 = 5;
 const DNAME: u16 = 39;
 const SVCB: u16 = 64;
@@ -29,35 +28,35 @@ const HTTPS: u16 = 65;
 
 const RESPONSE: u8 = 0x80;
 const TRUNCATED: u8 = 0x02;
-/// The bits of the kind of query; 0: a question about a name.
+/// Bits of the opcode. The value 0 is a standard query.
 const OPCODE: u8 = 0x78;
-/// The query cannot be understood.
+/// Malformed query.
 pub(super) const FORMERR: u8 = 1;
-/// The service has failed.
+/// Failure of the service.
 pub(super) const SERVFAIL: u8 = 2;
-/// There is no such name.
+/// Nonexistent name.
 pub(super) const NXDOMAIN: u8 = 3;
-/// Queries of this kind are not answered.
+/// Unsupported opcode.
 pub(super) const NOTIMP: u8 = 4;
-/// Records of an answer that are looked at.
+/// Maximum number of records of an answer that are examined.
 const ANSWERS: usize = 64;
 
-/// Whether this is a query.
+/// Returns true if this is a query.
 pub(super) fn is_query(message: &[u8]) -> bool {
     message.len() >= HEADER_LEN && message[2] & RESPONSE == 0
 }
 
-/// Whether this is an answer.
+/// Returns true if this is an answer.
 pub(crate) fn is_answer(message: &[u8]) -> bool {
     message.len() >= HEADER_LEN && message[2] & RESPONSE != 0
 }
 
-/// Whether this answer was cut short.
+/// Returns true if this answer was truncated.
 pub(crate) fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
-/// Bytes of answer that a program takes by UDP.
+/// Maximum length of a UDP answer that the program accepts.
 pub(super) fn limit(query: &[u8]) -> usize {
     udp_size(query).map_or(LEAST, |size| usize::from(size).clamp(LEAST, MOST))
 }
@@ -79,8 +78,8 @@ fn udp_size(query: &[u8]) -> Option<u16> {
     None
 }
 
-/// Cuts an answer short that has more than `limit` bytes: what remains is the question, and that there is more, for
-/// which programs come again by TCP.
+/// Truncates an answer that is longer than `limit` bytes: only the question remains, and the TC bit makes programs
+/// retry over TCP.
 pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
     if answer.len() <= limit {
         return;
@@ -95,8 +94,8 @@ pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
     }
 }
 
-/// The name that a query asks about (see [`read_name`]); else the response code that says why there is none. A query
-/// asks one question (RFC 9619): of several, a resolver might answer one that was not looked at.
+/// Returns the name of a query's question (see [`read_name`]), or the response code for the error. A query has
+/// exactly one question (RFC 9619): a resolver might answer another one than the one checked here.
 pub(super) fn asked_name(query: &[u8]) -> Result<String, u8> {
     if query.len() < HEADER_LEN {
         return Err(FORMERR);
@@ -107,18 +106,18 @@ pub(super) fn asked_name(query: &[u8]) -> Result<String, u8> {
     if query[4..6] != [0, 1] {
         return Err(FORMERR);
     }
-    // Nothing stands before it that it could refer to.
+    // Nothing precedes the name that it could refer to.
     read_name(query, HEADER_LEN, HEADER_LEN).ok_or(FORMERR)
 }
 
-/// The name that begins at `at`, as [`read_name`] reads it.
+/// Reads the name at `at` with [`read_name`].
 fn name_at(message: &[u8], at: usize) -> Option<String> {
     read_name(message, at, message.len())
 }
 
-/// The name that begins at `at`, in lower case and without a dot at its end. Bytes of a label that are not printable,
-/// and a dot or a backslash within one, are written as `\DDD`. References lead to what stands `before`, each
-/// further back than the one before it, so that no circle is followed. `None`: it cannot be read.
+/// Reads the name at `at`, in lower case and without a trailing dot. Bytes of a label that are not printable, and a
+/// dot or a backslash within one, are written as `\DDD`. Compression pointers must point below `before` and then
+/// each below the previous one, so that there are no loops. Returns `None` if the name is invalid.
 fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String> {
     let mut name = String::new();
     for _ in 0..LABELS {
@@ -151,14 +150,14 @@ fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String>
     None
 }
 
-/// The names that an answer leads on to, by aliases and the like. `None`: not all of it can be read.
+/// Names that an answer refers to, by aliases for instance. Returns `None` if the answer is partly invalid.
 pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for record in dns_answers(answer) {
         let DnsRecord { kind, data_at, .. } = record?;
         match kind {
             CNAME | DNAME => found.push(name_at(answer, data_at)?),
-            // Behind a priority.
+            // The name follows a priority.
             SVCB | HTTPS => found.push(name_at(answer, data_at + 2)?),
             _ => {}
         }
@@ -166,18 +165,18 @@ pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// The addresses in an answer. What stands before a place that cannot be read counts.
+/// Addresses in an answer, up to the first invalid record.
 pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
     timed_addresses(answer).map(|(address, _)| address).collect()
 }
 
-/// The same, with the seconds for which each counts.
+/// Addresses in an answer with their TTLs, in seconds.
 pub(super) fn timed_addresses(answer: &[u8]) -> impl Iterator<Item = (IpAddr, u32)> {
     let address = |record: DnsRecord<'_>| Some((record.address()?, record.ttl_s));
     dns_answers(answer).take(ANSWERS).map_while(|record| record).filter_map(address)
 }
 
-/// The answer to a query that has this response code and no records. `None`: it is not a query.
+/// Answer to a query with this response code and no records. Returns `None` if it is not a query.
 pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     if !is_query(query) {
         return None;
@@ -193,7 +192,8 @@ pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// The response code in place of an answer that must not be passed on: it leads to a blocked name, or cannot be read.
+/// Response code to send instead of an answer that must not be passed on, because it refers to a blocked name or is
+/// invalid.
 pub(crate) fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
     if !exceptions.has_domains() {
         return None;
@@ -231,7 +231,7 @@ mod tests {
         for (said, limited) in [(100, 512), (512, 512), (1_000, 1_000), (4_096, 1_232)] {
             assert_eq!(limit(&query(&opt(said), 1)), limited);
         }
-        // A record before it, and one that is cut short.
+        // With another record before it, and truncated.
         let mut other = b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x00\x00\x03abc".to_vec();
         other.extend(opt(900));
         assert_eq!(limit(&query(&other, 2)), 900);
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!((refused.len(), refused[3] & 0xf), (asked.len(), NXDOMAIN));
     }
 
-    /// A message with these questions, and with records behind them as given.
+    /// A message with these questions and these encoded records.
     fn message(questions: &[&[u8]], answers: &[&[u8]]) -> Vec<u8> {
         let mut bytes =
             vec![0, 1, 1, 0, 0, questions.len() as u8, 0, answers.len() as u8, 0, 0, 0, 0];
@@ -303,14 +303,14 @@ mod tests {
         assert_eq!(asked_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root");
         assert_eq!(asked_name(&message(&[good, good], &[])), Err(FORMERR));
         assert_eq!(asked_name(&message(&[], &[])), Err(FORMERR));
-        // A reference, forwards, to itself and into the header, and a label of a kind that is not used.
+        // A pointer forward, to itself and into the header, and an unused label type.
         for odd in [b"\xc0\x12".as_slice(), b"\xc0\x0c", b"\x01a\xc0\x00", b"\x41a\x00"] {
             assert_eq!(asked_name(&message(&[odd], &[])), Err(FORMERR), "{odd:?}");
         }
         let mut update = message(&[good], &[]);
         update[2] = 0x28;
         assert_eq!(asked_name(&update), Err(NOTIMP));
-        // A dot in a label is not one between labels.
+        // A dot within a label does not separate labels.
         let dotted = message(&[b"\x09x.blocked\x03a\\\xff\x00"], &[]);
         assert_eq!(asked_name(&dotted).as_deref(), Ok("x\\046blocked.a\\092\\255"));
     }
@@ -327,7 +327,7 @@ mod tests {
             (65, b"\x00\x01\xc0\x0e", Some("blocked")),
             (64, b"\x00\x00\x01z\x00", Some("z")),
             (65, b"\x00\x01\x00", Some("")),
-            // To itself, and to what comes later.
+            // A pointer to itself, and forward.
             (5, b"\xc0\x2a", None),
             (5, b"\xc0\xff", None),
             (5, b"\x01b", None),
@@ -354,7 +354,7 @@ mod tests {
             }
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
             assert!((512..=1_232).contains(&limit(&bytes)));
-            // A byte is four characters at most.
+            // A byte is written as at most four characters.
             let len = asked_name(&bytes).map_or(0, |name| name.len());
             assert!(len <= 4 * bytes.len());
             assert!(addresses(&bytes).len() * 4 <= bytes.len());

@@ -1,13 +1,14 @@
-//! DNS service of the gateway: queries that come by UDP are carried to a resolver over TCP (RFC 7766).
+//! DNS service of the gateway: UDP queries are forwarded to a resolver over TCP (RFC 7766).
 //!
-//! Programs see a resolver's own answers, whatever they ask for. One connection serves many queries at a time,
-//! under numbers of its own, and is opened when there is something to ask. A query that a broken connection took
-//! with it is asked once more on the next. Where the resolver cannot be reached programs are told so (SERVFAIL), so
-//! that they need not wait. Queries that programs ask over TCP are relayed like any stream, unless there are exceptions
-//! of names: then they come here as well.
+//! Programs receive the resolver's own answers for every query type. One connection carries many concurrent queries,
+//! with its own message numbers, and is opened when there is a query. A query that was pending on a broken
+//! connection is sent once more on the next one. If the resolver cannot be reached, programs receive SERVFAIL
+//! instead of waiting. Queries that programs send over TCP are relayed like any stream, unless there are exceptions
+//! for names, in which case they are handled here too.
 //!
-//! With exceptions of names, each query is sorted by its name. An answer that leads on to a blocked name, by an alias
-//! for instance, is not passed on. What cannot be read is refused, as nobody knows what a resolver would make of it.
+//! With exceptions for names, each query is treated according to its name. An answer that refers to a blocked name,
+//! by an alias for instance, is not passed on. Malformed messages are refused, because it is unknown how a resolver
+//! would interpret them.
 
 mod connection;
 mod direct;
@@ -35,19 +36,19 @@ use crate::exceptions::{Exceptions, Treatment};
 use crate::resolver::Resolvers;
 use crate::warning_limit::WarningLimit;
 
-/// Queries that may wait to be asked.
+/// Maximum number of queries that wait to be sent.
 pub(crate) const QUEUED: usize = 512;
-/// A connection without queries ends after this long: resolvers do not keep them for longer.
+/// Time after which a connection without queries is closed. Resolvers do not keep idle connections longer.
 const IDLE: Duration = Duration::from_secs(5);
-/// Resolvers answer within this time, or not at all.
+/// Maximum time to wait for a resolver's answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Forwarder of queries to the resolver that is reached.
+/// Forwarder of queries to the first resolver that can be reached.
 pub(crate) struct Forwarder<O> {
     pub(crate) way: Arc<O>,
     pub(crate) resolvers: Arc<Resolvers>,
     pub(crate) exceptions: Arc<Exceptions>,
-    /// Who asks for names that are not the tunnel's; without it all names are.
+    /// Resolution of names outside the tunnel. Without it all names use the tunnel.
     pub(crate) direct: Option<Arc<DirectNames>>,
     pub(crate) queries: mpsc::Receiver<Query>,
     pub(crate) writer: DatagramWriter,
@@ -55,7 +56,7 @@ pub(crate) struct Forwarder<O> {
 }
 
 impl<O: Open> Forwarder<O> {
-    /// Forwards until nobody can ask any more.
+    /// Forwards queries until all senders are dropped.
     pub(crate) async fn run(mut self) {
         let mut pending = Pending::default();
         loop {
@@ -74,7 +75,7 @@ impl<O: Open> Forwarder<O> {
         }
     }
 
-    /// Has a query asked by whom its name belongs to.
+    /// Assigns a query to the resolver for its name.
     fn sort(&self, query: Query, pending: &mut Pending) {
         if !self.exceptions.has_domains() {
             return pending.add(query);
@@ -92,7 +93,7 @@ impl<O: Open> Forwarder<O> {
         }
     }
 
-    /// A connection to the first resolver that is reached; else who was tried last, and why that failed.
+    /// Opens a connection to the first resolver that can be reached. The error has the last one tried.
     async fn open(&self) -> Result<O::Stream, (Target, OpenError)> {
         let mut resolver = self.resolvers.current();
         loop {
@@ -100,7 +101,7 @@ impl<O: Open> Forwarder<O> {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
-            // Without the server none is reached.
+            // Without the server no resolver can be reached.
             let refused = matches!(error, OpenError::Refused(_));
             match self.resolvers.after(&resolver).filter(|_| refused) {
                 Some(next) => resolver = next,
@@ -119,7 +120,7 @@ impl<O: Open> Forwarder<O> {
         }
     }
 
-    /// All that wait are told that it failed.
+    /// Answers all waiting queries with a failure.
     fn fail_all(&mut self, pending: &mut Pending) {
         for query in pending.take_all() {
             query.fail(&self.writer);
@@ -129,8 +130,8 @@ impl<O: Open> Forwarder<O> {
         }
     }
 
-    /// Asks and hears on one connection until it ends or nothing more is asked. What has not been answered when
-    /// it breaks stays in `pending` if it may be asked again.
+    /// Sends queries and receives answers on one connection until it ends or is idle. Queries left unanswered by a
+    /// broken connection stay in `pending` if they may be sent again.
     async fn exchange(&mut self, stream: O::Stream, pending: &mut Pending) {
         let (mut from, mut to) = tokio::io::split(stream);
         if !self.ask(&mut to, pending.unasked()).await {
@@ -170,7 +171,7 @@ impl<O: Open> Forwarder<O> {
         matches!(timeout(ANSWER, write).await, Ok(Ok(())))
     }
 
-    /// Passes on the whole answers among what was received.
+    /// Passes on the complete answers among the received bytes.
     fn deliver(&self, received: &mut Vec<u8>, pending: &mut Pending) {
         let mut at = 0;
         while let Some(&[high, low]) = received.get(at..at + LENGTH_BYTES) {
@@ -189,7 +190,7 @@ impl<O: Open> Forwarder<O> {
         received.drain(..at);
     }
 
-    /// The connection broke. What was asked for the second time failed.
+    /// Handles a broken connection. Queries that were sent for the second time fail.
     fn after_break(&self, pending: &mut Pending) {
         for query in pending.renumber() {
             query.fail(&self.writer);
@@ -197,7 +198,7 @@ impl<O: Open> Forwarder<O> {
     }
 }
 
-/// Reads some bytes; `false` at the end. Safe to cancel.
+/// Reads some bytes. Returns false at the end. Cancel-safe.
 async fn hear<S: Transport>(from: &mut ReadHalf<S>, received: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 4_096];
     match from.read(&mut buffer).await {
@@ -209,7 +210,7 @@ async fn hear<S: Transport>(from: &mut ReadHalf<S>, received: &mut Vec<u8>) -> b
     }
 }
 
-/// Ends a connection: in good order if nothing was left unanswered.
+/// Ends a connection, gracefully if no query was left unanswered.
 async fn end<S: Transport>(from: ReadHalf<S>, to: WriteHalf<S>, in_order: bool) {
     let mut stream = from.unsplit(to);
     if !in_order {

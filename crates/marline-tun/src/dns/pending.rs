@@ -1,4 +1,4 @@
-//! Queries that were asked on a connection and are not answered yet, by the numbers they have there.
+//! Queries without an answer yet, by their numbers on the connection.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,10 @@ use tokio::time::Instant;
 use super::message;
 use super::query::{LENGTH_BYTES, Query};
 
-/// Queries on a connection at a time.
+/// Maximum number of queries on a connection at a time.
 const MOST: usize = 256;
-/// Connections on which a query is asked: one that broke may be the resolver's end of an idle one.
+/// Maximum number of connections on which a query is sent. A broken connection may merely be an idle one closed by
+/// the resolver.
 const ATTEMPTS: u32 = 2;
 
 #[derive(Debug)]
@@ -17,11 +18,11 @@ struct Asked {
     query: Query,
     attempts: u32,
     since: Instant,
-    /// It is on its way on the current connection.
+    /// True if the query was sent on the current connection.
     sent: bool,
 }
 
-/// The queries.
+/// Pending queries of the forwarder.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     asked: BTreeMap<u16, Asked>,
@@ -37,14 +38,14 @@ impl Pending {
         self.asked.len() < MOST
     }
 
-    /// Adds a query; one that is none is dropped.
+    /// Adds a query. A message that is not a query is dropped.
     pub(super) fn add(&mut self, query: Query) {
         if message::is_query(&query.message) {
             self.insert(Asked { query, attempts: 0, since: Instant::now(), sent: false });
         }
     }
 
-    /// Since when the one that has waited longest waits.
+    /// Start time of the query that has waited longest.
     pub(super) fn since(&self) -> Option<Instant> {
         self.asked.values().map(|asked| asked.since).min()
     }
@@ -57,7 +58,7 @@ impl Pending {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// What has yet to be asked, as DNS over TCP has it, under our numbers.
+    /// Encodes the queries not sent yet for DNS over TCP, with our own numbers.
     pub(super) fn unasked(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (number, asked) in self.asked.iter_mut().filter(|(_, asked)| !asked.sent) {
@@ -71,7 +72,7 @@ impl Pending {
         bytes
     }
 
-    /// The query that a message answers, and the answer under the program's number.
+    /// Returns the query that a message answers, and the answer with the program's number.
     pub(super) fn answered(&mut self, answer: &[u8]) -> Option<(Query, Vec<u8>)> {
         let number = u16::from_be_bytes(*answer.first_chunk()?);
         if !message::is_answer(answer) {
@@ -83,8 +84,8 @@ impl Pending {
         Some((query, answer))
     }
 
-    /// The connection is gone: what is left is to be asked on another, under new numbers. Returns what was asked
-    /// often enough.
+    /// Prepares the remaining queries for another connection, with new numbers. Returns those that have used up
+    /// their attempts.
     pub(super) fn renumber(&mut self) -> Vec<Query> {
         let mut failed = Vec::new();
         for asked in std::mem::take(&mut self.asked).into_values() {
@@ -97,7 +98,7 @@ impl Pending {
         failed
     }
 
-    /// Takes all of them out.
+    /// Removes all queries.
     pub(super) fn take_all(&mut self) -> Vec<Query> {
         std::mem::take(&mut self.asked).into_values().map(|asked| asked.query).collect()
     }

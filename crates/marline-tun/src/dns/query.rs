@@ -1,4 +1,4 @@
-//! Query of a program, and the way its answer goes back.
+//! Query of a program with its reply path.
 
 use std::net::SocketAddr;
 
@@ -7,15 +7,15 @@ use tokio::sync::mpsc::OwnedPermit;
 use super::message;
 use crate::datagram::{Datagram, DatagramWriter};
 
-/// Bytes of a message of DNS over TCP, its length before it.
+/// Length of the prefix of a message of DNS over TCP, which is the message's length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// Where an answer goes.
+/// Destination of an answer.
 #[derive(Debug)]
 enum Reply {
-    /// In a datagram.
+    /// A datagram.
     Datagram { program: SocketAddr, service: SocketAddr },
-    /// On the connection by which the query came, which has a place for it.
+    /// The connection on which the query arrived, with a reserved slot.
     Connection(OwnedPermit<Vec<u8>>),
 }
 
@@ -32,12 +32,12 @@ impl Query {
         Query { reply, message: datagram.payload.to_vec() }
     }
 
-    /// One that came by a connection.
+    /// Creates a query that arrived on a connection.
     pub(super) const fn on_connection(message: Vec<u8>, place: OwnedPermit<Vec<u8>>) -> Query {
         Query { reply: Reply::Connection(place), message }
     }
 
-    /// The place for its answer on the connection by which it came.
+    /// The reserved slot for the answer on the query's connection.
     #[cfg(test)]
     pub(super) fn into_place(self) -> OwnedPermit<Vec<u8>> {
         match self.reply {
@@ -46,12 +46,12 @@ impl Query {
         }
     }
 
-    /// Answers it. What is too long for the program is cut short, by UDP.
+    /// Sends the answer. Over UDP it is truncated to the length that the program accepts.
     pub(super) fn answer(self, writer: &DatagramWriter, mut message: Vec<u8>) {
         match self.reply {
             Reply::Datagram { program, service } => {
                 message::fit(&mut message, message::limit(&self.message));
-                // The interface may be gone.
+                // The interface may no longer exist.
                 if let Err(error) = writer.send(service, program, &message) {
                     tracing::debug!("a DNS answer was not delivered: {error}");
                 }
@@ -60,14 +60,14 @@ impl Query {
         }
     }
 
-    /// Answers without records, with this response code. What is not a query gets no answer.
+    /// Sends an answer without records and with this response code. A message that is not a query gets no answer.
     pub(super) fn refuse(self, writer: &DatagramWriter, code: u8) {
         if let Some(message) = message::without_records(&self.message, code) {
             self.answer(writer, message);
         }
     }
 
-    /// The service failed.
+    /// Sends SERVFAIL.
     pub(super) fn fail(self, writer: &DatagramWriter) {
         self.refuse(writer, message::SERVFAIL);
     }

@@ -1,21 +1,21 @@
-//! Diagnosis of a system that refuses namespaces or interfaces: which switch it is.
+//! Diagnosis of a system that refuses namespaces or interfaces: finds the setting responsible.
 
 use std::io;
 
-/// Step that was refused.
+/// Step that the system refused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Making the namespaces.
+    /// Creating the namespaces.
     Namespaces,
-    /// Saying who we are in them.
+    /// Mapping the user's identity in them.
     Identity,
-    /// Making the interface.
+    /// Creating the interface.
     Interface,
-    /// Setting up the interface, or what programs see of the file system.
+    /// Setting up the interface, or the programs' view of the file system.
     Setup,
 }
 
-/// The error, with what would help. `read` gives the text of a file of /proc, if it is there.
+/// Describes the error and what would help. `read` returns the text of a file of /proc if it exists.
 pub(super) fn explain(
     step: Step,
     error: &io::Error,
@@ -80,7 +80,7 @@ pub(super) fn explain(
     text
 }
 
-/// A file of /proc.
+/// Reads a file of /proc.
 pub(super) fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
@@ -122,7 +122,7 @@ mod tests {
     fn a_device_that_is_missing_or_closed_is_told_apart() {
         assert!(said(Step::Interface, libc::ENOENT, &[]).contains("modprobe tun"));
         assert!(said(Step::Interface, libc::EACCES, &[]).contains("chmod 0666"));
-        // AppArmor lets a process make a user namespace, and then gives it no right in it.
+        // AppArmor lets a process create a user namespace, but then denies it every capability there.
         let switch = [("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")];
         assert!(said(Step::Interface, libc::EPERM, &switch).contains("AppArmor"));
     }

@@ -1,11 +1,11 @@
-//! Namespaces in which a program has nothing but the interface, made without root where the system allows it.
+//! Namespaces in which a program has only the interface, created without root if the system permits it.
 //!
-//! The process splits in two ([`split`]) while it has one thread. One half, which keeps the process id, enters
-//! namespaces of its own, makes the interface there, hands it to the other half and becomes the program: signals,
-//! job control and the exit status are the program's own. The other half stays outside as a process of its own that is
-//! nobody's child, carries what the interface brings, and ends with the program. A namespace ends with its last
-//! process, the interface with the descriptor: however either half ends, nothing is left behind, and nothing goes
-//! around the tunnel.
+//! The process splits into two ([`split`]) while it has one thread. One half keeps the process id, enters its own
+//! namespaces, creates the interface there, passes it to the other half and becomes the program, so signals, job
+//! control and the exit status are the program's own. The other half stays outside as a separate process without a
+//! parent that waits for it, carries the traffic of the interface, and ends with the program. A namespace ends with
+//! its last process and the interface with its descriptor, so nothing is left over however either half ends, and no
+//! traffic bypasses the tunnel.
 
 mod diagnosis;
 mod namespace;

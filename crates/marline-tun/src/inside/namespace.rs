@@ -1,4 +1,4 @@
-//! Namespaces of a program: user, network and mount, with the interface and the resolver's configuration in them.
+//! Namespaces of a program: user, network and mount, with the interface and the resolver configuration in them.
 
 use std::fs;
 use std::io;
@@ -15,11 +15,11 @@ use crate::addresses::Addresses;
 use crate::interface::ReadyInterface;
 use crate::resolver;
 
-/// Place of what programs read about resolvers.
+/// Path of the programs' resolver configuration.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Sockets of services that resolve names for programs outside, and so around the tunnel. The C library asks the
-/// resolver of `resolv.conf` where they do not answer.
+/// Sockets of services that resolve names for programs outside the tunnel. If they do not answer, the C library
+/// queries the resolver of `resolv.conf`.
 const NAME_SERVICES: &[&str] = &[
     "/run/systemd/resolve/io.systemd.Resolve",
     "/run/nscd/socket",
@@ -27,43 +27,43 @@ const NAME_SERVICES: &[&str] = &[
     "/run/avahi-daemon/socket",
 ];
 
-/// Names, as programs inside resolve them.
+/// Name resolution of programs inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// Text of their `resolv.conf`.
+    /// Content of `resolv.conf`.
     pub resolv_conf: String,
 }
 
 impl Names {
-    /// By the gateway's DNS service, with the search list of this machine.
+    /// Uses the gateway's DNS service with this machine's search list.
     ///
     /// # Errors
-    /// There is no `/etc/resolv.conf` to put another in place of.
+    /// There is no `/etc/resolv.conf` that could be replaced.
     pub fn by_gateway(addresses: &Addresses) -> anyhow::Result<Names> {
         let host = host_resolv_conf()?;
         Ok(Names { resolv_conf: resolver::inside(&host, addresses.gateway_v4.into()) })
     }
 }
 
-/// This machine's `resolv.conf`.
+/// Reads this machine's `resolv.conf`.
 ///
 /// # Errors
-/// It is not there.
+/// The file does not exist.
 pub(crate) fn host_resolv_conf() -> anyhow::Result<String> {
     fs::read_to_string(RESOLV_CONF).map_err(|error| {
         anyhow!("{RESOLV_CONF}: {error}: programs inside need this file to mount another over it: create it")
     })
 }
 
-/// A step that failed.
+/// Failed step with its error.
 type Failed = (Step, io::Error);
 
-/// Puts the calling process, which must have one thread, into namespaces of its own, in which it is the same user and
-/// has the interface whose descriptor this returns, and no other but loopback. Needs no privilege where the system lets
-/// users make user namespaces. The process has all capabilities there until it becomes another program.
+/// Moves the calling process, which must have one thread, into its own namespaces. It keeps its user id and has only
+/// the interface, whose descriptor is returned, and loopback. Requires no privileges if the system lets users create
+/// user namespaces. The process has all capabilities there until it executes another program.
 ///
 /// # Errors
-/// The system refuses: the error names the switch.
+/// The system refuses: the error names the responsible setting.
 pub fn enter(addresses: &Addresses, names: &Names) -> anyhow::Result<OwnedFd> {
     entered(addresses, names).map_err(|(step, error)| anyhow!(explain(step, &error, read)))
 }
@@ -78,7 +78,7 @@ fn entered(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Failed> {
     Ok(tun.into())
 }
 
-/// Root takes no user namespace if it can do without: programs may then become other users.
+/// Root avoids a user namespace if possible, so that programs can change to other users.
 fn make_namespaces() -> Result<(), Failed> {
     let both = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
     if rustix::process::geteuid().is_root() && unshare(both).is_ok() {
@@ -87,10 +87,10 @@ fn make_namespaces() -> Result<(), Failed> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     unshare(both | UnshareFlags::NEWUSER).map_err(|error| (Step::Namespaces, error))?;
     let identity = |error| (Step::Identity, error);
-    // With capabilities on its file (`setcap`) a process may not touch its own entries in /proc, unless it says so.
+    // A process with file capabilities (`setcap`) may not access its own entries in /proc unless it is dumpable.
     let dumpable = rustix::process::DumpableBehavior::Dumpable;
     rustix::process::set_dumpable_behavior(dumpable).map_err(|error| identity(error.into()))?;
-    // Else who has left a group could come back through a group's absence (user_namespaces(7)).
+    // Otherwise a process could regain access denied to a group by leaving that group (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny").map_err(identity)?;
     let same = |id: u32| format!("{id} {id} 1");
     fs::write("/proc/self/uid_map", same(user.as_raw())).map_err(identity)?;
@@ -98,7 +98,7 @@ fn make_namespaces() -> Result<(), Failed> {
 }
 
 fn unshare(what: UnshareFlags) -> io::Result<()> {
-    // SAFETY: descriptors stay shared, which is what could go wrong with other threads, of which there are none.
+    // SAFETY: descriptors stay shared. That would only be a problem with other threads, which do not exist.
     Ok(unsafe { rustix::thread::unshare_unsafe(what) }?)
 }
 
@@ -107,19 +107,19 @@ fn set_up_interfaces(addresses: &Addresses) -> io::Result<()> {
     ReadyInterface::set_up(addresses)?.add_default_routes()
 }
 
-/// Lets everybody send echo requests, as most systems do: it is allowed to no group in a new namespace.
+/// Permits echo requests, as most systems do. A new namespace permits them to no group.
 fn let_ping() {
     let group = rustix::process::getegid().as_raw();
     let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{group} {group}"));
 }
 
-/// Programs that read `resolv.conf` find the gateway's resolver there, and those services that know others' do not
-/// answer.
+/// Makes programs that read `resolv.conf` find the gateway's resolver, and hides the services that use other
+/// resolvers.
 fn put_names_in_place(names: &Names) -> io::Result<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
-    // A file system of our own for the time it takes to put its files elsewhere: it lives on with them, and ends
-    // with the namespace.
+    // Our own file system during setup, whose files are then mounted elsewhere. It exists as long as they do, at
+    // most until the namespace ends.
     let workplace =
         ["/tmp", "/run", "/mnt", "/var"].into_iter().find(|path| Path::new(path).is_dir());
     let workplace = Path::new(workplace.ok_or(io::ErrorKind::NotFound)?);
@@ -152,7 +152,8 @@ fn place(
     Ok(())
 }
 
-/// A file by a descriptor, which still means the same when something was mounted above it.
+/// Opens a file and returns a path by descriptor, which refers to the same file even if something is mounted over
+/// it.
 fn descriptor_path(path: &Path) -> io::Result<(OwnedFd, String)> {
     use std::os::fd::AsRawFd;
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;

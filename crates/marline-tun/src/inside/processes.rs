@@ -4,10 +4,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A network namespace, by a file that each has of its own in /proc, and the processes in it.
+/// A network namespace, identified by one of its own files in /proc, and the processes in it.
 ///
-/// `/proc/PID/ns/net` would say the same, but only to a process that has every capability of the other one. The process
-/// that carries a program's traffic for root has none.
+/// `/proc/PID/ns/net` would identify it too, but is only readable by a process with every capability of the other
+/// one. The process that carries a program's traffic for root has none.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceProcesses {
     device: u64,
@@ -17,7 +17,7 @@ pub(super) struct NamespaceProcesses {
 impl NamespaceProcesses {
     pub(super) const BYTES: usize = 16;
 
-    /// Those of the calling thread's namespace.
+    /// The calling thread's namespace.
     pub(super) fn of_this_thread() -> io::Result<NamespaceProcesses> {
         Self::of(Path::new("/proc/thread-self"))
     }
@@ -39,13 +39,13 @@ impl NamespaceProcesses {
         NamespaceProcesses { device: half(0), inode: half(8) }
     }
 
-    /// Whether there are any, as far as this process may look. It reads /proc once.
+    /// Returns true if there are any, as far as this process may see. Reads /proc once.
     pub(super) fn any(&self) -> bool {
         let Ok(processes) = std::fs::read_dir("/proc") else { return false };
         let numbered =
             |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
         let mut processes = processes.flatten().filter(|entry| numbered(&entry.file_name()));
-        // One that just ended has no namespace any more, nor has a zombie.
+        // A process that has just ended no longer has a namespace, nor does a zombie.
         processes.any(|entry| Self::of(&entry.path()).is_ok_and(|theirs| theirs == *self))
     }
 }

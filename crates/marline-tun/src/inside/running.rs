@@ -1,4 +1,4 @@
-//! Program that was started inside, and those that it starts in turn, until the last of them ends.
+//! Program started inside, with its descendants, until the last of them ends.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,10 +9,10 @@ use tokio::io::unix::AsyncFd;
 
 use super::processes::NamespaceProcesses;
 
-/// While others that the program left behind run on, they are looked for this often.
+/// Poll interval for processes that the program left behind.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The program, by a descriptor that names no other process later.
+/// The program, identified by a descriptor that never refers to another process.
 #[derive(Debug)]
 pub struct RunningProgram {
     process: OwnedFd,
@@ -24,20 +24,21 @@ impl RunningProgram {
         RunningProgram { process, processes }
     }
 
-    /// Waits for the end of the program itself.
+    /// Waits until the program itself ends.
     ///
     /// # Errors
     /// The process cannot be watched.
     pub async fn ended(&self) -> io::Result<()> {
         let process = self.process.try_clone()?;
-        // SAFETY: an OwnedFd owns its descriptor, always gives the same one, and closes it only when it is dropped.
+        // SAFETY: an OwnedFd owns its descriptor, always returns the same one, and closes it only when it is
+        // dropped.
         let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
         drop(process.readable().await?);
         Ok(())
     }
 
-    /// Waits until nobody is left in the namespace: what the program left running may go on using its network, as
-    /// it would without us.
+    /// Waits until the namespace has no processes: those that the program left behind may continue to use its
+    /// network, as they would without the tunnel.
     pub async fn left(&self) {
         while self.processes.any() {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -16,45 +16,45 @@ use super::processes::NamespaceProcesses;
 use super::running::RunningProgram;
 use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
-/// Bytes of an error that the half outside tells the other.
+/// Maximum length of an error message from the half outside, in bytes.
 const TEXT: usize = 4_096;
 
 /// One half of the process.
 #[derive(Debug)]
 pub enum Half {
-    /// What becomes the program.
+    /// Half that becomes the program.
     Program(Program),
-    /// What carries its traffic.
+    /// Half that carries the program's traffic.
     Outside(Outside),
 }
 
-/// The half that becomes the program.
+/// Half that becomes the program.
 #[derive(Debug)]
 pub struct Program {
     other: OwnedFd,
 }
 
-/// The half that stays outside.
+/// Half that stays outside.
 #[derive(Debug)]
 pub struct Outside {
     other: OwnedFd,
     program: OwnedFd,
 }
 
-/// The interface of a program, as the half outside gets it.
+/// Interface of a program, as received by the half outside.
 #[derive(Debug)]
 pub struct ProgramInterface {
-    /// The interface.
+    /// Descriptor of the interface.
     pub tun: OwnedFd,
-    /// What has nothing but this interface.
+    /// Program that has only this interface.
     pub program: RunningProgram,
 }
 
-/// Splits the process. Must be called while it has one thread. The half outside is a session of its own, its
-/// standard input and output lead nowhere, and signals to end do not end it: it ends with the program.
+/// Splits the process. Must be called while it has one thread. The half outside has its own session, its standard
+/// input and output are /dev/null, and it ignores termination signals: it ends with the program.
 ///
 /// # Errors
-/// There are more threads, or the system has no room for another process.
+/// There are more threads, or the system cannot create another process.
 pub fn split() -> anyhow::Result<Half> {
     let threads = std::fs::read_dir("/proc/self/task").context("/proc is not mounted")?.count();
     if threads != 1 {
@@ -66,7 +66,7 @@ pub fn split() -> anyhow::Result<Half> {
     let me = rustix::process::getpid();
     let between = match fork().context("no other process")? {
         Fork::Parent(between) => between,
-        // Between the two: its end makes the half outside nobody's child.
+        // Intermediate process: its exit leaves the half outside without a parent that must wait for it.
         Fork::Child => {
             drop(ours);
             return become_outside(theirs, me);
@@ -79,16 +79,16 @@ pub fn split() -> anyhow::Result<Half> {
 }
 
 fn become_outside(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
-    // A new session must not lead a group already, which a child never does.
+    // A process group leader cannot create a session, but a child never is one.
     let _ = rustix::process::setsid();
-    // While it waits for this process it cannot be gone.
+    // The parent is waiting for this process, so it still exists.
     let program = rustix::process::pidfd_open(program, PidfdFlags::empty())?;
     match fork() {
         Ok(Fork::Child) => {}
         Ok(Fork::Parent(_)) => std::process::exit(0),
         Err(_) => std::process::exit(1),
     }
-    // Whoever ends a group of processes wants the program to end in good order, for which it needs its network.
+    // A signal to a whole process group is meant to end the program gracefully, for which it needs its network.
     ignore_signals();
     close_inherited()?;
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
@@ -98,11 +98,11 @@ fn become_outside(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
 }
 
 impl Program {
-    /// Hands the interface to the half outside and waits until that carries it. The calling thread is in the
+    /// Passes the interface to the half outside and waits until it is in use. The calling thread is in the
     /// namespace.
     ///
     /// # Errors
-    /// What went wrong in the other half.
+    /// The other half failed.
     pub fn hand_over(self, tun: OwnedFd) -> anyhow::Result<()> {
         let namespace = NamespaceProcesses::of_this_thread()?.to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -124,10 +124,11 @@ impl Program {
 }
 
 impl Outside {
-    /// Waits for the interface. `None`: there will be none, and the other half has said why.
+    /// Waits for the interface. Returns `None` if there will be none, in which case the other half has reported the
+    /// reason.
     ///
     /// # Errors
-    /// The system's.
+    /// A system call fails.
     pub fn receive_interface(&self) -> io::Result<Option<ProgramInterface>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -150,19 +151,19 @@ impl Outside {
         Ok(Some(ProgramInterface { tun, program }))
     }
 
-    /// Tells the other half that all is ready.
+    /// Notifies the other half that everything is ready.
     pub fn ready(self) {
         self.tell("+");
     }
 
-    /// Tells the other half what went wrong; it says so to the user.
+    /// Sends an error to the other half, which shows it to the user.
     pub fn failed(self, error: &str) {
         let end = error.floor_char_boundary(TEXT - 1);
         self.tell(&format!("-{}", &error[..end]));
     }
 
     fn tell(&self, text: &str) {
-        // Who is gone need not know.
+        // If the other half has ended, it does not need the message.
         let _ = rustix::net::send(&self.other, text.as_bytes(), SendFlags::NOSIGNAL);
     }
 }

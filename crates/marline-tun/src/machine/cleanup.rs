@@ -1,41 +1,42 @@
-//! Removal of what a `marline up` has changed, by itself, by another process or by a later one.
+//! Removal of the changes of a `marline up`, by itself, by another process or by a later one.
 
 use anyhow::Context;
 
 use super::netlink::{Part, Routing};
 use super::{resolver_file, reverse_path};
 
-/// How much of what an earlier `marline up` has left is undone.
+/// Extent of a cleanup after an earlier `marline up`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it: a person has asked for that.
+    /// Everything, at the user's request.
     Everything,
-    /// All but a kill switch and what goes with it: the one that had it was killed.
+    /// Everything but a kill switch and its dependencies, after a process with a kill switch was killed.
     AllButSwitch,
 }
 
-/// What was undone.
+/// Result of a cleanup.
 #[derive(Copy, Clone, Debug)]
 pub struct CleanedUp {
-    /// Rules and routes that were removed.
+    /// Number of removed rules and routes.
     pub removed: usize,
-    /// There was a kill switch.
+    /// Set if there was a kill switch.
     pub had_switch: bool,
-    /// It still holds.
+    /// Set if the kill switch is still active.
     pub held: bool,
 }
 
-/// Removes the rules and routes of ours that are there, and restores what else was changed. Needs a tokio runtime.
+/// Removes our existing rules and routes and restores the other changes. Needs a tokio runtime.
 ///
 /// # Errors
-/// The system's.
+/// A system call fails.
 pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanedUp> {
     let routing = Routing::open()?;
     let had_switch = routing.has(Part::Switch).await?;
     let held = had_switch && extent == Extent::AllButSwitch;
     if !held {
         reverse_path::restore();
-        // Before the rules, as it can be asked again if it fails, and without it no name resolves.
+        // This precedes the removal of rules, because it can be retried if it fails, and without it names do not
+        // resolve.
         resolver_file::restore().context("/etc/resolv.conf still names the tunnel's resolver")?;
     }
     let mut removed = routing.clear(Part::Lead).await?;

@@ -1,19 +1,20 @@
-//! Peers that this machine is connected to, as `/proc/net` lists them.
+//! Peers of this machine's connections, as listed in `/proc/net`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const TABLES: [&str; 4] = ["/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6"];
-/// States in which nothing more goes to the peer: TIME-WAIT, closed, listening.
+/// States in which nothing more is sent to the peer: TIME-WAIT, closed, listening.
 const OVER: [&str; 3] = ["06", "07", "0A"];
 
-/// The peers of all TCP connections and connected UDP sockets.
+/// Peers of all TCP connections and connected UDP sockets.
 pub(super) fn peers() -> BTreeSet<IpAddr> {
     let texts = TABLES.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     texts.flat_map(|text| text.lines().filter_map(peer).collect::<Vec<_>>()).collect()
 }
 
-/// The peer of a line: `N: LOCAL:PORT REMOTE:PORT STATE ...`, addresses in the machine's byte order, word by word.
+/// Parses the peer of a line: `N: LOCAL:PORT REMOTE:PORT STATE ...`, with addresses in the machine's byte order,
+/// word by word.
 fn peer(line: &str) -> Option<IpAddr> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let (address, _) = words.next()?.split_once(':')?;

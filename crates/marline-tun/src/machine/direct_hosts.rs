@@ -1,4 +1,4 @@
-//! Hosts that are reached directly because of their names: which ones, because of which name, and until when.
+//! Hosts reached directly because of their names, with those names and expiry times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Hosts at a time; beyond, the one whose time is over first goes through the tunnel.
+/// Maximum number of hosts. Beyond it, the host that expires first uses the tunnel again.
 const MOST: usize = 4_096;
-/// Hosts of one name at a time, which may have others in each answer.
+/// Maximum number of hosts per name, which may have other addresses in each answer.
 const MOST_OF_NAME: usize = 64;
-/// One that is in use when its time is over stays for so long, and is looked at again.
+/// Extension for an expired host that is in use, after which it is checked again.
 const EXTENSION: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -19,23 +19,23 @@ struct Host {
     until: Instant,
 }
 
-/// What becomes of a host that is opened.
+/// Result of adding a host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
-    /// It was not there before.
+    /// Set if the host is new.
     pub(super) is_new: bool,
-    /// This one made room for it.
+    /// Host evicted to make room.
     pub(super) evicted: Option<IpAddr>,
 }
 
-/// The hosts.
+/// Direct hosts of a machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DirectHosts {
     hosts: BTreeMap<IpAddr, Host>,
 }
 
 impl DirectHosts {
-    /// Opens a host because of a name, or lets it stay for longer.
+    /// Adds a host for a name, or extends its lifetime.
     pub(super) fn open(&mut self, name: &str, address: IpAddr, until: Instant) -> Opening {
         if let Some(host) = self.hosts.get_mut(&address) {
             host.until = host.until.max(until);
@@ -65,17 +65,17 @@ impl DirectHosts {
         self.hosts.remove(&address);
     }
 
-    /// Their addresses.
+    /// Addresses of the hosts.
     pub(super) fn iter(&self) -> impl Iterator<Item = &IpAddr> {
         self.hosts.keys()
     }
 
-    /// Whether the time of one is over.
+    /// Returns true if a host has expired.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.hosts.values().any(|host| host.until <= now)
     }
 
-    /// Takes out those whose time is over. Those in use stay for a while.
+    /// Removes expired hosts. Those in use are extended.
     pub(super) fn expire(&mut self, now: Instant, in_use: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let mut expired = Vec::new();
         self.hosts.retain(|address, host| {
@@ -109,7 +109,7 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         assert!(hosts.open("a.example", address(1), after(300)).is_new);
         assert!(hosts.open("b.example", address(2), after(400)).is_new);
-        // Asked again, it stays for longer, and never shorter.
+        // Resolving the name again extends the lifetime, and never shortens it.
         assert!(!hosts.open("a.example", address(1), after(500)).is_new);
         hosts.open("a.example", address(1), after(350));
         assert!(!hosts.is_due(after(399)) && hosts.is_due(after(400)));

@@ -1,9 +1,9 @@
-//! A whole machine behind the interface: its routing while the tunnel stands, and as it was afterwards.
+//! A whole machine behind the interface: its routing during the tunnel, and the restored state afterwards.
 //!
-//! [`Machine::take_over`] leads the machine's traffic to the interface by rules and tables of its own
-//! ([`routing`]); [`Machine::give_back`] removes them. What a process that is killed leaves behind is undone by
-//! [another one](UndoProcess), and else by the next `up` or `down` ([`clean_up`]), which know our rules by their mark.
-//! Only a [kill switch](engage) stays until a person removes it.
+//! [`Machine::take_over`] routes the machine's traffic to the interface with its own rules and tables ([`routing`]),
+//! and [`Machine::give_back`] removes them. The changes of a killed process are undone by [another
+//! one](UndoProcess), or otherwise by the next `up` or `down` ([`clean_up`]), which identify our rules by their
+//! mark. Only a [kill switch](engage) stays until the user removes it.
 
 mod cleanup;
 mod connections;
@@ -40,15 +40,15 @@ use crate::addresses::Addresses;
 use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
 
-/// What else changes the machine is looked at so often.
+/// Interval of checks for changes made by other programs.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Looks after which connections are looked for that have ended.
+/// Number of such checks between searches for ended connections.
 const CONNECTIONS_EVERY: u32 = 5;
 
-/// Makes the interface, which nobody is led to yet. It goes with its descriptor.
+/// Creates the interface without routing any traffic to it. It exists as long as its descriptor.
 ///
 /// # Errors
-/// The right is missing, or there is an interface of that name.
+/// The permission is missing, or an interface of that name exists.
 pub fn make_interface() -> anyhow::Result<OwnedFd> {
     match Tun::open_offloading(GATEWAY_INTERFACE) {
         Ok(tun) => Ok(tun.into()),
@@ -73,16 +73,16 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
     }
 }
 
-/// How a machine is given back.
+/// Reason for which a machine is released.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// A person has asked for it.
+    /// Request of the user.
     Requested,
-    /// Something has failed.
+    /// Failure.
     Failed,
 }
 
-/// A machine whose traffic is led to the interface.
+/// A machine whose traffic is routed to the interface.
 #[derive(Debug)]
 pub struct Machine {
     switch: Switch,
@@ -93,11 +93,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Leads the machine's traffic to the interface, which [`make_interface`] has made. On an error nothing stays
-    /// changed, but for a kill switch: that holds.
+    /// Routes the machine's traffic to the interface from [`make_interface`]. After an error nothing stays changed,
+    /// except for an active kill switch.
     ///
     /// # Errors
-    /// The system refuses, or our tables are somebody else's.
+    /// The system refuses, or our tables are in use by another program.
     pub async fn take_over(
         settings: RoutingSettings,
         addresses: &Addresses,
@@ -118,7 +118,7 @@ impl Machine {
         }
         let facts = Facts { inbound, ..Facts::default() };
         let mut switch = Switch { routing, settings, addresses: *addresses, facts };
-        // One that is there holds until the lead is complete.
+        // An existing kill switch stays active until the routes are complete.
         let held = switch.settings.kill_switch || switch.routing.has(Part::Switch).await?;
         undo.arm(held).context("the cleanup process exited")?;
         reverse_path::loosen();
@@ -154,21 +154,21 @@ impl Machine {
         }
         for own in families(&self.switch.addresses) {
             let served = !own.is_ipv6() || self.has_ipv6;
-            // Routes first: rules without them would lead past the interface.
+            // Routes precede rules, which without them would make traffic bypass the interface.
             for route in self.switch.settings.routes(own.is_ipv6(), served) {
                 self.switch.routing.add_route(route, self.interface).await?;
             }
         }
         self.complete_lead().await?;
         if !self.switch.settings.kill_switch {
-            // One that was there held until now, and is not wanted any more.
+            // An existing kill switch was active until now, and is no longer wanted.
             self.switch.routing.clear(Part::Switch).await?;
         }
         if self.switch.settings.takes_names() {
             let gateway = self.switch.addresses.gateway_v4.into();
             let asked = resolved::tell(GATEWAY_INTERFACE, gateway);
             if asked == Some(false) {
-                // It binds its sockets to interfaces.
+                // The resolver binds its sockets to interfaces.
                 self.switch.facts.holds_bound_names = true;
                 self.complete_lead().await?;
             }
@@ -189,8 +189,8 @@ impl Machine {
         Ok(made)
     }
 
-    /// Makes hosts direct as they are asked for and restores what other programs change, until nobody can ask any more
-    /// or the interface is gone.
+    /// Makes hosts direct on request and restores what other programs change, until all senders are dropped or the
+    /// interface no longer exists.
     pub async fn keep(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
         let mut due = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -202,7 +202,7 @@ impl Machine {
                     for address in addresses {
                         self.make_direct(&name, address).await;
                     }
-                    // Who asked may have given up.
+                    // The requester may have given up.
                     let _ = done.send(());
                 }
                 _ = due.tick() => {
@@ -221,8 +221,8 @@ impl Machine {
         }
     }
 
-    /// Restores what others have removed (some network managers remove rules that they do not know), and learns of
-    /// interfaces that are new.
+    /// Restores what other programs have removed (some network managers remove unknown rules), and detects new
+    /// interfaces.
     async fn look(&mut self) {
         if let Some(file) = &mut self.resolver_file {
             file.look();
@@ -241,7 +241,7 @@ impl Machine {
         }
     }
 
-    /// Exceptions of connections end with them.
+    /// Removes exceptions for connections that have ended.
     async fn forget_ended(&mut self) {
         if self.switch.facts.inbound.is_empty() {
             return;
@@ -262,7 +262,7 @@ impl Machine {
 
     async fn make_direct(&mut self, name: &str, TimedAddress { address, lifetime }: TimedAddress) {
         let Switch { routing, settings, facts, .. } = &mut self.switch;
-        // Its route is there for good.
+        // The address has a permanent route.
         if settings.direct.iter().any(|network| network.contains(address)) {
             return;
         }
@@ -285,7 +285,7 @@ impl Machine {
         }
     }
 
-    /// Hosts whose time is over go through the tunnel again, but for those that somebody is connected to.
+    /// Routes expired hosts through the tunnel again, except for those with open connections.
     async fn end_expired(&mut self) {
         let now = Instant::now();
         if !self.switch.facts.direct_hosts.is_due(now) {
@@ -307,11 +307,11 @@ impl Machine {
         }
     }
 
-    /// Gives the machine its own routing back, but for a kill switch that holds.
+    /// Restores the machine's own routing, except for a kill switch that stays active.
     pub async fn give_back(mut self, ending: Ending) {
         let settings = &self.switch.settings;
         let extent = if ending == Ending::Requested && !settings.lockdown {
-            // Killed from now on, the other process ends what is begun here.
+            // If we are killed from now on, the other process completes the cleanup.
             self.undo.release();
             Extent::Everything
         } else {

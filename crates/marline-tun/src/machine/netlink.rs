@@ -1,4 +1,4 @@
-//! Rules and routes as the system has them: made, looked for and removed by rtnetlink.
+//! Rules and routes of the system, added, listed and removed through rtnetlink.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,24 +25,24 @@ use super::routing::{
     BEYOND, Facts, LEAD, Leads, PROTOCOL, Route, Rule, SWITCH, Selector, TABLES, Transport, Verdict,
 };
 
-/// Priority of routes that lead nowhere: after every other.
+/// Priority of unreachable routes, after all others.
 const LAST: u32 = u32::MAX;
-/// Interfaces that are looked at.
+/// Maximum number of interfaces examined.
 const INTERFACES: usize = 256;
-/// Users but root.
+/// All users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
-/// What this machine sends itself.
+/// Interface name for traffic sent by this machine itself.
 const OWN: &str = "lo";
 
-/// A rule by what it looks at.
+/// Selector of a rule, for comparison.
 type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 
-/// Which of our rules are meant.
+/// Set of our rules.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Those that lead to the interface.
+    /// Rules that route traffic to the interface.
     Lead,
-    /// Those that let nothing past it.
+    /// Rules that block traffic past it.
     Switch,
 }
 
@@ -62,7 +62,7 @@ impl Part {
     }
 }
 
-/// The system's routing, as far as it is ours.
+/// Our part of the system's routing.
 #[derive(Clone, Debug)]
 pub(super) struct Routing {
     handle: Handle,
@@ -77,7 +77,7 @@ impl Routing {
         Ok(Routing { handle })
     }
 
-    /// Makes those of these rules, of one family, that are not there, in their order. Returns how many.
+    /// Adds the missing rules among these, of one family, in order. Returns their number.
     pub(super) async fn complete(&self, rules: &[Rule], ipv6: bool) -> anyhow::Result<usize> {
         let there: HashSet<Key> = self.our_rules(ipv6).await?.iter().map(key).collect();
         let mut made = 0;
@@ -91,7 +91,7 @@ impl Routing {
         Ok(made)
     }
 
-    /// Makes a rule for a family; one that is there stays.
+    /// Adds a rule for a family. An existing one stays.
     pub(super) async fn add_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
         let mut request = self.handle.rule().add();
         *request.message_mut() = rule_message(rule, ipv6);
@@ -104,13 +104,13 @@ impl Routing {
         }
     }
 
-    /// Removes a rule, if it is there.
+    /// Removes a rule if it exists.
     pub(super) async fn remove_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
         gone(self.handle.rule().del(rule_message(rule, ipv6)).execute().await)?;
         Ok(())
     }
 
-    /// Removes rules of the switch, of one family, that are none of these.
+    /// Removes the rules of the switch, of one family, that are not among these.
     pub(super) async fn remove_others(&self, rules: &[Rule], ipv6: bool) -> anyhow::Result<()> {
         let wanted: HashSet<Key> =
             rules.iter().map(|rule| key(&rule_message(rule, ipv6))).collect();
@@ -122,7 +122,7 @@ impl Routing {
         Ok(())
     }
 
-    /// Adds a route to one of our tables; one that is there stays.
+    /// Adds a route to one of our tables. An existing one stays.
     pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<()> {
         match self
             .handle
@@ -137,18 +137,18 @@ impl Routing {
         }
     }
 
-    /// Removes a route of one of our tables, if it is there.
+    /// Removes a route from one of our tables if it exists.
     pub(super) async fn remove_route(&self, route: Route) -> anyhow::Result<()> {
         let removed = self.handle.route().del(message(route, 0)?).execute().await;
         removed.map_err(system_error).with_context(|| format!("the route to {} stays", route.to))
     }
 
-    /// Whether somebody else has routes in one of our tables.
+    /// Returns true if another program has routes in one of our tables.
     pub(super) async fn is_taken(&self) -> anyhow::Result<bool> {
         Ok(self.our_tables().await?.iter().any(|route| !is_ours(route)))
     }
 
-    /// Whether rules of this part are there, perhaps not all.
+    /// Returns true if rules of this part exist, perhaps not all.
     pub(super) async fn has(&self, part: Part) -> anyhow::Result<bool> {
         for ipv6 in [false, true] {
             let rules = self.our_rules(ipv6).await?;
@@ -159,11 +159,11 @@ impl Routing {
         Ok(false)
     }
 
-    /// Removes the rules and routes of this part, whoever made them. Returns how many there were.
+    /// Removes the rules and routes of this part, even those of other processes. Returns their number.
     ///
-    /// The lead's last rule goes first, so that what still stands sends nothing out that it did not before. The
-    /// switch's last rules go last, one after the other: until then it is closed, should this process be killed. What
-    /// both parts use goes with the last of them.
+    /// The lead's last rule is removed first, so that the remaining ones send nothing out that was not sent before.
+    /// The switch's last rules are removed last, one at a time: if this process is killed earlier, traffic is still
+    /// blocked. Routes used by both parts are removed with the last part.
     pub(super) async fn clear(&self, part: Part) -> anyhow::Result<usize> {
         let mut rules = self.our_rules(false).await?;
         rules.extend(self.our_rules(true).await?);
@@ -197,7 +197,7 @@ impl Routing {
         Ok(removed)
     }
 
-    /// The interfaces that are there now.
+    /// Updates the list of current interfaces.
     pub(super) async fn interfaces(&self, facts: &mut Facts) -> anyhow::Result<()> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>();
         let links = links.await.map_err(system_error)?;
@@ -226,7 +226,7 @@ impl Routing {
         let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
         let rules = self.handle.rule().get(version).execute().try_collect::<Vec<_>>().await;
         match rules.map_err(system_error) {
-            // A kernel without it.
+            // A kernel without this family.
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(Vec::new()),
             rules => {
                 let mut rules = rules?;
@@ -236,7 +236,7 @@ impl Routing {
         }
     }
 
-    /// The routes of our tables.
+    /// Routes of our tables.
     async fn our_tables(&self) -> anyhow::Result<Vec<RouteMessage>> {
         let mut found = Vec::new();
         for ipv6 in [false, true] {
@@ -280,7 +280,7 @@ fn priority(rule: &RuleMessage) -> u32 {
     rule.attributes.iter().find_map(of).unwrap_or_default()
 }
 
-/// What a rule looks at, as the system says it, too.
+/// Attributes of a rule that the system also reports.
 fn key(rule: &RuleMessage) -> Key {
     let tells = |attribute: &&RuleAttribute| {
         matches!(
@@ -386,7 +386,7 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
     match leads {
         Leads::ToInterface => builder = builder.output_interface(interface),
         Leads::ToLoopback(index) => builder = builder.output_interface(index),
-        // One for each interface, which differ by their priorities.
+        // One route for each interface, with different priorities.
         Leads::ToSelf(index) => {
             builder = builder.output_interface(index).scope(RouteScope::Host).priority(index);
         }
@@ -396,7 +396,7 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
     Ok(builder.build())
 }
 
-/// The system knows no destination of 0 bits.
+/// The system has no destination attribute for an empty prefix.
 fn destination(to: Cidr) -> Option<RuleAttribute> {
     (to.prefix_len() > 0).then(|| RuleAttribute::Destination(to.address()))
 }
@@ -416,7 +416,7 @@ const fn just(port: u16) -> RulePortRange {
     RulePortRange { start: port, end: port }
 }
 
-/// Whether it was removed now, rather than gone before.
+/// Returns true if the rule was removed now, false if it did not exist.
 fn gone(result: Result<(), Error>) -> io::Result<bool> {
     match result.map_err(system_error) {
         Ok(()) => Ok(true),
@@ -425,7 +425,7 @@ fn gone(result: Result<(), Error>) -> io::Result<bool> {
     }
 }
 
-/// The system's error, where it is one.
+/// Converts to the underlying system error if there is one.
 fn system_error(error: Error) -> io::Error {
     match error {
         Error::NetlinkError(packet_core::ErrorMessage { code: Some(code), .. }) => {

@@ -1,17 +1,17 @@
-//! Files below `/run` by which one `marline up` knows what another one has left on this machine.
+//! Files below `/run` that tell later `marline up` processes about changes to this machine.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Readable by root alone.
+/// Directory readable only by root.
 const DIRECTORY: &str = "/run/marline";
 
-/// The file of this kind (`pid`) for the network namespace of the calling thread. Its directory is there afterwards.
+/// Path of the file of this kind (`pid`) for the calling thread's network namespace. Creates its directory.
 ///
 /// # Errors
-/// `/proc` is not mounted, or the right to make the directory is missing.
+/// `/proc` is not mounted, or the permission to create the directory is missing.
 pub fn file(kind: &str) -> io::Result<PathBuf> {
     let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
     match fs::DirBuilder::new().mode(0o700).create(DIRECTORY) {

@@ -1,17 +1,17 @@
-//! systemd-resolved, where it is this machine's resolver: it asks per interface, and has to be told of this one.
+//! systemd-resolved as this machine's resolver: it uses resolvers per interface and must be configured for ours.
 //!
-//! What it is told belongs to the interface and is forgotten with it. It binds its sockets to the interface that a
-//! resolver is of, so rules do not lead its queries to the tunnel; hence this.
+//! This configuration belongs to the interface and disappears with it. It is needed because systemd-resolved binds
+//! its sockets to the interface of a resolver, so that rules do not route its queries to the tunnel.
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// It answers here.
+/// Its socket.
 const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
-/// Tells it that all names are asked for at `resolver`, through `interface`. Returns whether it does;
-/// `None`: it is not this machine's.
+/// Configures it to send all queries to `resolver` through `interface`. Returns whether that succeeded, or `None` if
+/// it is not this machine's resolver.
 pub(super) fn tell(interface: &str, resolver: IpAddr) -> Option<bool> {
     if !Path::new(SOCKET).exists() || !is_ours() {
         return None;
@@ -39,9 +39,9 @@ pub(super) fn tell(interface: &str, resolver: IpAddr) -> Option<bool> {
     Some(true)
 }
 
-/// Whether it serves this network namespace: it is in the first process'.
+/// Returns true if it serves this network namespace, which is that of process 1.
 fn is_ours() -> bool {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
-    // Who may not look at the first process is not root of this machine.
+    // A process that may not read this of process 1 is not root on this machine.
     namespace("1").is_some_and(|first| namespace("self") == Some(first))
 }

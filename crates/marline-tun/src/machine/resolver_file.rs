@@ -1,8 +1,9 @@
-//! `/etc/resolv.conf` while names are the tunnel's: it names the gateway.
+//! `/etc/resolv.conf` that refers to the gateway while names are resolved through the tunnel.
 //!
-//! A resolver of one link (`fe80::1%eth0`, as router advertisements bring them) cannot be led to the interface by
-//! rules: its address means a link. So the file itself is changed, in place, as it may be a mount of its own, and keeps
-//! its former content in comments: any later process can restore it, even after the machine lost its power.
+//! Traffic to a resolver with a link-local address (`fe80::1%eth0`, from router advertisements for instance) cannot
+//! be routed to the interface by rules, because its address selects a link. So the file itself is changed, in place
+//! because it may be a mount. It keeps its former content in comments, so that any later process can restore it,
+//! even after a power failure.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -13,26 +14,26 @@ use marline_io::resolv_conf;
 
 use crate::resolver::{RESOLV_CONF, inside};
 
-/// Bytes of a file that is taken for one.
+/// Maximum length of the file, in bytes.
 const LONGEST: u64 = 1 << 16;
 
-/// The file, as it is to be.
+/// Managed resolver file.
 #[derive(Debug)]
 pub(super) struct ResolverFile {
     resolver: IpAddr,
-    /// What it could not be written for, so that this is logged once.
+    /// Last error when writing, so that it is logged only once.
     failed: Option<io::ErrorKind>,
 }
 
 impl ResolverFile {
-    /// Names this resolver there.
+    /// Writes this resolver to the file.
     pub(super) fn own(resolver: IpAddr) -> ResolverFile {
         let mut file = ResolverFile { resolver, failed: None };
         file.look();
         file
     }
 
-    /// Writes it again if something else has written it, such as a DHCP client.
+    /// Rewrites the file if another program, such as a DHCP client, has changed it.
     pub(super) fn look(&mut self) {
         match self.claim() {
             Ok(()) => self.failed = None,
@@ -52,10 +53,10 @@ impl ResolverFile {
     }
 }
 
-/// Restores what was there before, if the file is ours.
+/// Restores the former content if the file is ours.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub(super) fn restore() -> io::Result<()> {
     let Some(former) = read().ok().and_then(|text| resolv_conf::former(&text)) else {
         return Ok(());
@@ -63,7 +64,7 @@ pub(super) fn restore() -> io::Result<()> {
     overwrite(&former)
 }
 
-/// Whether programs ask only resolvers of this machine.
+/// Returns true if programs use only resolvers on this machine.
 pub(super) fn is_local() -> bool {
     let text = read().unwrap_or_default();
     let mut resolvers = resolv_conf::resolvers(&text).peekable();
@@ -71,7 +72,7 @@ pub(super) fn is_local() -> bool {
         && resolvers.all(|word| word.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
 }
 
-/// A file that is not there is empty.
+/// Reads the file. A missing file counts as empty.
 fn read() -> io::Result<String> {
     let mut text = String::new();
     match File::open(RESOLV_CONF) {
@@ -85,8 +86,8 @@ fn read() -> io::Result<String> {
     Ok(text)
 }
 
-/// By one call, so that whoever ends this process leaves the old text or the new one: a shorter one fills the old
-/// one's place with empty lines before the file is cut.
+/// Overwrites the file with one call, so that a kill leaves either the old or the new text. A shorter text is padded
+/// with empty lines to the old length before the file is truncated.
 fn overwrite(text: &str) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(RESOLV_CONF)?;
     let there = usize::try_from(file.metadata()?.len()).unwrap_or(0);

@@ -1,9 +1,9 @@
-//! Reverse path filter (RFC 3704): strict, it drops what servers answer to Marline's own packets.
+//! Reverse path filter (RFC 3704), which in strict mode drops a server's replies to Marline's own packets.
 //!
-//! The strict filter (`net.ipv4.conf.*.rp_filter` = 1) takes a packet only from the interface that its source would
-//! be answered through. To our server that is now the tunnel's, for the filter knows no marks. The loose one asks
-//! only that there be a way back, and is what most distributions set. The larger of an interface's value and that of
-//! `all` counts.
+//! The strict filter (`net.ipv4.conf.*.rp_filter` = 1) accepts a packet only from the interface to which a reply to
+//! its source would be routed. For our server that is now the tunnel's interface, because the filter ignores marks.
+//! The loose filter requires only that a route to the source exists, and most distributions use it. The larger of an
+//! interface's value and that of `all` applies.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::records;
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 const STRICT: u8 = 1;
 const LOOSE: u8 = 2;
-/// The file that has the value of `all` before it was changed.
+/// File with the value of `all` before the change.
 const RECORD: &str = "rp_filter";
 
-/// Loosens the filter if it is strict anywhere. What it was is written down, for whoever restores it.
+/// Loosens the filter if it is strict on any interface. The previous value is recorded so that it can be restored.
 pub(super) fn loosen() {
     let Some(before) = value("all") else { return };
     let strict = |interface: &str| value(interface) == Some(STRICT);
@@ -41,7 +41,7 @@ pub(super) fn loosen() {
     }
 }
 
-/// Sets it as it was, if it was changed.
+/// Restores the recorded value if it was changed.
 pub(super) fn restore() {
     let Ok(record) = records::file(RECORD) else { return };
     let Ok(before) = fs::read_to_string(&record) else { return };

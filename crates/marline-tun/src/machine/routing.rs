@@ -1,16 +1,18 @@
-//! Rules and routes that lead a machine's traffic to the interface: a function of the settings, without I/O.
+//! Rules and routes that direct a machine's traffic to the interface, computed from the settings without I/O.
 //!
-//! All of it lies in tables of its own, and rules before the machine's say who looks there, so that nothing of the
-//! machine's own routing is changed. There are two sets of rules, each a range of priorities:
+//! All routes are in our own tables, and rules before the machine's rules determine the traffic that uses them, so
+//! that nothing in the machine's own routing is changed. There are two sets of rules, each with its range of
+//! priorities:
 //!
-//! - The *lead* sends traffic to the interface, while `marline up` runs. It is made and removed at will.
-//! - The *switch* stands behind it and lets nothing past but what may leave directly. It is made before the lead, and
-//!   only a person's request removes it. It consists of rules alone: no route that a lost interface takes with it
-//!   holds it up. So whatever of the lead is there, and whether anybody serves the interface, nothing leaves.
+//! - The *lead* sends traffic to the interface while `marline up` runs. It is added and removed as needed.
+//! - The *switch* follows it and blocks everything except traffic that may leave directly. It is added before the
+//!   lead, and only a request of the user removes it. It consists only of rules, so it does not depend on routes
+//!   that disappear with an interface. So nothing leaves, even if the lead is incomplete or the interface is not
+//!   served.
 //!
-//! Both have the same order: Marline's own packets (by their mark); answers of services that are reached from outside;
-//! named exceptions; queries for names, which no other rule may send out; then networks that the machine has a route
-//! to (other than the default one), the local network; and then everything else.
+//! Both have the same order: Marline's own packets (by their mark); replies of services that are reached from
+//! outside; explicit exceptions; DNS queries, which no later rule may send out; networks to which the machine has a
+//! route other than the default one, which are the local network; and everything else.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,19 +25,19 @@ use super::direct_hosts::DirectHosts;
 /// Mark of Marline's own packets ("marl").
 pub const MARK: u32 = 0x6d61_726c;
 
-/// The table for traffic in general; no distribution names it or the others.
+/// Table for general traffic. No distribution names it or the others.
 pub(super) const TABLE: u32 = 0x6d61;
-/// The table for queries for names, which has no exceptions.
+/// Table for DNS queries, without exceptions.
 const NAMES_TABLE: u32 = 0x6d63;
-/// The table for queries of sockets that are bound to another interface.
+/// Table for queries from sockets bound to another interface.
 const HELD_TABLE: u32 = 0x6d64;
-/// The table whose only route leads to the loopback interface, where what is not local is dropped.
+/// Table with a single route to the loopback interface, where packets that are not local are dropped.
 const NOWHERE_TABLE: u32 = 0x6d65;
-/// All of ours.
+/// All of our tables.
 pub(super) const TABLES: [u32; 4] = [TABLE, NAMES_TABLE, HELD_TABLE, NOWHERE_TABLE];
-/// Those that only the lead needs.
+/// Tables used only by the lead.
 pub(super) const LEAD_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
-/// Who made a rule or route, as the system keeps it with each (`proto` of `ip rule`).
+/// Origin of our rules and routes, as stored by the system (`proto` of `ip rule`).
 pub(super) const PROTOCOL: u8 = 0x6d;
 /// The system's main table.
 const MAIN: u32 = 254;
@@ -43,15 +45,16 @@ const MAIN: u32 = 254;
 pub(super) const LEAD: std::ops::Range<u32> = 5_300..5_400;
 /// Priorities of the switch.
 pub(super) const SWITCH: std::ops::Range<u32> = 5_400..BEYOND;
-/// A rule that does nothing: what may leave directly goes on behind it, to the machine's own rules.
+/// Priority of a rule without effect. Traffic that may leave directly continues after it, with the machine's own
+/// rules.
 pub(super) const BEYOND: u32 = 5_499;
 
-/// Priority of rules for answers of connections, from the first one of a set on.
+/// Priority of rules for replies on connections, relative to the start of a set.
 const ANSWERS: u32 = 3;
 /// Priority of the switch's rules for hosts that are direct because of their names.
 const DIRECT_HOST: u32 = SWITCH.start + 20;
 
-/// Networks that mean something on one link only: the machine's own routing knows what.
+/// Link-specific networks, which the machine's own routing handles.
 const LINKS_OWN: [(IpAddr, u8); 5] = [
     (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
     (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
@@ -71,16 +74,16 @@ pub enum Transport {
 
 const TRANSPORTS: [Transport; 2] = [Transport::Udp, Transport::Tcp];
 
-/// A service of this machine whose answers leave directly: `PORT`, `PORT/tcp` or `PORT/udp`.
+/// Service of this machine whose replies leave directly: `PORT`, `PORT/tcp` or `PORT/udp`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its port.
+    /// Port.
     pub port: u16,
-    /// `None`: both.
+    /// Transport protocol. `None` means both.
     pub transport: Option<Transport>,
 }
 
-/// Text that names no service.
+/// Text that is not a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadService(String);
 
@@ -121,14 +124,14 @@ impl fmt::Display for Service {
     }
 }
 
-/// A TCP connection that another machine has opened to this one, as far as its answers show.
+/// TCP connection that another machine has opened to this one, as visible in its replies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Inbound {
     pub(super) port: u16,
     pub(super) peer: IpAddr,
 }
 
-/// What a rule looks at.
+/// Condition of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selector {
     All,
@@ -137,22 +140,22 @@ pub(super) enum Selector {
     AnswersTo(Inbound),
     Names(Transport),
     NamesTo(Transport, Cidr),
-    /// Of sockets that are bound to this interface.
+    /// Queries from sockets bound to this interface.
     NamesBoundTo(Transport, String),
     Source(IpAddr),
     To(Cidr),
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Lookup(u32),
-    /// Routes of more than 0 bits in this table.
+    /// Routes of this table except default routes.
     LookupButDefault(u32),
     Unreachable,
-    /// As `Unreachable`, for what users other than root send from this machine.
+    /// Like `Unreachable`, for traffic from this machine by users other than root.
     UnreachableForUsers,
-    /// What this machine sends itself looks here.
+    /// Lookup in this table for traffic sent by this machine itself.
     LookupForOwn(u32),
     /// The machine's own rules decide.
     Beyond,
@@ -160,7 +163,7 @@ pub(super) enum Verdict {
     Nothing,
 }
 
-/// A rule of one family.
+/// Rule of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) priority: u32,
@@ -168,22 +171,22 @@ pub(super) struct Rule {
     pub(super) verdict: Verdict,
 }
 
-/// What a route does.
+/// Action of a route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Leads {
-    /// To the interface.
+    /// Send to the interface.
     ToInterface,
-    /// Out of the table: the next rule decides.
+    /// Leave the table. The next rule decides.
     Elsewhere,
-    /// Nowhere, unless another route of the table leads there.
+    /// Unreachable, unless another route of the table matches.
     Nowhere,
-    /// To this machine itself, for sockets that are bound to this interface.
+    /// Send to this machine itself, for sockets bound to this interface.
     ToSelf(u32),
-    /// To the loopback interface, by its index, which drops what is not local.
+    /// Send to the loopback interface with this index, which drops packets that are not local.
     ToLoopback(u32),
 }
 
-/// A route of one of our tables.
+/// Route of one of our tables.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) table: u32,
@@ -191,54 +194,54 @@ pub(super) struct Route {
     pub(super) leads: Leads,
 }
 
-/// What is to be led where.
+/// Settings of the routing.
 #[derive(Clone, Debug, Default)]
 pub struct RoutingSettings {
     /// Networks that are reached directly.
     pub direct: Vec<Cidr>,
-    /// If there are any, only these are reached through the interface, and names as before.
+    /// If not empty, only these networks are reached through the interface, and name resolution is unchanged.
     pub only: Vec<Cidr>,
-    /// Whether queries are sorted by their names: then all of them are led to the interface, also those to resolvers
-    /// that are reached directly.
+    /// Set if names have exceptions. Then all queries use the interface, including those to resolvers that are
+    /// reached directly.
     pub sorts_names: bool,
     /// Services of this machine that are reached from beyond the local network.
     pub reachable: Vec<Service>,
-    /// Whether what cannot go through the interface goes nowhere, also after this process was killed.
+    /// Set if traffic that cannot use the interface is blocked, even after this process was killed.
     pub kill_switch: bool,
-    /// Whether that holds before the first contact with the server and after a stop of the service as well.
+    /// Set if that also applies before the first contact with the server and after the service is stopped.
     pub lockdown: bool,
 }
 
-/// What is known of the machine besides the settings.
+/// State of the machine besides the settings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    /// Connections whose answers leave directly.
+    /// Connections whose replies leave directly.
     pub(super) inbound: Vec<Inbound>,
     /// Hosts that are direct because of their names.
     pub(super) direct_hosts: DirectHosts,
-    /// Interfaces but loopback and our own, with their indexes.
+    /// Interfaces except loopback and our own, with their indexes.
     pub(super) interfaces: Vec<(String, u32)>,
-    /// Index of our own interface, if it is there.
+    /// Index of our own interface, if it exists.
     pub(super) gateway: Option<u32>,
     /// Index of the loopback interface.
     pub(super) loopback: Option<u32>,
-    /// Queries of sockets that are bound to an interface stay inside without a kill switch, too.
+    /// Set if queries from sockets bound to an interface are held back even without a kill switch.
     pub(super) holds_bound_names: bool,
 }
 
 impl RoutingSettings {
-    /// Whether queries for names are led to the interface.
+    /// Returns true if DNS queries use the interface.
     #[must_use]
     pub const fn takes_names(&self) -> bool {
         self.only.is_empty()
     }
 
-    /// The rule that both sets refer to.
+    /// The rule that both sets jump to.
     pub(super) const fn beyond() -> Rule {
         Rule { priority: BEYOND, selector: Selector::All, verdict: Verdict::Nothing }
     }
 
-    /// Rules of the lead, of one family, in the order in which they are to be made; `own` is the interface's address.
+    /// Rules of the lead for one family, in the order in which they are added. `own` is the interface's address.
     pub(super) fn lead(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
         let mut planned = Planned::from(LEAD.start);
@@ -254,7 +257,7 @@ impl RoutingSettings {
                 add_bound_names(&mut planned, facts, ipv6, Verdict::Lookup(HELD_TABLE));
             }
             planned.next();
-            // Programs that open the login page of a network ask its resolver.
+            // Programs that open the login page of a network use its resolver.
             if !self.sorts_names {
                 add_bound_names(&mut planned, facts, ipv6, Verdict::Beyond);
             }
@@ -263,20 +266,21 @@ impl RoutingSettings {
                 planned.add(Selector::Names(transport), Verdict::Lookup(NAMES_TABLE));
             }
             planned.next();
-            // Those to a resolver of one link find no route there, and would leave by the link.
+            // Queries to a link-local resolver have no route there and would leave by the link.
             for transport in TRANSPORTS {
                 planned.add(Selector::Names(transport), Verdict::Unreachable);
             }
             planned.next();
         }
-        // Nothing to the local network: what the system says of answers that came by the interface quotes them.
+        // Nothing from this source goes to the local network: ICMP errors about replies that arrived by the interface
+        // quote those replies.
         planned.only(Selector::Source(own), Verdict::Lookup(TABLE));
         planned.only(Selector::All, Verdict::LookupButDefault(MAIN));
         planned.only(Selector::All, Verdict::Lookup(TABLE));
         planned.rules
     }
 
-    /// Rules of the switch, of one family, in the order in which they are to be made. With the last, it holds.
+    /// Rules of the switch for one family, in the order in which they are added. The last one makes it effective.
     pub(super) fn switch(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
         let mut planned = Planned::from(SWITCH.start);
@@ -311,14 +315,14 @@ impl RoutingSettings {
         planned.rules
     }
 
-    /// Queries for names do not leave.
+    /// Keeps DNS queries from leaving.
     fn add_held_names(&self, planned: &mut Planned, facts: &Facts, ipv6: bool) {
         add_bound_names(planned, facts, ipv6, Verdict::Lookup(HELD_TABLE));
         planned.next();
         planned.nowhere(&TRANSPORTS.map(Selector::Names), ipv6);
     }
 
-    /// What leaves directly in any case.
+    /// Adds rules for traffic that always leaves directly.
     fn add_passing(&self, planned: &mut Planned, facts: &Facts, ipv6: bool) {
         planned.only(Selector::Mark(MARK), Verdict::Lookup(MAIN));
         planned.only(Selector::Mark(MARK), Verdict::Unreachable);
@@ -341,8 +345,8 @@ impl RoutingSettings {
         self.direct.iter().copied().filter(move |to| to.address().is_ipv6() == ipv6)
     }
 
-    /// Routes of one family that the switch needs, but for which it holds as well: by them the reverse path filter
-    /// takes the server's answers, and sockets that are bound to an interface do not ask its resolver.
+    /// Routes of one family for the switch, which is effective even without them: they make the reverse path filter
+    /// accept the server's replies, and keep sockets bound to an interface from querying its resolver.
     pub(super) fn routes_of_switch(&self, ipv6: bool, facts: &Facts) -> Vec<Route> {
         if ipv6 {
             return Vec::new();
@@ -354,7 +358,7 @@ impl RoutingSettings {
         nowhere.into_iter().chain(held).map(|(table, leads)| Route { table, to, leads }).collect()
     }
 
-    /// Routes of one family for the lead; `served`: the interface has an address of it.
+    /// Routes of one family for the lead. `served` is set if the interface has an address of the family.
     pub(super) fn routes(&self, ipv6: bool, served: bool) -> Vec<Route> {
         let of_family = |network: &Cidr| network.address().is_ipv6() == ipv6;
         let own = LINKS_OWN.iter().map(|(address, bits)| Cidr::around(*address, *bits));
@@ -369,7 +373,7 @@ impl RoutingSettings {
         through.retain(|network| !direct.contains(network));
         let elsewhere = |to| Route { table: TABLE, to, leads: Leads::Elsewhere };
         let mut routes: Vec<Route> = direct.into_iter().map(elsewhere).collect();
-        // What the interface cannot take would leak around it.
+        // Traffic that the interface cannot carry would otherwise bypass it.
         let leads = if served { Leads::ToInterface } else { Leads::Nowhere };
         routes.extend(through.into_iter().map(|to| Route { table: TABLE, to, leads }));
         if self.takes_names() && served {
@@ -379,7 +383,7 @@ impl RoutingSettings {
     }
 }
 
-/// The rules of both sets by which the answers of a connection leave directly.
+/// Rules of both sets that let the replies of a connection leave directly.
 pub(super) fn passing_answers(inbound: Inbound) -> [Rule; 2] {
     [LEAD.start, SWITCH.start].map(|start| Rule {
         priority: start + ANSWERS,
@@ -388,19 +392,19 @@ pub(super) fn passing_answers(inbound: Inbound) -> [Rule; 2] {
     })
 }
 
-/// The rule by which a switch lets pass what goes to a host that is direct because of its name.
+/// Rule of the switch that lets traffic pass to a host that is direct because of its name.
 pub(super) fn passing_host(address: IpAddr) -> Rule {
     let selector = Selector::To(Cidr::around(address, u8::MAX));
     Rule { priority: DIRECT_HOST, selector, verdict: Verdict::Beyond }
 }
 
-/// The route by which a host is direct, in the table for traffic in general.
+/// Route that makes a host direct, in the table for general traffic.
 pub(super) fn direct_host(address: IpAddr) -> Route {
     Route { table: TABLE, to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere }
 }
 
-/// Rules for queries of sockets that are bound to an interface. IPv4 only: in IPv6 one to a resolver of a link counts
-/// as bound, too, and without a route none can be sent.
+/// Adds rules for queries from sockets bound to an interface. IPv4 only: in IPv6 a query to a link-local resolver
+/// also counts as bound, and without a route none could be sent.
 fn add_bound_names(planned: &mut Planned, facts: &Facts, ipv6: bool, verdict: Verdict) {
     for (name, _) in facts.interfaces.iter().filter(|_| !ipv6) {
         for transport in TRANSPORTS {
@@ -409,7 +413,7 @@ fn add_bound_names(planned: &mut Planned, facts: &Facts, ipv6: bool, verdict: Ve
     }
 }
 
-/// Rules with their priorities. Those of one priority are alternatives.
+/// Rules with their priorities. Rules of equal priority are alternatives.
 struct Planned {
     priority: u32,
     rules: Vec<Rule>,
@@ -433,11 +437,11 @@ impl Planned {
         self.next();
     }
 
-    /// What these select goes nowhere.
+    /// Blocks the selected traffic.
     ///
-    /// The reverse path filter of IPv4 takes what Marline's server answers only if the way back, which is looked up
-    /// without a mark, leads to some interface. So what is not refused promptly leads to loopback, which drops it.
-    /// The lookup of the way back counts as one by root of this machine.
+    /// The IPv4 reverse path filter accepts a reply of Marline's server only if the route back, which is looked up
+    /// without a mark, leads to some interface. So traffic that is not refused at once is routed to loopback, which
+    /// drops it. The filter's lookup counts as one by root on this machine.
     fn nowhere(&mut self, selectors: &[Selector], ipv6: bool) {
         let own = [Verdict::UnreachableForUsers, Verdict::LookupForOwn(NOWHERE_TABLE)];
         for verdict in own.into_iter().chain([Verdict::Unreachable]) {
@@ -446,7 +450,7 @@ impl Planned {
                     self.add(selector.clone(), verdict);
                 }
             }
-            // Those of both families have the same.
+            // Both families use the same priorities.
             self.next();
         }
     }

@@ -1,5 +1,5 @@
-//! The server's name, asked around the tunnel: what the system's own resolution sends has no mark, and does not leave
-//! while a kill switch holds.
+//! Resolution of the server's name outside the tunnel. The system's resolver sends without a mark, so its queries do
+//! not leave while a kill switch is active.
 
 use std::net::IpAddr;
 
@@ -13,24 +13,24 @@ use crate::dns::{DirectNames, message};
 
 const HOSTS: &str = "/etc/hosts";
 
-/// The addresses of a host, by the machine's file of hosts or the network's resolvers. Empty: they do not know it, or
-/// there is none but on this machine.
+/// Resolves a host with the machine's hosts file or the network's resolvers. Empty if they do not know it, or only
+/// resolvers on this machine exist.
 pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
     let listed = listed(&std::fs::read_to_string(HOSTS).unwrap_or_default(), host);
     if !listed.is_empty() {
         return listed;
     }
-    // Nobody makes them direct: the mark is enough.
+    // No routes are needed: the mark is sufficient.
     let (routes, _) = mpsc::channel(1);
     let names = DirectNames::new(MARK, Addresses::default().gateway_v4.into(), routes);
-    // Connected sockets with ports of their own ask, each once: the number need not be a secret.
+    // Connected sockets with their own ports send each query once, so the message number need not be secret.
     let query = |kind: u16| dns_query([0x4d, kind as u8], host, kind);
     let (Ok(v4), Ok(v6)) = (query(DNS_A), query(DNS_AAAA)) else { return Vec::new() };
     let (v4, v6) = tokio::join!(names.answer(&v4), names.answer(&v6));
     [v4, v6].into_iter().flatten().flat_map(|answer| message::addresses(&answer)).collect()
 }
 
-/// The addresses that a text of hosts gives one.
+/// Addresses of a host in the text of a hosts file.
 fn listed(text: &str, host: &str) -> Vec<IpAddr> {
     let host = host.trim_end_matches('.');
     let address = |line: &str| {

@@ -1,30 +1,30 @@
 //! TCP connections that other machines have opened to services of this one.
 //!
-//! Answers go where routing leads, and that is the tunnel now: an ssh session from beyond the local network would lose
-//! the connection by which it has just taken the machine to the tunnel. So its answers, and nothing else that leaves by
-//! its port, go directly until it ends.
+//! Replies follow the routing, which now leads to the tunnel: an ssh session from beyond the local network would
+//! lose the very connection that enabled the tunnel. So its replies, and no other traffic from its port, leave
+//! directly until it ends.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::routing::Inbound;
 
-/// Connections that are looked after. Beyond, `--reachable` names the service.
+/// Maximum number of such connections. For more, use `--reachable` with the service.
 const MOST: usize = 256;
 
 /// States of `/proc/net/tcp`.
 const LISTENING: &str = "0A";
-/// Those in which either end still sends: established, and the two ends of a shutdown.
+/// States in which either end still sends: established, and the two ends of a shutdown.
 const OPEN: [&str; 5] = ["01", "04", "05", "08", "09"];
 
-/// Those that are open now.
+/// Currently open inbound connections.
 pub(super) fn inbound() -> Vec<Inbound> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let texts = tables.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     connections(&texts.collect::<String>()).into_iter().collect()
 }
 
-/// The same, as many as are looked after.
+/// Currently open inbound connections, up to the maximum.
 pub(super) fn inbound_at_most() -> Vec<Inbound> {
     let mut found = inbound();
     if found.len() > MOST {
@@ -38,7 +38,7 @@ pub(super) fn inbound_at_most() -> Vec<Inbound> {
     found
 }
 
-/// Connections at ports that are listened at, by the text of the tables.
+/// Connections on listening ports, from the text of the tables.
 fn connections(tables: &str) -> BTreeSet<Inbound> {
     let mut connected = BTreeSet::new();
     let mut listening = BTreeSet::new();
@@ -59,7 +59,7 @@ fn connections(tables: &str) -> BTreeSet<Inbound> {
     connected
 }
 
-/// An address, whose words are in the machine's byte order, and a port.
+/// Parses an address, whose words are in the machine's byte order, and a port.
 fn end(text: &str) -> Option<(IpAddr, u16)> {
     let (address, port) = text.rsplit_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -99,16 +99,16 @@ mod tests {
             "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned(),
             line(&any, 22, &any, LISTENING),
             line(&hex([192, 0, 2, 1]), 22, &hex([203, 0, 113, 9]), ESTABLISHED),
-            // Of this machine alone.
+            // Local to this machine.
             line(&any, 631, &any, LISTENING),
             line(&hex([127, 0, 0, 1]), 631, &hex([127, 0, 0, 1]), ESTABLISHED),
             line(&mapped([127, 0, 0, 1]), 631, &mapped([127, 0, 0, 1]), ESTABLISHED),
-            // Over.
+            // Closed.
             line(&any, 80, &any, LISTENING),
             line(&hex([192, 0, 2, 1]), 80, &hex([203, 0, 113, 9]), "06"),
-            // Nobody listens: it went out.
+            // No listener on the port, so it is outgoing.
             line(&hex([192, 0, 2, 1]), 40_000, &hex([203, 0, 113, 9]), ESTABLISHED),
-            // By IPv6.
+            // IPv6.
             line(&"0".repeat(32), 443, &"0".repeat(32), LISTENING),
             line(&mapped([192, 0, 2, 1]), 443, &mapped([203, 0, 113, 8]), ESTABLISHED),
             "cut sho".to_owned(),

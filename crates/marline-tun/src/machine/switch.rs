@@ -1,4 +1,4 @@
-//! The kill switch: rules that hold by themselves, made before all others and removed by nothing here.
+//! Kill switch: rules that work without a process, added before all others and never removed here.
 
 use std::net::IpAddr;
 
@@ -7,11 +7,11 @@ use super::routing::{Facts, RoutingSettings};
 use super::{reverse_path, services};
 use crate::addresses::Addresses;
 
-/// Lets nothing past from now on but what these settings let leave directly. A switch that is there is completed, and
-/// never opened meanwhile. Needs a tokio runtime.
+/// Blocks all traffic except what these settings let leave directly. An existing switch is completed without opening
+/// it in the meantime. Needs a tokio runtime.
 ///
 /// # Errors
-/// The system's.
+/// A system call fails.
 pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow::Result<()> {
     let routing = Routing::open()?;
     let facts = Facts { inbound: services::inbound_at_most(), ..Facts::default() };
@@ -21,15 +21,15 @@ pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow
     Ok(())
 }
 
-/// The interface's addresses of the families that this machine has.
+/// The interface's addresses of the families that this machine supports.
 pub(super) fn families(addresses: &Addresses) -> impl Iterator<Item = IpAddr> {
     let own: [IpAddr; 2] = [addresses.host_v4.into(), addresses.host_v6.into()];
-    // A kernel may have no IPv6.
+    // A kernel may lack IPv6.
     let has = |own: &IpAddr| !own.is_ipv6() || std::path::Path::new("/proc/net/if_inet6").exists();
     own.into_iter().filter(has)
 }
 
-/// The rules that let nothing past, and what they depend on.
+/// The rules of the switch with their inputs.
 #[derive(Debug)]
 pub(super) struct Switch {
     pub(super) routing: Routing,
@@ -39,7 +39,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Makes what of it is missing.
+    /// Adds the missing parts.
     pub(super) async fn complete(&mut self) -> anyhow::Result<usize> {
         let mut made = 0;
         for own in families(&self.addresses) {
@@ -47,7 +47,8 @@ impl Switch {
             made += self.routing.complete(&[RoutingSettings::beyond()], ipv6).await?;
             made += self.routing.complete(&self.settings.switch(own, &self.facts), ipv6).await?;
         }
-        // It holds. The routes and the rules by which sockets bound to an interface find them are for more.
+        // The switch is effective. The routes, and the rules with which sockets bound to an interface use them, are
+        // additions.
         self.add_routes().await;
         for own in families(&self.addresses) {
             let rules = self.settings.switch(own, &self.facts);
@@ -56,21 +57,21 @@ impl Switch {
         Ok(made)
     }
 
-    /// Makes the routes by which the reverse path filter and sockets bound to an interface find that it holds.
+    /// Adds the routes for the reverse path filter and for sockets bound to an interface.
     pub(super) async fn add_routes(&mut self) {
         let looked = self.routing.interfaces(&mut self.facts).await;
         if let Err(error) = looked {
             tracing::debug!("interfaces cannot be listed: {error:#}");
         }
         for route in self.settings.routes_of_switch(false, &self.facts) {
-            // An interface that is down takes no route; it sends nothing, either.
+            // An interface that is down accepts no route, but it does not send either.
             if let Err(error) = self.routing.add_route(route, 0).await {
                 tracing::debug!("{error:#}");
             }
         }
     }
 
-    /// Removes what an earlier one let leave and this one does not.
+    /// Removes rules of an earlier switch that let out more than this one.
     pub(super) async fn tighten(&self) -> anyhow::Result<()> {
         for own in families(&self.addresses) {
             let rules = self.settings.switch(own, &self.facts);

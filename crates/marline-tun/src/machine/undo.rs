@@ -1,9 +1,9 @@
-//! A process of its own that gives the machine its routing back if the other one does not come to it.
+//! Separate process that restores the machine's routing if the main process cannot.
 //!
-//! Killed outright, a process undoes nothing. Its interface goes with it, but rules stay, and settings of the system.
-//! So a child is made before anything is changed, does nothing but wait for its parent's end, and undoes what the
-//! parent had not undone by then: but for a kill switch, unless a person had asked the parent to end. Signals to end
-//! do not end it, as they go to whole groups.
+//! A killed process cannot undo anything. Its interface disappears, but rules and system settings stay. So a child
+//! is created before anything is changed, waits for its parent's end, and then undoes the remaining changes, except
+//! for a kill switch unless the user had requested the end. It ignores termination signals, because they are sent to
+//! whole groups.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,24 +18,25 @@ use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
 /// The machine is about to be changed.
 const ARMED: u8 = b'+';
-/// The same, and a kill switch holds from now on.
+/// The machine is about to be changed with an active kill switch.
 const HELD: u8 = b'#';
-/// A person has asked for the end: what is left is to be undone, the kill switch with it.
+/// The user requested the end: everything left is to be undone, including the kill switch.
 const RELEASED: u8 = b'~';
-/// All was undone.
+/// Everything was undone.
 const DONE: u8 = b'-';
 
-/// The waiting process, as its parent sees it.
+/// Handle of the waiting process, for its parent.
 #[derive(Debug)]
 pub struct UndoProcess {
     pipe: File,
 }
 
 impl UndoProcess {
-    /// Starts it. Must be called while this process has one thread, and before it opens what would outlive it there.
+    /// Starts the process. Must be called while this process has one thread, and before it opens anything that must
+    /// not stay open in the child.
     ///
     /// # Errors
-    /// The system has no room for another process.
+    /// The system cannot create another process.
     pub fn start() -> anyhow::Result<UndoProcess> {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).context("no pipe")?;
         match fork().context("no process that would undo the changes")? {
@@ -44,7 +45,7 @@ impl UndoProcess {
                 drop(ours);
                 let _ = rustix::process::setsid();
                 ignore_signals();
-                // Routes and rules are all that it touches; without the rest dropped it still does its work.
+                // It changes only routes and rules. If the other capabilities cannot be dropped, it still works.
                 let _ = keep_capabilities(KeptCapabilities::NetAdmin);
                 let ended = wait_and_undo(theirs);
                 if let Err(error) = &ended {
@@ -55,25 +56,25 @@ impl UndoProcess {
         }
     }
 
-    /// From now on there is something to undo.
+    /// Reports that there are changes to undo.
     pub(super) fn arm(&mut self, kill_switch: bool) -> io::Result<()> {
         self.pipe.write_all(&[if kill_switch { HELD } else { ARMED }])
     }
 
-    /// A person has asked for the end.
+    /// Reports that the user requested the end.
     pub(super) fn release(&mut self) {
-        // It may be gone: then what is left is undone by this process alone.
+        // If the other process has ended, this process alone undoes the rest.
         let _ = self.pipe.write_all(&[RELEASED]);
     }
 
-    /// There is nothing to undo any more.
+    /// Reports that nothing is left to undo.
     pub(super) fn disarm(&mut self) {
-        // It may be gone, and then does not undo anything either.
+        // If the other process has ended, it does not undo anything either.
         let _ = self.pipe.write_all(&[DONE]);
     }
 }
 
-/// What is left to do after a parent that has written this.
+/// Remaining work after a parent that has written these bytes.
 fn remaining(written: &[u8]) -> Option<Extent> {
     match written {
         [] | [.., DONE] => None,
@@ -82,7 +83,7 @@ fn remaining(written: &[u8]) -> Option<Extent> {
     }
 }
 
-/// Waits for the parent's end.
+/// Waits for the parent's end, then undoes the rest.
 fn wait_and_undo(pipe: OwnedFd) -> anyhow::Result<()> {
     close_inherited()?;
     let mut written = Vec::new();

@@ -1,4 +1,4 @@
-//! Queries that come as a stream (DNS over TCP), asked by UDP as a portal's resolver expects them.
+//! DNS queries from a stream (DNS over TCP), sent over UDP as a portal's resolver expects.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use tokio::time::timeout;
 use super::{PortalStream, PortalWay};
 use crate::dns::message;
 
-/// How long an answer is waited for, and how often a query is sent.
+/// Time to wait for an answer, and number of attempts per query.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TIMES: usize = 3;
-/// Bytes of a DNS message.
+/// Maximum length of a DNS message, in bytes.
 const LONGEST: usize = 65_535;
-/// Bytes on their way in each direction.
+/// Maximum number of buffered bytes in each direction.
 const BUFFER: usize = 16 << 10;
 
-/// A stream to a resolver.
+/// Opens a stream to a resolver.
 pub(super) fn stream_to(way: PortalWay, resolver: SocketAddr) -> PortalStream {
     let (ours, theirs) = duplex(BUFFER);
     tokio::spawn(async move {
@@ -29,7 +29,7 @@ pub(super) fn stream_to(way: PortalWay, resolver: SocketAddr) -> PortalStream {
     PortalStream::Names(theirs)
 }
 
-/// Answers one query after the other until there are no more.
+/// Answers queries one at a time until there are no more.
 async fn answer_all(
     way: &PortalWay,
     resolver: SocketAddr,
@@ -49,7 +49,7 @@ async fn answer_all(
     }
 }
 
-/// Asks by UDP, and by TCP if the answer does not fit.
+/// Sends a query over UDP, and over TCP if the answer is truncated.
 pub(super) async fn ask(
     way: &PortalWay,
     resolver: SocketAddr,

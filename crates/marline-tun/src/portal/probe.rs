@@ -1,5 +1,5 @@
-//! Probe for a captive portal: a page whose answer is known, asked for in plain HTTP. A network that wants a login
-//! answers in its place.
+//! Probe for a captive portal: a request over plain HTTP for a page whose response is known. A network that requires
+//! a login responds instead of the page.
 
 use std::fmt;
 use std::io;
@@ -15,14 +15,14 @@ use tokio::time::timeout;
 use super::{PortalWay, names};
 use crate::dns::message;
 
-/// How long a probe takes at most.
+/// Maximum duration of a probe.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer that are read: status and fields.
+/// Maximum length of the response's status and fields, in bytes.
 const LONGEST: usize = 16 << 10;
-/// Characters of an address that is shown.
+/// Maximum length of a displayed URL.
 const LONGEST_URL: usize = 2_048;
 
-/// A page that answers with status 204 and nothing else where no portal is.
+/// URL that responds with status 204 and no content without a portal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     host: String,
@@ -30,7 +30,7 @@ pub struct Probe {
     path: String,
 }
 
-/// Text that is no address of a probe.
+/// Text that is not a probe's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadProbe;
 
@@ -42,17 +42,17 @@ impl fmt::Display for BadProbe {
 
 impl std::error::Error for BadProbe {}
 
-/// What a probe has found.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The page itself answered.
+    /// The page itself responded.
     Open,
-    /// Somebody else did.
+    /// Another server responded.
     Portal {
-        /// Where its page is, if it said so.
+        /// URL of the login page, if known.
         url: Option<String>,
     },
-    /// Nobody did, and why.
+    /// No response, with the reason.
     Silent(String),
 }
 
@@ -86,7 +86,7 @@ impl FromStr for Probe {
 }
 
 impl Probe {
-    /// Asks by this way.
+    /// Sends the request by this opener.
     pub async fn ask(&self, way: &PortalWay) -> Finding {
         match timeout(PATIENCE, self.fetch(way)).await {
             Ok(Ok(head)) => read_head(&head),
@@ -95,7 +95,7 @@ impl Probe {
         }
     }
 
-    /// Status and fields of the answer.
+    /// Returns the status and fields of the response.
     async fn fetch(&self, way: &PortalWay) -> io::Result<Vec<u8>> {
         let mut last =
             io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host));
@@ -130,13 +130,13 @@ impl Probe {
         );
         for resolver in &way.resolvers {
             for kind in [DNS_A, DNS_AAAA] {
-                // A socket with a port of its own asks, once: the number need not be a secret.
+                // A socket with its own port sends the query once, so the message number need not be secret.
                 let query = dns_query([0x4d, kind as u8], &self.host, kind)?;
                 match names::ask(way, *resolver, &query).await {
                     Ok(answer) => found.extend(message::addresses(&answer)),
                     Err(error) => failed = error,
                 }
-                // One that is silent is silent of both.
+                // A resolver that does not answer one query does not answer the other.
                 if found.is_empty() && failed.kind() == io::ErrorKind::TimedOut {
                     break;
                 }
@@ -149,7 +149,7 @@ impl Probe {
     }
 }
 
-/// What the beginning of an answer says.
+/// Evaluates the beginning of a response.
 fn read_head(head: &[u8]) -> Finding {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.lines();
@@ -162,7 +162,7 @@ fn read_head(head: &[u8]) -> Finding {
                 let (name, value) = line.split_once(':')?;
                 name.eq_ignore_ascii_case("location").then(|| value.trim())
             });
-            // It is shown in a terminal.
+            // The URL is shown in a terminal.
             let sound = |url: &&str| {
                 url.len() <= LONGEST_URL && url.bytes().all(|byte| byte.is_ascii_graphic())
             };

@@ -1,4 +1,4 @@
-//! Stream of the way to a portal: a connection, or queries for names.
+//! Stream to a portal: a connection or DNS queries.
 
 use std::io;
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use marline_proxy::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What was opened.
+/// Stream of an opener.
 #[derive(Debug)]
 pub enum PortalStream {
-    /// A connection of the kernel.
+    /// Connection of the kernel.
     Tcp(TcpStream),
-    /// Queries for names, which go on by UDP.
+    /// DNS queries, which are sent over UDP.
     Names(DuplexStream),
 }
 

@@ -1,4 +1,4 @@
-//! Echo requests of the programs through a server, and what became of them as ICMP says it.
+//! Echo requests of the programs through a server, and their results as ICMP messages.
 
 use std::net::IpAddr;
 use std::sync::Weak;
@@ -12,7 +12,7 @@ use crate::addresses::Addresses;
 use crate::datagram::{DatagramWriter, Echo, Fate};
 use crate::icmp::{self, EchoFailure};
 
-/// Between two looks for identifiers that are silent.
+/// Interval of searches for idle identifiers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Sends a program's request.
@@ -34,7 +34,7 @@ pub(super) fn send(
     }
 }
 
-/// Ends identifiers that are silent, as long as there may be any.
+/// Ends idle identifiers while the sources exist.
 pub(super) async fn sweep(sources: Weak<EchoSources>) {
     let mut look = interval(SWEEP_EVERY);
     loop {
@@ -44,7 +44,7 @@ pub(super) async fn sweep(sources: Weak<EchoSources>) {
     }
 }
 
-/// Passes what comes for a program's identifier, until that ends.
+/// Passes on the replies for a program's identifier until it ends.
 struct Answers {
     writer: DatagramWriter,
     addresses: Addresses,
@@ -60,7 +60,7 @@ impl Answers {
             if !packet.is_empty()
                 && let Err(error) = self.writer.write(&packet)
             {
-                // For want of room it is lost, as on any link.
+                // The reply is lost for lack of buffer space, as on any link.
                 tracing::debug!("an answer to an echo request is lost: {error}");
             }
         }
@@ -76,7 +76,7 @@ impl Answers {
             EchoAnswer::Failed { to, sequence, error } => {
                 let ids = (self.identifier, *sequence);
                 let why = EchoFailure { icmp: error.icmp, mtu: error.mtu };
-                // What the server itself says, the gateway says.
+                // Errors from the server itself are sent by the gateway.
                 let by = error.by.unwrap_or_else(|| self.addresses.gateway_for(self.to));
                 let one_family = to.is_ipv4() == self.to.is_ipv4();
                 if one_family && why.is_known(to.is_ipv6()) {

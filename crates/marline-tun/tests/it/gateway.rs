@@ -1,5 +1,4 @@
-//! Connections of a host through the gateway: opened when the target is, refused as the target was, and ended as it
-//! ends.
+//! Connections of a host through the gateway: they are opened with their target, refused like it, and ended like it.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ fn syn() -> Seg {
     Seg::syn().at(SeqNum(7_000)).mss(1_460)
 }
 
-/// A connection of the host from this port, and the target's end of it.
+/// A connection of the host from this port, with the target's end of it.
 async fn connected(
     world: &mut World,
     host: &mut Host,
@@ -90,12 +89,12 @@ async fn a_refusal_is_told_as_the_targets_network_would() {
             };
             assert_eq!(ip.src, world.addresses.gateway_for(ip.dst));
             assert_eq!(ip.payload[..2], [kind, code], "{target}");
-            // It quotes the SYN: ports and number.
+            // The message quotes the SYN's ports and sequence number.
             let quoted = &ip.payload[8 + if ip.src.is_ipv6() { 40 } else { 20 }..];
             assert_eq!(quoted[..2], 41_000u16.to_be_bytes());
             assert_eq!(quoted[2..4], 443u16.to_be_bytes());
             assert_eq!(quoted[4..8], 7_000u32.to_be_bytes());
-            // And asks again when it comes again.
+            // A repeated SYN causes another request.
             world.send(&tcp(path, syn())).await;
             world.asked().await;
         }
@@ -145,14 +144,15 @@ async fn a_reset_of_the_host_breaks_the_targets_stream_and_the_other_way_round()
     assert_eq!(read.expect("a pipe that was dropped"), 0);
 
     let (id, far) = connected(&mut world, &mut host, TARGETS[1], 40_001).await;
-    // Everything is to end at once: nothing of it in good order.
+    // Everything must end at once, without a graceful close.
     world.stopper.end();
     host.run_until(&world, |event| matches!(event, Event::Closed { .. })).await;
     assert_eq!(host.read(id, &mut [0; 10]), Err(ReadError::Closed(CloseReason::PeerReset)));
     drop(far);
 }
 
-/// The window follows the far side: what a target does not take stays in the program, but for a bounded part.
+/// The window depends on the far side: data that a target does not read stays in the program, except for a bounded
+/// part.
 #[tokio::test]
 async fn a_target_that_takes_nothing_closes_the_window() {
     let mut world = world();
@@ -186,7 +186,7 @@ async fn a_target_that_takes_nothing_closes_the_window() {
     assert_eq!(read, written);
 }
 
-/// At the limit, a program is told within seconds, and does not wait for its own timeout.
+/// At the limit, a program is notified within seconds and does not wait for its own timeout.
 #[tokio::test]
 async fn beyond_the_limit_a_connection_is_refused() {
     let mut world = world();
@@ -199,7 +199,7 @@ async fn beyond_the_limit_a_connection_is_refused() {
     }
     let packet = world.packet().await;
     let ip = IpPacket::parse(&packet).expect("a packet");
-    // Destination unreachable, of the network (RFC 792).
+    // Destination unreachable for the network (RFC 792).
     assert_eq!((ip.protocol, ip.payload[0], ip.payload[1]), (1, 3, 0));
     assert!(world.asked.try_recv().is_err(), "the others are as they were");
 }

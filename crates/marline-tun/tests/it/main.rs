@@ -1,4 +1,4 @@
-//! Integration tests of the gateway, over a socket of packets in the interface's place.
+//! Integration tests of the gateway, with a datagram socket instead of the interface.
 
 mod gateway;
 mod names;

@@ -1,4 +1,5 @@
-//! Names through the gateway: queries by UDP become queries by TCP, and answers come back as they fit.
+//! Name resolution through the gateway: queries over UDP become queries over TCP, and answers that are too long are
+//! truncated.
 
 use std::net::SocketAddr;
 
@@ -29,7 +30,7 @@ async fn ask(world: &World, port: u16, query: &[u8]) {
     world.send(&udp(path.local, path.remote, query)).await;
 }
 
-/// The next answer: to which port, and its bytes.
+/// The next answer: destination port and payload.
 async fn answer(world: &World) -> (u16, Vec<u8>) {
     let packet = world.packet().await;
     let ip = IpPacket::parse(&packet).expect("a packet");
@@ -47,14 +48,14 @@ async fn heard(resolver: &mut DuplexStream) -> Vec<u8> {
     message
 }
 
-/// Answers with the query itself, so many bytes longer.
+/// Answers with the query itself, extended by `longer` bytes.
 async fn reply(resolver: &mut DuplexStream, query: &[u8], longer: usize) {
     let mut answer = query.to_vec();
     answer[2] |= 0x80;
     answer.extend(vec![7; longer]);
     let mut bytes = (answer.len() as u16).to_be_bytes().to_vec();
     bytes.extend(answer);
-    // In two parts, as streams come.
+    // In two parts, because streams have no message boundaries.
     let (head, tail) = bytes.split_at(bytes.len() / 2);
     resolver.write_all(head).await.expect("written");
     tokio::task::yield_now().await;
@@ -64,7 +65,7 @@ async fn reply(resolver: &mut DuplexStream, query: &[u8], longer: usize) {
 #[tokio::test]
 async fn queries_share_a_connection_and_are_answered_in_any_order() {
     let mut world = world();
-    // Two programs use the same number.
+    // Two programs use the same message number.
     ask(&world, 1_000, &query(77, b"first")).await;
     let (target, opened) = world.asked().await;
     assert_eq!(target.to_string(), RESOLVER);
@@ -109,7 +110,7 @@ async fn a_query_that_a_connection_took_with_it_is_asked_once_more_and_then_fail
     }
     let (to, message) = answer(&world).await;
     assert_eq!((to, &message[..2], message[3] & 0xf), (1_000, &5u16.to_be_bytes()[..], 2));
-    // The next one is asked as if nothing had been.
+    // The failure has no effect on the next query.
     ask(&world, 1_000, &query(6, b"found")).await;
     let mut resolver = world.open().await;
     let asked = heard(&mut resolver).await;
@@ -124,7 +125,7 @@ async fn a_resolver_that_is_not_reached_fails_all_that_wait() {
     let (_, opened) = world.asked().await;
     ask(&world, 1_001, &query(2, b"b")).await;
     ask(&world, 1_002, b"no query").await;
-    // The gateway has taken them when it answers what came after them.
+    // The gateway has accepted the queries when it answers the packet after them.
     world.send(&udp(path(SERVICE, 9).local, SocketAddr::from(([192, 0, 2, 1], 9)), b"x")).await;
     world.packet().await;
     opened.send(Err(OpenError::Server(anyhow::anyhow!("no way")))).expect("still asked for");
@@ -147,7 +148,7 @@ async fn queries_by_tcp_are_relayed_to_the_resolver() {
     assert_eq!(world.asked().await.0.to_string(), RESOLVER);
 }
 
-/// A carrier that sends back what it gets, twice.
+/// A carrier that returns each datagram twice.
 struct Echo;
 
 impl Datagrams for Echo {

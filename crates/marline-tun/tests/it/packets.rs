@@ -1,6 +1,6 @@
-//! Packets of every kind of nonsense: a million of them, random, and sound ones with damage. No panic, and no memory
-//! that grows with their number. The test that `cargo xtask nightly packets` runs has a hundred million of them, or
-//! as many as `MARLINE_PACKETS` says.
+//! A million malformed packets: random bytes, and valid packets with damage. There must be no panic, and no memory
+//! that grows with their number. The test run by `cargo xtask nightly packets` uses a hundred million packets, or
+//! the number in `MARLINE_PACKETS`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP, SeqNum, TcpFlags};
 
 use super::support::{World, in_ip, meta_of, path, tcp, udp};
 
-/// Counts, per thread, what is allocated and not freed: each test is one thread.
+/// Allocator that counts the bytes allocated and not freed, per thread. Each test is one thread.
 struct Counting;
 
 thread_local! {
@@ -28,21 +28,21 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // A thread that ends may free when its counter is gone; nobody asks for it then.
+    // A thread that ends may free memory after its counter was destroyed. The counter is no longer needed then.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the system allocator, which fulfills the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
+        // SAFETY: the caller's guarantee for `layout` is the one that `System` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: `memory` came from `alloc` above, that is, from `System`, with this layout.
+        // SAFETY: `memory` was allocated by `alloc` above, and so by `System`, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -50,15 +50,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Packets, of eleven four random ones.
+/// Number of packets. Four of eleven are random.
 const PACKETS: u64 = 1_100_000;
 const MANY: u64 = 100_000_000;
-/// Where memory is looked at for the first time: everything has its size by then.
+/// Number of packets before the first memory measurement, by which all structures have reached their size.
 const WARM: u64 = 200_000;
-/// What may be allocated more in the end.
+/// Maximum further allocation until the end.
 const GROWTH: i64 = 1 << 20;
 
-/// The gateway's way of a packet, without the interface.
+/// The gateway's processing of a packet, without the interface.
 struct Inside {
     responder: Responder,
     endpoint: Endpoint,
@@ -115,7 +115,7 @@ impl Inside {
             Event::Requested(path) => match self.rng.below(4) {
                 0 => drop(self.endpoint.refuse(self.now, path)),
                 1 => drop(self.endpoint.forget_request(path)),
-                // Some never get an answer: they fill the table.
+                // Some requests are never answered, so that they fill the table.
                 2 if self.endpoint.requests() < 60 => {}
                 _ => self.admitted += u64::from(self.endpoint.admit(self.now, path).is_some()),
             },
@@ -150,7 +150,7 @@ impl Inside {
     }
 }
 
-/// Sound packets, of which damaged ones are made.
+/// Creates valid packets, which are then damaged.
 fn sound(rng: &mut PcgRng) -> Vec<u8> {
     let targets = ["192.0.2.80:443", "[2001:db8::80]:443", "198.18.0.1:53"];
     let target = targets[rng.below(3) as usize];
@@ -188,7 +188,7 @@ fn damage(rng: &mut PcgRng, packet: &mut Vec<u8>) {
     match rng.below(10) {
         0 => packet.truncate(rng.below(packet.len() as u64 + 1) as usize),
         1 => packet.extend([0; 13]),
-        // The header of a fragment, and a header with options.
+        // A fragment's header, and a header with options.
         2 if packet.len() > 20 => packet[6] = 0x20,
         3 if packet.len() > 24 => packet[0] = 0x46,
         _ => {}
@@ -198,7 +198,7 @@ fn damage(rng: &mut PcgRng, packet: &mut Vec<u8>) {
     }
 }
 
-/// Makes the checksum of an IPv4 header right, so that damage elsewhere is met.
+/// Corrects the checksum of an IPv4 header, so that damage elsewhere is reached.
 fn mend(packet: &mut [u8]) {
     let header = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     if packet.first().is_some_and(|first| first >> 4 == 4) && (20..=packet.len()).contains(&header)
@@ -235,7 +235,7 @@ fn flood(packets: u64, seed: u64) {
         if number % 11 < 4 {
             packet.resize(rng.below(200) as usize, 0);
             packet.fill_with(|| rng.next_u32() as u8);
-            // Half of them begin like packets.
+            // Half of them start like packets.
             if let Some(first) = packet.first_mut().filter(|_| number % 2 == 0) {
                 *first = if number % 4 == 0 { 0x45 } else { 0x60 };
             }
@@ -260,7 +260,7 @@ fn flood(packets: u64, seed: u64) {
         inside.endpoint.requests()
     );
     assert!(growth < GROWTH, "{growth} bytes more");
-    // It was not all for nothing.
+    // The packets had effects.
     assert!(inside.answered > 1_000 && inside.admitted > 1_000);
     for counter in [&counters.fragments, &counters.malformed, &counters.ignored, &counters.queries]
     {
@@ -269,7 +269,7 @@ fn flood(packets: u64, seed: u64) {
     assert!(inside.endpoint.connections().len() <= 200 && inside.endpoint.requests() <= 64);
 }
 
-/// The same through the driver: afterwards the gateway works as before.
+/// Sends damaged packets through the driver. Afterwards the gateway works as before.
 #[tokio::test]
 async fn a_gateway_serves_after_nonsense_as_before() {
     let mut world = World::new(None, Box::new(NoDatagrams));

@@ -1,4 +1,4 @@
-//! Host behind a gateway, and the world in front of it, both in the test's hands.
+//! Host behind a gateway and network in front of it, both controlled by the test.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use tokio::net::UnixDatagram;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Nothing takes this long.
+/// Timeout that is never reached in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Silence that is taken for good.
+/// Duration without packets that counts as silence.
 const SILENCE: Duration = Duration::from_millis(150);
-/// Bytes that a stream of the world holds.
+/// Capacity of a stream, in bytes.
 pub(crate) const PIPE: usize = 64 << 10;
 
-/// Somebody asks for a target, and gets what is sent.
+/// Request for a target, with a sender for the result.
 pub(crate) type Asked = (Target, oneshot::Sender<Result<DuplexStream, OpenError>>);
 
-/// The way to targets: the test opens them.
+/// Opener of targets controlled by the test.
 #[derive(Debug)]
 pub(crate) struct ByHand(mpsc::UnboundedSender<Asked>);
 
@@ -55,10 +55,10 @@ impl Open for ByHand {
     }
 }
 
-/// Connections that the gateway serves at a time.
+/// Maximum number of connections of the gateway.
 pub(crate) const CONNECTIONS: u16 = 64;
 
-/// A gateway, and both its sides.
+/// A gateway with both its sides.
 pub(crate) struct World {
     pub(crate) wire: UnixDatagram,
     pub(crate) asked: mpsc::UnboundedReceiver<Asked>,
@@ -89,12 +89,12 @@ impl World {
         World { wire, asked, addresses, stopper }
     }
 
-    /// The next to ask for a target.
+    /// The next request for a target.
     pub(crate) async fn asked(&mut self) -> Asked {
         timeout(PATIENCE, self.asked.recv()).await.expect("in time").expect("somebody asks")
     }
 
-    /// Opens the next target asked for; the far end of its stream.
+    /// Opens the next requested target, and returns the far end of its stream.
     pub(crate) async fn open(&mut self) -> DuplexStream {
         let (_, answer) = self.asked().await;
         let (near, far) = tokio::io::duplex(PIPE);
@@ -110,7 +110,7 @@ impl World {
         buffer
     }
 
-    /// The gateway says nothing.
+    /// Checks that the gateway sends nothing.
     pub(crate) async fn expect_silence(&self) {
         let mut buffer = vec![0; 1 << 16];
         let heard = timeout(SILENCE, self.wire.recv(&mut buffer)).await;
@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-/// Ends of a connection of the host to this target.
+/// Addresses of a connection from the host to this target.
 pub(crate) fn path(target: &str, port: u16) -> FourTuple {
     let target: SocketAddr = target.parse().expect("an address");
     let addresses = Addresses::default();
@@ -131,14 +131,14 @@ pub(crate) fn path(target: &str, port: u16) -> FourTuple {
     FourTuple { local: SocketAddr::new(host, port), remote: target }
 }
 
-/// A TCP segment of the host in its packet.
+/// Encodes a TCP segment of the host in a packet.
 pub(crate) fn tcp(path: FourTuple, seg: Seg) -> Vec<u8> {
     let ends = (path.local.ip(), path.remote.ip());
     let segment = seg.ports(path.local.port(), path.remote.port()).bytes(Some(ends));
     in_ip(ends, PROTOCOL_TCP, &segment)
 }
 
-/// A datagram of the host in its packet.
+/// Encodes a datagram of the host in a packet.
 pub(crate) fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; UDP_HEADER_LEN];
     emit_udp(from.port(), to.port(), payload.len(), &mut bytes).expect("it fits");
@@ -154,7 +154,7 @@ pub(crate) fn in_ip(ends: (IpAddr, IpAddr), protocol: u8, payload: &[u8]) -> Vec
     packet
 }
 
-/// A whole TCP of the host, by the core, in real time.
+/// A complete TCP stack of the host, based on the core, in real time.
 pub(crate) struct Host {
     endpoint: Endpoint,
     out: TransmitBuf,
@@ -196,7 +196,7 @@ impl Host {
         self.endpoint.read(self.now(), id, out)
     }
 
-    /// Sends and receives until `done` says so of an event, or for `time`.
+    /// Sends and receives until `done` returns true for an event, or for `time`.
     pub(crate) async fn run(
         &mut self,
         world: &World,
@@ -228,7 +228,7 @@ impl Host {
         }
     }
 
-    /// The same until `done`, which must come.
+    /// Sends and receives until `done` returns true, which must happen.
     pub(crate) async fn run_until(&mut self, world: &World, done: impl FnMut(&Event) -> bool) {
         assert!(self.run(world, PATIENCE, done).await, "it did not happen");
     }
@@ -240,7 +240,7 @@ impl Host {
     }
 }
 
-/// What the core is to know of a packet of TCP, of at least its ports.
+/// Metadata of a TCP packet for the core. The packet must contain at least the ports.
 pub(crate) fn meta_of(ip: &IpPacket<'_>) -> PacketMeta {
     let port = |at: usize| u16::from_be_bytes([ip.payload[at], ip.payload[at + 1]]);
     let path = FourTuple {

@@ -1,9 +1,9 @@
-//! Endpoints of QUIC (quinn, TLS 1.3 by ring) on loopback, for comparisons.
+//! QUIC endpoints (quinn, TLS 1.3 with ring) on loopback, for comparisons.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// An endpoint on loopback that accepts connections, with a certificate made up now.
+/// Creates an endpoint on loopback that accepts connections, with a new self-signed certificate.
 pub(crate) fn server() -> quinn::Endpoint {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
     let certified = certified.expect("a certificate");
@@ -13,7 +13,7 @@ pub(crate) fn server() -> quinn::Endpoint {
     quinn::Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).expect("a port")
 }
 
-/// An endpoint that connects to the one above, whoever shows that certificate.
+/// Creates an endpoint that connects to the one above and accepts any certificate.
 pub(crate) fn client() -> quinn::Endpoint {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let crypto = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -28,7 +28,7 @@ pub(crate) fn client() -> quinn::Endpoint {
     endpoint
 }
 
-/// The server is a child of the same program: its certificate is made up.
+/// Verifier that accepts any certificate: the server is a child of the same program, with a self-signed certificate.
 #[derive(Debug)]
 struct OurOwnChild(Arc<rustls::crypto::CryptoProvider>);
 

@@ -8,7 +8,7 @@ use super::Client;
 use crate::builder::{Builder, OwnSettings};
 use crate::{BindError, LONGEST_KEEPALIVE};
 
-/// What a [`Client`] runs with. Made by [`Client::builder`].
+/// Configuration of a [`Client`], created by [`Client::builder`].
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@ use crate::{BindError, LONGEST_KEEPALIVE};
 /// ```
 pub type ClientBuilder = Builder<ClientSettings>;
 
-/// What only a [`Client`] is configured with.
+/// Settings that only a [`Client`] has.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
     pub(super) paths: Vec<PathSpec>,
@@ -51,16 +51,16 @@ impl Default for ClientSettings {
 }
 
 impl ClientBuilder {
-    /// Adds a path: an interface or a local address, with flags such as `wwan0,backup`. Without any,
-    /// every interface with a default route is a path, followed as they come and go.
+    /// Adds a path: an interface or a local address, with flags such as `wwan0,backup`. Without any path, all
+    /// interfaces with a default route are used, as they appear and disappear.
     pub fn path(&mut self, path: PathSpec) -> &mut Self {
         self.own.paths.push(path);
         self
     }
 
-    /// Marks the packets of the UDP carrier, and of the TCP connections beside it, for the machine's routing
-    /// rules (Linux' `fwmark`), so that they can be told from those of others. Needs CAP_NET_ADMIN for as long
-    /// as paths come and go. Default: 0, no mark.
+    /// Marks the packets of the UDP carrier and of its TCP connections for the machine's routing rules (`fwmark` on
+    /// Linux), so that they can be distinguished from other packets. Needs CAP_NET_ADMIN as long as paths may
+    /// appear. Default: 0 (no mark).
     pub fn mark(&mut self, mark: u32) -> &mut Self {
         self.own.mark = mark;
         self
@@ -72,21 +72,21 @@ impl ClientBuilder {
         self
     }
 
-    /// Longest time that [`Client::connect`] takes. Default: 10 s.
+    /// Maximum duration of [`Client::connect`]. Default: 10 s.
     pub fn connect_timeout(&mut self, timeout: Duration) -> &mut Self {
         self.own.patience = timeout;
         self
     }
 
-    /// Time without an answer after which the next path is tried as well (RFC 8305), within 50 to
-    /// 250 ms. Default: 100 ms.
+    /// Time without an answer after which the next path is tried in parallel (RFC 8305), 50 to 250 ms. Default: 100
+    /// ms.
     pub fn stagger(&mut self, stagger: Duration) -> &mut Self {
         self.own.stagger = stagger;
         self
     }
 
-    /// UDP carrier: silence on a path with connections after which a datagram keeps the NAT's mapping,
-    /// at most [`LONGEST_KEEPALIVE`]. Default: 15 s.
+    /// UDP carrier: idle time of a path with connections after which a datagram keeps the NAT mapping open, at most
+    /// [`LONGEST_KEEPALIVE`]. Default: 15 s.
     pub fn udp_keepalive(&mut self, keepalive: Duration) -> &mut Self {
         self.own.keepalive = keepalive;
         self
@@ -98,10 +98,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Opens the client's sockets: one UDP socket per local address, or raw ones. The builder can be
-    /// used again. Needs a tokio runtime with I/O and time.
+    /// Opens the client's sockets: one UDP socket per local address, or raw ones. The builder can be used again.
+    /// Needs a tokio runtime with I/O and time.
     ///
-    /// A path whose interface or address is not there is no error: the client logs a warning, waits for it and uses it
+    /// A path whose interface or address does not exist is not an error: the client logs a warning and uses the path
     /// as soon as it appears.
     ///
     /// # Errors

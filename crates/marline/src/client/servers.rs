@@ -1,4 +1,4 @@
-//! Addresses of a client's servers: names are resolved over every path, and connections learn of further addresses.
+//! Addresses of a client's servers: name resolution over every path, and further addresses for connections.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use super::{Client, lock};
 
 impl Client {
-    /// Resolves a host's name over all paths at once, each by the resolvers of its own network, and gives the first
-    /// answer with an address. The system's own resolution may be waiting for a network that is dead. Takes three
-    /// seconds at most; empty: no path's resolvers have an answer.
+    /// Resolves a host name over all paths at once, each with the resolvers of its own network, and returns the
+    /// first answer with an address. The system's own resolution may be waiting for a failed network. Takes at most
+    /// three seconds. The result is empty if no path's resolvers have an answer.
     pub async fn resolve(&self, host: &str) -> Vec<IpAddr> {
         let mut asking: JoinSet<_> = lock(&self.inner.paths)
             .ends_in_use()
@@ -31,8 +31,9 @@ impl Client {
         Vec::new()
     }
 
-    /// The server at these `old` addresses is reached at the `new` ones, as its name says by now: connections to it
-    /// open subflows there and move if the server has taken them along. Gives how many connections there are.
+    /// Adds `new` addresses of the server at these `old` addresses, for example after its name has changed.
+    /// Connections to it open subflows there, and move if the server has taken their state along. Returns the number
+    /// of these connections.
     pub fn add_server_addresses(&self, old: &[SocketAddr], new: &[SocketAddr]) -> usize {
         self.inner.shard.with_endpoint(|endpoint, now| {
             let connections = endpoint.connections_to(old);

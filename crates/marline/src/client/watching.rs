@@ -1,4 +1,4 @@
-//! Tasks that follow a client's networks and servers as long as it exists.
+//! Tasks that follow a client's networks and servers while it exists.
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use super::{Inner, LOOK_EVERY, lock};
 
 impl Inner {
-    /// Has the networks asked that have only IPv6 now.
+    /// Updates the NAT64 discovery to the networks that have only IPv6 now.
     pub(super) fn follow_prefixes(&self) {
         let ends = lock(&self.paths).to_be_asked();
         self.prefixes.follow(ends);
@@ -32,9 +32,9 @@ impl Inner {
         }
     }
 
-    /// Looks at all paths and tells what changed. `true`: another look is due soon.
+    /// Checks all paths and reports changes. Returns true if another check is due soon.
     fn look(&self) -> bool {
-        // A process that did not run for a while finds the answers in its sockets: they count first.
+        // After the process did not run for some time, answers are in its sockets: they are processed first.
         self.shard.catch_up();
         let (now, contacts) = self.shard.contacts();
         let paths = lock(&self.paths).known(&contacts);
@@ -44,7 +44,7 @@ impl Inner {
                 Some(_) => tracing::warn!("{event}"),
                 None => tracing::info!("{event}"),
             }
-            // Nobody listening is no error.
+            // Having no subscriber is not an error.
             let _ = self.path_events.send(event);
         }
         for notice in watcher.take_notices() {
@@ -54,7 +54,7 @@ impl Inner {
     }
 }
 
-/// Starts what follows the machine's networks; it ends with these handles, or with the client.
+/// Starts the tasks that follow the machine's networks. They end with these handles or with the client.
 pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
     inner.follow_prefixes();
     let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(inner));
@@ -76,11 +76,11 @@ pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
     tasks
 }
 
-/// Looks at the paths whenever there is news of them, as long as the client exists.
+/// Checks the paths whenever contacts change, while the client exists.
 async fn look_out(client: Weak<Inner>) {
     loop {
         let Some(inner) = client.upgrade() else { return };
-        // First asked for, then looked: what happens in between is news.
+        // Request the notification first: changes in between then trigger it.
         let news = inner.shard.await_contacts();
         let unsettled = inner.look();
         drop(inner);
@@ -91,9 +91,9 @@ async fn look_out(client: Weak<Inner>) {
     }
 }
 
-/// Follows the interfaces as long as the client exists.
+/// Follows the interfaces while the client exists.
 async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
-    // An interface may have come after the paths were looked up, and before the watcher listened.
+    // An interface may have appeared after the paths were looked up and before the watcher started.
     let mut interfaces = Interfaces::now();
     loop {
         match interfaces {

@@ -1,22 +1,21 @@
 //! Schedule of the attempts to connect.
 //!
-//! *Problem.* Happy eyeballs (RFC 8305) try the next path a little after the one before, answered or
-//! not. That wakes a cellular radio whenever a server is further away than the stagger, and it starts on
-//! a path of which the process' other connections know that it is bad, which then wins now and then,
-//! because it is the nearer one.
+//! *Problem.* Happy eyeballs (RFC 8305) tries the next path shortly after the previous one, answered or not. That
+//! wakes a cellular radio whenever a server is further away than the stagger. It also starts on a path that other
+//! connections of the process know to be bad, and that path sometimes wins because it is the shorter one.
 //!
-//! *How.* Without a path health monitor every attempt waits for the stagger, as ever. With one,
-//! - what it holds to be good comes first, regular paths before backup ones, whichever won last time:
+//! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
+//! - paths that it considers good come first, regular paths before backup paths, even if another path won last time:
 //!   its verdicts are newer than that memory;
-//! - a backup path starts once the first regular one was asked twice, [`RESERVE_WAIT`] apart, and as long
-//!   again has passed: one lost SYN wakes no radio;
-//! - a bad address pair starts last, [`BAD_WAIT`] after everything else did: after that the others' first
-//!   SYN is lost as well, by RFC 6298.
+//! - a backup path starts after the first regular path was asked twice, [`RESERVE_WAIT`] apart, and the same time
+//!   has passed again: a single lost SYN wakes no radio;
+//! - a bad address pair starts last, [`BAD_WAIT`] after everything else: by then, the others' first SYN counts as
+//!   lost by RFC 6298.
 //!
-//! Whoever starts late starts at once when nobody else is left in the race.
+//! A late attempt starts at once when no other is left in the race.
 //!
-//! *Source.* MultiMob's path health monitor "prevents primary use when bad" (slides). How long the others
-//! are waited for, and that a path is asked twice, is ours.
+//! *Source.* MultiMob's path health monitor "prevents primary use when bad" (slides). The waiting times and the
+//! second request on a path are ours.
 
 use std::collections::VecDeque;
 
@@ -24,31 +23,31 @@ use marline_time::Duration;
 
 use crate::path_table::Candidate;
 
-/// Between the two questions to a regular path, and from the second one to a backup path's first.
+/// Delay between the two requests on a regular path, and from the second one to the first on a backup path.
 pub(crate) const RESERVE_WAIT: Duration = Duration::from_millis(250);
-/// From the last of the others to the first on a bad address pair.
+/// Delay from the last of the others to the first attempt on a bad address pair.
 pub(crate) const BAD_WAIT: Duration = Duration::from_millis(1_000);
 
-/// An attempt and its place.
+/// Attempt in the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entrant {
     candidate: Candidate,
-    /// After the one before it started.
+    /// Delay after the start of the previous attempt.
     wait: Duration,
-    /// It does not start earlier because another one failed, unless that was the last.
+    /// If true, it does not start earlier when another attempt fails, unless that was the last.
     held: bool,
 }
 
-/// Those who have not started.
+/// Attempts that have not started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttemptSchedule {
     waiting: VecDeque<Entrant>,
-    /// When the first of them starts, since the race began.
+    /// Start time of the first of them, since the beginning of the race.
     due: Duration,
 }
 
 impl AttemptSchedule {
-    /// One after the other in this order, a stagger apart.
+    /// Starts all attempts in this order, a stagger apart.
     pub(crate) fn staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
         let entrant = |candidate| Entrant { candidate, wait: stagger, held: false };
         AttemptSchedule {
@@ -57,13 +56,13 @@ impl AttemptSchedule {
         }
     }
 
-    /// As a path health monitor advises that knows which address pairs are bad.
+    /// Orders the attempts by the verdicts of a path health monitor.
     pub(crate) fn by_health(
         mut candidates: Vec<Candidate>,
         stagger: Duration,
         is_bad: impl Fn(&Candidate) -> bool,
     ) -> AttemptSchedule {
-        // Stable: among equals the order is that of before.
+        // The sort is stable: equal candidates keep their order.
         candidates.sort_by_key(|candidate| candidate.backup);
         let (bad, good): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_bad);
         let (reserve, regular): (Vec<_>, Vec<_>) = good.into_iter().partition(|c| c.backup);
@@ -76,7 +75,7 @@ impl AttemptSchedule {
         schedule
     }
 
-    /// Behind those who are there: the first after `wait`, the rest a stagger apart.
+    /// Appends attempts: the first starts after `wait`, the rest a stagger apart.
     fn append(&mut self, candidates: Vec<Candidate>, wait: Duration, stagger: Duration) {
         for (number, candidate) in candidates.into_iter().enumerate() {
             let (wait, held) = if number == 0 { (wait, true) } else { (stagger, false) };
@@ -88,12 +87,12 @@ impl AttemptSchedule {
         self.waiting.is_empty()
     }
 
-    /// When the next one starts, since the race began; `None`: there is none.
+    /// Start time of the next attempt, since the beginning of the race.
     pub(crate) fn due(&self) -> Option<Duration> {
         (!self.is_empty()).then_some(self.due)
     }
 
-    /// Who starts now, if somebody does. `alone`: nobody is running.
+    /// Takes the attempt that starts now, if any. `alone`: no attempt is in progress.
     pub(crate) fn take(&mut self, now: Duration, alone: bool) -> Option<Candidate> {
         if now < self.due && !alone {
             return None;
@@ -103,7 +102,7 @@ impl AttemptSchedule {
         Some(entrant.candidate)
     }
 
-    /// This one failed, and need not be asked again; the next one's turn comes the earlier.
+    /// Removes a failed attempt, which is not repeated, and advances the next one.
     pub(crate) fn failed(&mut self, now: Duration, candidate: &Candidate) {
         self.waiting.retain(|entrant| entrant.candidate != *candidate);
         if self.waiting.front().is_some_and(|next| !next.held) {

@@ -1,17 +1,16 @@
-//! Paths that fail together: they probably share a line, and neither protects the other.
+//! Detection of paths that fail together: they probably share a line, so neither is a backup for the other.
 //!
-//! Interfaces do not say what lies behind them: a phone that is tethered by cable and by WiFi, or two modems of one
-//! provider, look like two networks. That they fail in the same moment, while others go on, and do so again, gives
-//! them away.
+//! Interfaces do not show what lies behind them: a phone tethered by cable and by WiFi, or two modems of one
+//! provider, look like two networks. They are detected if they repeatedly fail at the same time while others work.
 
 use std::collections::BTreeMap;
 
-/// Common failures that are no coincidence.
+/// Number of common failures from which it is not considered a coincidence.
 const TIMES: u32 = 2;
-/// Pairs that are remembered.
+/// Maximum number of pairs.
 const MOST_PAIRS: usize = 64;
 
-/// How often pairs of paths have failed together.
+/// Number of common failures per pair of paths.
 #[derive(Debug, Default)]
 pub(super) struct SharedFate {
     times: BTreeMap<(String, String), u32>,
@@ -22,10 +21,10 @@ impl SharedFate {
         SharedFate { times: BTreeMap::new() }
     }
 
-    /// These paths have failed in one moment. Gives what is to be said of pairs that have done so before.
+    /// Records paths that have failed at the same time. Returns notices about pairs that have done so before.
     pub(super) fn on_failure(&mut self, failed: &[&str]) -> Vec<String> {
         let is_among = |path: &String| failed.contains(&path.as_str());
-        // A path that fails without the other has a line of its own.
+        // A path that fails without the other has its own line.
         self.times.retain(|(one, other), _| is_among(one) == is_among(other));
         let mut notices = Vec::new();
         for (at, one) in failed.iter().enumerate() {

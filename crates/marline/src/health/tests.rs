@@ -52,7 +52,7 @@ fn facts_have_words() {
     let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(says(&portal, 1_400), "192.168.1.1 says: administratively prohibited (ICMP)");
     assert_eq!(Reach::of(&portal, at(1_400)).word(), "prohibited");
-    // The kernel's own, of a neighbour that does not answer.
+    // The kernel's own error, for a neighbor that does not answer.
     let alone = objected(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
     assert_eq!(says(&alone, 1_400), "this machine says: host unreachable (ICMP)");
     let kept = objected(open, 1_000, None, DeliveryErrorKind::NotSent(1));
@@ -70,7 +70,7 @@ fn an_objection_settles_first_and_is_outlived_by_silence() {
     assert_eq!(says(&later, 7_100), "no answer for 7 s (tried 4 times)");
 }
 
-/// What is told of paths that are looked at at these times.
+/// Checks the paths at this time and returns the texts of the events.
 fn told(watcher: &mut HealthWatcher, ms: u64, contacts: &[Contact]) -> Vec<String> {
     let of = |name: &str, local: &str| {
         let here = |c: &&Contact| c.local.to_string() == local;
@@ -202,7 +202,7 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
                     while it answers over wwan0: a captive portal or a firewall there blocks UDP port \
                     7777";
     assert_eq!(said, [expected]);
-    // The box objects now and then; that is not news each time.
+    // The host repeats its error now and then; that is not an event each time.
     let mut silent = portal;
     silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
@@ -221,7 +221,7 @@ fn a_path_on_which_another_server_answers_is_no_bad_path() {
     assert_eq!(told(&mut HealthWatcher::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
 }
 
-/// A driver reads the clock once for what comes in and what goes out at once.
+/// A driver reads the clock once for packets that are received and sent at the same time.
 #[test]
 fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant() {
     let mut watcher = HealthWatcher::new("UDP");

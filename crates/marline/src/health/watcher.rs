@@ -1,4 +1,4 @@
-//! Watcher of a client's paths: reports once when one fails or works again.
+//! Watcher of a client's paths: reports once when a path fails or works again.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,26 +10,26 @@ use marline_time::{Duration, Instant};
 use super::shared_fate::SharedFate;
 use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 
-/// A path that fails is told of at the latest so long after its time, if another one is about to fail as
-/// well: that is one piece of news.
+/// Maximum delay of the report about a failed path if another one is about to fail as well: both are reported as one
+/// event.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Paths of which it is remembered what was reported.
+/// Maximum number of paths whose last report is remembered.
 const MOST_TOLD: usize = 64;
 
-/// A change of what is known of paths.
+/// Change of path health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathEvent {
-    /// When it was noticed.
+    /// Time of detection.
     pub at: Instant,
-    /// The paths it is about.
+    /// Affected paths.
     pub paths: Vec<String>,
-    /// Where they lead, or do not.
+    /// Affected server.
     pub server: SocketAddr,
-    /// What is wrong, as [`Reach::word`] has it; `None`: it works again.
+    /// Kind of problem, as in [`Reach::word`]; `None` if it works again.
     pub fault: Option<&'static str>,
-    /// The same in words, for people.
+    /// Description for people.
     pub text: String,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for PathEvent {
     }
 }
 
-/// What was told of a path.
+/// Last report about a path.
 #[derive(Clone, Debug)]
 struct Told {
     word: &'static str,
@@ -47,18 +47,18 @@ struct Told {
     server: SocketAddr,
 }
 
-/// What was told of all of them.
+/// Last reports about all paths.
 #[derive(Debug)]
 pub(crate) struct HealthWatcher {
-    /// What firewalls call the carrier.
+    /// Name of the transport in terms of firewalls.
     transport: &'static str,
     told: BTreeMap<String, Told>,
     fate: SharedFate,
-    /// What is to be said of paths that fail together.
+    /// Notices about paths that fail together.
     notices: Vec<String>,
 }
 
-/// What a look at a path shows.
+/// Result of checking a path.
 struct Look<'a> {
     path: &'a str,
     contact: &'a Contact,
@@ -75,7 +75,7 @@ impl HealthWatcher {
         }
     }
 
-    /// Looks at all paths; gives what changed.
+    /// Checks all paths and returns the changes.
     pub(crate) fn look(&mut self, now: Instant, paths: &[Known<'_>]) -> Vec<PathEvent> {
         let mut news = self.recovered(now, paths);
         let bad: Vec<Look<'_>> = paths
@@ -87,7 +87,7 @@ impl HealthWatcher {
             .collect();
         let is_new = |look: &&Look<'_>| match self.told.get(look.path) {
             None => true,
-            // A box that objects now and then is no news each time.
+            // A host that repeats its error now and then does not cause an event each time.
             Some(told) => told.word != look.reach.word() && look.reach.word() != "no-answer",
         };
         let fresh: Vec<&Look<'_>> = bad.iter().filter(is_new).collect();
@@ -102,7 +102,7 @@ impl HealthWatcher {
             }
             let bad: Vec<&Look<'_>> = bad.iter().filter(|l| l.contact.remote == server).collect();
             let failed: Vec<&str> = fresh.iter().map(|look| look.path).collect();
-            // Where all paths fail, the server has.
+            // If all paths fail, the cause is the server.
             if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
                 self.notices.extend(self.fate.on_failure(&failed));
             }
@@ -116,12 +116,12 @@ impl HealthWatcher {
         news
     }
 
-    /// What there is to say of paths that fail together, once.
+    /// Takes the notices about paths that fail together.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Paths come and go by ever new names: what was reported of those that are gone is forgotten in the end.
+    /// Drops the oldest reports: paths appear and disappear with ever new names.
     fn forget_oldest(&mut self) {
         while self.told.len() > MOST_TOLD {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.since);
@@ -130,7 +130,7 @@ impl HealthWatcher {
         }
     }
 
-    /// Whether another look is due before anything happens: something is open that time alone decides.
+    /// Returns true if another check is due without any change: the outcome depends on time alone.
     pub(crate) fn is_unsettled(&self, now: Instant, paths: &[Known<'_>]) -> bool {
         let open = |contact: &&Contact| {
             let asked = contact
@@ -149,7 +149,7 @@ impl HealthWatcher {
                 continue;
             }
             let Some(told) = self.told.get(path) else { continue };
-            // Only the network's word counts: what was forgotten is neither bad nor good.
+            // Only packets count: a forgotten contact is neither bad nor good.
             let heard = |c: &&&Contact| c.heard_at.is_some_and(|at| at >= told.since);
             if let Some(contact) = contacts.iter().find(heard) {
                 let after = span(now.since(told.since));
@@ -167,8 +167,7 @@ impl HealthWatcher {
     }
 }
 
-/// Whether another path to the same server is about to fail, too: its question is open and as good as
-/// unanswered.
+/// Returns true if another path to the same server is about to fail, too: its request is pending and nearly expired.
 fn may_wait(now: Instant, look: &Look<'_>, paths: &[Known<'_>]) -> bool {
     let Some(question) = look.contact.question else { return false };
     if now.since(question.since) >= PATIENCE + TOGETHER {
@@ -183,7 +182,7 @@ fn may_wait(now: Instant, look: &Look<'_>, paths: &[Known<'_>]) -> bool {
     })
 }
 
-/// One piece of news of a server: of the only path or all of them, or of each.
+/// Creates the events for a server: one for the only path or all paths, or one for each path.
 fn tell(
     now: Instant,
     transport: &str,
@@ -227,7 +226,7 @@ fn tell(
     fresh.iter().map(one).collect()
 }
 
-/// What to look at where none does.
+/// Advice if no path works.
 fn advice(transport: &str, server: SocketAddr, bad: &[&Look<'_>]) -> String {
     let port = server.port();
     if bad.iter().all(|look| look.reach == Reach::Refused) {

@@ -1,15 +1,16 @@
-//! NAT64 prefixes that routers have advertised (RFC 8781), by interface, for as long as they count.
+//! NAT64 prefixes that routers have advertised (RFC 8781), by interface, during their lifetime.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use marline_io::{LocalEnd, Pref64, Prefix64};
 
-/// Interfaces and prefixes of each that are kept: whoever is on the link can advertise any number.
+/// Maximum numbers of interfaces and of prefixes per interface: any host on the link can advertise any number.
 const INTERFACES: usize = 64;
 const PREFIXES: usize = 4;
-/// An advertisement comes before the address that it brings, which takes duplicate address detection, and the word of
-/// it some time to arrive here: what is younger belongs to the network that is there now.
+/// Maximum time by which an advertisement precedes the address that belongs to it. The address takes duplicate
+/// address detection, and its notification some time to arrive here. A younger advertisement belongs to the present
+/// network.
 const AHEAD: Duration = Duration::from_secs(5);
 
 #[derive(Copy, Clone, Debug)]
@@ -19,21 +20,21 @@ struct Heard {
     until: Instant,
 }
 
-/// What was heard by an interface.
+/// Advertisements on an interface.
 #[derive(Debug, Default)]
 struct Link {
-    /// The network that it is in, by our address there.
+    /// Current network, identified by our address there.
     end: Option<LocalEnd>,
-    /// Prefixes that count, the first that was heard first.
+    /// Valid prefixes, oldest first.
     heard: Vec<Heard>,
 }
 
-/// What was heard by each interface.
+/// Advertisements by interface.
 #[derive(Debug, Default)]
 pub(super) struct Advertised(BTreeMap<u32, Link>);
 
 impl Advertised {
-    /// Takes what was heard by an interface. A lifetime of 0 takes a prefix back.
+    /// Records an advertisement on an interface. A lifetime of 0 revokes a prefix.
     pub(super) fn take(&mut self, interface: u32, said: Pref64, now: Instant) {
         self.expire(now);
         if !self.0.contains_key(&interface) && self.0.len() >= INTERFACES {
@@ -50,14 +51,15 @@ impl Advertised {
         self.expire(now);
     }
 
-    /// The prefix to use by an interface, and when that ends.
+    /// Returns the prefix to use on an interface, and the end of its lifetime.
     pub(super) fn of(&self, interface: u32, now: Instant) -> Option<(Prefix64, Instant)> {
         let heard = &self.0.get(&interface)?.heard;
         let heard = heard.iter().find(|heard| heard.until > now)?;
         Some((heard.prefix, heard.until))
     }
 
-    /// An interface has this address now. Where it had another one, what was heard earlier was of another network.
+    /// Sets the current address of an interface. If it has changed, earlier advertisements belong to another
+    /// network.
     pub(super) fn arrive(&mut self, end: &LocalEnd, now: Instant) {
         if let Some(link) = self.0.get_mut(&end.interface.1)
             && link.end.as_ref() != Some(end)
@@ -118,7 +120,7 @@ mod tests {
         all.take(7, said(1, 8_000), begun);
         all.take(8, said(1, 8_000), begun);
         all.arrive(&end("2001:db8::2"), at(1));
-        // Gone, and back in the same network.
+        // The network has disappeared and returned.
         all.arrive(&end("2001:db8::2"), at(30));
         assert_eq!(all.of(7, at(30)).map(|(prefix, _)| prefix), Some(prefix(1)));
         all.take(7, said(2, 8_000), at(60));

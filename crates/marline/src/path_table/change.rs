@@ -1,6 +1,6 @@
-//! Change of a path by hand.
+//! Manual change of a path.
 
-/// A change of a path by hand.
+/// Change of a path by hand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -8,20 +8,21 @@
     serde(rename_all = "kebab-case")
 )]
 pub enum PathChange {
-    /// Use it (again).
+    /// Use the path (again).
     Up,
     /// Close its subflows and open none.
     Down,
-    /// Carry data only if nothing else can.
+    /// Carry data only if no other path can.
     Backup,
-    /// Carry data as any other.
+    /// Carry data like any other path.
     Primary,
-    /// Bytes on it cost money from now on.
+    /// Traffic is charged from now on.
     Metered,
-    /// Bytes on it cost nothing.
+    /// Traffic is not charged.
     Unmetered,
-    /// It will soon be gone, as its radio's signal fades: new data goes elsewhere if it can.
+    /// The path is expected to disappear soon, because its radio signal fades: new data is sent elsewhere if
+    /// possible.
     Fading,
-    /// It will stay.
+    /// The path is expected to stay.
     Steady,
 }

@@ -1,4 +1,4 @@
-//! One path of a table: its specification, its local addresses now, and what restricts it.
+//! Path of a table: its specification, current local addresses, and restrictions.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use marline_policy::PathCost;
 
 use super::PathRestriction;
 
-/// A path as it was specified, and what is found and known of it.
+/// Path as specified, with its current state.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) spec: PathSpec,
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) fading: bool,
     pub(super) restriction: PathRestriction,
     pub(super) error: Option<String>,
-    /// The error is that the interface or address is not there: it is waited for.
+    /// Set if the interface or address does not exist; the path is used when it appears.
     pub(super) absent: bool,
 }
 
@@ -39,7 +39,7 @@ impl Entry {
         }
     }
 
-    /// Takes over what was found of it, and logs when that begins or ceases to be nothing.
+    /// Sets the lookup result, and logs when the path appears or disappears.
     pub(super) fn set_found(&mut self, found: Result<Vec<LocalEnd>, String>) {
         let was_absent = std::mem::replace(&mut self.absent, found.is_err());
         match found {
@@ -60,12 +60,12 @@ impl Entry {
         }
     }
 
-    /// Why no connection can start here, with its name; `None`: one can, as far as is known.
+    /// Reason why no connection can start here, with the path's name; `None` if no reason is known.
     pub(super) fn why_unusable(&self) -> Option<String> {
         self.obstacle().map(|reason| format!("path {}: {reason}", self.called()))
     }
 
-    /// What keeps connections from starting here.
+    /// Obstacle for connections that start here.
     pub(super) fn obstacle(&self) -> Option<String> {
         let by_hand = || self.taken_down.then(|| "taken down by hand".to_owned());
         let restricted = || match &self.restriction {
@@ -79,18 +79,18 @@ impl Entry {
         !self.ends.is_empty() && self.may_be_used()
     }
 
-    /// Neither taken down by hand nor restricted to nothing.
+    /// Returns true unless the path is taken down by hand or restricted as unusable.
     pub(super) const fn may_be_used(&self) -> bool {
         !self.taken_down && !matches!(self.restriction, PathRestriction::Unusable(_))
     }
 
-    /// Whether its network has only IPv6, and where it leads is not given.
+    /// Returns true if its network has only IPv6 and no server address is configured.
     pub(super) fn has_only_ipv6(&self) -> bool {
         let ipv6 = |end: &LocalEnd| end.address.is_ipv6() && !end.loopback && !end.behind_tun;
         !self.ends.is_empty() && self.ends.iter().all(ipv6) && self.spec.remote.is_none()
     }
 
-    /// Below which prefix it reaches IPv4 addresses: the given one, or what is known of its interface.
+    /// NAT64 prefix: the configured one, or that of its interface.
     pub(super) fn nat64(&self, known: &BTreeMap<u32, Prefix64>) -> Option<Prefix64> {
         let end = self.ends.first().filter(|_| self.has_only_ipv6())?;
         self.spec.nat64.or_else(|| known.get(&end.interface.1).copied())
@@ -100,7 +100,7 @@ impl Entry {
         self.metered || self.restriction == PathRestriction::Metered
     }
 
-    /// Takes over what was changed of `other` while it ran, as far as its own specification does not differ.
+    /// Takes over runtime changes of `other`, unless the specification differs in that point.
     pub(super) fn continue_from(&mut self, other: &Entry) {
         (self.taken_down, self.fading) = (other.taken_down, other.fading);
         self.restriction = other.restriction.clone();
@@ -112,15 +112,15 @@ impl Entry {
         }
     }
 
-    /// The interface that the addresses of this path share, as one radio or line; 0: it was given by its address or
-    /// with a server of its own, so that it stands for itself.
+    /// Index of the interface whose radio or line this path uses; 0 for a path that is configured by address or with
+    /// its own server, which stands for itself.
     pub(super) fn link(&self, end: &LocalEnd) -> u32 {
         let by_interface = matches!(self.spec.local, LocalSpec::Interface(_));
         let is_shared = by_interface && self.spec.remote.is_none() && !end.loopback;
         if is_shared { end.interface.1 } else { 0 }
     }
 
-    /// Whether anything about it was changed while it ran.
+    /// Returns true if it was changed at runtime.
     pub(super) fn is_changed(&self) -> bool {
         let (backup, metered) = (self.spec.backup, self.spec.metered);
         let flags =
@@ -128,7 +128,7 @@ impl Entry {
         flags || self.restriction != PathRestriction::None
     }
 
-    /// What using it costs.
+    /// Cost of using the path.
     pub(super) fn cost(&self) -> PathCost {
         PathCost {
             metered: self.is_metered(),
@@ -137,7 +137,7 @@ impl Entry {
         }
     }
 
-    /// Those contacts that are its own.
+    /// Contacts that belong to this path.
     pub(super) fn contacts<'a>(&self, all: &'a [Contact]) -> Vec<&'a Contact> {
         let here = |contact: &&Contact| {
             let pinned = self.spec.remote.is_none_or(|remote| remote == contact.remote);
@@ -146,12 +146,12 @@ impl Entry {
         all.iter().filter(here).collect()
     }
 
-    /// What sentences call it: the name that it was given, or all that was said of it.
+    /// Name in messages: the configured name, or the whole specification.
     pub(super) fn called(&self) -> String {
         self.spec.name.clone().unwrap_or_else(|| self.spec.to_string())
     }
 
-    /// The interface, if known.
+    /// Interface, if known.
     pub(super) fn interface(&self) -> Option<&str> {
         self.ends.first().map(|end| end.interface.0.as_str())
     }

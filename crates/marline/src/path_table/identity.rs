@@ -1,26 +1,25 @@
-//! Identities of local addresses that are the same on several interfaces.
+//! Aliases for local addresses that exist on several interfaces.
 //!
-//! Two phones that share their connections often give the same address, in the same network, behind the same gateway.
-//! The driver and the core know a path by its local address, so the second of such interfaces gets an alias: an
-//! address that no network gives to anybody. Its sockets are bound to the real address and to the interface, and only
-//! they know it.
+//! Two tethered phones often assign the same address, in the same network, behind the same gateway. The driver and
+//! the core identify a path by its local address, so the second interface gets an alias: an address that no network
+//! assigns. Its sockets are bound to the real address and to the interface, and only they know it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 
 use marline_io::LocalEnd;
 
-/// A local address, and the index of the interface that has it.
+/// Local address, and the index of its interface.
 type Place = (IpAddr, u32);
 
-/// The addresses by which the paths are known.
+/// Addresses by which the paths are identified.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
     by_place: BTreeMap<Place, IpAddr>,
 }
 
 impl Identities {
-    /// Gives each end its address or an alias. An end keeps what it has as long as it is there.
+    /// Assigns each end its address or an alias. An end keeps its assignment while it exists.
     pub(super) fn assign<'a>(&mut self, ends: impl Iterator<Item = &'a mut LocalEnd>) {
         let ends: Vec<&mut LocalEnd> = ends.filter(|end| !end.behind_tun).collect();
         let place = |end: &LocalEnd| (end.bound, end.interface.1);
@@ -38,7 +37,7 @@ impl Identities {
     }
 }
 
-/// An address of "this network" (RFC 791), or of the one whose packets are discarded (RFC 6666).
+/// Returns an address of "this network" (RFC 791), or of the discard prefix (RFC 6666).
 fn alias((bound, interface): Place, nth: u8) -> IpAddr {
     let [_, high, middle, low] = interface.to_be_bytes();
     match bound {

@@ -1,11 +1,11 @@
-//! Order in which the addresses of servers are tried.
+//! Order of attempts among the addresses of servers.
 
 use core::net::SocketAddr;
 
 use marline_io::Prefix64;
 
-/// The addresses in the order in which they are tried, as the rest of the world calls them: a resolver that translates
-/// (DNS64) makes addresses that only its own network has, below one of these prefixes.
+/// Returns the addresses in the order of attempts, without translation: with DNS64, a resolver synthesizes addresses
+/// with one of these prefixes, which are valid only in its own network.
 pub(super) fn in_order(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAddr> {
     let mut plain: Vec<SocketAddr> = Vec::with_capacity(servers.len());
     for server in servers {
@@ -18,7 +18,7 @@ pub(super) fn in_order(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<Soc
     interleave_families(&plain)
 }
 
-/// The servers in the order of RFC 8305 section 4: the families take turns, that of the first server begins.
+/// Orders the servers as in RFC 8305 section 4: the families take turns, beginning with that of the first server.
 fn interleave_families(servers: &[SocketAddr]) -> Vec<SocketAddr> {
     let first = servers.first().is_some_and(SocketAddr::is_ipv4);
     let (some, others): (Vec<_>, Vec<_>) =

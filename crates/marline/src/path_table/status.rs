@@ -1,7 +1,7 @@
-//! State of a client's paths: what each is good for, judged once for everything that shows it.
+//! State of a client's paths, evaluated in one place for all outputs.
 //!
-//! A path is usable only on evidence: a server answered over it, and nothing has spoken against that since. What was
-//! never tried is not called usable, and a server that answers but turns the client away makes no path usable.
+//! A path is usable only on evidence: a server has answered over it, and nothing has contradicted that since. An
+//! untried path is not called usable, and a server that answers but rejects the client does not make a path usable.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use marline_time::{Duration, Instant};
 use super::{Entry, PathTable};
 use crate::health::{self, Reach, ServerReach, span};
 
-/// What a path is good for now.
+/// Health of a path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -20,24 +20,24 @@ use crate::health::{self, Reach, ServerReach, span};
     serde(rename_all = "kebab-case")
 )]
 pub enum PathHealth {
-    /// A server answered over it, and nothing has spoken against that since.
+    /// A server has answered over it, and nothing has contradicted that since.
     Usable,
-    /// A server answers over it, but answers are overdue or its signal fades: data goes elsewhere if it can.
+    /// A server answers over it, but answers are overdue or its signal fades: data is sent elsewhere if possible.
     Degraded,
-    /// It leads to no server that serves this client.
+    /// It reaches no server that serves this client.
     Unreachable,
-    /// No server has been asked over it yet, or only just. A word of a newer version is read as this: it says nothing.
+    /// No server has been asked over it yet, or only just now. Unknown words of newer versions are read as this.
     #[default]
     #[cfg_attr(feature = "serde", serde(other))]
     Untried,
 }
 
 impl PathHealth {
-    /// All of them.
+    /// All values.
     pub const ALL: [PathHealth; 4] =
         [PathHealth::Usable, PathHealth::Degraded, PathHealth::Unreachable, PathHealth::Untried];
 
-    /// The word for it: `usable`, `degraded`, `unreachable` or `untried`.
+    /// Single word: `usable`, `degraded`, `unreachable` or `untried`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl PathHealth {
         }
     }
 
-    /// Whether data gets through: it is usable or degraded.
+    /// Returns true if data can be delivered: the path is usable or degraded.
     #[must_use]
     pub const fn works(self) -> bool {
         matches!(self, PathHealth::Usable | PathHealth::Degraded)
@@ -61,58 +61,59 @@ impl fmt::Display for PathHealth {
     }
 }
 
-/// A local address that serves as a path, and its state.
+/// State of a path.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PathStatus {
-    /// The path as configured, or the interface's name if found by itself.
+    /// The path as configured, or the interface's name if found automatically.
     pub spec: PathSpec,
-    /// The interface, if known.
+    /// Interface, if known.
     pub interface: Option<String>,
-    /// Its addresses in use: usually one, or one per family.
+    /// Addresses in use: usually one, or one per family.
     pub addresses: Vec<IpAddr>,
-    /// The interface is there and up, and the path was not taken down by hand: new subflows may start
-    /// here. Whether anything gets through, `health` says.
+    /// True if the interface exists and is up, and the path was not taken down by hand: new subflows may start here.
+    /// For reachability, see `health`.
     pub up: bool,
-    /// Carries data only if nothing else can.
+    /// True if it carries data only if no other path can.
     pub backup: bool,
-    /// Bytes on it cost money.
+    /// True if its traffic is charged.
     pub metered: bool,
-    /// It will soon be gone, as somebody said who knows its radio.
+    /// True if it is expected to disappear soon, according to its radio.
     pub fading: bool,
-    /// Its network has only IPv6, and IPv4 addresses are reached below this prefix (NAT64).
+    /// NAT64 prefix, if its network has only IPv6.
     pub nat64: Option<Prefix64>,
-    /// What it is good for.
+    /// Health of the path.
     pub health: PathHealth,
-    /// Why it is not usable, in words; `None`: it is.
+    /// Reason if it is not usable.
     pub cause: Option<String>,
-    /// What is known of each server that was asked something over it.
+    /// Reachability of each server that was asked over it.
     pub servers: Vec<ServerReach>,
-    /// What is wrong with the path as a whole: a server does not answer, and no other did since.
+    /// Problem of the path as a whole: a server does not answer, and no other has answered since.
     pub fault: Option<ServerReach>,
 }
 
-/// What a table of paths does not know itself, when their state is judged.
+/// Data for judging paths that is not in their table.
 pub(crate) struct Evidence<'a> {
     pub(crate) now: Instant,
-    /// What each server did when it was asked.
+    /// Contacts with servers.
     pub(crate) contacts: &'a [Contact],
-    /// What firewalls call the carrier.
+    /// Name of the transport in terms of firewalls.
     pub(crate) transport: &'static str,
-    /// The servers of the latest connection attempt; empty: there was none.
+    /// Servers of the latest connection attempt; empty if there was none.
     pub(crate) servers: &'a [SocketAddr],
-    /// Why the server that answers does not serve this client.
+    /// Reason why the answering server does not serve this client.
     pub(crate) rejection: Option<&'a str>,
-    /// The ends of subflows on which answers are overdue.
+    /// Ends of subflows with overdue answers.
     pub(crate) doubted: &'a [(IpAddr, SocketAddr)],
-    /// The ends between which connections go by TCP as that is faster.
+    /// Ends between which connections use TCP because it is faster.
     pub(crate) rates: &'a [((IpAddr, SocketAddr), CarrierRates)],
-    /// Whether connections from an address to a server go by TCP instead of UDP, and why they could not.
+    /// Returns true if connections from an address to a server use TCP instead of UDP, and the reason if they could
+    /// not.
     pub(crate) tcp: &'a dyn Fn(IpAddr, SocketAddr) -> (bool, Option<String>),
 }
 
 impl PathTable {
-    /// Its paths, judged by this evidence.
+    /// Judges all paths by this evidence.
     pub(crate) fn status(&self, evidence: &Evidence<'_>) -> Vec<PathStatus> {
         let known = self.known(evidence.contacts);
         self.entries.iter().map(|entry| self.status_of(entry, evidence, &known)).collect()
@@ -138,7 +139,7 @@ impl PathTable {
         let problem = fault.as_ref().map(|fault| {
             let words = health::problem(&entry.called(), fault, (now, known), evidence.transport);
             match (evidence.tcp)(fault.local, fault.server).1 {
-                // Without datagrams the refusal was TCP's.
+                // Without datagrams, the refusal was that of TCP.
                 Some(_) if fault.reach == Reach::Refused && evidence.transport == "TCP" => words,
                 Some(by_tcp) => format!("{words}; {by_tcp}"),
                 None => words,
@@ -161,7 +162,8 @@ impl PathTable {
         }
     }
 
-    /// The state of a path, and why it is not usable. `problem`: the server that was asked last does not answer.
+    /// Health of a path, and the reason if it is not usable. `problem`: the most recently asked server does not
+    /// answer.
     fn judge(
         &self,
         entry: &Entry,
@@ -195,10 +197,10 @@ impl PathTable {
         }
     }
 
-    /// Why none of these servers can be asked over a path: none has an address of its families.
+    /// Reason why none of these servers can be asked over a path: none has an address of its families.
     fn family_mismatch(&self, entry: &Entry, servers: &[SocketAddr]) -> Option<String> {
         let first = *servers.first()?;
-        // A path that leads to an address of its own was resolved for it.
+        // A path with its own server address was resolved for it.
         if entry.spec.remote.is_some() {
             return None;
         }
@@ -221,7 +223,7 @@ impl PathTable {
     }
 }
 
-/// What is known of a path over which nothing has been heard and nothing is held to be lost.
+/// Description of a path without an answer and without a detected problem.
 fn untried(contacts: &[&Contact], now: Instant) -> String {
     let asked = contacts.iter().filter_map(|contact| contact.question);
     match asked.min_by_key(|question| question.since) {

@@ -12,7 +12,7 @@ fn end(address: &str, interface: u32) -> LocalEnd {
     }
 }
 
-/// Paths as they are given, each with its local addresses.
+/// Table of these paths, each with its local addresses.
 fn table(paths: &[(&str, &[&str])]) -> PathTable {
     let specs: Vec<PathSpec> = paths.iter().map(|(spec, _)| spec.parse().unwrap()).collect();
     let mut table = PathTable::new(&specs);
@@ -87,7 +87,7 @@ fn a_network_with_ipv6_alone_reaches_an_ipv4_server_below_its_prefix() {
     table.prefixes.insert(1, Prefix64::WELL_KNOWN);
     let expected = ["10.0.0.2 192.0.2.1:80", "fd01::2 [64:ff9b::c000:201]:80"];
     assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
-    // What DNS64 made of the same server is no second one, and nothing to the other networks.
+    // The DNS64 address of the same server is not a second server, and is useless to the other networks.
     let both = ["[64:ff9b::192.0.2.1]:80", "192.0.2.1:80"];
     assert_eq!(order(&table, &both, None), expected);
     assert_eq!(order(&table, &both[..1], None), expected);

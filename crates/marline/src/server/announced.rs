@@ -1,4 +1,4 @@
-//! Addresses of a server on a native carrier: its reserved ports, and what it announces.
+//! Addresses of a server on a native carrier: reserved ports and announced addresses.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,10 +13,10 @@ use super::builder::{ServerAddress, ServerBuilder, same_port};
 use super::succession::{self, adopt_tuns};
 use crate::{BindError, Carrier, PathChange, UnknownPath, carrier};
 
-/// Address ids: 0 is the initial subflow's, 255 of one byte remain.
+/// Maximum number of announced addresses: of the ids in one byte, 0 is that of the initial subflow.
 const MAX_ADDRESSES: usize = 254;
 
-/// Opens what a listener needs and reserves its ports; returns where it listens.
+/// Opens a listener's sockets and reserves its ports. Returns its listening addresses.
 pub(super) fn listen(
     config: &ServerBuilder,
     shards: &[&Shard],
@@ -58,20 +58,20 @@ pub(super) fn listen(
     Ok(listen)
 }
 
-/// What a listener announces: as its machine has it, and as it was told by hand.
+/// Announced address, with the machine's state and manual changes.
 #[derive(Debug)]
 pub(super) struct Announced {
-    /// As the configuration names it.
+    /// Address in the configuration.
     named: SocketAddr,
-    /// As the core knows it.
+    /// Address in the core.
     local: LocalAddress,
-    /// The machine has it.
+    /// True if the machine has it.
     present: bool,
     taken_down: bool,
 }
 
 impl Announced {
-    /// The addresses of a configuration that went through [`announce`].
+    /// Addresses of a configuration that was processed by [`announce`].
     pub(super) fn of(config: &ServerBuilder) -> Vec<Announced> {
         let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.own.addresses.len() - config.own.advertised.len();
@@ -85,7 +85,7 @@ impl Announced {
         pairs.map(announced).collect()
     }
 
-    /// Tells the cores, if they do not know yet.
+    /// Updates the cores if the state has changed.
     fn tell(&mut self, shards: &[Arc<ShardHandle>], backup: bool) {
         let up = self.present && !self.taken_down;
         if (up, backup) != (self.local.up, self.local.backup) {
@@ -115,7 +115,7 @@ pub(super) fn change(
         PathChange::Down => announced.taken_down = true,
         PathChange::Backup => backup = true,
         PathChange::Primary => backup = false,
-        // What its bytes cost is the client's to say.
+        // The cost of traffic is set by the client.
         PathChange::Metered | PathChange::Unmetered => {}
         PathChange::Fading | PathChange::Steady => {}
     }
@@ -123,8 +123,8 @@ pub(super) fn change(
     Ok(())
 }
 
-/// Tells the core when addresses that are announced go away and come back with their interfaces.
-/// Does not keep the shards running. `None`: there is nothing to follow.
+/// Updates the core when announced addresses disappear and return with their interfaces. Does not keep the shards
+/// running. Returns `None` if there are no addresses to follow.
 pub(super) fn follow_addresses(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -190,7 +190,7 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
         let id = AddressId(at as u8 + 1);
         let mut address = further.address;
         if address.port() == port {
-            // The port of the connection goes without saying.
+            // Port 0 stands for the port of the connection.
             address.set_port(0);
         }
         if let Some(other) = further.advertised {
@@ -211,15 +211,16 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
     Ok(())
 }
 
-/// Has connections say where this server is itself reached, and that what they were opened to is no place to join.
+/// Makes connections announce the addresses at which this server itself is reached, and forbid joins to the address
+/// that they were opened to.
 fn advertise(config: &mut ServerBuilder) {
     let first = config.own.addresses.len() + 1;
     let core = config.transport.as_core_mut();
     core.deny_join_id0 |= !config.own.advertised.is_empty();
     for (at, own) in config.own.advertised.iter().enumerate() {
         let id = AddressId((first + at) as u8);
-        // Which of this machine's addresses a balancer or translator makes of it is not known here. It is announced
-        // also on connections that came that way: they may be joined then (`Connection::on_add_addr`).
+        // This machine does not know to which of its addresses a load balancer or NAT translates it. It is announced
+        // on connections that arrived this way, too: they may be joined then (`Connection::on_add_addr`).
         let unknown = match own {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

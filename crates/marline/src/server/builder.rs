@@ -12,35 +12,35 @@ use super::Server;
 use crate::builder::{Builder, OwnSettings};
 use crate::{BindError, Carrier, multimob};
 
-/// Shards that may share a port: the flow id's top byte tells them apart.
+/// Maximum number of shards on a port: the flow id's top byte identifies them.
 const MAX_SHARDS: usize = 128;
 
-/// An address by which a server can be reached besides those it listens on, or by which it is to be
-/// announced (ADD_ADDR, RFC 8684 section 3.4.1).
+/// Further address of a server besides the listening ones, or an address to announce (ADD_ADDR, RFC 8684 section
+/// 3.4.1).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// One of this machine's; port 0 stands for that of the first listening address.
+    /// Address of this machine; port 0 stands for that of the first listening address.
     pub address: SocketAddr,
-    /// Announce it to clients (ADD_ADDR).
+    /// True to announce it to clients (ADD_ADDR).
     pub signal: bool,
-    /// Subflows to it carry data only if nothing else can.
+    /// True if subflows to it carry data only if no other can.
     pub backup: bool,
-    /// Announce this address instead, by which a translator lets clients reach it.
+    /// Address to announce instead, through which a NAT lets clients reach it.
     pub advertised: Option<SocketAddr>,
 }
 
 impl ServerAddress {
-    /// An address that is announced as it is.
+    /// Creates an address that is announced unchanged.
     #[must_use]
     pub const fn new(address: SocketAddr) -> Self {
         ServerAddress { address, signal: true, backup: false, advertised: None }
     }
 }
 
-/// Own addresses of a server that others share a balancer with.
+/// Maximum number of own addresses of a server behind a load balancer.
 const MAX_OWN: usize = 8;
 
-/// What a [`Server`] runs with. Made by [`Server::builder`].
+/// Configuration of a [`Server`], created by [`Server::builder`].
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,19 +50,19 @@ const MAX_OWN: usize = 8;
 /// ```
 pub type ServerBuilder = Builder<ServerSettings>;
 
-/// What only a [`Server`] is configured with.
+/// Settings that only a [`Server`] has.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) addresses: Vec<ServerAddress>,
-    /// Where it is itself reached, if what it listens on is behind a balancer.
+    /// Addresses at which this server itself is reached behind a load balancer.
     pub(super) advertised: Vec<SocketAddr>,
     pub(super) shards: usize,
     pub(super) backlog: usize,
     pub(super) reset_seed: Option<ResetSeed>,
-    /// Number among the processes that share the addresses.
+    /// Generation among the processes that share the addresses.
     pub(super) generation: u8,
-    /// What it was given by the process whose place it takes, until it is used; clones share it.
+    /// State from the predecessor until it is used; clones share it.
     inherited: Arc<Mutex<Option<Estate>>>,
 }
 
@@ -86,71 +86,68 @@ impl Default for ServerSettings {
 }
 
 impl ServerBuilder {
-    /// Adds an address to listen on (UDP or TCP, as the carrier has it); port 0 lets the system choose
-    /// one. `[::]` stands for all addresses of both families, or of IPv6 alone where an IPv4 address is
-    /// added with the same port.
+    /// Adds an address to listen on (UDP or TCP, depending on the carrier). With port 0, the system chooses one.
+    /// `[::]` stands for all addresses of both families, or of IPv6 alone if an IPv4 address is added with the same
+    /// port.
     pub fn listen(&mut self, address: SocketAddr) -> &mut Self {
         self.own.listen.push(address);
         self
     }
 
-    /// Adds an address to announce to clients, in the order of their address ids from 1 on. Native
-    /// carriers also listen on it. At most 254.
+    /// Adds an address to announce to clients. Their address ids start at 1, in this order. Native carriers also
+    /// listen on it. At most 254.
     pub fn announce(&mut self, address: ServerAddress) -> &mut Self {
         self.own.addresses.push(address);
         self
     }
 
-    /// Adds the address, port included, at which clients reach this very server, whereas the one they know leads to
-    /// several: to members of a fleet, among which a balancer chooses by outer addresses. Clients then join by this one
-    /// only (flag C of MP_CAPABLE and ADD_ADDR, RFC 8684 sections 3.1 and 3.4.1), and those of this library leave the
-    /// balancer's. It is not listened on for its sake: it must lead to an address that is. At most 8, and one for each
-    /// family that clients have.
+    /// Adds the address, including the port, at which clients reach exactly this server, if the known address leads
+    /// to several: for members of a fleet behind a load balancer that chooses by outer addresses. Clients then join
+    /// only at this address (flag C of MP_CAPABLE and ADD_ADDR, RFC 8684 sections 3.1 and 3.4.1), and clients of
+    /// this library leave the load balancer's address. It is not opened for listening: it must lead to an address
+    /// that is. At most 8, and one for each family that clients have.
     pub fn advertise(&mut self, address: SocketAddr) -> &mut Self {
         self.own.advertised.push(address);
         self
     }
 
-    /// Where it is itself reached, as far as that was said.
+    /// Addresses at which this server itself is reached, if configured.
     #[must_use]
     pub fn advertised(&self) -> &[SocketAddr] {
         &self.own.advertised
     }
 
-    /// Endpoints that share the ports, each with a thread's worth of work: a power of two, at most 128.
-    /// Raw sockets that were opened before must be [for as many](RawSockets::open_for). Default: 1.
+    /// Number of endpoints that share the ports, each with work for one thread: a power of two, at most 128. Raw
+    /// sockets that were opened before must be [for the same number](RawSockets::open_for). Default: 1.
     pub fn shards(&mut self, shards: usize) -> &mut Self {
         self.own.shards = shards;
         self
     }
 
-    /// How many endpoints share the ports.
+    /// Number of endpoints that share the ports.
     #[must_use]
     pub const fn get_shards(&self) -> usize {
         self.own.shards
     }
 
-    /// Connections that may wait for [`Server::accept`]; more are refused. Default: 1,024.
+    /// Maximum number of connections that wait for [`Server::accept`]; more are refused. Default: 1,024.
     pub fn backlog(&mut self, backlog: usize) -> &mut Self {
         self.own.backlog = backlog;
         self
     }
 
-    /// UDP carrier: a seed that outlives the process lets a server that was killed and started again
-    /// tell its clients, as soon as they send, that their connections are gone. Without one, they find
-    /// out by their timers.
+    /// UDP carrier: sets a seed that outlives the process. After a crash and restart, the server can then notify its
+    /// clients that their connections are gone, as soon as they send. Without one, clients depend on their timers.
     pub fn reset_seed(&mut self, seed: ResetSeed) -> &mut Self {
         self.own.reset_seed = Some(seed);
         self
     }
 
-    /// Takes the ports of all addresses on raw sockets that are open already, and uses these as the
-    /// carrier: for a process that drops its privileges before it starts threads. Ports that the system
-    /// was to choose are chosen.
+    /// Reserves the ports of all addresses on raw sockets that are open already, and uses these as the carrier: for
+    /// a process that drops its privileges before it starts threads. Ports 0 are replaced by the chosen ports.
     ///
     /// # Errors
-    /// [`BindError::Bind`]: a port is taken, an address is not this machine's, or a privilege is
-    /// missing.
+    /// [`BindError::Bind`]: a port is in use, an address does not belong to this machine, or a privilege is missing.
     pub fn reserve(&mut self, sockets: Arc<RawSockets>) -> Result<&mut Self, BindError> {
         self.own.listen = on_both_families(&self.own.listen);
         for address in &mut self.own.listen {
@@ -178,25 +175,25 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// The raw sockets of the process whose place it takes, to be [reserved](Self::reserve) from; `None`: it has none.
+    /// Raw sockets of the predecessor, for [`reserve`](Self::reserve); `None` if it has none.
     ///
     /// # Errors
-    /// What it was given are none.
+    /// The state does not contain valid raw sockets.
     pub fn inherited_raw(&self) -> Result<Option<Arc<RawSockets>>, BindError> {
         let mut estate = self.lock_inherited();
         estate.as_mut().map_or(Ok(None), inherited_raw)
     }
 
-    /// Whether it takes the place of another process.
+    /// Returns true if this server succeeds another process.
     #[must_use]
     pub fn is_successor(&self) -> bool {
         self.lock_inherited().is_some()
     }
 
-    /// Takes the place of another process: [`bind`](Self::bind) then takes the sockets that it was given, and nothing
-    /// is received before [`Server::begin`].
+    /// Makes this server the successor of another process: [`bind`](Self::bind) uses the received sockets, and
+    /// nothing is received before [`Server::begin`].
     ///
-    /// Gives what the program itself had handed over ([`Estate::further`]).
+    /// Returns the descriptors that the program itself has handed over ([`Estate::further`]).
     pub fn inherit(&mut self, mut estate: Estate) -> Vec<(String, OwnedFd)> {
         let is_own = |(name, _): &(String, OwnedFd)| RawSockets::takes(name);
         let (own, further) = std::mem::take(&mut estate.further).into_iter().partition(is_own);
@@ -207,7 +204,7 @@ impl ServerBuilder {
         further
     }
 
-    /// What it was given, if it has not been used.
+    /// Takes the received state, if it has not been used.
     pub(super) fn take_inherited(&self) -> Option<Estate> {
         self.lock_inherited().take()
     }
@@ -216,13 +213,13 @@ impl ServerBuilder {
         self.own.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses to listen on so far.
+    /// Current listening addresses.
     #[must_use]
     pub fn listen_addrs(&self) -> &[SocketAddr] {
         &self.own.listen
     }
 
-    /// The addresses to announce so far.
+    /// Current addresses to announce.
     #[must_use]
     pub fn announced(&self) -> &[ServerAddress] {
         &self.own.addresses
@@ -261,8 +258,8 @@ impl ServerBuilder {
     }
 }
 
-/// The parts of a native carrier that a predecessor left, as a carrier: raw sockets with its guards. What is not
-/// taken by them stays in the estate.
+/// Creates a carrier from a predecessor's native parts: raw sockets with their guards. Other parts remain in the
+/// estate.
 fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
     let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
@@ -272,14 +269,14 @@ fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindErr
     Ok(opened.map(Arc::new))
 }
 
-/// Whether a socket that listens on `listen` is reached at `address`.
+/// Returns true if a socket that listens on `listen` is reached at `address`.
 fn covers(listen: SocketAddr, address: SocketAddr) -> bool {
     let everywhere = listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4();
     listen.port() == address.port() && (everywhere || listen.ip() == address.ip())
 }
 
-/// Spells out what `[::]` stands for: behind each `[::]:PORT`, `0.0.0.0:PORT` is put, unless an IPv4
-/// address is listed with that port. A second time changes nothing.
+/// Expands `[::]`: `0.0.0.0:PORT` is inserted after each `[::]:PORT`, unless an IPv4 address is listed with that
+/// port. Repeating it changes nothing.
 fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
     let has_ipv4 = |port| listen.iter().any(|at| at.is_ipv4() && at.port() == port);
     let missing = |at: &SocketAddr| {
@@ -290,7 +287,7 @@ fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
     listen.iter().flat_map(|at| [Some(*at), missing(at)]).flatten().collect()
 }
 
-/// `0.0.0.0:0` behind `[::]:PORT` means that port.
+/// `0.0.0.0:0` after `[::]:PORT` means that port.
 pub(super) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
     let everywhere = |at: &SocketAddr| at.ip().is_unspecified();
     match before.filter(|at| at.is_ipv6() && everywhere(at)) {

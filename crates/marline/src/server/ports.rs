@@ -1,8 +1,8 @@
-//! Sockets that a server of datagrams opens: one for each address and shard, and a TCP listener beside them.
+//! Sockets of a server with datagrams: one for each address and shard, and a TCP listener in parallel.
 //!
-//! A port that the system chooses for datagrams may be another program's in TCP, if only for a connection that it has
-//! closed a minute ago. A server that lacks the listener is lost to clients whose network blocks UDP, so such a port is
-//! chosen for both: TCP's first, as there are more reasons that one is taken.
+//! A port that the system chooses for datagrams may be used by another program in TCP, even if only for a connection
+//! that was closed a minute ago. Clients whose network blocks UDP cannot reach a server without the TCP listener. So
+//! such a port is chosen for both: for TCP first, because a port is in use there for more reasons.
 
 use core::net::SocketAddr;
 use std::io;
@@ -14,10 +14,10 @@ use super::ServerBuilder;
 use super::builder::same_port;
 use crate::BindError;
 
-/// How often the system is asked for a port that is free for both.
+/// Number of attempts to find a port that is free for both.
 const PORT_CHOICES: usize = 32;
 
-/// Opens the addresses of a server; gives them with their ports resolved.
+/// Opens the addresses of a server and returns them with their ports.
 pub(super) fn open(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -60,7 +60,7 @@ fn open_chosen(
     Ok((open_datagrams(shards, address)?, None))
 }
 
-/// Opens an address on every shard. A port the system chooses for the first serves all.
+/// Opens an address on every shard. All use the port that the system chooses for the first.
 fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::Result<SocketAddr> {
     let mut port = if shards.len() > 1 { PortSharing::First } else { PortSharing::Alone };
     for shard in shards {
@@ -71,8 +71,8 @@ fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::R
     Ok(address)
 }
 
-/// Accepts TCP connections beside datagrams. A port that another program has costs clients in networks without UDP
-/// their way, and nobody else anything.
+/// Accepts TCP connections in parallel to datagrams. If another program uses the port, only clients in networks
+/// without UDP are affected.
 fn listen_by_tcp(shards: &[Arc<ShardHandle>], address: SocketAddr) -> Option<LinkListener> {
     let listener = Shard::listen_links(shards, address);
     let warn = |error: &io::Error| {

@@ -1,5 +1,4 @@
-//! Succession of a server: another process takes its place on the same addresses, and this one goes on with what it
-//! has.
+//! Succession of a server: another process takes over its addresses, and this one continues its connections.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,23 +13,23 @@ use super::{Server, ServerBuilder};
 use crate::{BindError, TunPath};
 use core::net::SocketAddr;
 
-/// What accepts TCP connections beside datagrams.
+/// TCP listeners in parallel to datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: Vec<LinkListener>,
-    /// Sockets that listen, and from which nothing is accepted yet.
+    /// Listening sockets from which no connections are accepted yet.
     waiting: Vec<OwnedFd>,
 }
 
-/// Older processes, by generation, and the ways to them.
+/// Older processes by generation, with their channels.
 pub(super) type ElderChannels = Vec<(u8, OwnedFd)>;
 
-/// The place of a server among the processes that share its addresses.
+/// Relation of a server to the processes that share its addresses.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
-    /// Processes that the predecessor passes things on to until this one begins.
+    /// Older processes, to which the predecessor passes packets until this one begins.
     pub(super) elders: Mutex<ElderChannels>,
 }
 
@@ -39,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// What a successor needs to take this server's place, but what the program has besides.
+    /// State that a successor needs to take over from this server, without further descriptors of the program.
     ///
     /// # Errors
     /// Too many older processes are alive, or the system has no descriptors left.
@@ -58,7 +57,7 @@ impl Server {
             let copies = shard.copy_sockets().map_err(io)?;
             sockets.extend(copies.into_iter().map(|(local, fd)| (index as u8, local, fd)));
             let mut parts = shard.copy_native().map_err(io)?;
-            // Guards are the same for all shards.
+            // All shards share the same guards.
             parts.retain(|(part, ..)| index == 0 || *part != NativePart::Guard);
             native.extend(parts);
             further.extend(shard.copy_offload().map_err(io)?);
@@ -81,26 +80,26 @@ impl Server {
         })
     }
 
-    /// Lets the successor at the other end of `channel` receive from now on. What this server has goes on: its
-    /// frames are passed on to it.
+    /// Lets the successor at the other end of `channel` receive from now on. Connections of this server continue:
+    /// the successor passes on their frames.
     ///
     /// # Errors
-    /// The successor is gone: this process goes on receiving.
+    /// The successor is gone; this process continues to receive.
     pub fn hand_over(&self, channel: Channel) -> Result<(), BindError> {
         let place = &self.inner.place;
         place
             .generations
             .hand_over(channel)
             .map_err(|error| BindError::io("let the successor begin", error))?;
-        // Whoever connects to them waits for the successor in the kernel's queue.
+        // New connections to the listeners wait for the successor in the kernel's queue.
         lock(&place.listeners).open.clear();
         Ok(())
     }
 
-    /// Begins to receive in the place of a predecessor, which has stopped.
+    /// Starts to receive after a predecessor has stopped.
     ///
     /// # Errors
-    /// The predecessor is gone, or does not let go.
+    /// The predecessor is gone, or does not hand over.
     pub fn begin(&self, heir: Heir, predecessor: u8, version: &str) -> Result<(), BindError> {
         let io = |error| BindError::io("take the predecessor's place", error);
         let place = &self.inner.place;
@@ -119,13 +118,13 @@ impl Server {
     }
 }
 
-/// The number of the next process: none that is in use, and no recent one if it can be helped.
+/// Generation of the next process: it must not be in use, and a recent one is avoided.
 fn next_generation(own: u8, elders: &[u8]) -> Option<u8> {
     let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
     following.into_iter().find(|number| !elders.contains(number))
 }
 
-/// Gives shards the sockets of a predecessor. Returns their addresses.
+/// Passes a predecessor's sockets to the shards. Returns their addresses.
 pub(super) fn adopt_sockets(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -151,7 +150,7 @@ pub(super) fn adopt_sockets(
         return Err(changed(config));
     }
     for (shard, local, fd) in sockets {
-        // It is bound already.
+        // The socket is bound already.
         let options = SocketOptions {
             local,
             alias: None,
@@ -175,7 +174,7 @@ pub(super) fn changed(config: &ServerBuilder) -> BindError {
     ))
 }
 
-/// Gives shards the TUN interfaces of a predecessor: a queue of each to each, or the one that there is.
+/// Passes a predecessor's TUN interfaces to the shards: one queue of each to every shard, or the only one.
 pub(super) fn adopt_tuns(
     paths: &[TunPath],
     shards: &[&Shard],
@@ -204,12 +203,12 @@ fn other_interfaces(paths: &[TunPath]) -> BindError {
     ))
 }
 
-/// What is there beside datagrams of a predecessor, in whose place nothing is accepted yet.
+/// Listeners of a predecessor, from which no connections are accepted yet.
 pub(super) fn waiting(listeners: Vec<(SocketAddr, OwnedFd)>) -> Listeners {
     Listeners { open: Vec::new(), waiting: listeners.into_iter().map(|(_, fd)| fd).collect() }
 }
 
-/// What accepts already.
+/// Listeners that accept connections already.
 pub(super) const fn accepting(open: Vec<LinkListener>) -> Listeners {
     Listeners { open, waiting: Vec::new() }
 }

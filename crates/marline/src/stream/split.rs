@@ -1,4 +1,4 @@
-//! Halves of a stream that two tasks can own.
+//! Owned halves of a stream for two tasks.
 
 use core::fmt;
 use core::pin::Pin;
@@ -12,7 +12,7 @@ use super::Stream;
 
 /// Reading half of a [`Stream`], from [`Stream::into_split`].
 ///
-/// The connection is let go of when both halves are dropped.
+/// The connection is released when both halves are dropped.
 #[derive(Debug)]
 pub struct OwnedReadHalf {
     stream: Arc<Stream>,
@@ -27,7 +27,7 @@ pub struct OwnedWriteHalf {
     shuts_down: bool,
 }
 
-/// The halves given to `reunite` are not of one stream. Holds both.
+/// Error of `reunite` for halves of different streams. Contains both.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
@@ -38,10 +38,10 @@ pub(super) fn split(stream: Stream) -> (OwnedReadHalf, OwnedWriteHalf) {
 }
 
 impl OwnedReadHalf {
-    /// Puts the two halves of a stream together again.
+    /// Reunites the two halves of a stream.
     ///
     /// # Errors
-    /// The halves are not of one stream.
+    /// The halves belong to different streams.
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
         if !Arc::ptr_eq(&self.stream, &write.stream) {
             return Err(ReuniteError(self, write));
@@ -53,7 +53,7 @@ impl OwnedReadHalf {
         }
     }
 
-    /// The stream, for what it tells and what can be set.
+    /// Underlying stream, for queries and settings.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
@@ -66,7 +66,7 @@ impl OwnedWriteHalf {
         self.shuts_down = false;
     }
 
-    /// The stream, for what it tells and what can be set.
+    /// Underlying stream, for queries and settings.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream

@@ -1,4 +1,4 @@
-//! Server keys and the pins that name them.
+//! Server keys, and their pins.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,42 +10,42 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-/// What precedes the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
+/// Bytes before the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
 const SPKI_HEAD: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// A server's long-lived Ed25519 key.
+/// Long-lived Ed25519 key of a server.
 #[derive(Clone)]
 pub struct Identity {
     pkcs8: Vec<u8>,
     spki: Vec<u8>,
 }
 
-/// Why there is no key.
+/// Error of a server key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     NoRandomness,
-    /// The bytes are no Ed25519 key in PKCS #8 form; why.
+    /// The bytes are not an Ed25519 key in PKCS #8 form, for this reason.
     NotAKey(String),
 }
 
 impl Identity {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn generate() -> Result<Identity, IdentityError> {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new())
             .map_err(|_| IdentityError::NoRandomness)?;
         Self::from_pkcs8(pkcs8.as_ref().to_vec())
     }
 
-    /// The key that [`pkcs8`](Self::pkcs8) gave.
+    /// Loads a key from the bytes of [`pkcs8`](Self::pkcs8).
     ///
     /// # Errors
-    /// The bytes are no Ed25519 key in PKCS #8 form, with its public half (RFC 8410).
+    /// The bytes are not an Ed25519 key in PKCS #8 form, with its public half (RFC 8410).
     pub fn from_pkcs8(pkcs8: Vec<u8>) -> Result<Identity, IdentityError> {
         let pair = Ed25519KeyPair::from_pkcs8(&pkcs8)
             .map_err(|error| IdentityError::NotAKey(error.to_string()))?;
@@ -54,19 +54,19 @@ impl Identity {
         Ok(Identity { pkcs8, spki })
     }
 
-    /// The private key in PKCS #8 form. **A secret**: for a file that only the server can read.
+    /// Private key in PKCS #8 form. **Secret**: store it in a file that only the server can read.
     #[must_use]
     pub fn pkcs8(&self) -> &[u8] {
         &self.pkcs8
     }
 
-    /// The public key as a SubjectPublicKeyInfo (RFC 8410).
+    /// Public key as a SubjectPublicKeyInfo (RFC 8410).
     #[must_use]
     pub fn spki(&self) -> &[u8] {
         &self.spki
     }
 
-    /// What clients pin.
+    /// Pin for clients.
     #[must_use]
     pub fn pin(&self) -> KeyPin {
         KeyPin::of(&self.spki)
@@ -92,23 +92,23 @@ impl fmt::Display for IdentityError {
 
 impl std::error::Error for IdentityError {}
 
-/// SHA-256 of a server's public key: what a client knows it by. No secret. Written as 64 hexadecimal
+/// SHA-256 of a server's public key, by which clients identify it. Not secret. The text form is 64 hexadecimal
 /// digits.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct KeyPin([u8; 32]);
 
-/// The text is no pin: 64 hexadecimal digits.
+/// Error of a text that is not 64 hexadecimal digits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct KeyPinError;
 
 impl KeyPin {
-    /// The pin with these bytes.
+    /// Creates a pin from its bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         KeyPin(bytes)
     }
 
-    /// Its bytes.
+    /// Bytes of the pin.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -236,7 +236,7 @@ mod tests {
         use crate::tls::{client_config, is_pin_mismatch, server_config, server_name};
 
         let (key, thief) = (Identity::generate().unwrap(), Identity::generate().unwrap());
-        // Shows the right public key, signs with another private one.
+        // Presents the right public key, but signs with another private one.
         let forged = Identity { pkcs8: thief.pkcs8.clone(), spki: key.spki.clone() };
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(&forged).unwrap()));
         let client = Arc::new(client_config(key.pin()).unwrap());

@@ -1,10 +1,11 @@
 //! Hybrid key exchange X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem) for rustls.
 //!
-//! Who records a handshake today can break X25519 once there is a large quantum computer, and read all that was
-//! under it. So the secret is of two exchanges, and holds while one of them does: ML-KEM-768 (FIPS 203) and X25519.
-//! rustls has the hybrid with aws-lc alone, which takes minutes to build; this is the same by ring's X25519, which is
-//! here anyway, and libcrux' ML-KEM, whose code is verified. Shares and secrets are those of ML-KEM first. A client
-//! offers X25519 by itself beside it, so older servers lose nothing.
+//! An attacker that records a handshake today can break X25519 once there is a large quantum computer, and read all
+//! data protected by it. So the secret combines two exchanges, and is safe while one of them is: X25519 and
+//! ML-KEM-768 (FIPS 203). rustls provides the hybrid only with aws-lc, which takes minutes to build. This
+//! implementation uses ring's X25519, which is a dependency anyway, and ML-KEM of libcrux, whose code is verified.
+//! In shares and secrets, ML-KEM comes first. A client also offers plain X25519, so older servers are still
+//! supported.
 
 use core::fmt;
 
@@ -18,14 +19,14 @@ use rustls::crypto::{
 };
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
-/// Bytes of an encapsulation key, the client's share.
+/// Length of an encapsulation key, which is the client's share.
 const KEY_LEN: usize = 1_184;
-/// Bytes of a ciphertext, the server's.
+/// Length of a ciphertext, which is the server's share.
 const CIPHERTEXT_LEN: usize = 1_088;
 
 const INVALID: Error = Error::PeerMisbehaved(PeerMisbehaved::InvalidKeyShare);
 
-/// The key exchange.
+/// Hybrid key exchange group.
 #[derive(Debug)]
 pub(super) struct X25519MlKem768;
 
@@ -61,7 +62,7 @@ impl SupportedKxGroup for X25519MlKem768 {
     }
 }
 
-/// A client's side that waits for the server's share.
+/// Client's key exchange that waits for the server's share.
 struct Started {
     classical: Box<dyn ActiveKeyExchange>,
     pair: MlKem768KeyPair,
@@ -141,7 +142,7 @@ mod tests {
         for len in [0, 32, KEY_LEN, KEY_LEN + 31] {
             assert!(X25519MlKem768.start_and_complete(&share[..len]).is_err(), "{len}");
         }
-        // Coefficients beyond the modulus are no key (FIPS 203 section 7.2).
+        // Coefficients beyond the modulus are not valid (FIPS 203 section 7.2).
         let mut beyond = share.clone();
         beyond[..3].fill(0xff);
         assert!(X25519MlKem768.start_and_complete(&beyond).is_err());

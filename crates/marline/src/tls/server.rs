@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use super::{Acceptor, TlsStream};
 use crate::Server;
 
-/// Handshakes under way at a time; further clients wait in the server's backlog.
+/// Maximum number of handshakes in progress; further clients wait in the server's backlog.
 const HANDSHAKES: usize = 256;
 
-/// A [`Server`] whose streams are encrypted: it makes the handshakes, many at a time, so that a client
-/// that is slow, or speaks no TLS, keeps nobody waiting.
+/// Server with encrypted streams. It performs many handshakes in parallel, so that a client that is slow, or does
+/// not use TLS, does not delay others.
 #[derive(Debug)]
 pub struct TlsServer {
     server: Server,
@@ -29,15 +29,15 @@ impl TlsServer {
         TlsServer { server, acceptor, handshakes: JoinSet::new() }
     }
 
-    /// The server below.
+    /// Underlying server.
     #[must_use]
     pub const fn get_ref(&self) -> &Server {
         &self.server
     }
 
-    /// The next connection whose handshake is made, and its peer's address; `None` after
-    /// [`Server::close`], when those under way are done. Those whose handshake fails are logged and
-    /// dropped. Safe to cancel.
+    /// Waits for the next connection with a completed handshake and returns it with its peer's address. Returns
+    /// `None` after [`Server::close`], when pending handshakes are complete. Connections whose handshake fails are
+    /// logged and dropped. Safe to cancel.
     pub async fn accept(&mut self) -> Option<(TlsStream, SocketAddr)> {
         let TlsServer { server, acceptor, handshakes } = self;
         loop {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Stream;
 
-/// A [`Stream`] with TLS inside, of either side.
+/// Encrypted [`Stream`] of a client or server.
 #[derive(Debug)]
 pub struct TlsStream {
     inner: tokio_rustls::TlsStream<Stream>,
@@ -19,13 +19,13 @@ impl TlsStream {
         TlsStream { inner }
     }
 
-    /// The stream below.
+    /// Underlying stream.
     #[must_use]
     pub fn get_ref(&self) -> &Stream {
         self.inner.get_ref().0
     }
 
-    /// Ends the connection at once, on both sides (MP_FASTCLOSE).
+    /// Ends the connection at once on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         match self.inner {
             tokio_rustls::TlsStream::Client(stream) => stream.into_inner().0.abort(),

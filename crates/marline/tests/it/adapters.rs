@@ -1,4 +1,4 @@
-//! Adapters for HTTP, TLS streams, host names and split streams, over loopback.
+//! Tests of adapters for HTTP, TLS streams, host names and split streams, over loopback.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ async fn body_of(response: http::Response<hyper::body::Incoming>) -> Vec<u8> {
     response.into_body().collect().await.unwrap().to_bytes().to_vec()
 }
 
-/// A hundred requests at once, with keep-alive and bodies larger than a window.
+/// A hundred parallel requests, with keep-alive and bodies larger than a window.
 #[tokio::test]
 async fn axum_serves_hyper_in_plaintext() {
     let server = server(1).await;
@@ -68,18 +68,18 @@ async fn axum_serves_hyper_with_tls_and_a_stranger_keeps_nobody_waiting() {
     let service = router().into_make_service_with_connect_info::<PeerAddr>();
     let serving = tokio::spawn(axum::serve(tls, service).into_future());
     let client = client(&["127.0.0.1"]).await;
-    // Connects and says nothing.
+    // Connects and sends nothing.
     let silent = within(client.connect(address)).await.unwrap();
     let connector = Connector::pinned(identity.pin()).unwrap();
     let http = http(marline::hyper::Connector::tls(client.clone(), connector));
     let request = http.get(format!("http://{address}/peer").parse().unwrap());
     let response = within(request).await.unwrap();
     assert_eq!(body_of(response).await, b"127.0.0.1");
-    // Another key is refused before anything was said.
+    // Another key is refused before any data is sent.
     let other = Connector::pinned(Identity::generate().unwrap().pin()).unwrap();
     let error = within(other.connect(&client, address)).await.unwrap_err();
     assert!(matches!(error, TlsError::WrongKey), "{error}");
-    // And plaintext reaches no handler.
+    // Plaintext does not reach a handler.
     let plain = http_plain(&client, address).await;
     assert!(plain.is_err(), "{plain:?}");
     drop(silent);
@@ -100,8 +100,7 @@ async fn other_schemes_are_refused_with_the_reason() {
     assert!(cause.contains("only http://"), "{cause}");
 }
 
-/// Handshakes are made beside each other, those under way when the server closes are still given out,
-/// and then it ends.
+/// Handshakes run in parallel. Those in progress when the server closes are still completed, and then it ends.
 #[tokio::test]
 async fn a_tls_server_ends_after_close() {
     let identity = Identity::generate().unwrap();
@@ -138,7 +137,7 @@ async fn a_server_is_reached_by_its_name() {
     assert!(matches!(error, ConnectError::Resolve(_)), "{error}");
 }
 
-/// Both directions at once, each half in a task of its own, more than all buffers hold.
+/// Both directions at once, each half in its own task, with more data than all buffers hold.
 #[tokio::test]
 async fn halves_work_in_tasks_of_their_own_and_come_together_again() {
     const LEN: usize = 3 << 20;
@@ -161,17 +160,17 @@ async fn halves_work_in_tasks_of_their_own_and_come_together_again() {
     within(reader.read_exact(&mut got)).await.unwrap();
     assert!(got == expected);
     let writer = within(writing).await.unwrap();
-    // Of another stream: both halves come back.
+    // Halves of different streams: both are returned.
     let (other, _other_far) = pair(&client, &server).await;
     let (other_reader, other_writer) = other.into_split();
     let wrong = reader.reunite(other_writer).unwrap_err();
     let mut near = wrong.0.reunite(writer).unwrap();
     drop(other_reader);
-    // Together again, and still open both ways.
+    // Reunited, and still open in both directions.
     near.write_all(b"more").await.unwrap();
     let mut more = [0; 4];
     within(near.read_exact(&mut more)).await.unwrap();
-    // Dropping the writing half is an end of stream, as for tokio's own.
+    // Dropping the writing half ends the stream, as with tokio's own streams.
     let (mut reader, writer) = near.into_split();
     drop(writer);
     let mut rest = Vec::new();
@@ -180,7 +179,7 @@ async fn halves_work_in_tasks_of_their_own_and_come_together_again() {
     within(echo).await.unwrap();
 }
 
-/// A half that is forgotten leaves the connection open.
+/// A forgotten half leaves the connection open.
 #[tokio::test]
 async fn a_forgotten_half_shuts_nothing_down() {
     let (server, client) = (server(1).await, client(&["127.0.0.1"]).await);

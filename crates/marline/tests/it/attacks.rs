@@ -26,7 +26,7 @@ async fn a_spoofed_source_gets_at_most_three_times_what_was_sent_in_its_name() {
         sent += frame.len();
         victim.send_to(&frame, listener.local_addr()).await.unwrap();
     }
-    // The victim never answers: the server's SYN/ACKs are repeated by timers of a second.
+    // The victim never answers: the server's SYN/ACKs are repeated after timeouts of a second.
     let mut received = 0;
     let mut answers = 0;
     let mut buf = [0; 2_048];
@@ -77,13 +77,13 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
     assert!(core.mp_join_no_token > 1_000, "{core:?}");
     assert!(carrier.retries > 2_000, "{carrier:?}");
     assert!(carrier.malformed > 1_000, "{carrier:?}");
-    // And new ones are welcome.
+    // New ones are accepted.
     let (mut near, mut far) = pair(&client, &listener).await;
     near.write_all(b"!").await.unwrap();
     assert_eq!(within(far.read_u8()).await.unwrap(), b'!');
 }
 
-/// While somebody floods the server in names that never answer, every honest client gets in.
+/// While an attacker floods the server from addresses that never answer, every honest client can connect.
 #[tokio::test]
 async fn honest_clients_connect_beside_a_flood_of_syns() {
     const SYN_QUEUE: usize = 64;
@@ -104,7 +104,7 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
         n
     };
     let honest = async {
-        // The queue is full of strangers by then.
+        // By then, the queue is full of the attacker's requests.
         while listener.counters()[0].1.retries == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -122,8 +122,8 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
     assert_eq!(core.syn_queue_overflow, 0, "nobody was pushed out");
 }
 
-/// A server is killed and another started in its place, with the same seed: who only waited for data
-/// learns at once that none will come.
+/// A server is killed and replaced by another with the same seed: a client that only waits for data notices at once
+/// that none will arrive.
 #[tokio::test]
 async fn a_restarted_server_tells_its_clients() {
     let seed = marline::advanced::ResetSeed::new([3; 32]);
@@ -142,7 +142,7 @@ async fn a_restarted_server_tells_its_clients() {
     let client = client(&["127.0.0.1"]).await;
     let (mut near, far) = pair(&client, &first).await;
     near.write_all(b"!").await.unwrap();
-    // Killed: no farewell.
+    // Killed without closing anything.
     runtime.shutdown_background();
     core::mem::forget((first, far));
     let again = async {

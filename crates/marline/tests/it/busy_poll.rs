@@ -1,4 +1,4 @@
-//! Test of busy polling on loopback: an exchange goes on with it, and silence costs nothing.
+//! Test of busy polling on loopback: exchanges work with it, and idle time costs nothing.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn it_polls_while_messages_go_to_and_fro_and_sleeps_afterwards() {
         ours.write_all(b"first").await.unwrap();
         let (mut theirs, _) = server.accept().await.unwrap();
         theirs.read_exact(&mut [0; 5]).await.unwrap();
-        // Polling goes on for a while after each exchange: whoever waits has the processor busy.
+        // Polling continues for some time after each exchange, so the processor is busy while the test waits.
         let mut waited = Duration::ZERO;
         for round in 0..200u8 {
             ours.write_all(&[round; 100]).await.unwrap();
@@ -47,7 +47,7 @@ async fn it_polls_while_messages_go_to_and_fro_and_sleeps_afterwards() {
         }
         assert!(waited > LONG, "it sleeps at once: {waited:?} of 50 ms");
         tokio::time::sleep(LONG * 4).await;
-        // A second of silence in which both ends were to poll all the time would cost a second.
+        // If both ends polled all the time, a second of silence would cost a second.
         let before = cpu();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(cpu() - before < Duration::from_millis(300), "it never sleeps");

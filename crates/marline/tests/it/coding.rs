@@ -1,5 +1,5 @@
-//! Tests of repair by coding in real time: over the UDP carrier through a path that loses packets,
-//! over native TCP, and towards a kernel that does not know it.
+//! Tests of repair by coding in real time: over the UDP carrier with a lossy path, over native TCP, and to a kernel
+//! that does not support it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn coded(config: &mut ClientBuilder) {
     config.scheduler("coded").expect("built in").transport_mut().extensions(Extensions::REPAIR);
 }
 
-/// Sends bursts with pauses, so that each has an end.
+/// Sends bursts with pauses, so that each burst has an end.
 async fn send_bursts(writer: &mut (impl AsyncWriteExt + Unpin), data: &[u8]) {
     for burst in data.chunks(BURST) {
         writer.write_all(burst).await.unwrap();
@@ -23,7 +23,7 @@ async fn send_bursts(writer: &mut (impl AsyncWriteExt + Unpin), data: &[u8]) {
     }
 }
 
-/// Bursts to a server that echoes them come back as they were.
+/// Sends bursts to an echo server and compares the answer.
 async fn echoed(client: &Client, mut stream: Stream) {
     stream.write_all(b"!").await.unwrap();
     let mut first = [0; 1];

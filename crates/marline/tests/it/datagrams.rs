@@ -1,5 +1,5 @@
-//! Tests of datagrams beside a connection over loopback: all its subflows are paths, those that come and go are
-//! followed, so is a client that a translator moves, and strangers are not heard.
+//! Tests of datagrams in parallel to a connection over loopback: all its subflows are paths, new and closed ones are
+//! followed, a client is followed through a NAT rebinding, and foreign senders are ignored.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,8 +37,8 @@ impl Lanes {
         Lanes { near: near.unwrap(), far: far.unwrap(), ids }
     }
 
-    /// Takes what comes for so long; payloads at the client and at the server, each as often as it came. What the
-    /// server gets it sends back. Paths are told to the server, as an application does in its stream.
+    /// Receives for this time. Returns the payloads at the client and at the server, including copies. The server
+    /// sends back what it receives. Paths are announced to the server, as an application does in its stream.
     async fn pass(&self, time: Duration) -> [Vec<Vec<u8>>; 2] {
         let until = Instant::now() + time;
         let (mut near, mut far) = (Arrivals::default(), Arrivals::default());
@@ -56,7 +56,7 @@ impl Lanes {
                     got.unwrap();
                     for (flow, payload) in far.datagrams() {
                         came[1].push(payload.to_vec());
-                        // Full queues are none here.
+                        // Queues are never full here.
                         self.far.send(flow, payload).unwrap();
                     }
                 }
@@ -65,7 +65,7 @@ impl Lanes {
         }
     }
 
-    /// Waits until both ends have so many paths.
+    /// Waits until both ends have this number of paths.
     async fn paths(&self, count: usize) {
         within(async {
             while self.near.paths().len() != count || self.far.paths().len() != count {
@@ -75,7 +75,7 @@ impl Lanes {
         .await;
     }
 
-    /// Sends so many, which must come there once and back once.
+    /// Sends this number of datagrams, each of which must arrive and return exactly once.
     async fn echo(&self, first: u32, count: u32) {
         let mut awaited: BTreeSet<Vec<u8>> = BTreeSet::new();
         for number in first..first + count {
@@ -102,7 +102,7 @@ async fn all_subflows_are_paths_and_those_that_come_and_go_are_followed() {
     let (near, far) = pair(&client, &listener).await;
     let lanes = Lanes::beside((&near, &far), "duplicate");
     lanes.near.set_class(FLOW, FlowClass::Sparse);
-    // Before the second subflow is there: the first is a path without being told.
+    // Before the second subflow is established: the first is a path without being announced.
     lanes.echo(0, 1).await;
     lanes.paths(2).await;
     lanes.echo(100, 100).await;
@@ -132,7 +132,7 @@ async fn a_client_that_a_translator_moves_is_followed() {
     let lanes = Lanes::beside((&near, &far), "auto");
     lanes.echo(0, 20).await;
     relay.rebind();
-    // A call: what is sent until the server has the new address is lost.
+    // Like a call: data sent before the server has the new address is lost.
     let mut gap = None;
     let moved = Instant::now();
     within(async {

@@ -1,4 +1,4 @@
-//! Tests of network faults: dead paths, cut paths, NATs that lose their state.
+//! Tests of network faults: failed paths, cut paths, NATs that lose their state.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
         while relay.to_client.load(Ordering::Relaxed) < 500_000 {
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
-        // Long enough that the client has acknowledged all it got: it has nothing more to say.
+        // This is long enough for the client to acknowledge everything: it has nothing more to send.
         relay.cut();
         tokio::time::sleep(Duration::from_millis(200)).await;
         relay.rebind();
@@ -86,7 +86,7 @@ async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
         within(async { tokio::join!(fault, send(&mut far, &data), receive(&mut near)) }).await;
     assert!(got == data);
     let (_, carrier) = client.counters();
-    // Its keepalives are due after 15 s of silence; it asked because it grew quiet.
+    // Keepalives are due only after 15 s of silence: it has sent one because it became quiet.
     assert!(carrier.keepalives >= 1, "{carrier:?}");
     assert_eq!(listener.counters()[0].1.moves, 1);
 }
@@ -110,7 +110,7 @@ async fn an_idle_connection_survives_a_rebinding_by_its_keepalive() {
         }
     })
     .await;
-    // The server speaks first after the silence: it reaches the client at its new address.
+    // The server sends first after the silence: it reaches the client at its new address.
     far.write_all(b"b").await.unwrap();
     assert_eq!(within(near.read_u8()).await.unwrap(), b'b');
 }

@@ -1,5 +1,5 @@
-//! Tests of handover to a sleeping path: by Fast JOIN to a Marline server on both carriers, by an
-//! ordinary join to the kernel, which does not know HELLO.
+//! Tests of handover to a sleeping path: with Fast JOIN to a Marline server on both carriers, and with an ordinary
+//! join to the kernel, which does not support HELLO.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,8 +31,7 @@ async fn ask_and_hear(stream: &mut Stream, round: usize) {
     assert!(got == sent, "round {round}");
 }
 
-/// Messages to and fro; in the middle of them the first path's address goes, while a message is under
-/// way.
+/// Exchanges messages; halfway, the first path's address disappears while a message is in transit.
 async fn leave(client: &Client, server: SocketAddr, first: &str, agreed: bool) -> Counters {
     let mut stream = within(client.connect(server)).await.unwrap();
     assert_eq!(stream.fallback(), None);

@@ -1,9 +1,8 @@
-//! Tests of interfaces that come and go, in network namespaces of our own: a client without
-//! configured paths uses every interface with a default route, packets really leave there, and
-//! changes are followed.
+//! Tests of interfaces that appear and disappear, in separate network namespaces: a client without configured paths
+//! uses all interfaces with a default route, packets really use them, and changes are followed.
 //!
-//! The test starts itself again inside `unshare`, first as the client's machine, and from there as
-//! the server's. Needs `unshare`, `nsenter` and `ip`, and a kernel that allows user namespaces.
+//! The test starts itself again inside `unshare`, first as the client's machine, and from there as the server's.
+//! Needs `unshare`, `nsenter` and `ip`, and a kernel that allows user namespaces.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -37,7 +36,7 @@ fn run(work: impl Future<Output = ()>) {
     runtime.block_on(work);
 }
 
-/// The server's machine: listens once its interfaces are there, counts what it gets.
+/// The server's machine: listens once its interfaces exist, and counts the received bytes.
 async fn serve() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -69,7 +68,7 @@ impl Server {
         let mut command = this_test("server", &["-n"], name);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let server = Server { child };
-        // `unshare` becomes the test: wait until it is in its own namespace.
+        // `unshare` executes the test: wait until it is in its own namespace.
         let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
         let theirs = format!("/proc/{}/ns/net", server.child.id());
         for _ in 0..500 {
@@ -93,7 +92,7 @@ impl Server {
     fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
-        // The test harness has things to say as well.
+        // The test harness writes lines as well.
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready"));
         assert!(ready, "the server does not listen");
     }
@@ -105,7 +104,7 @@ fn ip(args: &str) {
     assert!(status.success(), "client: ip {args}");
 }
 
-/// A cable between the two machines: 10.N.0.1 here, 10.N.0.2 there, and a default route over it.
+/// Connects the two machines by a cable: 10.N.0.1 here, 10.N.0.2 there, and a default route over it.
 fn cable(server: &Server, n: u8) {
     let pid = server.child.id();
     ip(&format!("link add near{n} type veth peer name far{n}"));
@@ -121,7 +120,7 @@ fn plug_in(n: u8) {
     ip(&format!("route add default via 10.{n}.0.2 dev near{n} metric {}", 100 * u32::from(n)));
 }
 
-/// Packets that left through an interface.
+/// Number of packets sent on an interface.
 fn packets_sent(interface: &str) -> u64 {
     const TRANSMITTED_PACKETS: usize = 9;
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
@@ -154,18 +153,18 @@ async fn follow(name: &str) {
         up.map(|path| path.spec.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names(&client), ["near1", "near2"], "by metric");
-    // One address of the server: the second path reaches it by its own default route, against the
-    // better metric of the first.
+    // The server has one address: the second path reaches it by its own default route, despite the better metric of
+    // the first.
     let mut stream = within(client.connect("10.1.0.2:7000")).await.unwrap();
     wait_for_subflows(&stream, 2).await;
     let before = [packets_sent("near1"), packets_sent("near2")];
     stream.set_scheduler("redundant").unwrap();
     echo(&mut stream, &bytes(500_000, 1)).await;
     let after = [packets_sent("near1"), packets_sent("near2")];
-    // The kernel counts a batch of segments as one packet, so half a megabyte may be few of them.
+    // The kernel counts a batch of segments as one packet, so half a megabyte may be few packets.
     assert!(after[0] > before[0] + 4 && after[1] > before[1] + 4, "{before:?} {after:?}");
 
-    // Unplugged: noticed, and nothing is lost.
+    // Unplugged: this is detected, and nothing is lost.
     ip("link set near1 down");
     within(async {
         while names(&client) != ["near2"] {
@@ -177,7 +176,7 @@ async fn follow(name: &str) {
     echo(&mut stream, &bytes(100_000, 2)).await;
     assert_eq!(packets_sent("near1"), before);
 
-    // Plugged in again: used again.
+    // Plugged in again: the path is used again.
     plug_in(1);
     within(async {
         while names(&client).len() < 2 {
@@ -225,10 +224,10 @@ async fn wait_for_addresses(client: &marline::Client, wanted: &[&str]) {
 async fn wait_for_paths(name: &str) {
     let mut server = Server::start(name);
     server.ip("link set lo up");
-    // An address that goes with none of the cables.
+    // An address that belongs to neither cable.
     server.ip("addr add 10.9.0.1/32 dev lo");
     ip("link set lo up");
-    // Neither the interface of one path nor the address of the other is there.
+    // Neither the interface of one path nor the address of the other exists.
     let client = client(&["near1", "10.2.0.1"]).await;
     assert!(
         client
@@ -246,7 +245,7 @@ async fn wait_for_paths(name: &str) {
     wait_for_addresses(&client, &["10.1.0.1", "10.2.0.1"]).await;
     wait_for_subflows(&stream, 2).await;
 
-    // Unplugged for good: another interface of the same name, with another index and another address.
+    // Removed: another interface of the same name appears, with another index and another address.
     ip("link del near1");
     wait_for_addresses(&client, &["10.2.0.1"]).await;
     echo(&mut stream, &bytes(1_000, 2)).await;
@@ -257,7 +256,7 @@ async fn wait_for_paths(name: &str) {
     ip("route replace default via 10.1.0.2 dev near1 metric 100");
     wait_for_addresses(&client, &["10.1.0.7", "10.2.0.1"]).await;
     wait_for_subflows(&stream, 2).await;
-    // And the same address on another interface.
+    // The same address on another interface.
     ip("link del near2");
     wait_for_addresses(&client, &["10.1.0.7"]).await;
     cable(&server, 2);
@@ -283,7 +282,7 @@ fn a_named_path_without_route_is_a_loud_error() {
             let error = within(client.connect("203.0.113.5:7000")).await.unwrap_err();
             assert!(matches!(error, marline::ConnectError::NoRoute { .. }), "{error}");
             assert!(error.to_string().contains("left"), "{error}");
-            // The table says so once that has stood for a moment.
+            // The path table shows it after a short delay.
             within(async {
                 while client.paths()[0].health != marline::PathHealth::Unreachable {
                     tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,5 +1,5 @@
-//! Tests of the carrier in TCP connections on loopback: transfers over it alone, several shards, and what strangers can
-//! do to the port.
+//! Tests of the carrier in TCP connections on loopback: transfers over it alone, several shards, and attacks on the
+//! port.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,9 +10,9 @@ use super::support::*;
 use marline::{Carrier, CarrierCounters, Client, CloseReason, ConnectError, PathHealth, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What a Marline client says first.
+/// First bytes of a Marline client.
 const PREAMBLE: &[u8] = b"Marline\x01";
-/// Links from one address that have proven nothing.
+/// Limit of unproven links from one address.
 const PENDING_OF_ONE: usize = 128;
 
 async fn server_on_both(shards: usize) -> Server {
@@ -29,7 +29,7 @@ fn counters(server: &Server) -> CarrierCounters {
     server.counters()[0].1
 }
 
-/// Waits until the counters are so.
+/// Waits until the counters fulfill a condition.
 async fn wait_for(server: &Server, holds: impl Fn(&CarrierCounters) -> bool) {
     within(async {
         while !holds(&counters(server)) {
@@ -39,7 +39,7 @@ async fn wait_for(server: &Server, holds: impl Fn(&CarrierCounters) -> bool) {
     .await;
 }
 
-/// Echoes whatever comes.
+/// Echoes all data.
 fn echo(server: &Server) {
     let server = server.clone();
     tokio::spawn(async move {
@@ -82,7 +82,7 @@ async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
         let (ours, theirs) = (client.connections(), server.connections());
         let connections = ours.iter().chain(&theirs);
         let subflows = connections.flat_map(|found| found.subflows.iter().chain(&found.gone));
-        // Over two paths copies may run into the end of a window.
+        // Over two paths, copies may reach the end of a window.
         for subflow in subflows.filter(|_| paths == 1) {
             assert_eq!(subflow.bytes_retransmitted, 0, "{subflow:?}");
         }
@@ -91,8 +91,8 @@ async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
     }
 }
 
-/// A server answers a limited number of questions in a second: asked for each of thousands of flows, it left the last
-/// one without an answer, and the client took UDP for blocked.
+/// A server answers a limited number of probes per second. With a probe for each of thousands of flows, the last one
+/// was left without an answer, and the client considered UDP blocked.
 #[tokio::test(flavor = "multi_thread")]
 async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
     const STREAMS: usize = 300;
@@ -110,7 +110,7 @@ async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
         assert_eq!(within(stream.read_u8()).await.unwrap(), b'a');
         streams.push(stream);
     }
-    // Keepalives on each of them, which a second of silence brings: all have been silent so long.
+    // Keepalives on each of them are sent after a second of silence: all have been silent for that time.
     within(async {
         while client.counters().1.keepalives < STREAMS as u64 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -122,7 +122,7 @@ async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
     assert!(resets <= most, "asked {resets} times, {most} are enough");
 }
 
-/// The machine has eight ports to choose from, and programs have all but one of them, some in TCP and some in UDP.
+/// The machine has eight ports to choose from, and programs use all but one of them, some in TCP and some in UDP.
 #[test]
 fn a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp() {
     let name = name_of_test(&a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp);
@@ -149,7 +149,7 @@ async fn the_port_left_over() {
         let error = std::io::Error::from(second.unwrap_err());
         assert_eq!(error.kind(), ErrorKind::AddrInUse, "with {shards} shards");
         drop(server);
-        // Its tasks end in a moment.
+        // Its tasks end soon.
         let left = || (UdpSocket::bind("127.0.0.1:40005"), TcpListener::bind("127.0.0.1:40005"));
         while !matches!(left(), (Ok(_), Ok(_))) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -168,7 +168,7 @@ async fn a_client_learns_that_the_server_does_not_listen_on_tcp() {
         config.carrier(Carrier::Tcp).connect_timeout(Duration::from_secs(2));
     })
     .await;
-    // Its machine's word counts at once, as that of a closed port of any other carrier.
+    // The refusal of the server's machine counts at once, as for a closed port of any other carrier.
     let error = client.connect(server.local_addr()).await.unwrap_err();
     let refused = ConnectError::Closed(CloseReason::Refused).to_string();
     assert_eq!(error.to_string(), refused, "{error:?}");
@@ -192,7 +192,7 @@ async fn a_client_of_datagrams_alone_needs_no_listener_and_opens_no_link() {
     assert_eq!(counters(&server).links, 0);
 }
 
-/// Reads until the end; how many bytes came, or `None` if none and no end within the time.
+/// Reads until the end. Returns the number of bytes, or `None` if there were none and no end within the time.
 fn read_to_end(stream: &mut TcpStream, patience: Duration) -> Option<usize> {
     stream.set_read_timeout(Some(patience)).unwrap();
     let (mut buffer, mut count) = ([0; 4096], 0);
@@ -227,7 +227,7 @@ async fn strangers_are_closed_without_a_word() {
         assert_eq!(closed.await.unwrap(), Some(0), "{first:?}");
         wait_for(&server, |counters| counters.links_malformed == number as u64 + 1).await;
     }
-    // The right preamble, and then a length that no frame has.
+    // The right preamble, followed by a length that no frame has.
     for length in [0u16, 8, 1_473, 0xffff] {
         let closed = tokio::task::spawn_blocking(move || {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -239,7 +239,7 @@ async fn strangers_are_closed_without_a_word() {
         assert!(came == Some(0) || came == Some(PREAMBLE.len()), "{length}: {came:?}");
     }
     wait_for(&server, |counters| counters.links_malformed == 8).await;
-    // Frames that nobody has sense for are dropped as datagrams are, and the link lives until its time is over.
+    // Unknown frames are dropped, as with datagrams, and the link remains until its timeout.
     let alive = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(PREAMBLE).unwrap();
@@ -257,7 +257,7 @@ async fn strangers_are_closed_without_a_word() {
 async fn who_proves_nothing_in_time_is_closed_however_slowly_it_speaks() {
     let server = server_on_both(1).await;
     let address = server.local_addr();
-    // One says nothing, one a byte a second of a frame, one sends frames that belong to nothing.
+    // One is silent, one sends a byte of a frame per second, one sends frames that belong to no flow.
     let silent = TcpStream::connect(address).unwrap();
     let drip = std::thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -290,7 +290,7 @@ async fn idle_links_of_one_address_make_room_for_newcomers_from_it_and_from_else
     let server = server_on_both(1).await;
     echo(&server);
     let address = server.local_addr();
-    // Proven first: its link is not among those that make room.
+    // Proven first: its link is not evicted.
     let client = client_with(&["127.0.0.1"], |config| {
         config.carrier(Carrier::Tcp);
     })

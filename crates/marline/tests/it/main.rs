@@ -1,5 +1,5 @@
-//! Tests of streams over loopback and between machines in namespaces: one program, so that it is linked once.
-//! What must be alone in its process stands beside it.
+//! Tests of streams over loopback and between machines in namespaces. They are one program, so that it is linked
+//! once. Tests that must be alone in their process are separate programs.
 
 mod adapters;
 mod attacks;

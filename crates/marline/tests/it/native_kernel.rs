@@ -1,5 +1,5 @@
-//! Tests of native TCP against the kernel of this machine, in both roles, over veth with its
-//! default offloads: what arrives is what was sent, subflows join, and the kernel sends no RST.
+//! Tests of native TCP against the kernel of this machine, in both roles, over veth with its default offloads: data
+//! arrives unchanged, subflows join, and the kernel sends no RST.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ async fn raw_server_with(
     server.bind().await.unwrap()
 }
 
-/// Sends bytes to a server that echoes them, ends the stream, and compares.
+/// Sends bytes to an echo server, ends the stream, and compares.
 async fn ask(stream: Stream, sent: Vec<u8>) -> Stream {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let expected = sent.clone();
@@ -59,21 +59,21 @@ async fn ask(stream: Stream, sent: Vec<u8>) -> Stream {
     reader.unsplit(writing.await.unwrap())
 }
 
-/// Bytes that a connection sent on a second path as well. A kernel answers what comes twice after its program has
-/// gone by a RST, and on a busy machine a path may be silent for long enough to be doubted.
+/// Number of bytes that a connection has also sent on a second path. A kernel answers data that arrives twice with a
+/// RST after its program has ended, and on a busy machine a path may be silent for long enough to be doubted.
 fn sent_twice(stream: &Stream) -> u64 {
     let info = stream.info();
     let subflows = info.iter().flat_map(|info| info.subflows.iter().chain(&info.gone));
     subflows.map(|subflow| subflow.bytes_reinjected).sum()
 }
 
-/// The kernel on the far side had nothing to object to.
+/// Checks that the kernel on the far side has sent no RST.
 fn assert_no_resets(far: &Far, sent_twice: u64) {
     let resets = far.counter("TcpOutRsts");
     assert!(resets == 0 || sent_twice > 0, "{resets} resets, and nothing was sent twice");
 }
 
-/// Echoes on one connection and hands it back after the end.
+/// Echoes on one connection and returns it after the end.
 async fn echo(stream: Stream) -> Stream {
     let (mut reader, mut writer) = tokio::io::split(stream);
     within(tokio::io::copy(&mut reader, &mut writer)).await.unwrap();
@@ -90,7 +90,7 @@ fn client_asks_kernel(mut far: Far, listen: &str, near: [&str; 2]) {
         let client = raw_client(&near).await;
         let mut stream = within(client.connect(server)).await.unwrap();
         assert_eq!(stream.fallback(), None);
-        // By turns: how much min-rtt puts on the second path depends on how busy this machine is.
+        // Round-robin: the amount that min-rtt sends on the second path depends on the load of this machine.
         stream.set_scheduler("round-robin").unwrap();
         stream.write_all(b"!").await.unwrap();
         let mut first = [0; 1];
@@ -104,7 +104,7 @@ fn client_asks_kernel(mut far: Far, listen: &str, near: [&str; 2]) {
         assert_eq!(carrier.bad_checksums, 0);
         assert!(carrier.unfinished_checksums > 0, "veth leaves checksums to nobody");
     });
-    // Half of the bytes, more or less. The kernel counts a batch of segments as one packet.
+    // About half of the bytes. The kernel counts a batch of segments as one packet.
     let sent = bytes_sent("near2");
     assert!(sent > 420_000, "the second path really is near2: {sent} bytes");
     assert_eq!(far.counter("MPTcpExtMPJoinAckRx"), 1);
@@ -127,8 +127,8 @@ fn a_client_joins_a_kernel_server_over_ipv6() {
     });
 }
 
-/// Every SYN is answered by a cookie: what the kernel's third ACK says is enough for Multipath TCP, joins, and
-/// windows that are scaled.
+/// Every SYN is answered with a SYN cookie: the kernel's third ACK contains enough for Multipath TCP, joins, and
+/// window scaling.
 #[test]
 fn a_kernel_client_connects_by_a_cookie() {
     on_two_machines(|mut far| {
@@ -242,7 +242,7 @@ fn ports_are_ours_alone_and_strangers_are_refused_by_us() {
             }
             assert_eq!(near_counter("TcpOutRsts"), 0, "it was us who refused");
 
-            // A server's port on an address that it does not listen on is the kernel's.
+            // The same port on an address on which the server does not listen belongs to the kernel.
             let listener = raw_server("127.0.0.1:7003", &[]).await;
             let elsewhere = std::net::TcpListener::bind("10.1.0.1:7003").unwrap();
             far.start_client(elsewhere.local_addr().unwrap(), 10, false);
@@ -321,7 +321,7 @@ fn an_announced_address_that_goes_is_withdrawn() {
 fn icmp_ends_an_attempt_at_once() {
     on_two_machines(|far| {
         far.cable(1);
-        // The far machine is a router that does not know the way.
+        // The far machine is a router without a route.
         far.write("/proc/sys/net/ipv4/ip_forward", "1");
         far.write("/proc/sys/net/ipv6/conf/all/forwarding", "1");
         far.ip("route add unreachable 198.51.100.0/24");
@@ -331,13 +331,13 @@ fn icmp_ends_an_attempt_at_once() {
             for server in ["198.51.100.1:80", "[2001:db8::1]:80"] {
                 let started = std::time::Instant::now();
                 let error = within(client.connect(server)).await.unwrap_err();
-                // A router's word, not the server's: it is named, and nobody has refused.
+                // The error is from a router, not from the server: it is named, and it does not count as refused.
                 assert!(
                     matches!(error, marline::ConnectError::Unreachable { .. }),
                     "{server}: {error}"
                 );
                 assert!(error.to_string().contains("unreachable (ICMP)"), "{server}: {error}");
-                // Without ICMP it takes more than a minute.
+                // Without ICMP this takes more than a minute.
                 assert!(started.elapsed() < Duration::from_secs(20));
             }
         });

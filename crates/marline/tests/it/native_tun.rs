@@ -1,5 +1,5 @@
-//! Tests of Marline as a host of its own behind TUN interfaces, routed by the kernel of its
-//! machine, against a kernel on another machine, in both roles.
+//! Tests of Marline as a host of its own behind TUN interfaces, routed by the kernel of its machine, against a
+//! kernel on another machine, in both roles.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: usize = 3_000_000;
 
-/// Two interfaces, each with a host behind it that is us, and routes from there to the far machine.
+/// Creates two interfaces, each with Marline as the host behind it, and routes from there to the far machine.
 fn tuns(far: &Far) -> Option<Vec<TunPath>> {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_err() {
         need::skip("/dev/net/tun cannot be opened");
@@ -23,7 +23,7 @@ fn tuns(far: &Far) -> Option<Vec<TunPath>> {
         near_ip(&format!("tuntap add mode tun name tun{n}"));
         near_ip(&format!("addr add 10.9.{n}.1/24 dev tun{n}"));
         near_ip(&format!("link set tun{n} up"));
-        // Each path has its own way, as policy routing does it on machines with two networks.
+        // Each path has its own route, as with policy routing on machines with two networks.
         near_ip(&format!("rule add from 10.9.{n}.2 lookup 10{n}"));
         near_ip(&format!("route add default via 10.{n}.0.2 table 10{n}"));
         far.ip(&format!("route add 10.9.{n}.0/24 via 10.{n}.0.1"));
@@ -61,7 +61,7 @@ fn a_host_behind_tun_speaks_to_the_kernel_in_both_roles() {
                 drop(reader.unsplit(writer));
                 assert!(client.drained(PATIENCE).await);
             }
-            // An interface has one user: it is free again when the client is gone, TIME-WAIT included.
+            // An interface has one user: it is free again when the client has ended, including TIME-WAIT.
             let listener = within(listen_again(&carrier)).await;
             far.start_client("10.9.1.2:80".parse().unwrap(), BYTES, true);
             let (stream, peer) = within(listener.accept()).await.unwrap();

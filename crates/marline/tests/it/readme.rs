@@ -1,4 +1,4 @@
-//! The README's program, compiled here.
+//! Compiled program of the README.
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -1,4 +1,4 @@
-//! Tests of transfers over loopback: both ways, over two paths, half closed, aborted, over shards.
+//! Tests of transfers over loopback: in both directions, over two paths, half closed, aborted, over shards.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IoSlice};
@@ -37,8 +37,8 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
     assert_eq!(info.fallback, None);
 }
 
-/// First bytes are the stream's first bytes, whatever there is of Fast Open: off, without a cookie, with one, for
-/// servers of Multipath TCP or not, and more than a SYN has room for.
+/// First bytes are the stream's first bytes with any state of Fast Open: disabled, without a cookie, with one, for
+/// servers with Multipath TCP or without, and with more data than a SYN has room for.
 #[tokio::test]
 async fn first_bytes_go_with_the_syn_where_that_is_on_and_arrive_once_in_any_case() {
     let sent = bytes(3_000, 7);
@@ -246,7 +246,7 @@ async fn captures_are_written_per_path() {
         drop((near, far));
         client.drained(Duration::from_secs(5)).await;
     }
-    // The driver ends in the background and writes what it has gathered.
+    // The driver ends in the background and writes its buffers.
     let files = within(async {
         loop {
             let files = ["127.0.0.1", "127.0.0.2"].map(|ip| {
@@ -266,7 +266,7 @@ async fn captures_are_written_per_path() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Wireshark must see Multipath TCP in every file, and nothing malformed.
+/// Wireshark must find Multipath TCP in every file, and nothing malformed.
 fn read_by_wireshark(dir: &std::path::Path) {
     let Some(tshark) = marline_testkit::need::program("tshark") else { return };
     let frames = |file: &std::path::Path, filter: &str| {
@@ -284,7 +284,7 @@ fn read_by_wireshark(dir: &std::path::Path) {
     }
 }
 
-/// Whoever waits for a connection learns that none will come, and so does whoever asks later.
+/// A waiting caller learns that no further connection will arrive, and so does a later caller.
 #[tokio::test]
 async fn accept_ends_when_the_listener_is_closed() {
     let listener = server(1).await;
@@ -302,7 +302,7 @@ async fn accept_ends_when_the_listener_is_closed() {
     assert!(within(listener.accept()).await.is_none());
 }
 
-/// A server that says nothing is given up in time, and the error says who and what was tried.
+/// A silent server is given up in time, and the error names the server and the attempts.
 #[tokio::test]
 async fn a_silent_server_is_given_up_when_patience_ends() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -319,7 +319,7 @@ async fn a_silent_server_is_given_up_when_patience_ends() {
     assert!(client.connections().is_empty(), "nothing goes on behind the caller's back");
 }
 
-/// `[::]` is every address of the machine: clients of both families reach the server.
+/// `[::]` stands for all addresses of the machine: clients of both families reach the server.
 #[tokio::test]
 async fn a_server_on_all_addresses_answers_both_families() {
     for shards in [1, 2] {
@@ -341,12 +341,12 @@ async fn a_server_on_all_addresses_answers_both_families() {
     }
 }
 
-/// What an observer was shown.
+/// Observed data.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Segments, their bytes and their packets' bytes, by our address and way.
+    /// Segments, their bytes and their packets' bytes, by local address and direction.
     passed: BTreeMap<(IpAddr, bool), [u64; 3]>,
-    /// Radio and addresses of each path, as said last.
+    /// Radio and addresses of each path, as last reported.
     paths: BTreeMap<usize, (Option<RadioKind>, Vec<IpAddr>)>,
 }
 

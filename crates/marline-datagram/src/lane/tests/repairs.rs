@@ -3,7 +3,8 @@ use marline_policy::{DatagramPolicyFactory, Group};
 use super::*;
 use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair};
 
-/// All on the first path, with so many repairs on the second; what is overdue goes there, too.
+/// Policy that uses only the first path, with this number of repairs on the second. Overdue frames are repeated
+/// there.
 #[derive(Clone, Debug)]
 struct Grouping(u8);
 
@@ -44,13 +45,13 @@ fn grouping(repairs: u8) -> [Lane; 2] {
     [a, b]
 }
 
-/// A burst of datagrams of different lengths, and the frames it left in; then its repairs.
+/// Sends a burst of datagrams of different lengths. Returns their frames, and then the repairs.
 fn burst(a: &mut Lane, ms: u64, count: u8) -> [Vec<(PathId, Vec<u8>)>; 2] {
     for number in 0..count {
         a.send(at(ms), FLOW, &vec![number; 740 + 8 * usize::from(number)]).unwrap();
     }
     let mut sent = frames(a, at(ms));
-    // A group that is full ends at once.
+    // A full group ends at once.
     let ends = a.poll_timeout().unwrap();
     assert!(ends <= at(ms + 1) || usize::from(count) == MOST_IN_GROUP, "{ends:?}");
     a.handle_timeout(at(ms + 1));
@@ -59,12 +60,12 @@ fn burst(a: &mut Lane, ms: u64, count: u8) -> [Vec<(PathId, Vec<u8>)>; 2] {
     [sent, again]
 }
 
-/// Whether it has datagrams: it is neither an ACK nor a question, as those for the MTU are.
+/// Returns true for a frame with datagrams, and not for ACKs and probes.
 fn large((_, frame): &(PathId, Vec<u8>)) -> bool {
     (401..1_400).contains(&frame.len())
 }
 
-/// The first byte of each datagram that came, in order.
+/// First byte of each received datagram, sorted.
 fn firsts(lane: &mut Lane) -> Vec<u8> {
     let mut firsts: Vec<u8> =
         datagrams(lane).iter().map(|(_, payload)| payload.first().copied().unwrap_or(99)).collect();
@@ -72,8 +73,8 @@ fn firsts(lane: &mut Lane) -> Vec<u8> {
     firsts
 }
 
-/// Lets acknowledgements and what follows from them pass for 85 ms, without delay. Returns how many frames with
-/// datagrams there were.
+/// Exchanges acknowledgments and their consequences for 85 ms without delay. Returns the number of frames with
+/// datagrams.
 fn settle(a: &mut Lane, b: &mut Lane, from_ms: u64) -> usize {
     let mut copies = 0;
     for ms in from_ms..from_ms + 85 {
@@ -97,7 +98,7 @@ fn whichever_frames_of_a_group_are_lost_as_many_repairs_bring_them_back() {
             let ms = 200 + 100 * round;
             let [mut sent, again] = burst(&mut a, ms, count);
             assert_eq!((sent.len(), again.len()), (count.into(), repairs.into()));
-            // Nothing is kept before the first repair came; and a path that loses all the time takes less.
+            // No frames are kept before the first repair arrives, and a path that always loses gets less data.
             let lost = if round % 3 == 1 { repairs } else { 0 };
             for _ in 0..lost {
                 sent.remove(rng.below(sent.len() as u64) as usize);
@@ -125,7 +126,7 @@ fn a_frame_that_comes_after_it_was_repaired_is_not_delivered_again() {
     let duplicates = b.stats().duplicates;
     hand_over(&mut b, at(260), &sent[1..2]);
     assert_eq!((firsts(&mut b), b.stats().duplicates), (Vec::new(), duplicates + 1));
-    // Nor is it if the repair comes once more, or after everything.
+    // A repair that arrives again, or after everything else, has no effect either.
     hand_over(&mut b, at(261), &again);
     assert_eq!(firsts(&mut b), [0; 0]);
 }
@@ -137,7 +138,7 @@ fn what_repairs_make_up_for_is_not_sent_again_and_what_they_do_not_is() {
         for round in 0..6u64 {
             let ms = 200 + 100 * round;
             let [sent, again] = burst(&mut a, ms, 4);
-            // From the second on the first frames of each group are lost.
+            // From the second round on, the first frames of each group are lost.
             let lost = if round == 0 { 0 } else { lost };
             hand_over(&mut b, at(ms + 10), &[&sent[lost..], &again].concat());
             let copies = settle(&mut a, &mut b, ms + 10);
@@ -196,6 +197,6 @@ fn repairs_of_a_peer_that_breaks_the_rules_deliver_nothing_twice_and_stay_bounde
         }
         delivered += datagrams(&mut b).len();
     }
-    // 210 numbers, each of which counts once, with whatever datagrams a made-up sum has in it.
+    // There are 210 numbers. Each counts only once, with any datagrams in a forged sum.
     assert!(delivered < 210 * 64, "{delivered}");
 }

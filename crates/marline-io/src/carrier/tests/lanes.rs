@@ -1,9 +1,9 @@
-//! Tests of frames that are for a lane: whose they are, and what they say of addresses.
+//! Tests of frames for lanes: their owner, and their effect on addresses.
 
 use super::observer::Pair;
 use super::*;
 
-/// A frame of a lane, as far as the carrier looks.
+/// Frame of a lane, as far as the carrier parses it.
 fn lane_frame(lane: u64) -> Vec<u8> {
     let header = marline_datagram::Header { lane, packet_number: 7 }.bytes();
     [&header[..], &[0; 40]].concat()
@@ -41,11 +41,11 @@ fn a_place_is_known_once_it_is_proven_and_moves_by_proof_only() {
     assert_eq!(pair.server.place(SERVER_FLOW), Some(here));
     assert_eq!(pair.server.place(CLIENT_FLOW), None, "no flow of the server's");
     let changes = pair.server.changes();
-    // A frame of a lane from elsewhere proves nothing and asks for nothing.
+    // A frame of a lane from elsewhere proves nothing and elicits nothing.
     pair.server.receive(now, &datagram(there, &lane_frame(9)));
     assert_eq!((pair.server.place(SERVER_FLOW), pair.server.changes()), (Some(here), changes));
     assert!(pair.server.poll_control().is_none());
-    // A keepalive of the flow, sent because a path fell silent, brings the challenge.
+    // A keepalive of the flow, sent because a path became silent, elicits the challenge.
     pair.client.keep_open(now, CLIENT_FLOW);
     let (_, keepalive) = pair.client.poll_control().expect("a keepalive");
     pair.server.receive(now, &datagram(there, keepalive.as_bytes()));

@@ -1,10 +1,10 @@
-//! Tests of what an observer of all datagrams can do, and of openings under a flood.
+//! Tests of attacks by an observer of all datagrams, and of openings during a flood.
 
 use super::*;
 
 const HERE: (u8, u16) = (9, 7000);
 
-/// A client and a server with a flow between them, and all datagrams that went over.
+/// Client and server with a flow between them, and all datagrams that were exchanged.
 pub(super) struct Pair {
     pub(super) client: UdpCarrier,
     pub(super) server: UdpCarrier,
@@ -16,7 +16,7 @@ fn client_path() -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) }
 }
 
-/// What a client sees the server at.
+/// Server address as seen by a client.
 pub(super) fn at_client() -> Outer {
     outer(2, (1, 443))
 }
@@ -42,7 +42,7 @@ fn syn_ack(server: &mut UdpCarrier, now: Instant) -> Vec<u8> {
     sent(server.frame(now, &out, &mut bytes), &segment(0x12, 60))
 }
 
-/// The client's data from where it is.
+/// Data of the client from its current address.
 fn client_sends(client: &mut UdpCarrier, now: Instant) -> Vec<u8> {
     let mut bytes = vec![0; SHORT_HEADER];
     bytes.extend(segment(0x10, 20));
@@ -79,7 +79,7 @@ impl Pair {
         Pair { client, server, now, seen: vec![syn, answer, third] }
     }
 
-    /// The client's datagrams come from elsewhere: the challenge that the server sends there.
+    /// Makes the client's datagrams come from elsewhere, and returns the server's challenge to that address.
     fn challenged_at(&mut self, at: Outer) -> Vec<u8> {
         let data = client_sends(&mut self.client, self.now);
         self.server.receive(self.now, &datagram(at, &data));
@@ -134,13 +134,13 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
     let challenge = challenge.expect("a challenge was sent");
     pair.client.receive(now, &datagram(at_client(), challenge.as_bytes()));
     let (_, response) = pair.client.poll_control().expect("a response");
-    // From elsewhere the answer is worth nothing.
+    // From another address, the answer is worthless.
     pair.server.receive(now, &datagram(outer(1, (7, 9000)), response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 0));
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!(pair.server.counters().moves, 1);
     assert_eq!(goes_to(&mut pair.server, now), moved);
-    // A response is good for one move: replayed after the flow moved on, it is worth nothing.
+    // A response is valid for one move: replayed after the flow has moved on, it is worthless.
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 1));
     let next = outer(1, (6, 6000));
@@ -157,14 +157,15 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
     let mut pair = Pair::connected();
     let now = pair.now;
     let thief = outer(1, (66, 6666));
-    // It sends with the id that it has seen, and gets the challenge.
+    // The attacker sends with the id that it has seen, and gets the challenge.
     let keepalive = ControlFrame::keepalive(SERVER_FLOW);
     pair.server.receive(now, &datagram(thief, keepalive.as_bytes()));
     let (_, challenge) = pair.server.poll_control().expect("a challenge");
     let Some(Frame::Challenge { nonce, .. }) = Frame::parse(challenge.as_bytes()) else {
         panic!("a challenge");
     };
-    // The nonce itself, and whatever it can compute from what it has seen, with a key pair of its own.
+    // It tries the nonce itself, and everything that it can compute from the observed datagrams with its own key
+    // pair.
     let mut own = Keyring::new([66; 32], [66; 32]);
     let mut tries = vec![nonce];
     for seen in &pair.seen {
@@ -182,7 +183,7 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
         assert!(matches!(got, Received::Nothing));
     }
     assert_eq!(pair.server.counters().bad_responses, 5);
-    // It asks the true peer, which answers nobody but the server.
+    // It sends the challenge to the true peer, which answers only the server.
     let got = pair.client.receive(now, &datagram(outer(2, (66, 6666)), challenge.as_bytes()));
     assert!(matches!(got, Received::Nothing));
     assert!(pair.client.poll_control().is_none());
@@ -203,7 +204,7 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
 fn a_server_that_forgot_proves_it_and_nobody_else_can() {
     let mut pair = Pair::connected();
     let now = pair.now;
-    // Killed and started again: all is new but the seed.
+    // Killed and restarted: everything is new except the seed.
     let mut restarted = UdpCarrier::new(CarrierConfig {
         secret: [77; 32],
         ..CarrierConfig { reset_seed: [5; 32], ..carrier(true, ALONE).config }
@@ -223,7 +224,7 @@ fn a_server_that_forgot_proves_it_and_nobody_else_can() {
             assert!(reset.as_bytes().len() <= asked.len());
             answers.push(reset);
         }
-        // The observer has the id and the commitment, and anybody's token.
+        // The observer has the id and the commitment, and the tokens of others.
         let guesses = pair.seen.iter().filter_map(|seen| match Frame::parse(seen)? {
             Frame::Handshake { more, .. } => Some(more.introduction.commitment),
             _ => None,
@@ -255,7 +256,7 @@ fn icmp_is_believed_if_it_quotes_an_id_that_goes_there() {
     guessed[8] ^= 1;
     assert_eq!(pair.client.quoted_flow(there, &guessed), None);
     assert_eq!(pair.client.quoted_flow(there, &[0; 17]), None, "nothing was quoted");
-    // Of a SYN the client's own id is there; the server knows its clients by outer address.
+    // For a SYN, the client's own id is quoted; the server identifies its clients by outer address.
     let mut opening = carrier(false, ALONE);
     let syn = first_syn(&mut opening, now);
     assert!(opening.quoted_flow(there, &quoted(&syn)).is_some());
@@ -313,10 +314,10 @@ fn a_pressed_server_makes_strangers_come_again_and_remembers_nothing() {
     assert!(matches!(again, Received::Nothing), "once");
     let second = first_syn(&mut client, now);
     assert!(matches!(server.receive(now, &pressed(&second)), Received::Segment(..)));
-    // The next flow from there has it at once.
+    // The next flow from there has the cookie at once.
     let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
     assert!(matches!(server.receive(now, &pressed(&next)), Received::Segment(..)));
-    // It is worth nothing elsewhere.
+    // The cookie is worthless elsewhere.
     let elsewhere = Datagram { outer: outer(1, (9, 7001)), ..pressed(&second) };
     let mut fresh = carrier(true, ALONE);
     assert!(matches!(fresh.receive(now, &elsewhere), Received::Nothing));

@@ -1,8 +1,8 @@
-//! Flows of strangers in a full table.
+//! Tests of the flows of strangers in a full table.
 
 use super::*;
 
-/// A SYN from port `port` of 192.0.2.`host` is answered, which opens flow `id`. `false`: there is no room.
+/// Answers a SYN from port `port` of 192.0.2.`host`, which opens flow `id`. Returns false if there is no room.
 fn open_from(server: &mut UdpCarrier, now: Instant, (host, port): (u8, u16), id: u64) -> bool {
     let sender = CLIENT_FLOW + id;
     let bytes = syn(sender, 44);
@@ -15,7 +15,7 @@ fn open_from(server: &mut UdpCarrier, now: Instant, (host, port): (u8, u16), id:
     server.frame(now, &syn_ack, &mut out).is_some()
 }
 
-/// The peer of a flow sends on it: whether the flow is still known.
+/// Sends on a flow from its peer. Returns true if the flow is still known.
 fn hear_from(server: &mut UdpCarrier, now: Instant, (host, port): (u8, u16), id: u64) -> bool {
     let known = server.table_sizes().0;
     let bytes = data(id, 20);
@@ -59,9 +59,9 @@ fn a_proof_ages_and_only_peers_that_are_silent_make_room() {
         assert!(open_from(&mut server, start, (9, 7000 + id as u16), id));
         assert!(hear_from(&mut server, start, (9, 7000 + id as u16), id));
     }
-    // All of them are proven, and were heard lately: this is what the limit is for.
+    // All of them are validated and were active recently: the limit is for this case.
     assert!(!open_from(&mut server, start + Duration::from_secs(30), (8, 7000), 17));
-    // An hour later all but one have been silent since.
+    // An hour later, all but one have been silent since.
     let later = start + Duration::from_secs(3_600);
     assert!(hear_from(&mut server, later, (9, 7001), 1));
     for id in 17..32 {

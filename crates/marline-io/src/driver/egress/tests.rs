@@ -1,4 +1,4 @@
-//! Tests of what leaves together.
+//! Tests of combined sending.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,14 +11,14 @@ use crate::driver::testing::{Target, shard};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Bytes of one sender, who is known by what they are.
+/// Batch of one sender, which is identified by `mark`.
 fn of(mark: u8, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Outgoing<'_> {
     let path = FourTuple { local: SocketAddr::new(LOCAL, 1), remote: to };
     let outer = Outer { socket: 0, local: LOCAL, remote: to };
     Outgoing { outer, ecn, stride: 0, bytes, sender: Sender::Subflow(path, mark.into()) }
 }
 
-/// The messages that come, so many: stride and bytes.
+/// Receives `count` messages: stride and bytes of each.
 async fn come(target: &Target, count: usize) -> Vec<(usize, Vec<u8>)> {
     let mut all = Vec::new();
     for _ in 0..count {
@@ -82,7 +82,7 @@ async fn an_error_of_before_stops_none_of_them() {
     {
         let mut state = shard.lock();
         state.gather(now, &of(1, nobody, Ecn::Ect0, &[1; 100]));
-        // On this machine the answer to the first is there before the next one.
+        // On this machine, the error of the first segment arrives before the next one is sent.
         for mark in 2..=4 {
             state.gather(now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }

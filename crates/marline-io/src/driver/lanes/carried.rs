@@ -1,8 +1,8 @@
 //! Bytes that a lane carried on each of its paths, for the comparison of UDP with TCP
 //! (`links/fallback/comparing.rs`).
 //!
-//! What the peer does not acknowledge was lost on the way there. Of what the peer sent, the numbers that did not come
-//! are known, but not on which path: they count for the one that brought nearly everything.
+//! Frames that the peer does not acknowledge were lost on the way to it. For the peer's frames, only the missing
+//! numbers are known and not their paths: they are attributed to the path that delivered nearly everything.
 
 use marline_datagram::{Lane, PathId};
 use marline_time::{Duration, Instant};
@@ -10,17 +10,17 @@ use marline_time::{Duration, Instant};
 use super::Lanes;
 use crate::links::{Heading, LaneBytes};
 
-/// How often it is looked at.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(500);
-/// A path that brought this share, in percent, brought nearly everything.
+/// Share, in percent, from which a path counts as having delivered nearly everything.
 const NEARLY_ALL_PERCENT: u64 = 80;
 
-/// What was carried since the last look, and what was known then.
+/// Counters since the last check, and their values at that time.
 #[derive(Debug)]
 pub(super) struct Carried {
     looked_at: Instant,
     paths: Vec<OnPath>,
-    /// Frames that the peer sent, and those that came.
+    /// Frames that the peer sent, and frames that arrived.
     arrived: (u64, u64),
 }
 
@@ -29,7 +29,7 @@ struct OnPath {
     id: PathId,
     sent_bytes: u64,
     arrived_bytes: u64,
-    /// Frames that wanted an answer, and lost ones, until the last look.
+    /// Ack-eliciting frames and lost frames at the last check.
     frames: (u64, u64),
 }
 
@@ -61,7 +61,7 @@ impl Carried {
         }
     }
 
-    /// What each path carried until now, in both directions.
+    /// Returns what each path carried until now, in both directions.
     fn until(&self, now: Instant, lane: &Lane) -> Vec<(PathId, Heading, LaneBytes)> {
         let mut found = Vec::new();
         for info in lane.paths(now) {
@@ -77,7 +77,7 @@ impl Carried {
         let all: u64 = self.paths.iter().map(|on| on.arrived_bytes).sum();
         for on in &self.paths {
             let is_nearly_all = on.arrived_bytes * 100 >= all * NEARLY_ALL_PERCENT;
-            // As many bytes for each frame that did not come as for one that did.
+            // A missing frame counts as many bytes as the average frame that arrived.
             let lost =
                 if is_nearly_all { (sent - came) * on.arrived_bytes / came.max(1) } else { 0 };
             let down = LaneBytes { delivered: on.arrived_bytes, lost };
@@ -87,14 +87,14 @@ impl Carried {
     }
 }
 
-/// The share of `bytes` that `part` is of `whole`.
+/// Scales `bytes` by the fraction `part / whole`.
 fn share(bytes: u64, part: u64, whole: u64) -> u64 {
     (bytes * part.min(whole)).checked_div(whole).unwrap_or_default()
 }
 
 impl Lanes {
-    /// What a lane carried since the last look, by our ids of the subflows that are its paths; nothing, if that was a
-    /// moment ago.
+    /// Takes what a lane carried since the last check, by our ids of its subflows. Returns nothing if that check was
+    /// recent.
     pub(in super::super) fn take_carried(
         &mut self,
         id: u64,

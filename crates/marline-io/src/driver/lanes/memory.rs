@@ -1,16 +1,16 @@
-//! Memory of lanes: each is charged to the account of its connection.
+//! Memory of lanes, which is charged to the account of their connection.
 
 use marline_core::{MemoryAccount, MemoryKind};
 
 use super::{Entry, Lanes};
 
-/// What is charged follows what is held in steps of so many bytes, so that a lane in use seldom touches its account.
+/// Step in which the charge follows the memory in use, in bytes: an active lane seldom touches its account.
 const STEP: u64 = 16 << 10;
-/// A queue may hold so much however little is free.
+/// Minimum limit of a queue, in bytes, even if little memory is free.
 const FLOOR: u64 = 16 << 10;
 
 impl Lanes {
-    /// This account is charged for what a lane holds, and bounds it.
+    /// Charges the memory of a lane to this account, which also limits it.
     pub(in super::super) fn charge_to(&mut self, id: u64, account: &MemoryAccount) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let charged = entry.charge.as_ref().map(|charge| charge.account());
@@ -24,7 +24,7 @@ impl Lanes {
 }
 
 impl Entry {
-    /// Charges what it holds now.
+    /// Updates the charge.
     pub(super) fn charge_held(&mut self) {
         if let Some(charge) = &mut self.charge {
             charge.follow(self.lane.held_bytes() as u64, STEP);

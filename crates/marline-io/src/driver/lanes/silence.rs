@@ -1,4 +1,4 @@
-//! Silent paths of lanes: what lanes and the connections of their shard tell each other of answers.
+//! Silent paths of lanes: answers are shared between the lanes and connections of a shard.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use marline_datagram::PathId;
 use super::{Entry, Lanes, PathAddresses};
 
 impl Lanes {
-    /// Silent paths of a lane, and whether they are probed for the connections of the shard.
+    /// Marks the silent paths of a lane that are already probed for connections of the shard.
     pub(in super::super) fn note_probed(
         &mut self,
         id: u64,
@@ -20,7 +20,7 @@ impl Lanes {
         }
     }
 
-    /// What was sent from our address to the peer's is answered: lanes that are silent there ask at once.
+    /// Handles an answer between these addresses: lanes with a silent path there probe at once.
     pub(in super::super) fn on_path_answer(&mut self, addresses: PathAddresses) {
         let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
         let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
@@ -33,12 +33,12 @@ impl Lanes {
         }
     }
 
-    /// Our address and the peer's of paths that were silent and answer, since the last call.
+    /// Takes the addresses of silent paths that have been answered since the last call.
     pub(in super::super) fn take_answered(&mut self) -> BTreeSet<PathAddresses> {
         core::mem::take(&mut self.answered)
     }
 
-    /// A lane has had its turn: notes which of its paths are silent, and which are not any more.
+    /// Updates the set of silent paths after a lane was served.
     pub(super) fn note_silence(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let silent = entry.silent_now();
@@ -58,7 +58,7 @@ impl Lanes {
 }
 
 impl Entry {
-    /// Its silent paths, with their addresses.
+    /// Silent paths of the lane, with their addresses.
     fn silent_now(&self) -> Vec<(PathId, PathAddresses)> {
         let with_addresses = |id: PathId| {
             let path = self.paths.iter().find(|path| path.id == id)?;

@@ -25,7 +25,7 @@ fn lanes(numbers: PathNumbers) -> Lanes {
     lanes
 }
 
-/// Subflows that we know by these ids, and the peer by ids a hundred above.
+/// Builds subflows with these ids of ours; the peer's ids are higher by 100.
 fn subflows(flows: &[u64]) -> Vec<SubflowPlace> {
     let end = SocketAddr::from(([192, 0, 2, 1], 7));
     let path = FourTuple { local: end, remote: end };
@@ -55,7 +55,7 @@ fn told(lanes: &mut Lanes) -> Vec<(u8, u64)> {
 fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
     let mut lanes = lanes(PathNumbers::Ours);
     let now = Instant::from_secs(1);
-    // 11 and 12 are at one place, 14 has proven none.
+    // Subflows 11 and 12 have the same addresses; 14 has validated none.
     let place = |flow: u64| match flow {
         12 => Some(11),
         14 => None,
@@ -64,7 +64,7 @@ fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
     lanes.look(ID, now, &subflows(&[10, 11, 12, 13, 14]), place);
     assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 13)]);
     assert_eq!(told(&mut lanes), [(0, 110), (1, 111), (2, 113)]);
-    // One ends, and its twin takes the number.
+    // One ends, and the other one with these addresses takes its number.
     lanes.on_flow_ended(11);
     assert_eq!(lanes.looks_at(ID, now), Some(ConnectionId(3)));
     lanes.look(ID, now, &subflows(&[10, 12, 13]), place);
@@ -94,7 +94,7 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
     assert!(soon <= now + LOOK_AGAIN);
     lanes.look(ID, soon, &subflows(&[10, 11, 12]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (2, 12), (1, 11)]);
-    // Another subflow under a number that is in use takes its place.
+    // Another subflow with a number in use replaces the first.
     lanes.want_path(ID, named(2, 14), now);
     lanes.look(ID, soon, &subflows(&[10, 11, 12, 14]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 14)]);
@@ -182,7 +182,7 @@ fn what_a_lane_holds_is_charged_and_bounded() {
     let send = |lane: &mut Lane| lane.send(now, FlowId(1), &[7; 1_000]).is_ok();
     let taken = (0..1_000).filter(|_| lanes.with(ID, send) == Some(true)).count();
     lanes.settle(ID, now);
-    // A third of what is free, and an eighth of that for one queue.
+    // The account allows a third of the free memory, and one queue an eighth of that.
     assert!((30..50).contains(&taken), "{taken}");
     assert!(account.used() >= taken as u64 * 1_000 && account.used() < 64 << 10);
     lanes.remove(ID);

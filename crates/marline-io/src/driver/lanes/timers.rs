@@ -5,7 +5,7 @@ use marline_time::Instant;
 use super::Lanes;
 
 impl Lanes {
-    /// The process did not run for a while.
+    /// Records that the process did not run for some time.
     pub(in super::super) fn note_pause(&mut self) {
         self.entries.values_mut().for_each(|entry| entry.lane.note_pause());
     }

@@ -1,5 +1,5 @@
-//! Tests of reception by callers: a task of a runtime of one thread that does not yield is what keeps the drivers'
-//! tasks waiting.
+//! Tests of reception by callers: in a runtime of one thread, a task that does not yield keeps the drivers' tasks
+//! waiting.
 
 use core::future::poll_fn;
 use core::net::{IpAddr, Ipv4Addr};
@@ -15,18 +15,18 @@ use crate::driver::testing::{connecting_shard, shard};
 use crate::driver::{AcceptQueue, ShardHandle, Stream};
 use crate::links::UdpUse;
 
-/// Connections that end in one moment: what they say is several batches, and fits into a socket's buffer even if each
-/// of them says it in a datagram of its own.
+/// Connections that end at the same time: their last data is several batches, and fits into a socket's buffer even
+/// if each connection sends its own datagram.
 const CROWD_OF_STREAMS: usize = 100;
-/// The bytes that each says last.
+/// Last data of each connection.
 const LAST: [u8; 24] = [2; 24];
 
-/// Longer than a task may wait, and shorter than any timer of a connection.
+/// Sleeps longer than a task may be late, and less than any timer of a connection.
 fn be_late() {
     std::thread::sleep(core::time::Duration::from_millis(2));
 }
 
-/// A client and a server with connections between them.
+/// Client and server with connections between them.
 struct World {
     near: Vec<Stream>,
     far: Vec<Stream>,
@@ -50,22 +50,22 @@ impl World {
             near.push(stream);
             far.push(Stream::accepted(Arc::clone(&server), incoming.expect("open")));
         }
-        // Nothing is under way any more.
+        // Nothing is in transit any more.
         tokio::time::sleep(core::time::Duration::from_millis(300)).await;
         World { near, far, client, server }
     }
 }
 
-/// Wakes the task of a shard, which does not come before the caller yields.
+/// Wakes the task of a shard, which is not polled before the caller yields.
 fn wake_task(shard: &ShardHandle) {
-    // Where there is none, it is woken already.
+    // Without a waker, it is woken already.
     let driver = shard.lock().driver.clone();
     if let Some(driver) = driver {
         driver.wake();
     }
 }
 
-/// Reads what is there.
+/// Reads available data.
 fn read_now(stream: &Stream, cx: &mut Context<'_>) -> Option<Vec<u8>> {
     let mut bytes = [0; 256];
     let mut buf = ReadBuf::new(&mut bytes);
@@ -82,7 +82,7 @@ fn write_now(stream: &Stream, cx: &mut Context<'_>, bytes: &[u8]) {
     assert!(matches!(stream.poll_write(cx, bytes), Poll::Ready(Ok(len)) if len == bytes.len()));
 }
 
-/// Runs this within one poll.
+/// Runs a closure within one poll.
 async fn at_once(run: impl FnOnce(&mut Context<'_>)) {
     let mut run = Some(run);
     // tokio would end the turn after some of the calls.
@@ -105,7 +105,7 @@ async fn who_reads_receives_if_the_task_is_late_and_only_then() {
         assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));
     })
     .await;
-    // The task finds nothing more to do, and goes on afterwards.
+    // The task finds nothing to do, and continues to work.
     for round in 0..10_u8 {
         at_once(|cx| write_now(&world.near[0], cx, &[round])).await;
         let read = poll_fn(|cx| read_now(&world.far[0], cx).map_or(Poll::Pending, Poll::Ready));
@@ -113,8 +113,8 @@ async fn who_reads_receives_if_the_task_is_late_and_only_then() {
     }
 }
 
-/// Takes the thread for so long, in a process that goes on: its clock is read, or the time would count as a pause of
-/// the process.
+/// Blocks the thread for `for_ms` in a process that keeps running. The clock is read meanwhile, so that the time
+/// does not count as a pause of the process.
 fn compute(shard: &ShardHandle, for_ms: u64) {
     for _ in 0..for_ms / 20 {
         std::thread::sleep(core::time::Duration::from_millis(20));
@@ -136,7 +136,7 @@ async fn no_timer_fires_for_an_answer_that_lies_in_the_socket() {
         be_late();
         assert!(read_now(&world.far[0], cx).is_some());
         write_now(&world.far[0], cx, b"answer");
-        // Every timer of the question is over.
+        // All timers of the question have expired.
         wake_task(&world.client);
         compute(&world.client, 500);
         let overdue = world.client.clock.now();
@@ -178,7 +178,7 @@ async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
     assert!(client.routes_by_link().is_empty());
 }
 
-/// However many tasks the runtime has before it comes to the driver's.
+/// This holds for any number of tasks that the runtime polls before the driver's.
 #[tokio::test]
 async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
     let world = World::new(CROWD_OF_STREAMS).await;
@@ -186,12 +186,12 @@ async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
     at_once(|cx| {
         for (from, to, shard) in [(near, far, &world.server), (far, near, &world.client)] {
             from.iter().for_each(|stream| write_now(stream, cx, &LAST));
-            // What waited for the end of the turn.
+            // Send what waits for the end of the turn.
             from[0].shard().with_endpoint(|_, _| ());
             wake_task(shard);
             be_late();
             let mut read: Vec<_> = to.iter().map(|stream| read_now(stream, cx)).collect();
-            // On a busy machine acknowledgements may have been the first batches.
+            // On a busy machine, the first batches may have been acknowledgments.
             for (stream, read) in to.iter().zip(&mut read).filter(|(_, read)| read.is_none()) {
                 *read = read_now(stream, cx);
             }
@@ -201,7 +201,7 @@ async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
     .await;
 }
 
-/// The runtime looks at its sockets after so many tasks; who is called meanwhile does not wait for that.
+/// The runtime checks its sockets only after some number of tasks. Calls in between do not wait for that.
 #[tokio::test]
 async fn many_calls_receive_although_nobody_has_woken_the_task() {
     let world = World::new(1).await;

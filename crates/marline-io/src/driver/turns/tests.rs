@@ -1,4 +1,4 @@
-//! Tests of turns: who waits, for how long, and what leaves together.
+//! Tests of turns: which writes wait, for how long, and which are sent together.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::AtomicUsize;
@@ -22,7 +22,7 @@ fn micros(at: u64) -> Instant {
     Instant::ZERO + Duration::from_micros(at)
 }
 
-/// Has somebody to wake at the end of a turn, which it counts.
+/// Creates turns with a driver waker that counts its calls.
 fn turns() -> (Turns, Arc<Count>) {
     let count = Arc::new(Count::default());
     let mut turns = Turns::new();
@@ -75,7 +75,7 @@ fn who_waits_in_vain_again_and_again_waits_ever_less_often() {
     let (mut turns, _) = turns();
     let mut waited = 0;
     for at in 0..4_096 {
-        // Two connections by turns, each alone in its turn of the runtime.
+        // Two connections alternate, each alone in its turn of the runtime.
         waited += usize::from(turns.on_write(micros(at * 30), id(at % 2), 100));
         turns.on_sent();
     }
@@ -109,7 +109,7 @@ fn a_turn_ends_when_the_runtime_says_so_or_after_its_longest_time() {
     );
 }
 
-/// Outside of a runtime there is no end to wait for.
+/// Outside a runtime, a turn has no end to wait for.
 #[test]
 fn a_thread_of_no_runtime_wakes_the_driver_at_once() {
     let (turns, count) = turns();
@@ -117,8 +117,8 @@ fn a_thread_of_no_runtime_wakes_the_driver_at_once() {
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
 }
 
-/// Connections of a client to a server, and the ways between their sockets: what leaves in one call arrives as one
-/// message.
+/// Connections between a client and a server, with relays between their sockets: datagrams of one send call arrive
+/// as one message.
 struct World {
     near: Vec<Stream>,
     far: Vec<Stream>,
@@ -149,7 +149,7 @@ impl World {
         World { near, far, largest, _shards: [client, server] }
     }
 
-    /// Each connection writes a message, all in one turn unless the runtime wants its thread back.
+    /// Writes a message on each connection, all in one turn unless the runtime needs its thread.
     async fn write(&self, message: &[u8]) {
         for stream in &self.near {
             let written = core::future::poll_fn(|cx| stream.poll_write(cx, message)).await;
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// What each connection reads, so many bytes.
+    /// Reads `len` bytes from each connection.
     async fn read(&self, len: usize) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for stream in &self.far {
@@ -173,7 +173,7 @@ impl World {
     }
 }
 
-/// Passes messages on between a client and a server, and notes of how many flows the largest one had.
+/// Relays messages between a client and a server, and records the largest number of flows in one.
 async fn pass_on(relay: Target, server: SocketAddr, largest: Arc<AtomicUsize>) {
     let mut client = server;
     loop {
@@ -203,7 +203,7 @@ async fn what_connections_write_in_one_turn_leaves_in_one_call_and_each_in_order
     let largest = world.largest.load(Ordering::Relaxed);
     assert_eq!(largest, CONNECTIONS, "all but the first round are of one call");
 
-    // Nobody waits for who reads.
+    // A reader does not make writes wait.
     for round in &rounds {
         world.write(round).await;
     }
@@ -212,7 +212,7 @@ async fn what_connections_write_in_one_turn_leaves_in_one_call_and_each_in_order
     }
 }
 
-/// The runtime cannot say that the turn is over while its task computes.
+/// The runtime cannot detect the end of the turn while its task computes.
 #[tokio::test]
 async fn what_waits_while_a_task_computes_leaves_with_its_next_write() {
     let world = World::new().await;
@@ -227,7 +227,7 @@ async fn what_waits_while_a_task_computes_leaves_with_its_next_write() {
             waited = waited.max(waiting());
             std::thread::sleep(core::time::Duration::from_millis(1));
             assert!(last.poll_write(cx, &[2; 100]).is_ready());
-            // On a busy machine something else may have sent what waited, and this one begins the next turn.
+            // On a busy machine, the waiting writes may have been sent otherwise, and this one begins the next turn.
             assert!(waiting() <= 1, "{} wait", waiting());
             Poll::Ready(())
         })

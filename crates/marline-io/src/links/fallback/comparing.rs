@@ -1,10 +1,10 @@
 //! Comparison of a link with datagrams where a route looks policed.
 //!
-//! *Problem.* A network may let UDP through and police it, so that a link is many times as fast.
+//! *Problem.* A network may pass UDP and police it, so that a link is many times as fast.
 //!
-//! *How.* Where a route looks policed ([`Paces`](super::Paces)), its flows go by a link for a few seconds, and the rate
-//! of data tells which is better. The link is kept if it is clearly faster. Datagrams are tried again after ten
-//! minutes, and later each time that they were found to be slower; so is a link that was no better.
+//! *Solution.* If a route looks policed ([`Paces`](super::Paces)), its flows use a link for a few seconds, and the
+//! data rates decide. The link is kept if it is clearly faster. Datagrams are tried again after ten minutes, and
+//! later each time they are found slower. A link that was not faster is also tried again later each time.
 
 use marline_time::{Duration, Instant};
 
@@ -12,42 +12,42 @@ use super::{Leaving, Order, Routes, UdpUse, Way, doubled};
 use crate::carrier::FlowEnds;
 use crate::links::pace::{Heading, LaneBytes, Policed};
 
-/// A link that is compared with datagrams carries data so long. What it carries in its first moments counts as well: a
-/// transfer may end while it is compared.
+/// Duration of a trial of a link. Data of its first moments counts as well, because a transfer may end during the
+/// trial.
 pub(super) const TRIAL: Duration = Duration::from_secs(4);
-/// A link must be faster by this much, in percent of the rate of datagrams.
+/// Minimum rate of a faster link, in percent of the rate of datagrams.
 const FASTER_PERCENT: u64 = 150;
-/// First and longest time after which the two are compared again, ...
+/// First and longest time until the next comparison.
 pub(super) const COMPARE: (Duration, Duration) =
     (Duration::from_secs(600), Duration::from_secs(7_200));
-/// ... and after a comparison without a result.
+/// Time until the next comparison after one without a result.
 pub(super) const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
 
-/// What a comparison of UDP and TCP on a path measured.
+/// Result of comparing UDP and TCP on a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CarrierRates {
-    /// Data by UDP.
+    /// Data rate over UDP.
     pub udp_bits_per_s: u64,
-    /// Data by TCP.
+    /// Data rate over TCP.
     pub tcp_bits_per_s: u64,
 }
 
-/// How a route's link compares with datagrams.
+/// Comparison of a route's link with datagrams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
-    /// A link is being opened or in use to find out. `measured_at`: when its rate is there.
+    /// A link is being opened or in use for a trial. `measured_at`: end of the trial.
     Running { datagrams: Policed, measured_at: Option<Instant> },
-    /// The link is faster; until then.
+    /// The link is faster; it is kept until the next comparison.
     Faster { rates: CarrierRates, until: Instant },
 }
 
 impl Routes {
-    /// Whether segments are to be shown to [`on_segments`](Self::on_segments).
+    /// Returns true if segments must be passed to [`on_segments`](Self::on_segments).
     pub(crate) fn compares(&self) -> bool {
         self.udp == UdpUse::Preferred
     }
 
-    /// Segments of a flow pass on a route, by whatever carries it.
+    /// Counts segments of a flow on a route, with any carrier.
     pub(crate) fn on_segments<'a>(
         &mut self,
         now: Instant,
@@ -59,7 +59,7 @@ impl Routes {
         self.compare_where(now, ends, policed);
     }
 
-    /// A lane carried so much on a route, by whatever carries it.
+    /// Counts bytes of a lane on a route, with any carrier.
     pub(crate) fn on_lane(
         &mut self,
         now: Instant,
@@ -71,7 +71,7 @@ impl Routes {
         self.compare_where(now, ends, policed);
     }
 
-    /// Opens a link to compare it where a route looks policed.
+    /// Opens a link for a comparison if the route looks policed.
     fn compare_where(&mut self, now: Instant, ends: FlowEnds, policed: Option<Policed>) {
         let Some(datagrams) = policed else { return };
         let Some(route) = self.routes.get_mut(&ends) else { return };
@@ -82,7 +82,7 @@ impl Routes {
         }
     }
 
-    /// The next step of a comparison is due.
+    /// Performs the due step of a comparison.
     pub(super) fn on_comparison_due(&mut self, now: Instant, ends: FlowEnds) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let Way::Link(link) = route.way else { return };
@@ -121,7 +121,7 @@ impl Routes {
         self.orders.push_back(Order::Close(link));
     }
 
-    /// Those that use a link as it is faster than datagrams, with the rates that were measured.
+    /// Routes that use a link because it is faster than datagrams, with the measured rates.
     pub(crate) fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
         let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
             Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),

@@ -15,7 +15,7 @@ fn orders(routes: &mut Routes) -> Vec<Order> {
     core::iter::from_fn(|| routes.poll_order()).collect()
 }
 
-/// Runs the timers up to `until`, answering the probes if `answers`; what was ordered, and when.
+/// Runs the timers up to `until`, answering the probes if `answers`. Returns the orders with their times.
 fn run(routes: &mut Routes, until: Instant, answers: bool) -> Vec<(Instant, Order)> {
     let mut log = Vec::new();
     let mut ids = 1..;
@@ -35,12 +35,12 @@ fn run(routes: &mut Routes, until: Instant, answers: bool) -> Vec<(Instant, Orde
     log
 }
 
-/// A link is opened at this time, and another datagram asks beside it.
+/// Orders of a link attempt at this time: open the link and probe with a datagram.
 fn opens(at: Instant) -> [(Instant, Order); 2] {
     [(at, Order::Open(ends())), (at, Order::Probe(ends()))]
 }
 
-/// A route that has gone over to its link.
+/// Creates a route that has moved to its link.
 fn on_link(now: Instant) -> Routes {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(now, ends());
@@ -51,13 +51,14 @@ fn on_link(now: Instant) -> Routes {
     routes
 }
 
-/// A link has come about; datagrams are asked again, and have until then.
+/// Expects a probe after the link is established, and the move at `at`.
 fn goes_over(routes: &mut Routes, at: Instant) {
     assert_eq!(orders(routes), [Order::Probe(ends())]);
     assert_eq!(run(routes, at, false), [(at, Order::Use(ends(), LINK))]);
 }
 
-/// The server, or this process, has little processor time: the link is there first, and the answer soon after.
+/// The server, or this process, is short of processor time: the link is established first, and the answer arrives
+/// soon after.
 #[test]
 fn datagrams_are_given_as_long_again_as_the_link_took() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -71,7 +72,7 @@ fn datagrams_are_given_as_long_again_as_the_link_took() {
     assert_eq!(routes.next_timeout(), None);
 }
 
-/// Segments of 1,000 bytes at this rate for so long, of which one in ten comes again.
+/// Sends segments of 1,000 bytes at this rate for some seconds; one in ten is repeated.
 fn download(routes: &mut Routes, (from, bits_per_s): (Instant, u64), seconds: u64) -> Instant {
     let gap = Duration::from_nanos(8_000_000_000_000 / bits_per_s);
     let (mut now, mut seq) = (from, 0_u32);
@@ -122,7 +123,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert!(left >= now + Duration::from_secs(1_190), "{left:?}");
 }
 
-/// What datagrams would have taken minutes for is there in a moment by the link, and then nothing more comes.
+/// A transfer that would have taken minutes with datagrams ends at once on the link, and then no data follows.
 #[test]
 fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -196,7 +197,8 @@ fn a_server_that_has_answered_before_is_borne_with_for_longer() {
     assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest counts");
 }
 
-/// Flows go quiet one after the other, each a second after it was heard last: nobody asks for each of them.
+/// Flows become quiet one after the other, each a second after its last packet: there must not be one probe per
+/// flow.
 #[test]
 fn of_thousands_of_flows_that_go_quiet_the_server_is_asked_once_a_second() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -328,7 +330,7 @@ fn a_link_that_ends_is_replaced_at_once() {
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
 }
 
-/// The path has died: its datagrams were not answered when it lived, so that only a link notices its return.
+/// The path has failed. Its datagrams were not answered when it worked, so only a link detects its recovery.
 #[test]
 fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
     let mut routes = on_link(ms(0));
@@ -339,7 +341,7 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
         routes.sent(now, ends());
         let log = run(&mut routes, now + Duration::from_secs(40), false);
         let opens = log.iter().find(|(_, order)| *order == Order::Open(ends())).unwrap().0;
-        // The kernel has repeated its SYN meanwhile.
+        // The kernel has retransmitted its SYN meanwhile.
         let ended = opens + Duration::from_secs(8);
         routes.not_opened(ended, ends(), Failure::Unanswered);
         tried.push((opens, ended));

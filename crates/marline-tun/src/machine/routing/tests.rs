@@ -32,15 +32,15 @@ fn facts() -> Facts {
     }
 }
 
-/// What becomes of a packet that these rules let look nowhere but in the main table, which has routes to `local` and a
-/// default one: whether it may leave directly.
+/// Returns true if a packet may leave directly under these rules, if only the main table has routes: a default one,
+/// and one to the destination if `local`.
 fn leaves(rules: &[Rule], matches: impl Fn(&Selector) -> bool, local: bool) -> bool {
     for rule in rules.iter().filter(|rule| matches(&rule.selector)) {
         match rule.verdict {
             Verdict::Lookup(MAIN) | Verdict::Beyond => return true,
             Verdict::LookupButDefault(_) if local => return true,
             Verdict::Unreachable => return false,
-            // Our tables are empty: nobody serves the interface.
+            // Our tables are empty because the interface is not served.
             _ => {}
         }
     }
@@ -89,7 +89,7 @@ fn without_the_lead_a_switch_lets_only_exceptions_and_the_local_network_pass() {
         for transport in TRANSPORTS {
             assert!(!leaves(&rules, names(transport), true), "queries to the local network");
         }
-        // However far its removal or its making has come, it ends with a rule for everything or with none.
+        // Even a partial set ends with a rule for everything or has none.
         let last = rules.last().unwrap();
         assert_eq!((&last.selector, last.verdict), (&Selector::All, Verdict::Unreachable));
     }
@@ -229,7 +229,7 @@ fn with_exceptions_of_names_every_query_goes_to_the_interface() {
     };
     assert!(past(&settings) > 0, "a resolver that is direct");
     assert_eq!(past(&sorting), 0);
-    // Nor do they leave once the lead is gone.
+    // Queries do not leave after the lead was removed, either.
     let held = RoutingSettings { kill_switch: true, ..sorting };
     let switch = held.switch(OWN, &facts);
     let direct = switch.iter().position(|rule| matches!(rule.selector, Selector::To(_))).unwrap();

@@ -6,7 +6,7 @@ use super::*;
 
 const STAGGER: Duration = Duration::from_millis(100);
 
-/// A way from the path of this number to a server.
+/// Candidate from the path with this number to a server.
 fn way(path: u32, backup: bool) -> Candidate {
     let interface = (format!("if{path}"), path);
     let address = format!("10.0.{path}.2").parse().unwrap();
@@ -30,7 +30,7 @@ fn lte() -> Candidate {
     way(2, true)
 }
 
-/// Runs a race in which an attempt on path `p` fails after `fails(p)` ms, if it does: who starts when, ms.
+/// Runs a race in which an attempt on path `p` fails after `fails(p)` ms, if at all. Returns the start times in ms.
 fn run(mut schedule: AttemptSchedule, fails: impl Fn(u32) -> Option<u64>) -> Vec<(u128, String)> {
     let mut running: Vec<(Duration, Candidate)> = Vec::new();
     let (mut now, mut starts) = (Duration::ZERO, Vec::new());
@@ -69,7 +69,7 @@ fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
 
 #[test]
 fn a_backup_path_sleeps_until_a_regular_one_was_asked_twice() {
-    // However the last race ended.
+    // This does not depend on the winner of the last race.
     let schedule = AttemptSchedule::by_health(vec![lte(), wifi()], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (250, "if1"), (500, "if2")]));
 }
@@ -85,11 +85,11 @@ fn a_bad_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
     let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
-    // Not a moment earlier as long as one of the others may still be answered, ...
+    // It does not start earlier while one of the others may still be answered,
     let schedule = AttemptSchedule::by_health(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
-    // ... and at once if none can.
+    // but at once if none can.
     let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if1")]));

@@ -11,7 +11,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
 
-/// One path with these addresses.
+/// Table with one path that has these addresses.
 fn table(addresses: &[&str]) -> PathTable {
     let mut table = PathTable::new(&["wlan0".parse().unwrap()]);
     table.entries[0].ends = addresses
@@ -50,7 +50,7 @@ fn heard(at_ms: u64) -> Contact {
     Contact { heard_at: Some(at(at_ms)), ..contact(LOCAL[0], V4) }
 }
 
-/// What is known a minute after the start.
+/// Evidence a minute after the start.
 struct World<'a> {
     contacts: &'a [Contact],
     servers: &'a [&'a str],
@@ -62,7 +62,7 @@ struct World<'a> {
 const QUIET: World<'_> =
     World { contacts: &[], servers: &[], rejection: None, doubted: false, tcp: (false, None) };
 
-/// The state of the only path, in words.
+/// Health of the only path, in words.
 fn judged(table: &PathTable, world: &World<'_>) -> String {
     let servers: Vec<SocketAddr> = world.servers.iter().map(|s| s.parse().unwrap()).collect();
     let doubted = [(LOCAL[0].parse().unwrap(), V4.parse().unwrap())];
@@ -93,7 +93,7 @@ fn a_path_is_usable_on_evidence_only() {
     assert_eq!(by(&[asked(50_000, 3)]), silent);
     let closed = "unreachable: 9.9.9.1:7777: refused by the server: nothing listens on this port";
     assert_eq!(by(&[refused(59_000)]), closed);
-    // A server that has nothing to say is not a server that is gone.
+    // An idle server is not a failed one.
     let hours = [Contact { heard_at: Some(Instant::ZERO), ..contact(LOCAL[0], V4) }];
     assert_eq!(by(&hours), "usable");
     // It was killed after a good start.
@@ -123,7 +123,7 @@ fn a_path_without_an_address_of_the_servers_family_says_so() {
     for table in [&v4, &v6, &both] {
         assert_eq!(of(table, &[V4, V6]), "untried: not tried yet");
     }
-    // An address that the server announced answers all the same.
+    // An address that the server has announced still answers.
     let announced = [Contact { heard_at: Some(at(59_000)), ..contact(LOCAL[1], V6) }];
     let world = World { contacts: &announced, servers: &[V4], ..QUIET };
     assert_eq!(judged(&v6, &world), "usable");
@@ -142,7 +142,7 @@ fn a_server_that_turns_the_client_away_makes_no_path_usable() {
     };
     assert_eq!(by(&[heard(59_000)]), format!("unreachable: {reason}"));
     assert_eq!(by(&[]), format!("unreachable: {reason}"));
-    // What is nearer at hand comes first.
+    // The more specific problem comes first.
     assert!(by(&[refused(59_000)]).contains("nothing listens"), "{}", by(&[refused(59_000)]));
 }
 

@@ -1,8 +1,8 @@
-//! Two hosts for tests against the kernel: network namespaces of our own, joined by veth pairs.
+//! Two hosts for tests against the kernel: separate network namespaces, connected by veth pairs.
 //!
-//! A test starts itself again under `unshare`, as the near machine; that starts itself again as the
-//! far one. Both vanish with their processes. Needs `unshare`, `nsenter`, `ip`, and a kernel that
-//! allows user namespaces and speaks Multipath TCP.
+//! A test starts itself again under `unshare`, as the near machine, which starts itself again as the far one. Both
+//! disappear with their processes. Needs `unshare`, `nsenter`, `ip`, and a kernel that allows user namespaces and
+//! supports Multipath TCP.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
@@ -17,17 +17,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt as _;
 
 pub const ROLE: &str = "MARLINE_TEST_ROLE";
-/// The protocol number under which the kernel's sockets speak Multipath TCP.
+/// Protocol number of the kernel's Multipath TCP sockets.
 const IPPROTO_MPTCP: i32 = 262;
-/// Nothing a kernel peer does takes this long unless it hangs.
+/// Timeout: a kernel peer takes this long only if it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Which machine this process is, if the test has started itself again.
+/// Role of this process, if the test has started itself again.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Whether namespaces can be made here; says why not.
+/// Returns true if namespaces can be created; otherwise prints the reason.
 pub fn can_make_machines() -> bool {
     if ["unshare", "nsenter", "ip"].iter().any(|program| need::program(program).is_none()) {
         return false;
@@ -40,29 +40,28 @@ pub fn can_make_machines() -> bool {
     may
 }
 
-/// What a test that was started again ends with if it went well: a harness that finds no test of the name ends
-/// well too.
+/// Exit status of a successful restarted test: a harness that finds no test of the name also exits successfully.
 const DONE: i32 = 42;
 
-/// The name by which the harness knows this test, or the one that this closure stands in.
+/// Name of this test, or of the test that contains this closure, for the harness.
 pub fn name_of_test<T>(_test: &T) -> &'static str {
     let path = std::any::type_name::<T>();
     let path = path.strip_suffix("::{{closure}}").unwrap_or(path);
     path.split_once("::").expect("the program's name first").1
 }
 
-/// Ends a test that was started again and went well.
+/// Ends a restarted test successfully.
 pub fn done() -> ! {
     std::process::exit(DONE)
 }
 
-/// The test of this name once more, in a role and in new namespaces, to its end.
+/// Runs the test of this name again, in a role and in new namespaces, to its end.
 pub fn run_this_test(role: &str, unshare: &[&str], name: &str) {
     let status = this_test(role, unshare, name).status().unwrap();
     assert_eq!(status.code(), Some(DONE), "{name} as {role}: see the output above");
 }
 
-/// The test of this name once more, in a role and in new namespaces.
+/// Command that runs the test of this name again, in a role and in new namespaces.
 pub fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(unshare).arg(std::env::current_exe().unwrap());
@@ -70,7 +69,7 @@ pub fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
     command
 }
 
-/// Runs the test as `near`, which must be written in it, in a namespace of its own, or as the far machine.
+/// Runs the test as `near`, a closure in the test itself, in its own namespace, or as the far machine.
 pub fn on_two_machines(near: impl FnOnce(Far)) {
     let name = name_of_test(&near);
     match role().as_deref() {
@@ -97,7 +96,7 @@ fn mptcp_socket(family: SocketAddr) -> std::io::Result<Socket> {
     Socket::new(Domain::for_address(family), Type::STREAM, Some(Protocol::from(IPPROTO_MPTCP)))
 }
 
-/// A TCP socket of the kernel.
+/// TCP socket of the kernel.
 pub fn kernel_socket(family: SocketAddr, mptcp: bool) -> Socket {
     if mptcp {
         return mptcp_socket(family).unwrap();
@@ -111,7 +110,7 @@ pub fn near_ip(args: &str) {
     assert!(status.success(), "near: ip {args}");
 }
 
-/// The far machine: a process that does what it is told by lines of text.
+/// Far machine: a process that executes commands from lines of text.
 pub struct Far {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -155,7 +154,7 @@ impl Far {
         assert!(status.success(), "far: {script}");
     }
 
-    /// A cable: 10.N.0.1 and fd00:N::1 here, .2 there, and a default route over it.
+    /// Connects the machines by a cable: 10.N.0.1 and fd00:N::1 here, .2 there, and a default route over it.
     pub fn cable(&self, n: u8) {
         let pid = self.child.id();
         near_ip(&format!("link add near{n} type veth peer name far{n}"));
@@ -166,7 +165,7 @@ impl Far {
         near_ip(&format!("addr add 10.{n}.0.1/24 dev near{n}"));
         near_ip(&format!("addr add fd00:{n}::1/64 dev near{n} nodad"));
         near_ip(&format!("link set near{n} up"));
-        // A path's address is all that the other side sees; answers come back the same way.
+        // The other side sees only a path's address; answers use the same path.
         let metric = 100 * u32::from(n);
         near_ip(&format!("route add default via 10.{n}.0.2 dev near{n} metric {metric}"));
         near_ip(&format!("-6 route add default via fd00:{n}::2 dev near{n} metric {metric}"));
@@ -176,42 +175,42 @@ impl Far {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// Waits for a line that ends in `word: ...` and returns what follows.
+    /// Waits for a line with `word: ...` and returns the rest of it.
     fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "the far machine is gone");
-            // The test harness has things to say as well.
+            // The test harness writes lines as well.
             if let Some((_, rest)) = line.trim_end().split_once(&format!("far {word}:")) {
                 return rest.trim().to_owned();
             }
         }
     }
 
-    /// A kernel server there that echoes.
+    /// Starts a kernel echo server there.
     pub fn serve(&mut self, listen: &str, mptcp: bool) -> SocketAddr {
         self.tell(&format!("serve {listen} {mptcp}"));
         self.hear("serves").parse().unwrap()
     }
 
-    /// A Marline server there that echoes, on raw sockets.
+    /// Starts a Marline echo server there, on raw sockets.
     pub fn serve_marline(&mut self, listen: &str) -> SocketAddr {
         self.tell(&format!("serve-marline {listen}"));
         self.hear("serves").parse().unwrap()
     }
 
-    /// Starts a kernel client there that sends bytes, expects them back and tells how it went.
+    /// Starts a kernel client there that sends bytes, expects them back and reports the result.
     pub fn start_client(&mut self, server: SocketAddr, bytes: usize, mptcp: bool) {
         self.tell(&format!("ask {server} {bytes} {mptcp}"));
     }
 
-    /// What became of the client: `ok`, or what went wrong.
+    /// Result of the client: `ok`, or the error.
     pub fn client_result(&mut self) -> String {
         self.hear("asked")
     }
 
-    /// A counter of the kernel there, as `nstat` names it.
+    /// Counter of the kernel there, with its name in `nstat`.
     pub fn counter(&self, name: &str) -> u64 {
         let output = self
             .inside("cat")
@@ -222,7 +221,7 @@ impl Far {
     }
 }
 
-/// Bytes that left through an interface here.
+/// Bytes sent on an interface here.
 pub fn bytes_sent(interface: &str) -> u64 {
     const TRANSMITTED_BYTES: usize = 8;
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
@@ -231,7 +230,7 @@ pub fn bytes_sent(interface: &str) -> u64 {
     count.and_then(|count| count.parse().ok()).expect("the interface is in the table")
 }
 
-/// A counter of the kernel here, as `nstat` names it.
+/// Counter of the kernel here, with its name in `nstat`.
 pub fn near_counter(name: &str) -> u64 {
     let mut text = std::fs::read_to_string("/proc/self/net/netstat").unwrap();
     text.push_str(&std::fs::read_to_string("/proc/self/net/snmp").unwrap());
@@ -252,16 +251,16 @@ fn find_counter(text: &str, name: &str) -> u64 {
     panic!("the kernel has no counter {name}")
 }
 
-/// Nobody else is on the cable: IPv6 addresses may be used at once.
+/// No other host is on the cable: IPv6 addresses may be used at once.
 fn trust_addresses() {
     for which in ["all", "default"] {
         let setting = format!("/proc/sys/net/ipv6/conf/{which}/accept_dad");
-        // Without it the tests take two seconds longer.
+        // Without this setting the tests take two seconds longer.
         let _ = std::fs::write(setting, "0");
     }
 }
 
-/// The far machine's life: reads a line, does it.
+/// Main loop of the far machine: reads a line and executes it.
 fn far() {
     trust_addresses();
     println!("far ready:");
@@ -329,7 +328,7 @@ fn far_ask(server: SocketAddr, bytes: usize, mptcp: bool) -> std::io::Result<()>
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     let sent = super::bytes(bytes, 9);
-    // A byte each way first: the kernel joins when it has heard from the server.
+    // First a byte in each direction: the kernel joins after it has received data from the server.
     stream.write_all(&sent[..1])?;
     let mut first = [0; 1];
     stream.read_exact(&mut first)?;

@@ -1,4 +1,4 @@
-//! Support of the loopback tests: both ends, a relay that can be cut and moved, and test data.
+//! Support for the loopback tests: both ends, a relay that can be cut and moved, and test data.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 
-/// Nothing in these tests takes this long unless it hangs.
+/// Timeout: nothing in these tests takes this long unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn server(shards: usize) -> Server {
@@ -57,7 +57,7 @@ pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("this should not take so long")
 }
 
-/// Bytes that differ at every offset.
+/// Random bytes.
 pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     use marline_time::Rng as _;
     let mut rng = marline_time::PcgRng::new(seed, 1);
@@ -69,7 +69,7 @@ pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes all and ends the stream.
+/// Writes everything and ends the stream.
 pub async fn send(stream: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) {
     stream.write_all(bytes).await.unwrap();
     stream.shutdown().await.unwrap();
@@ -98,7 +98,7 @@ pub async fn wait_for_subflows(stream: &Stream, count: usize) {
     .await;
 }
 
-/// A relay between one client socket and a server, as a path or a NAT would be.
+/// Relay between one client socket and a server, like a path or a NAT.
 pub struct Relay {
     pub address: SocketAddr,
     cut: Arc<AtomicBool>,
@@ -134,7 +134,7 @@ impl Relay {
         Relay { address, cut, rebind, lose, to_server, to_client, task }
     }
 
-    /// Loses everything from now on, silently.
+    /// Drops everything from now on, silently.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }
@@ -143,12 +143,12 @@ impl Relay {
         self.cut.store(false, Ordering::Relaxed);
     }
 
-    /// Loses every so many of the larger datagrams to the server from now on; 0: none.
+    /// Drops one in `count` of the larger datagrams to the server from now on; 0 for none.
     pub fn lose_every(&self, count: u64) {
         self.lose.store(count, Ordering::Relaxed);
     }
 
-    /// Like a NAT that lost its table: the server sees the client at a new port from now on.
+    /// Rebinds like a NAT that lost its table: the server sees the client at a new port from now on.
     pub fn rebind(&self) {
         self.rebind.notify_one();
     }

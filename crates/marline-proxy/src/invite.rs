@@ -111,7 +111,7 @@ impl Invite {
     }
 }
 
-/// Names the servers, hides the secret.
+/// Shows the servers and hides the secret.
 impl fmt::Debug for Invite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.servers.iter().map(Target::to_string).collect();

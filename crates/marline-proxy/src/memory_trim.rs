@@ -23,7 +23,7 @@ static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Fewer ended connections than this leave too little free memory to be worth the call.
 const FLOOD: u64 = 256;
-/// How often to look.
+/// Interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const AFTERMATH: u32 = 13;
@@ -49,7 +49,7 @@ struct FloodWatch {
     last: u64,
     /// Connections ended when memory was last released.
     settled: u64,
-    /// Looks until it is given back once more.
+    /// Checks until memory is released again.
     aftermath: u32,
 }
 

@@ -164,7 +164,7 @@ fn look_for_room(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     match poll(&mut polled, Some(&Timespec::default())) {
         Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-        // Also an error of the socket: the write that follows reports it.
+        // Also in case of an error, which the next write reports.
         _ => Ok(()),
     }
 }

@@ -31,7 +31,7 @@ const ESSENTIAL: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 pub(super) enum BadFields {
     /// `Connection` names an essential field.
     Nominated(&'static str),
-    /// Not a decimal number, or more than one.
+    /// `Content-Length` is not a decimal number, or is repeated.
     Length,
     /// `Transfer-Encoding` does not end in `chunked`, or is combined with `Content-Length` or HTTP/1.0.
     Framing,

@@ -26,7 +26,7 @@ struct Shared {
     /// Number of accounts so far.
     accounts: AtomicUsize,
     round: AtomicU64,
-    /// Locked before any account.
+    /// Locked before any account's state.
     queues: Mutex<Queues>,
 }
 

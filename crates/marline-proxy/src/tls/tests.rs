@@ -132,8 +132,7 @@ fn keys_come_back_from_files_and_hide_in_debug() {
     assert!(error.contains("not an Ed25519 key"), "{error}");
 }
 
-/// Each flight must fit in two segments, which are sent without an additional round trip. Most of each is the
-/// post-quantum key exchange.
+/// Each flight must fit in two segments. Most of each is the post-quantum key exchange.
 #[tokio::test]
 async fn each_flight_fits_two_segments() {
     let key = ServerKey::generate().unwrap();

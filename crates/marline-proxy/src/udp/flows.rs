@@ -89,8 +89,8 @@ impl<T> FlowTable<T> {
         (number, self.insert(number, key, state, now))
     }
 
-    /// Notes a flow under the number that the other end gave it. One that had the number, and one that stood for the
-    /// same, are gone. `true`: another was forgotten for it.
+    /// Adds a flow under the number that the other end assigned. It replaces any flow with the same number or key.
+    /// `true` if another flow was removed for it.
     pub(crate) fn insert(&mut self, number: u64, key: FlowKey, state: T, now: Instant) -> bool {
         self.remove(number);
         if let Some(twin) = self.find(&key) {
@@ -108,7 +108,7 @@ impl<T> FlowTable<T> {
         full
     }
 
-    /// Lets a flow be found by another peer as well, unless there is a flow for that.
+    /// Adds a second key with another peer, unless a flow has that key already.
     pub(crate) fn alias(&mut self, number: u64, peer: Target) {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         let key = (entry.key.0, peer);
@@ -139,7 +139,7 @@ impl<T> FlowTable<T> {
         numbers.into_iter().for_each(|number| self.remove(number));
     }
 
-    /// What is known of each.
+    /// The state of each flow.
     pub(crate) fn states(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.values_mut().map(|entry| &mut entry.state)
     }

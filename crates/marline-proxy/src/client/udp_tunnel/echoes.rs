@@ -1,6 +1,7 @@
-//! Echo requests of applications (ICMP), beside their datagrams: a socket stands for an identifier, as for a port.
+//! Echo requests of applications (ICMP), beside their datagrams. A socket represents an identifier instead of a
+//! port.
 //!
-//! Nothing is remembered of a request: what came of it comes back with its sequence number.
+//! No state is kept per request: its result is identified by the sequence number.
 
 use std::sync::Arc;
 
@@ -8,12 +9,12 @@ use super::echo::{EchoAnswer, EchoInbox, EchoRequest};
 use super::{Sent, Socket, State, TooBig, UdpSender, UdpTunnel, inbox};
 use crate::udp::{ECHO_OVERHEAD, Item, count};
 
-/// An application's identifier of echo requests; dropping it ends it, at the server, too.
+/// Sender for an application's echo identifier. Dropping it ends the identifier, also at the server.
 #[derive(Debug)]
 pub struct EchoSender(UdpSender);
 
 impl EchoSender {
-    /// Sends a request. It is lost if there is no way.
+    /// Sends a request. It is lost if it cannot be sent.
     ///
     /// # Errors
     /// It is known not to fit: so many bytes of data do.

@@ -22,8 +22,8 @@ use crate::transport::Transport;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest number of bytes in empty lines before a request.
 const MAX_EMPTY: usize = 64;
-/// How long an application may take to read an answer of ours, and how much of what it sent is
-/// passed over meanwhile: a reset would take the answer with it.
+/// Time an application may take to read an answer of the proxy, and the number of its bytes that are discarded
+/// meanwhile. A reset would destroy the answer.
 const FAREWELL: Duration = Duration::from_secs(5);
 const MAX_PASSED_OVER: u64 = 256 * 1_024;
 

@@ -24,7 +24,7 @@ pub struct Turn(
     #[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit,
 );
 
-/// A place; it is free again once this is dropped.
+/// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place(
     #[expect(dead_code, reason = "held for the length of the connection")] OwnedSemaphorePermit,

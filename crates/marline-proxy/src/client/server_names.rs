@@ -227,7 +227,7 @@ impl ServerNames {
         }
     }
 
-    /// True if there are paths but no server answers on any.
+    /// True if there are paths that are up, and no server answers on any of them.
     fn is_silent(&self) -> bool {
         let paths = self.client.paths();
         let mut up = paths.iter().filter(|path| path.up).peekable();

@@ -23,7 +23,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Source<S> {
     socket: S,
-    /// Its answers count.
+    /// Time of the last datagram sent or answered.
     used_at: Instant,
     only_dns: bool,
 }

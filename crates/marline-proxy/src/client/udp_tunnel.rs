@@ -107,7 +107,7 @@ struct State {
 pub struct UdpTunnel {
     state: Mutex<State>,
     counters: UdpCounters,
-    /// There is a socket.
+    /// Notified when a socket is opened.
     wanted: Notify,
     memory: MemoryAccount,
 }

@@ -26,8 +26,8 @@ const DOUBT_AFTER: Duration = Duration::from_secs(1);
 const HEAD_START: Duration = Duration::from_millis(750);
 /// If a member's own address did not answer while the shared one did, it is not tried again for this time.
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// Connections that are with such a member end when nothing is heard on them for so long. Without a reason to
-/// believe that the network is there, they would wait for it for an hour (decisions/outages.md).
+/// Connections to such a member end when nothing is received on them for this time. Without evidence that the
+/// network works, they would wait for it for an hour (decisions/outages.md).
 const GONE_AFTER: Duration = Duration::from_secs(120);
 
 /// Connects over all paths.

@@ -17,11 +17,11 @@ impl EchoSender {
     /// Sends a request. It is lost if it cannot be sent.
     ///
     /// # Errors
-    /// It is known not to fit: so many bytes of data do.
+    /// The data is known to be too large. The error contains the largest size.
     pub fn send(&self, request: EchoRequest, payload: &[u8]) -> Result<(), TooBig> {
         let UdpSender { number, tunnel } = &self.0;
         let mut batch = tunnel.batch();
-        // One byte was taken for a datagram's item.
+        // One byte was subtracted for the item of a datagram.
         let most = batch.most().map(|most| (most + 1).saturating_sub(ECHO_OVERHEAD));
         match most {
             Some(most) if payload.len() > most => {
@@ -42,7 +42,7 @@ impl EchoSender {
 }
 
 impl EchoRequest {
-    /// Puts it into the outbox.
+    /// Adds the request to the outbox.
     pub(super) fn put(self, state: &mut State, socket: u32, payload: &[u8]) {
         let EchoRequest { to, hops, sequence } = self;
         state.outbox.push(0, &Item::Echo { socket, hops, sequence, to, payload });
@@ -50,13 +50,13 @@ impl EchoRequest {
 }
 
 impl UdpTunnel {
-    /// A sender for an application's identifier; `None`: there are too many.
+    /// A sender for an application's identifier. `None` if there are too many.
     pub fn echo(self: &Arc<Self>) -> Option<(EchoSender, EchoInbox)> {
         let (delivery, inbox) = inbox(&self.memory);
         Some((EchoSender(self.open(Socket::Echoes(delivery))?), inbox))
     }
 
-    /// The server tells what became of a request.
+    /// Handles the server's result of a request.
     pub(super) fn on_echo(&self, state: &State, item: Item<'_>) {
         let (socket, bytes, answer) = match item {
             Item::Replied { socket, sequence, from, payload } => {

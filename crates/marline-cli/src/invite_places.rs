@@ -233,7 +233,7 @@ struct Memory {
 }
 
 impl LastInvite {
-    /// The stored invite, by [`or_last`](Self::or_last).
+    /// The stored invite, with the fallback of [`or_last`](Self::or_last).
     ///
     /// Same as [`InvitePlaces::find`].
     /// As [`InvitePlaces::find`].

@@ -183,7 +183,7 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
         let _ = writeln!(text, "Takes the [settings](configuration.md) of its file as flags.");
     }
     if path.ends_with(CHECK) {
-        // Each takes what the command of its name takes.
+        // Each of them accepts the settings of the command with its name.
         let rows = command
             .get_subcommands()
             .map(|c| format!("- `{}`: {}\n", c.get_name(), about(c.get_about())));

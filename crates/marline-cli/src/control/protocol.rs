@@ -197,7 +197,7 @@ pub struct Client {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Path {
-    /// As given with `--path`, or the interface's name.
+    /// Name as given with `--path`, or the interface's name.
     pub name: String,
     /// Local address of the path.
     pub local: Option<String>,

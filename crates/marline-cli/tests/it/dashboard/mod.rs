@@ -58,7 +58,7 @@ struct Chatter {
     ends: Arc<AtomicBool>,
     heard: Arc<AtomicU64>,
     longest: Arc<Mutex<Duration>>,
-    /// How late it woke up at worst.
+    /// Largest delay of its wakeups.
     late: Arc<Mutex<Duration>>,
 }
 

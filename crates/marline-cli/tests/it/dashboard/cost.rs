@@ -168,7 +168,7 @@ fn settle(viewers: &[Viewer]) {
 /// Measures one window with this many viewers of each program. Returns the smallest number of looks that all
 /// viewers of a program received.
 fn window(programs: &mut [Watched; 2], at: usize) -> u64 {
-    // Those of before are let go.
+    // The viewers of the previous window are disconnected.
     std::thread::sleep(Duration::from_millis(300));
     let viewers: Vec<Viewer> =
         programs.iter().flat_map(|program| program.viewers(VIEWERS[at])).collect();

@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// Waits until all say that WiFi is gone; when each of them said so first.
+    /// Waits until all views report that WiFi has failed. Returns the time of each view's first report.
     fn see_wifi_go(&self) -> [u64; 3] {
         let mut gone = [None; 3];
         let until = Instant::now() + PATIENCE;
@@ -340,7 +340,7 @@ impl World {
     }
 }
 
-/// A pause in delivery: connection, direction, since when and until when on the client's clock.
+/// A pause in delivery: connection, direction, start and end on the client's clock.
 type Hole = (u64, String, u64, u64);
 
 fn hole(event: &Value) -> Option<Hole> {
@@ -362,7 +362,7 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     let both_work = |look: &Look| ["wifi", "lte"].iter().all(|path| look.state(path) == "usable");
     world.agree("both paths work", Look::without_bytes, both_work);
 
-    // LTE for a moment, too: by a client that had taken to it before, nothing would be missed.
+    // LTE fails for a moment as well. Otherwise a client that had already switched to it would not notice anything.
     for path in ["lte", "wifi"] {
         world.hosts.net.command(path, "down").expect("it dies");
     }
@@ -400,14 +400,15 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     the_links_carried_it(&world, &look, bytes);
 }
 
-/// A pause that an application told.
+/// A pause reported by an application.
 fn pause(line: &str) -> Option<(u64, u64)> {
     let (since, until) = line.strip_prefix("pause ")?.split_once(' ')?;
     Some((since.parse().ok()?, until.parse().ok()?))
 }
 
-/// The monitor, the page and the metrics have the same holes. The longest is the pause of the far side's application,
-/// as it was of what the client sent; the client's own, which waits for answers, does not end before it.
+/// The monitor, the page and the metrics show the same holes. The longest one matches the pause of the far side's
+/// application in data from the client. The pause of the client's application, which waits for answers, does not
+/// end before it.
 fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
     let told = world.events.try_iter();
     let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
@@ -457,7 +458,7 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
     assert!(ended + allowed > back, "{ended} us, and nothing got through before {back}");
 }
 
-/// What is counted as payload of a path is what its link had to carry, but for headers.
+/// The payload counted for a path matches the bytes on its link, apart from headers.
 fn the_links_carried_it(world: &World, look: &Look, bytes: u64) {
     for link in world.hosts.net.report().expect("the links run") {
         let (up, down) = (link.up.stats, link.down.stats);

@@ -35,8 +35,8 @@ pub(crate) const PUBLIC_V6: &str = "2620:fe::9";
 /// An ordinary user.
 const USER: u32 = 1_000;
 
-/// Becomes that user, with a TUN device that users may open, as on most systems. If users may not read the program
-/// where it was built, it is copied.
+/// Becomes that user, with a TUN device that users may open, as on most systems. If users cannot execute the
+/// program where it was built, it runs as root.
 const AS_USER: &str = r#"#!/bin/bash
 set -eu
 [ -e tun ] || mknod tun c 10 200

@@ -1,13 +1,13 @@
-//! The commit in `marline --version`.
+//! Commit in the output of `marline --version`.
 //!
-//! Where it comes from, in this order: the variable `MARLINE_COMMIT` (for packagers who build from a tarball), the
-//! file that cargo puts into a published crate, git. A debug build has none: it would be built again after every
-//! commit. Nothing else that differs between two machines gets in, so that one commit gives one program.
+//! Sources in this order: the variable `MARLINE_COMMIT` (for packagers who build from a tarball), the file that
+//! cargo puts into a published crate, git. A debug build has no commit, or it would be rebuilt after every commit.
+//! Nothing else that differs between machines is included, so that one commit gives one program.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Enough of a commit's name that it stays unique.
+/// Number of digits that keep the commit unique.
 const DIGITS: usize = 12;
 
 fn main() {
@@ -38,7 +38,7 @@ fn published() -> Option<String> {
 }
 
 fn from_git() -> Option<String> {
-    // Not the commit of a repository that this crate was unpacked into.
+    // Ignores the commit of a repository into which this crate was unpacked.
     if git(&["rev-parse", "--show-prefix"])? != "crates/marline-cli/" {
         return None;
     }

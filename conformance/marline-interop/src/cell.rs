@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Declares a dimension: its values and their words.
+/// Declares a dimension with its values and their words.
 macro_rules! dimension {
     ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident => $word:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -23,7 +23,7 @@ macro_rules! dimension {
 }
 
 dimension! {
-    /// Who speaks to whom, the client first.
+    /// The two stacks, the client's first.
     Pair {
         MarlineKernel => "mk",
         KernelMarline => "km",
@@ -43,25 +43,25 @@ dimension! {
     Checksum { Off => "nocs", On => "cs" }
 }
 dimension! {
-    /// What the network does.
+    /// Condition of the network.
     Condition {
         Clean => "clean",
         /// 1 % in each direction of each path.
         Loss => "loss",
         Reordering => "reorder",
-        /// The first path dies under way and comes back.
+        /// The first path fails during the transfer and returns.
         Cut => "cut",
-        /// The first path has never worked.
+        /// The first path never works.
         FirstDead => "firstdead",
     }
 }
 dimension! {
-    /// What the applications do.
+    /// Behavior of the applications.
     Workload {
         Up => "up",
         Down => "down",
         Both => "both",
-        /// Small ones, echoed.
+        /// Small messages, echoed.
         Messages => "messages",
         HalfClose => "halfclose",
         Abort => "abort",
@@ -114,10 +114,9 @@ impl fmt::Display for Cell {
 }
 
 impl Cell {
-    /// Every combination that makes sense: the kernel does not race its SYNs, and a single path that
-    /// is dead is no path.
+    /// Every valid combination. The kernel does not race its SYNs, and a dead single path carries nothing.
     pub(crate) fn all() -> Vec<Cell> {
-        /// The value of a dimension, and the number without it.
+        /// Takes the value of a dimension from the number, and removes it.
         fn take<T: Copy>(number: &mut usize, values: &[T]) -> T {
             let value = values[*number % values.len()];
             *number /= values.len();
@@ -125,7 +124,7 @@ impl Cell {
         }
         let cell = |mut number: usize| {
             let number = &mut number;
-            // The last dimension first: it changes fastest.
+            // The last dimension first, because it changes fastest.
             let workload = take(number, Workload::ALL);
             let condition = take(number, Condition::ALL);
             let checksum = take(number, Checksum::ALL);
@@ -152,15 +151,15 @@ impl Cell {
         !(dead && (self.subflows == Subflows::One || self.pair.kernel_client()))
     }
 
-    /// Cells in which every pair of values of two dimensions occurs that occurs at all: the next is
-    /// always the one with most pairs that are missing yet.
+    /// Cells that together contain every possible pair of values of two dimensions. Each step selects the cell with
+    /// most pairs that are still missing.
     pub(crate) fn pairwise() -> Vec<Cell> {
         let all = Cell::all();
         let mut missing: BTreeSet<[(usize, u8); 2]> = all.iter().flat_map(Cell::pairs).collect();
         let mut chosen = Vec::new();
         while !missing.is_empty() {
             let gain = |cell: &Cell| cell.pairs().filter(|pair| missing.contains(pair)).count();
-            // Of equals the first, so that the choice is always the same.
+            // Of equal ones the first, so that the selection is deterministic.
             let Some(best) = all.iter().rev().max_by_key(|cell| gain(cell)) else { break };
             best.pairs().for_each(|pair| {
                 missing.remove(&pair);
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_matrix_is_whole() {
-        // 3 x 2 x 3 x 2 x 5 x 7, less the dead first path: of one subflow (84), of the other kernel
+        // 3 x 2 x 3 x 2 x 5 x 7, without the dead first path of a single subflow (84) and of the other kernel
         // clients (56).
         assert_eq!(Cell::all().len(), 1_260 - 84 - 56);
         let names: BTreeSet<String> = Cell::all().iter().map(ToString::to_string).collect();

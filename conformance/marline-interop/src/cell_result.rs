@@ -1,4 +1,4 @@
-//! Evidence that a cell leaves behind, and the verdict on it.
+//! Evidence from a cell, and the verdict on it.
 
 use std::path::PathBuf;
 
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::exchange::{Outcome, Plan};
 
-/// What came of it.
+/// Result of a cell.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CellResult {
-    /// Everything that is not as it must be; empty: green.
+    /// Violated requirements. Empty: green.
     pub(crate) problems: Vec<String>,
     pub(crate) seconds: f64,
-    /// The kernel's counters that are not zero.
+    /// Kernel counters that are not zero.
     pub(crate) counters: Vec<(String, u64)>,
-    /// What captures were found to hold.
+    /// Contents found in captures.
     pub(crate) capture: String,
-    /// Reasons to doubt the links' timing: nothing here depends on it.
+    /// Reasons to doubt the links' timing, on which no check depends.
     pub(crate) doubts: Vec<String>,
 }
 
-/// What the judge gets to see.
+/// Evidence for the judge.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
     pub(crate) plan: &'a Plan,
@@ -34,7 +34,7 @@ pub(crate) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Connections that run as plain TCP, as far as the ends know.
+    /// Connections that fell back to plain TCP, as far as the ends know.
     pub(crate) fn fallbacks(&self) -> Vec<(Side, usize, String)> {
         let ends = [(Side::Client, &self.client), (Side::Server, &self.server)];
         let named = |(side, outcomes): (Side, &Vec<Outcome>)| {

@@ -9,36 +9,36 @@ use serde::{Deserialize, Serialize};
 use crate::cell::{Cell, Checksum, Condition, Family, Workload};
 use crate::exchange::Plan;
 
-/// The server's port.
+/// Port of the server.
 pub(crate) const PORT: u16 = 7_000;
-/// Another one, of addresses that are announced with a port.
+/// Another port, for addresses that are announced with a port.
 pub(crate) const OTHER_PORT: u16 = 7_777;
-/// Names of the paths; the first is the one that dies.
+/// Names of the paths. The first one is the one that fails.
 const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
-/// What a reader holds that does not read: small, so that the window is full soon.
+/// Receive buffer of a slow reader, small so that the window is soon full.
 const SLOW_READER_BUFFER: u32 = 256 << 10;
 
 const MIB: u64 = 1 << 20;
 
-/// How much is sent.
+/// Amount of data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Scale {
     /// For every change: a few seconds a cell.
     Small,
-    /// As the matrix is defined.
+    /// The matrix as defined.
     Full,
     /// 1 GiB.
     Huge,
 }
 
-/// When the first path dies, after the client was started, and for how long.
+/// Time of the first path's failure, counted from the client's start, and its duration.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) after: Duration,
     pub(crate) lasts: Duration,
 }
 
-/// Everything about a cell but its processes.
+/// Complete setup of a cell except its processes.
 #[derive(Debug)]
 pub(crate) struct CellSetup {
     pub(crate) scenario: Scenario,
@@ -57,10 +57,10 @@ impl CellSetup {
             after: Duration::from_millis(600),
             lasts: Duration::from_secs(if scale == Scale::Small { 1 } else { 3 }),
         });
-        // A connection that begins on a dead path is another condition; and a kernel whose SYNs are
-        // not answered rightly tries without options.
+        // A connection that starts on a dead path is another condition. A kernel whose SYNs are not answered
+        // properly retries without options.
         plan.apart = fault.map_or(Duration::ZERO, |fault| fault.after + fault.lasts);
-        // A quarter of the slow link, for each direction of each connection, and time for faults.
+        // A quarter of the slow link's rate for each direction of each connection, and time for faults.
         let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);
         let limit = Duration::from_secs(60 + slowest);
         let server = SocketAddr::new(address(cell.family, 0, 1), PORT);
@@ -74,7 +74,7 @@ fn plan(cell: &Cell, scale: Scale, seed: u64) -> Plan {
         (Scale::Huge, _) => 1_024 * MIB,
         (Scale::Full, Condition::Loss) => 8 * MIB,
         (Scale::Full, _) => 64 * MIB,
-        // Enough that the path dies under way.
+        // Enough data that the path fails during the transfer.
         (Scale::Small, Condition::Cut) => 8 * MIB,
         (Scale::Small, Condition::Loss) => 2 * MIB,
         (Scale::Small, _) => 4 * MIB,

@@ -1,5 +1,5 @@
-//! Test content that both ends generate: arriving bytes are compared at once, so a prefix can be
-//! checked as well as the whole.
+//! Test content that both ends generate. Received bytes are compared at once, so a prefix can be checked as well as
+//! the whole.
 
 use std::fmt::Write as _;
 use std::io;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes made and written at once.
+/// Bytes generated and written at once.
 const CHUNK: usize = 64 << 10;
 
-/// An endless stream of bytes by number.
+/// An infinite, position-dependent stream of bytes.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Content {
     seed: u64,
@@ -22,7 +22,7 @@ impl Content {
         Content { seed }
     }
 
-    /// The hash of its first bytes.
+    /// Hash of the first bytes.
     pub(crate) fn sha256(self, bytes: u64) -> String {
         let (mut chunk, mut hash, mut offset) = (vec![0; CHUNK], Sha256::new(), 0);
         while offset < bytes {
@@ -34,7 +34,7 @@ impl Content {
         hexadecimal(hash)
     }
 
-    /// The bytes from `offset`, a multiple of 8, on. (SplitMix64 over the word's number.)
+    /// The bytes from `offset`, a multiple of 8. (SplitMix64 over the word's number.)
     fn fill(self, offset: u64, bytes: &mut [u8]) {
         for (number, word) in (offset / 8..).zip(bytes.chunks_mut(8)) {
             let mut z = self.seed.wrapping_add((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -46,12 +46,12 @@ impl Content {
     }
 }
 
-/// What one end received.
+/// Data received by one end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Received {
     pub(crate) bytes: u64,
     pub(crate) sha256: String,
-    /// Every byte was the one expected.
+    /// True if every byte was the expected one.
     pub(crate) matches: bool,
     pub(crate) end: End,
 }
@@ -61,11 +61,11 @@ pub(crate) struct Received {
 pub(crate) enum End {
     /// The peer finished.
     Eof,
-    /// Like this.
+    /// An error.
     Error(String),
 }
 
-/// Writes `bytes` of it.
+/// Writes `bytes` bytes of the content.
 pub(crate) async fn send(
     to: &mut (impl AsyncWrite + Unpin),
     content: Content,
@@ -82,7 +82,7 @@ pub(crate) async fn send(
     to.flush().await
 }
 
-/// Reads to the end, whatever it is, and compares.
+/// Reads to the end, orderly or not, and compares.
 pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Content) -> Received {
     let (mut got, mut wanted) = (vec![0; CHUNK], vec![0; CHUNK]);
     let (mut filled, mut offset, mut matches) = (0, 0u64, true);

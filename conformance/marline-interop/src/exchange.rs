@@ -1,7 +1,7 @@
-//! Dialogue of the two applications, written once for every kind of stream.
+//! Exchange between the two applications, written once for all kinds of streams.
 //!
-//! The server speaks first, one byte: a kernel client does not join before it has heard data from
-//! its peer. The client then waits a moment, so that the subflows are there before the bytes flow.
+//! The server sends the first byte, because a kernel client does not join before it has received data from its
+//! peer. The client then waits a moment, so that the subflows exist before the data flows.
 
 use std::io;
 use std::time::Duration;
@@ -17,52 +17,52 @@ use crate::content::{Content, Received, receive, send};
 const GREETING: u8 = b'M';
 /// Time for joins: three round trips of the slow path.
 const JOINING: Duration = Duration::from_millis(200);
-/// Messages under way at once.
+/// Largest number of concurrent messages.
 const WINDOW: usize = 64;
-/// Longest message, bytes: a little less than a segment.
+/// Longest message in bytes, a little less than a segment.
 const LONGEST_MESSAGE: u64 = 1_400;
 
-/// A connection that can be cut off.
+/// A connection that can be aborted.
 pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Ends it at once, for both.
+    /// Ends the connection at once, for both sides.
     fn abort(self);
-    /// It runs as plain TCP, and why; `None`: it does not, or that is not known.
+    /// Reason of a fallback to plain TCP. `None` if there was none, or if it is not known.
     fn fallback(&self) -> Option<String>;
 }
 
-/// What is to be done.
+/// Plan of an exchange.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) workload: Workload,
-    /// Bytes of a stream.
+    /// Length of a stream in bytes.
     pub(crate) bytes: u64,
-    /// Messages, where there are such.
+    /// Number of messages, if the workload has any.
     pub(crate) messages: u32,
-    /// How long a slow reader does not read.
+    /// Pause of a slow reader.
     pub(crate) pause: Duration,
-    /// The client's second connection begins no sooner after the first's beginning.
+    /// Smallest time between the starts of the client's two connections.
     pub(crate) apart: Duration,
     pub(crate) seed: u64,
 }
 
-/// What one end has to say of a connection.
+/// Result of a connection at one end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// What came, if a stream was expected.
+    /// The received stream, if one was expected.
     pub(crate) received: Option<Received>,
-    /// Messages that came back as they were.
+    /// Number of messages that were echoed correctly.
     pub(crate) echoed: u32,
-    /// What went wrong while writing.
+    /// Error while writing.
     pub(crate) send_error: Option<String>,
-    /// Anything else that went wrong.
+    /// Any other error.
     pub(crate) error: Option<String>,
     pub(crate) fallback: Option<String>,
-    /// This end aborted.
+    /// True if this end aborted.
     pub(crate) aborted: bool,
 }
 
 impl Plan {
-    /// Connections one after the other: what is not symmetric is done both ways.
+    /// Number of successive connections. Asymmetric workloads run in both directions.
     pub(crate) const fn connections(&self) -> usize {
         match self.workload {
             Workload::HalfClose | Workload::Abort | Workload::SlowReader => 2,
@@ -79,13 +79,13 @@ impl Plan {
         Content::new(self.seed ^ (side << 32) ^ ((connection as u64) << 40))
     }
 
-    /// The hash of what `side` is to receive.
+    /// Hash of the data that `side` has to receive.
     pub(crate) fn sha256(&self, side: Side, connection: usize, bytes: u64) -> String {
         let from = if side == Side::Client { Side::Server } else { Side::Client };
         self.content(from, connection).sha256(bytes)
     }
 
-    /// Bytes that each side sends, the client's first.
+    /// Bytes sent by each side, the client's first.
     pub(crate) const fn streams(&self, connection: usize) -> (u64, u64) {
         let bytes = self.bytes;
         match (self.workload, connection) {
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Who goes first: aborts, finishes its half, is the one that does not read.
+    /// The side that goes first: aborts, finishes its half, or does not read.
     const fn first(connection: usize) -> Side {
         if connection == 0 { Side::Client } else { Side::Server }
     }
@@ -144,7 +144,7 @@ async fn greet(pipe: &mut impl Pipe, side: Side) -> io::Result<()> {
     }
 }
 
-/// Sends half of what was announced and breaks off.
+/// Sends half of the announced data and aborts.
 async fn abort(mut pipe: impl Pipe, side: Side, plan: &Plan, connection: usize) -> Outcome {
     let content = plan.content(side, connection);
     let sent = send(&mut pipe, content, plan.bytes / 2).await;
@@ -154,7 +154,7 @@ async fn abort(mut pipe: impl Pipe, side: Side, plan: &Plan, connection: usize) 
     outcome
 }
 
-/// A stream each way, one after the other for half closes, or at once.
+/// A stream in each direction, one after the other for half closes, and otherwise concurrently.
 async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usize) -> Outcome {
     let (from_client, from_server) = plan.streams(connection);
     let (out, other) = match side {
@@ -175,8 +175,8 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
         send(&mut writer, mine, out).await?;
         writer.shutdown().await
     };
-    // The kernel takes no subflow more once it has heard the end of its peer's data: who has nothing
-    // to say stays silent until the other has finished.
+    // The kernel accepts no further subflow once it has received the end of its peer's data. Therefore a side
+    // without data stays silent until the other has finished.
     let waits = out == 0 || plan.workload == Workload::HalfClose && !goes_first;
     let (received, sent) = if waits {
         let received = read.await;
@@ -188,7 +188,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
     Outcome { received: Some(received), send_error, ..Outcome::default() }
 }
 
-/// Messages with their length in front, each echoed.
+/// Messages, each preceded by its length and echoed.
 async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let result: io::Result<u32> = match side {
@@ -205,7 +205,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                 let window = tokio::sync::Semaphore::new(WINDOW);
                 let write = async {
                     for number in 0..plan.messages {
-                        // Given back by the reader.
+                        // Released by the reader.
                         if let Ok(place) = window.acquire().await {
                             place.forget();
                         }

@@ -1,4 +1,4 @@
-//! Checks that must hold in every cell, whatever its combination.
+//! Checks that must hold in every cell, for all combinations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::cell_setup::{OTHER_PORT, PORT};
 use crate::content::End;
 use crate::exchange::Outcome;
 
-/// Counters of the kernel that say: this was no Multipath TCP, or not a correct one.
+/// Kernel counters for missing or incorrect Multipath TCP.
 const NEVER: &[&str] = &[
     "MPCapableFallbackACK",
     "MPCapableFallbackSYNACK",
@@ -40,7 +40,7 @@ const NEVER: &[&str] = &[
     "TcpInCsumErrors",
 ];
 
-/// Judges a cell that ran to its end.
+/// Judges a cell that has finished.
 pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellResult> {
     let mut problems = Vec::new();
     applications(evidence, &mut problems);
@@ -69,7 +69,7 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellR
     })
 }
 
-/// What the kernel's log has to say of us.
+/// Complaints in the kernel's log that concern TCP.
 pub(crate) fn complaints(said: &[String], problems: &mut Vec<String>) {
     let words = ["mptcp", "tcp", "warning", "bug:", "rcu", "refcount"];
     let about_us = |line: &&String| words.iter().any(|word| line.to_lowercase().contains(word));
@@ -85,7 +85,7 @@ pub(crate) fn shown(counters: &Counters) -> Vec<(String, u64)> {
     shown
 }
 
-/// Every byte, and nothing else.
+/// Requires that every byte was delivered, and nothing else.
 pub(crate) fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
     let plan = evidence.plan;
     for (side, outcomes) in [(Side::Client, &evidence.client), (Side::Server, &evidence.server)] {
@@ -150,9 +150,9 @@ fn one(
     }
 }
 
-/// Every path that lives was used.
+/// Requires that every working path was used.
 fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> anyhow::Result<()> {
-    // A handshake and an acknowledgement.
+    // A handshake and an acknowledgment.
     const LEAST: u64 = 2;
     let dead = usize::from(cell.condition == Condition::FirstDead);
     for report in evidence.net.report()?.iter().skip(dead) {
@@ -164,9 +164,9 @@ fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> any
     Ok(())
 }
 
-/// Counters that stand for what must not be, but for those that are expected.
+/// Requires that no counter for errors has moved, except the expected ones.
 pub(crate) fn never(counters: &Counters, expected: &[&str], problems: &mut Vec<String>) {
-    // A SYN-ACK that comes again, since the ACK of the first was lost, counts as an error too.
+    // A retransmitted SYN/ACK, after the ACK of the first was lost, also counts as an error.
     let harmless =
         |name: &str| if name == "TcpInErrs" { counters.get("TCPSYNChallenge") } else { 0 };
     for name in NEVER.iter().filter(|name| !expected.contains(*name)) {
@@ -190,14 +190,14 @@ fn kernel(
         Side::Server => ("MPCapableACKRX", "MPJoinAckRx"),
     };
     let connections = evidence.plan.connections() as u64;
-    // A path that comes back after we have said all is refused by the kernel: nothing to be done.
+    // The kernel refuses a path that returns after all data was sent, which cannot be avoided.
     let rejected = counters.get("MPJoinRejected");
     if rejected > 0 && cell.condition != Condition::Cut {
         problems.push(format!("the kernel counts MPJoinRejected {rejected}"));
     }
     let least = match (cell.condition, cell.subflows.count() as u64) {
         (Condition::FirstDead, subflows) => (subflows - 2) * connections,
-        // A lost SYN comes again after a second; the connection may be over by then.
+        // A lost SYN is retransmitted after a second, and the connection may have ended by then.
         (Condition::Loss | Condition::Cut, subflows) => u64::from(subflows > 1),
         (_, subflows) => (subflows - 1) * connections,
     };
@@ -209,7 +209,7 @@ fn kernel(
     }
 }
 
-/// What Wireshark and our own checker find; `multipath`: there must be keys, tokens and mappings.
+/// Findings of Wireshark and of our own checker. `multipath`: requires keys, tokens and mappings.
 pub(crate) fn captures(
     files: &[PathBuf],
     multipath: bool,
@@ -233,8 +233,8 @@ pub(crate) fn captures(
     let (frames, [mut malformed, keys, tokens, mappings]) = dissect(&merged, true, fields)?;
     let mut gave_up = String::new();
     if malformed > 0 {
-        // Its analysis of mappings has failing assertions of its own, on acknowledgements of either
-        // stack, and calls those malformed too. What really is stays so without the analysis.
+        // Wireshark's analysis of mappings has failing assertions of its own, on acknowledgments of either stack,
+        // and reports those as malformed. Really malformed packets are also reported without the analysis.
         let (_, [without, ..]) = dissect(&merged, false, fields)?;
         gave_up = format!(", Wireshark's analysis gave up on {}", malformed - without);
         malformed = without;
@@ -245,21 +245,21 @@ pub(crate) fn captures(
     if multipath && (keys == 0 || tokens == 0 || mappings == 0) {
         problems.push(format!("tshark: {keys} keys, {tokens} tokens, {mappings} mappings"));
     }
-    // The checksums are our checker's: the kernel sends ffff for 0 now and then, which is right by
-    // RFC 1071 and wrong for Wireshark.
+    // Our checker verifies the checksums, because the kernel occasionally sends ffff for 0, which is right by RFC
+    // 1071 but an error for Wireshark.
     let files = files.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>()?;
     let findings = wiretap::check(&files.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     problems.extend(findings.faults.iter().take(3).map(|fault| format!("wrong: {fault}")));
     Ok((format!("{frames} frames, {mappings} mappings{gave_up}; {findings}"), findings))
 }
 
-/// Frames, and in how many of them Wireshark finds each of these.
+/// Number of frames, and number of those in which Wireshark finds each of these fields.
 fn dissect(capture: &Path, mappings: bool, fields: [&str; 4]) -> anyhow::Result<(u64, [u64; 4])> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-o", "mptcp.analyze_mptcp:TRUE"]);
     let word = if mappings { "TRUE" } else { "FALSE" };
     tshark.args(["-o", &format!("mptcp.analyze_mappings:{word}")]);
-    // Random bytes on ports that it takes for somebody's protocol are malformed indeed.
+    // Random bytes on ports that Wireshark assigns to another protocol would be reported as malformed.
     for port in [PORT, OTHER_PORT] {
         tshark.args(["-d", &format!("tcp.port=={port},data")]);
     }

@@ -111,7 +111,7 @@ fn tasks(args: &Args) -> Vec<Task> {
     tasks
 }
 
-/// Runs them; `true` if all passed.
+/// Runs the selected cells. `true` if all passed.
 fn matrix(args: &Args) -> anyhow::Result<bool> {
     let tasks = tasks(args);
     if args.list {

@@ -1,7 +1,7 @@
 //! One end of a cell: a process of its own in the namespace of its host.
 //!
-//! It gets its job as one JSON argument, prints `ready` when others may come (the server) and one
-//! JSON line per connection.
+//! The process gets its job as one JSON argument, prints `ready` when clients may connect (the server) and one JSON
+//! line per connection.
 
 mod kernel;
 
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use crate::exchange::{self, Outcome, Pipe, Plan};
 use kernel::KernelPipe;
 
-/// Time to say farewell at the end.
+/// Time limit for closing at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Whose TCP.
+/// Kind of TCP stack.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Stack {
     Kernel,
@@ -31,23 +31,22 @@ pub(crate) enum Stack {
     Marline,
 }
 
-/// What a case of its own asks of Marline's end.
+/// Special settings of a case for Marline's end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Extra {
-    /// Addresses the server announces.
+    /// Addresses announced by the server.
     pub(crate) announced: Vec<Announced>,
     /// Forbid joins to the first address (flag C).
     pub(crate) deny_join_id0: bool,
     /// Subflows per connection.
     pub(crate) subflows: Option<usize>,
-    /// What the client does with its paths, ms after it has connected: `up`, `down`, `backup`,
-    /// `primary`.
+    /// Changes of the client's paths, with times in ms after it has connected: `up`, `down`, `backup`, `primary`.
     pub(crate) changes: Vec<(u64, String, String)>,
-    /// The same of the server with its addresses, ms after it has accepted.
+    /// Changes of the server's addresses, with times in ms after it has accepted.
     pub(crate) readdressed: Vec<(u64, SocketAddr, String)>,
     /// Policies.
     pub(crate) variant: Variant,
-    /// MultiMob's instead, with every extension.
+    /// True to use MultiMob's policies instead, with every extension.
     pub(crate) interactive: bool,
 }
 
@@ -55,12 +54,12 @@ pub(crate) struct Extra {
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Announced {
     pub(crate) address: SocketAddr,
-    /// By which clients reach it, if that is another one.
+    /// The address that clients use, if it differs.
     pub(crate) advertised: Option<SocketAddr>,
     pub(crate) backup: bool,
 }
 
-/// All an end must know.
+/// Complete job of an end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) stack: Stack,
@@ -70,7 +69,7 @@ pub(crate) struct Job {
     /// Interfaces of a Marline client.
     pub(crate) paths: Vec<String>,
     pub(crate) checksum: bool,
-    /// Receive buffer, bytes; none: what is usual.
+    /// Receive buffer in bytes. `None`: the default.
     pub(crate) receive_buffer: Option<u32>,
     pub(crate) plan: Plan,
     pub(crate) extra: Extra,
@@ -86,10 +85,10 @@ impl Pipe for marline::Stream {
     }
 }
 
-/// Does the job.
+/// Runs the job.
 ///
 /// # Errors
-/// It could not start; what goes wrong later is in the lines printed.
+/// The job could not be started. Later errors are in the printed lines.
 pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -15,14 +15,14 @@ use crate::cell_result::Evidence;
 use crate::exchange::Outcome;
 use crate::peer::Job;
 
-/// Packets captured per path: enough for what begins and ends, not gigabytes.
+/// Packets captured per path: enough for the start and the end, without gigabytes.
 const CAPTURED_PACKETS: &str = "15000";
-/// A program that was started gets this long to be ready.
+/// Time limit for a started program to become ready.
 const READY: Duration = Duration::from_secs(20);
-/// How often files are looked at.
+/// Interval of checks of files.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A process that does not outlive its use.
+/// A process that ends when this is dropped.
 struct Running {
     child: Child,
     name: &'static str,
@@ -35,25 +35,25 @@ impl Drop for Running {
     }
 }
 
-/// A number of a name.
+/// A number derived from a name.
 pub(crate) fn seed(name: &str) -> u64 {
     name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte))
 }
 
-/// Two ends on a net, and what is captured.
+/// Two ends on a net, and their captures.
 pub(crate) struct Play<'a> {
     pub(crate) net: &'a Net,
     pub(crate) directory: &'a Path,
-    /// Where captures are taken.
+    /// Side on which packets are captured.
     pub(crate) watched: Side,
-    /// The client's and the server's.
+    /// Jobs of the client and of the server.
     pub(crate) jobs: [Job; 2],
     pub(crate) limit: Duration,
 }
 
 impl<'a> Play<'a> {
-    /// Runs both ends to their end. `act` is asked again and again what is to be done, with the time
-    /// since the client was started.
+    /// Runs both ends to their end. `act` is called repeatedly with the time since the client was started, to
+    /// perform due actions.
     pub(crate) fn perform(
         &'a self,
         mut log: KernelLog,
@@ -81,7 +81,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Starts one end; its words go to files.
+/// Starts one end, with its output in files.
 fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<Running> {
     let name = if job.side == Side::Client { "client" } else { "server" };
     let mut command = Command::new(std::env::current_exe()?);
@@ -93,7 +93,7 @@ fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<Running> {
     Ok(Running { child, name })
 }
 
-/// Starts a capture of one interface, and waits until it sees packets.
+/// Starts a capture of one interface, and waits until it is active.
 fn sniff(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<Running> {
     let said = file.with_extension("pcap.err");
     let mut tcpdump = Command::new("tcpdump");
@@ -106,7 +106,7 @@ fn sniff(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<
     Ok(running)
 }
 
-/// Waits until a file has a line with this text.
+/// Waits until a file contains a line with this text.
 fn await_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
@@ -122,7 +122,7 @@ fn await_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()>
     }
 }
 
-/// Waits for both ends, and does what is to be done meanwhile.
+/// Waits for both ends, and performs due actions meanwhile.
 fn wait(
     limit: Duration,
     mut running: [&mut Running; 2],
@@ -157,7 +157,7 @@ fn wait(
     }
 }
 
-/// Lets a capture write what it has.
+/// Stops a capture after it has written its packets.
 fn stop(sniffer: &mut Running) {
     let pid = i32::try_from(sniffer.child.id()).ok().and_then(Pid::from_raw);
     let _ = pid.map(|pid| kill_process(pid, Signal::INT));

@@ -14,12 +14,12 @@ use crate::cell_result::CellResult;
 use crate::cell_setup::Scale;
 use crate::run::Task;
 
-/// What is kept of a cell.
+/// Stored result of a cell.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
-    /// Which program it was.
+    /// Identity of the program.
     program: String,
-    /// Which cell, and how much was sent.
+    /// Name of the cell, and the amount of data.
     name: String,
     #[serde(rename = "verdict")]
     result: CellResult,
@@ -35,7 +35,7 @@ pub(crate) struct Results {
     done: AtomicUsize,
 }
 
-/// What came of all.
+/// Summary of all results.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) green: bool,
@@ -44,8 +44,7 @@ pub(crate) struct Summary {
 }
 
 impl Results {
-    /// In this directory. `fresh`: cells that were green are run again; `keep_captures`: their
-    /// captures are not thrown away.
+    /// Results in this directory. `fresh`: green cells are run again. `keep_captures`: their captures are kept.
     pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
@@ -53,7 +52,7 @@ impl Results {
         Ok(Results { place, program, fresh, keep_captures, done: AtomicUsize::new(0) })
     }
 
-    /// Where a cell leaves its files.
+    /// Directory for the files of a cell.
     pub(crate) fn directory(&self, task: &Task) -> PathBuf {
         self.place.join(name(task))
     }
@@ -68,7 +67,7 @@ impl Results {
         (kept.program == self.program && kept.name == name(task)).then_some(kept.result)
     }
 
-    /// Notes a result, says it, and throws away the captures of a green cell if nobody wants them.
+    /// Stores and prints a result, and removes the captures of a green cell unless they are to be kept.
     pub(crate) fn keep(&self, task: &Task, result: &CellResult, total: usize) {
         let directory = self.directory(task);
         let (program, name) = (self.program.clone(), name(task));
@@ -154,7 +153,7 @@ impl Results {
     }
 }
 
-/// What its directory is called.
+/// Name of the directory.
 fn name(task: &Task) -> String {
     format!("{task}-{:?}", task.scale()).to_lowercase()
 }

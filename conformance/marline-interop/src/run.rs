@@ -15,17 +15,17 @@ use crate::peer::{Extra, Job, Stack};
 use crate::play::{Play, seed};
 use crate::special::Special;
 
-/// What to run.
+/// A task to run.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Task {
     /// A cell of the matrix.
     Cell(Cell, Scale),
-    /// A case of its own.
+    /// A special case.
     Special(&'static Special),
 }
 
 impl Task {
-    /// How much is sent.
+    /// Amount of data.
     pub(crate) const fn scale(&self) -> Scale {
         match self {
             Task::Cell(_, scale) => *scale,
@@ -44,7 +44,7 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// Runs something in `directory`, which keeps what it leaves.
+/// Runs a task in `directory`, which keeps its files.
 pub(crate) fn run(task: Task, instance: &str, directory: &Path) -> CellResult {
     let started = Instant::now();
     let made = std::fs::create_dir_all(directory).context("its directory");

@@ -1,9 +1,9 @@
 //! Special cases outside the matrix: path management and fallback, each with its own sequence of
 //! events.
 //!
-//! Every case moves bytes both ways, which are compared as in the matrix; the captures are checked;
-//! and then the case asks what it is about: the kernel's counters, and which path carried how much
-//! before and after something happened.
+//! Every case transfers data in both directions, which is compared as in the matrix, and the captures are checked.
+//! Then the case checks its own subject: the kernel's counters, and the amount of data on each path before and
+//! after an event.
 
 mod extensions;
 mod fallback;
@@ -35,23 +35,23 @@ use crate::play::{Play, seed};
 /// The two paths of most cases.
 const WIFI: &str = "wifi";
 const LTE: &str = "lte";
-/// Their links.
+/// Links of these paths.
 const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
-/// Enough for every path to be used.
+/// Enough bytes for every path to be used.
 const SHORT: u64 = 4 << 20;
-/// Seven seconds on one path: things happen meanwhile.
+/// Seven seconds on one path, so that events occur meanwhile.
 const LONG: u64 = 16 << 20;
-/// Longest a case may take.
+/// Time limit of a case.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Something that is done from outside.
+/// An external action.
 #[derive(Copy, Clone, Debug)]
 enum Act {
-    /// Everything is counted.
+    /// Records all counters.
     Note,
-    /// A path gets a command.
+    /// Applies a command to a path.
     Path(&'static str, &'static str),
-    /// A program runs on a host.
+    /// Runs a program on a host.
     Run(Side, &'static str),
 }
 
@@ -61,25 +61,25 @@ pub(crate) struct Special {
     client: Stack,
     server: Stack,
     scenario: Scenario,
-    /// Where the client connects.
+    /// Address to which the client connects.
     to: SocketAddr,
-    /// The paths of a Marline client, as its command line has them.
+    /// Paths of a Marline client, in the form of its command line.
     paths: Vec<&'static str>,
     extra: Extra,
     bytes: u64,
-    /// Receive buffer of both ends, bytes; none: what is usual.
+    /// Receive buffer of both ends in bytes. `None`: the default.
     receive_buffer: Option<u32>,
-    /// Before the ends are started.
+    /// Actions before the ends are started.
     before: Vec<Act>,
-    /// Ms after the client was started, in order.
+    /// Actions with times in ms after the client was started, in order.
     acts: Vec<(u64, Act)>,
-    /// Counters that must not move elsewhere.
+    /// Kernel counters that may change in this case only.
     expected: &'static [&'static str],
-    /// It is about plain TCP.
+    /// True if the case tests plain TCP.
     plain: bool,
     /// DSS checksums, both ends.
     checksum: bool,
-    /// Payload is changed on the way: captures behind that show it.
+    /// True if the payload is changed in transit, which later captures show.
     tampered: bool,
     check: fn(&mut Found<'_>),
 }
@@ -90,9 +90,9 @@ impl std::fmt::Debug for Special {
     }
 }
 
-/// What was counted at some moment.
+/// Counts at one moment.
 struct Noted {
-    /// Bytes that a path has delivered up and down.
+    /// Bytes that each path has delivered up and down.
     delivered: Vec<(String, u64, u64)>,
     client: Counters,
     server: Counters,
@@ -112,24 +112,24 @@ impl Noted {
     }
 }
 
-/// What a case left, and what is wrong with it.
+/// Results of a case, and its problems.
 struct Found<'a> {
     evidence: &'a Evidence<'a>,
-    /// Where Marline is (the client's side, if it is both).
+    /// Side of Marline (the client's, if both sides use it).
     marline: Side,
-    /// At each [`Act::Note`], and at the end.
+    /// Counts at each [`Act::Note`], and at the end.
     notes: Vec<Noted>,
     capture: Findings,
     problems: Vec<String>,
 }
 
 impl Found<'_> {
-    /// What was counted at a note, from 0; the last is the end.
+    /// Counts at a note, from 0. The last one is the end.
     fn note(&self, number: usize) -> &Noted {
         &self.notes[number.min(self.notes.len() - 1)]
     }
 
-    /// What a side's kernel counted from its beginning to the end.
+    /// Counts of a side's kernel from the start to the end.
     fn counters(&self, side: Side) -> &Counters {
         let end = self.note(usize::MAX);
         if side == Side::Client { &end.client } else { &end.server }
@@ -139,7 +139,7 @@ impl Found<'_> {
         self.counters(side).get(name)
     }
 
-    /// The kernel on a side has counted so many at least.
+    /// Requires at least this count in a side's kernel.
     fn at_least(&mut self, side: Side, name: &str, least: u64) {
         let count = self.counted(side, name);
         if count < least {
@@ -147,7 +147,7 @@ impl Found<'_> {
         }
     }
 
-    /// Exactly so many.
+    /// Requires exactly this count.
     fn exactly(&mut self, side: Side, name: &str, wanted: u64) {
         let count = self.counted(side, name);
         if count != wanted {
@@ -155,12 +155,12 @@ impl Found<'_> {
         }
     }
 
-    /// Marline is the client.
+    /// True if Marline is the client.
     fn marline_sends_up(&self) -> bool {
         self.marline == Side::Client
     }
 
-    /// The captures show so many at least.
+    /// Requires at least this many occurrences in the captures.
     fn seen(&mut self, name: &str, least: u64) {
         let seen = self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.right(name);
         if seen < least {
@@ -168,7 +168,7 @@ impl Found<'_> {
         }
     }
 
-    /// Bytes that a path delivered between two notes, counted from 1; 0 is the start: up, down.
+    /// Bytes up and down that a path delivered between two notes, counted from 1. 0 is the start.
     fn between(&self, path: &str, from: usize, to: usize) -> (u64, u64) {
         let at = |number: usize| {
             let Some(before) = number.checked_sub(1) else { return (0, 0) };
@@ -179,9 +179,9 @@ impl Found<'_> {
         (to.0 - from.0, to.1 - from.1)
     }
 
-    /// Payload flowed on a path between two notes, in the ways that are asked for, or did not.
+    /// Requires that payload flowed on a path in this direction between two notes, or did not.
     fn carried(&mut self, path: &str, (from, to): (usize, usize), way: Way, wanted: bool) {
-        // What is left when no data flows: acknowledgements, handshakes, probes.
+        // Traffic without data: acknowledgments, handshakes, probes.
         const IDLE: u64 = 60_000;
         let (up, down) = self.between(path, from, to);
         let bytes = if way == Way::Up { up } else { down };
@@ -191,7 +191,7 @@ impl Found<'_> {
         }
     }
 
-    /// Marline's end says that it runs as plain TCP.
+    /// Requires that Marline's end reports a fallback to plain TCP, or does not.
     fn fell_back(&mut self, side: Side, wanted: bool) {
         let fallen = self.evidence.fallbacks();
         let reason = fallen.iter().find(|(at, ..)| *at == side);
@@ -205,7 +205,7 @@ impl Found<'_> {
     }
 }
 
-/// From the client, or to it.
+/// Direction: from the client, or to it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Way {
     Up,
@@ -245,7 +245,7 @@ fn endpoint(address: IpAddr, path: &str, flags: &[EndpointFlag]) -> Endpoint {
     Endpoint { address, path: Some(path.to_owned()), port: None, id: None, flags: flags.to_vec() }
 }
 
-/// Two paths with IPv4 and IPv6 each, and nothing that the kernels know of them.
+/// Two paths with IPv4 and IPv6 each, without endpoints in the kernels.
 fn dual_stack() -> Scenario {
     let path = |(number, name): (usize, &str)| Path {
         name: name.to_owned(),
@@ -261,7 +261,7 @@ fn dual_stack() -> Scenario {
     }
 }
 
-/// A case with what most have.
+/// A case with the most common settings.
 fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'_>)) -> Special {
     Special {
         name,
@@ -288,10 +288,10 @@ fn announced(address: SocketAddr) -> Announced {
 }
 
 impl Special {
-    /// Runs it in `directory`, which keeps what it leaves.
+    /// Runs the case in `directory`, which keeps its files.
     ///
     /// # Errors
-    /// It did not come to its end.
+    /// The case did not finish.
     pub(crate) fn run(&self, instance: &str, directory: &FilePath) -> anyhow::Result<CellResult> {
         let log = KernelLog::from_now();
         let net = Net::up(&self.scenario, &Options::new(instance))?;
@@ -363,7 +363,7 @@ impl Special {
             apart: Duration::ZERO,
             seed: seed(self.name),
         };
-        // A kernel's server takes joins to other addresses only if it listens there.
+        // A kernel's server accepts joins to other addresses only if it listens there.
         let mut address = self.to;
         if side == Side::Server && self.server != Stack::Marline {
             address.set_ip(match self.to.ip() {

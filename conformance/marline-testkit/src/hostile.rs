@@ -41,7 +41,7 @@ pub struct Outcome {
     pub forged: u32,
     /// Payload bytes read and verified on both sides.
     pub bytes_right: u64,
-    /// Whether all bytes written were read.
+    /// True if all bytes written were read.
     pub complete: bool,
 }
 

@@ -66,7 +66,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Whether the test may create namespaces and interfaces. If not, skips it with a message.
+/// True if the test may create namespaces and interfaces. If not, skips it with a message.
 pub fn root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));

@@ -191,7 +191,7 @@ impl Seg {
         self.payload.len() as u32 + flag(TcpFlags::SYN) + flag(TcpFlags::FIN)
     }
 
-    /// Whether it occupies no sequence space.
+    /// True if it occupies no sequence space.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -227,7 +227,7 @@ impl Seg {
     /// Parses a segment.
     ///
     /// # Errors
-    /// As [`TcpSegment::parse`].
+    /// Like [`TcpSegment::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let segment = TcpSegment::parse(bytes)?;
         let fast_open = segment.fast_open();

@@ -37,7 +37,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Whether no check failed.
+    /// True if no check failed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.checks.values().all(|(_, wrong)| *wrong == 0)
@@ -115,9 +115,9 @@ pub fn check(captures: &[&[u8]]) -> Result<Findings, ReadError> {
 struct Wiretap<'a> {
     findings: Findings,
     connections: Vec<Connection>,
-    /// Connection, and whose token it is: 0 the initiator's, 1 the listener's.
+    /// Connection and owner of each token: 0 is the initiator, 1 is the listener.
     tokens: BTreeMap<u32, (usize, usize)>,
-    /// By (who opened it, the other).
+    /// Connection by (opener, other end).
     current: BTreeMap<(SocketAddr, SocketAddr), usize>,
     flows: Vec<Flow<'a>>,
 }
@@ -232,7 +232,7 @@ impl<'a> Wiretap<'a> {
         }
     }
 
-    /// The connection of a flow, and which of its ends sends on this side of the flow.
+    /// The connection of a flow, and the end that sends on this side of the flow.
     fn of(&self, flow: usize, side: usize) -> Option<(&Connection, usize)> {
         let flow = &self.flows[flow];
         Some((&self.connections[flow.connection?], flow.sender(side)))
@@ -259,7 +259,7 @@ impl<'a> Wiretap<'a> {
                 let known = self.tokens.get(&token).copied();
                 self.findings.check("tokens of joins", known.is_some(), at);
                 let Some((connection, whose)) = known else { return };
-                // The token is the receiver's, so the opener is the other end.
+                // The token is the receiver's. The opener is the other end.
                 let flow = &mut self.flows[flow];
                 flow.opener = 1 - whose;
                 flow.connection = Some(connection);
@@ -290,7 +290,7 @@ impl<'a> Wiretap<'a> {
         self.findings.check("HMACs of ADD_ADDR", right, at);
     }
 
-    /// All bytes are there that will ever be: mappings can be verified.
+    /// Verifies the mappings after all bytes have been recorded.
     fn finish(&mut self) {
         for flow in &mut self.flows {
             let Some(number) = flow.connection else {
@@ -302,7 +302,7 @@ impl<'a> Wiretap<'a> {
     }
 }
 
-/// The checksum field holds the bare sum of the pseudo-header: the sending host left the rest to an
+/// True if the checksum field holds only the sum of the pseudo-header: the sending host left the rest to an
 /// interface that this packet never reached.
 fn is_unfinished(addresses: Option<(std::net::IpAddr, std::net::IpAddr)>, segment: &[u8]) -> bool {
     const FIELD: std::ops::Range<usize> = 16..18;

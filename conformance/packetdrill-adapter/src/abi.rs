@@ -1,14 +1,14 @@
-//! Function table that packetdrill has a stack fill in: 33 pointers, in this order.
+//! Function table that a stack fills in for packetdrill: 33 pointers, in this order.
 //!
-//! Every function gets `userdata` first and answers as the C library does: -1 and `errno` on failure.
-//! A slot left empty is jumped through all the same, so all are filled, if only with a refusal.
+//! Every function gets `userdata` first and answers like the C library, with -1 and `errno` on failure. packetdrill
+//! would also call an empty slot, so all are filled, some only with a refusal.
 
 use libc::{
     c_int, c_long, c_longlong, c_uint, c_ulong, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd,
     size_t, sockaddr, socklen_t, ssize_t, timeval,
 };
 
-/// `userdata`: where the machine is. It is never looked through; see [`crate::calls`].
+/// `userdata`: pointer to the machine, which is never dereferenced. See [`crate::calls`].
 pub(crate) type Userdata = *mut c_void;
 
 /// The table.
@@ -48,10 +48,10 @@ pub(crate) struct Interface {
         socklen_t,
     ) -> ssize_t,
     pub(crate) sendmsg: extern "C" fn(Userdata, c_int, *const msghdr, c_int) -> ssize_t,
-    /// Variadic in C. The one argument that these calls take lies in the same register as a fixed one
-    /// on the platforms packetdrill runs on.
+    /// Variadic in C. On the platforms of packetdrill the single argument of these calls is passed in the same
+    /// register as a fixed one.
     pub(crate) fcntl: extern "C" fn(Userdata, c_int, c_int, c_long) -> c_int,
-    /// Variadic in C, as `fcntl`.
+    /// Variadic in C, like `fcntl`.
     pub(crate) ioctl: extern "C" fn(Userdata, c_int, c_ulong, *mut c_void) -> c_int,
     pub(crate) close: extern "C" fn(Userdata, c_int) -> c_int,
     pub(crate) shutdown: extern "C" fn(Userdata, c_int, c_int) -> c_int,
@@ -62,8 +62,8 @@ pub(crate) struct Interface {
     pub(crate) poll: extern "C" fn(Userdata, *mut pollfd, nfds_t, c_int) -> c_int,
     /// An IP packet for the stack.
     pub(crate) netdev_send: extern "C" fn(Userdata, *const c_void, size_t) -> c_int,
-    /// The next IP packet of the stack, and when it was sent, in microseconds of `gettimeofday`. A
-    /// count of 0 says that there is none.
+    /// The next IP packet of the stack, and its sending time in microseconds of `gettimeofday`. A count of 0 means
+    /// that there is none.
     pub(crate) netdev_receive:
         extern "C" fn(Userdata, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
     pub(crate) usleep: extern "C" fn(Userdata, c_uint) -> c_int,

@@ -1,9 +1,9 @@
 //! Functions of the table: foreign pointers become slices and values here, and nowhere else.
 //!
-//! What is relied on, for every block below: packetdrill passes pointers as the C library's functions of
-//! the same names take them. A pointer to a buffer is null or points to as many bytes as the count beside
-//! it says, which nobody else touches during the call; a pointer for a result is null or may be written.
-//! Null buffers are what some scripts test with: they are answered with `EFAULT`.
+//! Safety argument for every block below: packetdrill passes pointers in the same way as to the C library's
+//! functions of the same names. A pointer to a buffer is null or points to as many bytes as the count beside it,
+//! which no other thread touches during the call. A pointer for a result is null or may be written. Some scripts
+//! test with null buffers, which are answered with `EFAULT`.
 
 mod addresses;
 mod control;
@@ -23,7 +23,7 @@ use crate::machine::Machine;
 use crate::options::TCP_FASTOPEN_KEY;
 use crate::tcp_info;
 
-/// `SO_MEMINFO`: nine numbers about memory, of which two are known here: what the buffers may hold.
+/// `SO_MEMINFO`: nine numbers about memory, of which two are known here: the sizes of the buffers.
 const SO_MEMINFO: c_int = 55;
 /// `TCP_CC_INFO`.
 const TCP_CC_INFO: c_int = 26;
@@ -34,8 +34,8 @@ fn meminfo(machine: &Machine, fd: c_int) -> Result<Vec<u8>, c_int> {
     Ok(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
 }
 
-/// The machine of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
-/// nothing is ever looked up through it.
+/// The machine of this process: packetdrill runs one script at a time. `userdata` is therefore not needed, and
+/// never dereferenced.
 static MACHINE: Mutex<Option<Arc<Machine>>> = Mutex::new(None);
 
 fn machine() -> Option<Arc<Machine>> {
@@ -44,11 +44,11 @@ fn machine() -> Option<Arc<Machine>> {
 
 /// Sets `errno`.
 fn set_errno(errno: c_int) {
-    // SAFETY: the C library's own place for this thread's `errno`: always there, always writable.
+    // SAFETY: the C library's `errno` of this thread, which always exists and is always writable.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// A result in the C library's manner.
+/// A result in the convention of the C library.
 fn answer<T: Into<i64>>(result: Result<T, c_int>) -> i64 {
     match result {
         Ok(value) => value.into(),
@@ -67,7 +67,7 @@ fn length(result: Result<usize, c_int>) -> isize {
     answer(result.map(|len| len as i64)) as isize
 }
 
-/// Makes a machine and fills the table: what packetdrill looks up.
+/// Creates a machine and fills the table. packetdrill looks up this function.
 ///
 /// # Safety
 /// `flags` is null or a C string; `table` may be written.
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn packetdrill_interface_init(
     let flags = if flags.is_null() {
         String::new()
     } else {
-        // SAFETY: not null, and then a C string, as the caller promises.
+        // SAFETY: not null, and then a C string, as the caller guarantees.
         unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned()
     };
     *MACHINE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Machine::new(&flags)));
@@ -158,7 +158,7 @@ extern "C" fn get_option(
     status(get(&machine, fd, (level, name), value, len))
 }
 
-/// `getsockopt` of one of our sockets; `None` if it is none of ours.
+/// `getsockopt` of one of our sockets. `None` for other descriptors.
 pub(crate) fn preloaded_getsockopt(
     fd: c_int,
     level: c_int,
@@ -193,8 +193,8 @@ fn get(
         (libc::SOL_SOCKET, SO_MEMINFO) => meminfo(machine, fd)?,
         _ => machine.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec(),
     };
-    // SAFETY: not null, so it may be read, and as many bytes as it says may be written at `value`. The
-    // rest of a longer buffer is cleared: callers look at fields that we do not know.
+    // SAFETY: not null, so it may be read, and that many bytes may be written at `value`. The rest of a longer
+    // buffer is cleared, because callers read fields that are unknown here.
     unsafe {
         let room = *len as usize;
         let out = std::slice::from_raw_parts_mut(value.cast::<u8>(), room);

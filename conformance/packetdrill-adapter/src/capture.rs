@@ -7,7 +7,7 @@ use std::path::Path;
 use marline_time::Instant;
 use marline_wire::pcapng::{Direction, PacketInfo, interface, packet, section_header};
 
-/// A capture that is written as the packets pass.
+/// A capture that is written while packets pass.
 #[derive(Debug)]
 pub(crate) struct Capture {
     file: File,
@@ -15,7 +15,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Begins a file.
+    /// Creates a file.
     pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
         let mut file = File::create(path)?;
         let mut block = Vec::new();
@@ -25,7 +25,7 @@ impl Capture {
         Ok(Capture { file, block })
     }
 
-    /// Appends an IP packet. A disk that is full ends no test.
+    /// Appends an IP packet. A full disk does not end a test.
     pub(crate) fn packet(&mut self, at: Instant, direction: Direction, bytes: &[u8]) {
         self.block.clear();
         let info = PacketInfo { interface: 0, time_ns: at.as_nanos(), direction, comment: None };

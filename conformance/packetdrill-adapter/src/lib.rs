@@ -1,10 +1,9 @@
-//! Adapter with which an existing packetdrill program drives Marline's core in virtual time.
+//! Adapter by which an existing packetdrill program drives Marline's core in virtual time.
 //!
-//! packetdrill runs scripts of system calls and segments against a stack that it loads as a shared
-//! library (`--so_filename`). That library exports one function, `packetdrill_interface_init`, which fills
-//! a table of 33 words: system calls, two functions that carry raw IP packets, and a clock. This
-//! crate is such a library around one [`Endpoint`](marline_core::Endpoint). None of packetdrill's code is
-//! here; the table's form is all that is shared.
+//! packetdrill runs scripts of system calls and segments against a stack that it loads as a shared library
+//! (`--so_filename`). That library exports one function, `packetdrill_interface_init`, which fills a table of 33
+//! words: system calls, two functions for raw IP packets, and a clock. This crate is such a library around one
+//! [`Endpoint`](marline_core::Endpoint). It contains no code of packetdrill and shares only the form of the table.
 //!
 //! ```text
 //! packetdrill --so_filename=libpacketdrill_adapter.so --so_flags=local=192.168.0.1,... x.pkt
@@ -14,16 +13,16 @@
 //! ```
 //!
 //! * `abi` is the table.
-//! * `calls` are the functions in it: the only place that reads and writes through foreign pointers.
-//! * `machine` is the whole of it: it advances time, moves packets and wakes calls that block.
-//! * `sockets` and `options` are what system calls mean.
-//! * `mirror` reads from the network namespace what scripts set there (sysctls, `ip mptcp`), since they
-//!   mean us.
-//! * `capture` writes what passed to a pcapng file.
-//! * `preload` answers `getsockopt` for the checks that packetdrill makes past the table.
+//! * `calls` contains its functions: the only place that accesses foreign pointers.
+//! * `machine` is the simulated machine: it advances time, moves packets and wakes blocking calls.
+//! * `sockets` and `options` implement the system calls.
+//! * `mirror` reads settings of scripts from the network namespace (sysctls, `ip mptcp`), which are meant for the
+//! stack under test.
+//! * `capture` writes packets to a pcapng file.
+//! * `preload` answers `getsockopt` for packetdrill's checks outside the table.
 //!
-//! Unsafe code is allowed in this crate alone, and it is for tests only: every block says why it is
-//! sound given what packetdrill passes.
+//! Unsafe code is allowed only in this crate, which is only for tests. Every block states why it is sound for
+//! packetdrill's arguments.
 
 mod abi;
 mod calls;

@@ -1,10 +1,10 @@
 //! Simulated machine: one endpoint, its sockets, the packets in between, and a clock that advances
 //! only while a caller waits.
 //!
-//! Time moves when packetdrill sleeps, when it waits for a packet and there is none, and by a microsecond
-//! whenever it looks at the clock: it also waits by looking. On the way every timer of the endpoint and
-//! every deadline of a call that blocks is met, in order. Before each step all other threads must sleep
-//! ([`crate::quiet`]), so that equal scripts run equally.
+//! Time advances when packetdrill sleeps, when it waits for a packet and there is none, and by a microsecond
+//! whenever it reads the clock, because it also waits by reading the clock. Every timer of the endpoint and every
+//! deadline of a blocking call on the way is handled in order. Before each step all other threads must sleep
+//! ([`crate::quiet`]), so that identical scripts run identically.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,27 +28,27 @@ use crate::mirror::Mirror;
 use crate::quiet;
 use crate::sockets::Sockets;
 
-/// How long packetdrill may wait for a packet that does not come (virtual time).
+/// Longest time that packetdrill waits for a packet that does not arrive (virtual time).
 const RECEIVE_PATIENCE: Duration = Duration::from_secs(30);
-/// The same, through however many packets that are not the one.
+/// Longest time for one packet, including other packets in between (virtual time).
 const TOTAL_PATIENCE: Duration = Duration::from_secs(300);
-/// How long a call may block on the main thread, which then is the only one that could end it.
+/// Longest time for which a call may block on the main thread, which could then not be ended otherwise.
 const MAIN_PATIENCE: Duration = Duration::from_secs(60);
-/// After so long (real time) without any step of time, a call that blocks takes the steps itself.
+/// Real time without a step after which a blocking call takes the steps itself.
 const ABANDONED_AFTER: Duration = Duration::from_millis(300);
-/// What `gettimeofday` tells at the beginning, in seconds.
+/// Time of `gettimeofday` at the start, in seconds.
 const EPOCH_S: u64 = 1_700_000_000;
-/// Bytes of a segment in a packet of 1,500 bytes of IPv4 without options.
+/// Size of a segment in an IPv4 packet of 1,500 bytes without options.
 const MAX_SEGMENT: u16 = 1_480;
-/// The least anybody need pass.
+/// Smallest segment size that every network must pass.
 const LEAST_SEGMENT: u16 = 576;
 const IPV4_HEADER: u16 = 20;
 
-/// What a call found.
+/// Result of one attempt of a call.
 pub(crate) enum Attempt<T> {
-    /// Its answer: a value, or an `errno`.
+    /// Answer of the call: a value, or an `errno`.
     Done(Result<T, c_int>),
-    /// It must wait for something to happen, or for this instant.
+    /// The call must wait for an event, or for this instant.
     Wait(Option<Instant>),
 }
 
@@ -59,31 +59,30 @@ pub(crate) struct Machine {
     main: ThreadId,
 }
 
-/// All that one lock guards.
+/// State behind one lock.
 pub(crate) struct State {
     pub(crate) now: Instant,
     pub(crate) endpoint: Endpoint,
     pub(crate) sockets: Sockets,
     pub(crate) mirror: Mirror,
     buf: TransmitBuf,
-    /// IP packets that left, with their time.
+    /// Sent IP packets with their times.
     out: VecDeque<(Instant, Vec<u8>)>,
     capture: Option<Capture>,
-    /// Deadlines of calls that block, by thread.
+    /// Deadlines of blocking calls, by thread.
     waiting: BTreeMap<u64, Option<Instant>>,
     next_waiter: u64,
-    /// Steps of time so far.
+    /// Number of steps of time so far.
     moves: u64,
-    /// A call has waited on another thread than the main one.
+    /// True if a call has waited on a thread other than the main one.
     helped: bool,
-    /// When packetdrill last did anything but wait for a packet.
+    /// Time of packetdrill's last action other than waiting for a packet.
     acted_at: Instant,
 }
 
 impl Machine {
-    /// A machine as the flags of the command line say: `local=ADDRESS` (repeatable, the first is the one
-    /// connections are opened from), `mtu=BYTES` (1,500 otherwise), `state=DIRECTORY` ([`Mirror`]),
-    /// `capture=FILE`.
+    /// A machine with these flags of the command line: `local=ADDRESS` (repeatable, the first is used for opened
+    /// connections), `mtu=BYTES` (default 1,500), `state=DIRECTORY` ([`Mirror`]), `capture=FILE`.
     pub(crate) fn new(flags: &str) -> Self {
         let mut locals = Vec::new();
         let mut state_dir = None;
@@ -142,7 +141,7 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a call that does not wait, and what follows from it.
+    /// Runs a call that does not wait, and its consequences.
     pub(crate) fn call<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
         self.settle();
         let mut state = self.lock();
@@ -178,14 +177,15 @@ impl Machine {
                 let slept = self.changed.wait_timeout(state, ABANDONED_AFTER);
                 let (mut state, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
                 state.waiting.remove(&ticket);
-                // The script is over but for this call: nobody else lets time pass.
+                // The script has ended except for this call, so no other thread advances the time.
                 let alone = timeout.timed_out() && state.moves == moves;
                 if let Some(until) = until.filter(|_| alone) {
                     state.step(until);
                 }
                 continue;
             }
-            // Nobody else lets time pass: we must. What never comes is an error of the script.
+            // No other thread advances the time, so this one must. An event that never occurs is an error in the
+            // script.
             drop(state);
             let limit = started + MAIN_PATIENCE;
             if self.lock().now >= limit {
@@ -195,14 +195,14 @@ impl Machine {
         }
     }
 
-    /// Threads that were woken, or are about to make a call, come first.
+    /// Lets threads run first that were woken or are about to make a call.
     fn settle(&self) {
         if thread::current().id() == self.main {
             quiet::wait_for_others();
         }
     }
 
-    /// Goes to the next timer or deadline, or to `end` if there is none before. `false`: it is `end`.
+    /// Advances to the next timer or deadline, or to `end` if there is none before. `false` if it is `end`.
     fn step(&self, end: Instant) -> bool {
         self.settle();
         let mut state = self.lock();
@@ -222,7 +222,7 @@ impl Machine {
         while self.step(end) {}
     }
 
-    /// The time, in microseconds. It never stands still: packetdrill also waits by asking.
+    /// Time in microseconds. It always advances, because packetdrill also waits by reading it.
     pub(crate) fn time_us(&self) -> u64 {
         if self.lock().helped {
             self.settle();
@@ -234,7 +234,7 @@ impl Machine {
         wall_us(state.now)
     }
 
-    /// The next packet that left and its time; waits for it in virtual time.
+    /// The next sent packet and its time. Waits for it in virtual time.
     pub(crate) fn receive(&self) -> Option<(u64, Vec<u8>)> {
         self.settle();
         let end = {
@@ -244,7 +244,7 @@ impl Machine {
         };
         loop {
             if let Some((at, packet)) = self.lock().out.pop_front() {
-                // packetdrill throws away what no socket of its script has, and waits again.
+                // packetdrill drops packets that belong to no socket of its script, and waits again.
                 return (at <= end).then(|| (wall_us(at), packet));
             }
             let more = self.step(end);
@@ -254,7 +254,7 @@ impl Machine {
         }
     }
 
-    /// A packet comes in.
+    /// Handles a received packet.
     pub(crate) fn send(&self, packet: &[u8]) {
         self.call(|state| {
             state.refresh_mirror();
@@ -267,7 +267,7 @@ fn wall_us(at: Instant) -> u64 {
     EPOCH_S * 1_000_000 + at.as_micros()
 }
 
-/// What `gettimeofday` tells at an instant, in nanoseconds.
+/// Time of `gettimeofday` at an instant, in nanoseconds.
 pub(crate) fn wall_ns(at: Instant) -> u64 {
     EPOCH_S * 1_000_000_000 + at.as_nanos()
 }
@@ -296,7 +296,7 @@ impl State {
         self.now = self.now.max(until);
     }
 
-    /// Metrics that a script flushed are forgotten: here, the cookies of Fast Open.
+    /// Applies a script's flush of metrics, which removes Fast Open cookies.
     pub(crate) fn follow_flushes(&mut self) {
         if self.mirror.take_flush() {
             self.endpoint.forget_fast_open();
@@ -314,7 +314,7 @@ impl State {
         self.gather();
     }
 
-    /// Takes what the endpoint has to send and to tell.
+    /// Collects packets and events of the endpoint.
     pub(crate) fn gather(&mut self) {
         while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut self.buf) {
             let marks = self.sockets.marks(&transmit.path);
@@ -367,7 +367,7 @@ impl State {
         self.endpoint.handle_packet(self.now, &meta, ip.payload);
     }
 
-    /// Destination unreachable (type 3) of ICMP, and its kin of ICMPv6: what they quote is ours.
+    /// Handles ICMP's Destination Unreachable (type 3) and its equivalents in ICMPv6, which quote our segments.
     fn take_icmp(&mut self, ip: &IpPacket<'_>) {
         let &[kind, code, _, _, _, _, hi, lo, ..] = ip.payload else { return };
         let v6 = ip.src.is_ipv6();
@@ -385,7 +385,7 @@ impl State {
     }
 }
 
-/// The subflow and the sequence number that an ICMP message quotes: eight bytes of the segment suffice.
+/// The subflow and the sequence number quoted by an ICMP message. Eight bytes of the segment suffice.
 fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
     let (ends, rest): ((IpAddr, IpAddr), &[u8]) = if v6 {
         let header = quoted.get(..40)?;
@@ -408,7 +408,7 @@ fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
     Some((path, SeqNum(u32::from_be_bytes([s0, s1, s2, s3]))))
 }
 
-/// Puts an IP header in front of a segment.
+/// Adds an IP header before a segment.
 fn ip_packet(path: &FourTuple, ecn: Ecn, (tos, hops): (u8, Option<u8>), segment: &[u8]) -> Vec<u8> {
     let ecn = match ecn {
         Ecn::NotEct => tos & 3,

@@ -1,14 +1,12 @@
-//! Mirror of the settings that scripts make in their network namespace, which are meant for the
-//! stack under test.
+//! Mirror of the settings that scripts make in their network namespace for the stack under test.
 //!
-//! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the
-//! kernel's path manager and `nstat` would count its segments: the runner puts programs of its own before
-//! them, which write and read files of one directory (`state=` in the flags). Here is the other side of
-//! these files:
+//! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the kernel's path
+//! manager and `nstat` would count its segments. Therefore the runner places programs of its own before them, which
+//! write and read files in one directory (`state=` in the flags). This module is the other side of these files:
 //!
-//! * `endpoints`: a line for each `ip mptcp endpoint`: address, id, and the flags;
-//! * `flushes`: a byte for each `ip tcp_metrics flush`, which forgets cookies of Fast Open;
-//! * `limits`: two numbers, as in `ip mptcp limits`: subflows, and addresses accepted;
+//! * `endpoints`: a line for each `ip mptcp endpoint`: address, id, and flags.
+//! * `flushes`: a byte for each `ip tcp_metrics flush`, which removes Fast Open cookies.
+//! * `limits`: two numbers as in `ip mptcp limits`: subflows, and accepted addresses.
 //! * `counters.json`: our counters, under the kernel's names.
 
 use std::fs;
@@ -24,41 +22,41 @@ use marline_time::Duration;
 
 use crate::options::SocketOptions;
 
-/// Connections that went on as plain TCP, by what was the reason.
+/// Connections that fell back to plain TCP, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fallbacks {
     /// A client's third ACK had no keys.
     pub(crate) by_third_ack: u64,
-    /// A server's SYN/ACK had none.
+    /// A server's SYN/ACK had no keys.
     pub(crate) by_syn_ack: u64,
-    /// SYNs with the option were not answered, one without was.
+    /// SYNs with the option were not answered, but one without was.
     pub(crate) by_silence: u64,
-    /// It was the first SYN without: the network is remembered as one that drops the option.
+    /// The first SYN without the option was answered: the network is remembered as one that drops the option.
     pub(crate) remembered: u64,
     /// Such a network was known.
     pub(crate) by_memory: u64,
-    /// Data came without a DSS.
+    /// Data arrived without a DSS.
     pub(crate) by_missing_option: u64,
 }
 
-/// Who opens a connection.
+/// Side that opens a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// We do.
+    /// This side.
     Active,
-    /// The peer does.
+    /// The peer.
     Passive,
 }
 
-/// The mirror.
+/// Settings of the namespace and of the script.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     locals: Vec<IpAddr>,
-    /// Connections act as users have them, not as Linux.
+    /// Directory shared with the programs of the runner (`state=` in the flags).
     state_dir: Option<PathBuf>,
     endpoints: Vec<LocalAddress>,
     seen_at: Option<SystemTime>,
-    /// Times that `ip tcp_metrics flush` was run, as far as that has had its effect.
+    /// Number of `ip tcp_metrics flush` calls that were handled.
     flushes: u64,
     told: Option<(Counters, Fallbacks)>,
 }
@@ -72,12 +70,12 @@ impl Mirror {
         mirror
     }
 
-    /// The address that connections are opened from.
+    /// Local address of opened connections.
     pub(crate) fn local(&self, like: IpAddr) -> Option<IpAddr> {
         self.locals.iter().copied().find(|local| local.is_ipv4() == like.is_ipv4())
     }
 
-    /// Looks whether `ip mptcp` changed anything; `true` if so.
+    /// Reads changes by `ip mptcp`. True if there are any.
     pub(crate) fn refresh(&mut self) -> bool {
         let Some(path) = self.state_dir.as_ref().map(|dir| dir.join("endpoints")) else {
             return false;
@@ -89,14 +87,14 @@ impl Mirror {
         self.seen_at = modified;
         let text = fs::read_to_string(&path).unwrap_or_default();
         let new: Vec<LocalAddress> = text.lines().filter_map(endpoint).collect();
-        // What is gone stays in the list as an address that is down.
+        // Removed addresses stay in the list as addresses that are down.
         let gone = self.endpoints.iter().filter(|old| new.iter().all(|n| n.id != old.id));
         let gone: Vec<LocalAddress> = gone.map(|old| LocalAddress { up: false, ..*old }).collect();
         self.endpoints = new.into_iter().chain(gone).collect();
         true
     }
 
-    /// Whether `ip tcp_metrics flush` was run since this was last asked.
+    /// True if `ip tcp_metrics flush` was run since the last call.
     pub(crate) fn take_flush(&mut self) -> bool {
         let file = self.state_dir.as_ref().map(|dir| dir.join("flushes"));
         let flushes = file.and_then(|file| fs::metadata(file).ok()).map_or(0, |meta| meta.len());
@@ -108,7 +106,7 @@ impl Mirror {
         self.endpoints.clone()
     }
 
-    /// The configuration of a connection, by the sysctls of the namespace and the socket's own options.
+    /// Configuration of a connection, from the sysctls of the namespace and the socket's own options.
     pub(crate) fn connection_config(
         &self,
         opening: Opening,
@@ -120,15 +118,15 @@ impl Mirror {
         config.mptcp = mptcp && sysctl("net/mptcp/enabled", 0).unwrap_or(1) != 0;
         config.dss_checksum = sysctl("net/mptcp/checksum_enabled", 0) == Some(1);
         config.local_addresses = self.endpoints.iter().copied().filter(|e| e.up).collect();
-        // Scripts know of one SYN.
+        // Scripts expect a single SYN.
         config.connection_attempt_delay = None;
         config.pacing = self.state_dir.as_ref().is_some_and(|dir| dir.join("paced").exists());
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
         config.buffer_tuning = BufferTuning::Fixed;
-        // Half of the memory is for the kernel's own bookkeeping.
+        // Half of the memory is for the kernel's own data.
         config.send_buffer = socket.send_buffer.unwrap_or_else(|| tcp_memory("tcp_wmem", 1));
         config.receive_buffer = tcp_memory("tcp_rmem", 2);
-        // 1 asks and agrees; 2, the default, only agrees.
+        // 1 requests and accepts ECN. 2, the default, only accepts it.
         let ecn = sysctl("net/ipv4/tcp_ecn", 0).unwrap_or(2);
         config.ecn = ecn == 1 || ecn == 2 && opening == Opening::Passive;
         let retries = match opening {
@@ -151,7 +149,7 @@ impl Mirror {
         config
     }
 
-    /// The congestion control that connections begin with: what the script's `sysctl` said, or the machine's.
+    /// The default congestion control: the value set by the script's `sysctl`, or the machine's.
     pub(crate) fn congestion_by_sysctl(&self) -> String {
         let said = self.state_dir.as_ref().map(|dir| dir.join("congestion"));
         let said = said.and_then(|file| fs::read_to_string(file).ok());
@@ -160,7 +158,7 @@ impl Mirror {
         text.trim().to_owned()
     }
 
-    /// Writes our counters where the namespace's `nstat` finds them.
+    /// Writes our counters for the namespace's `nstat`.
     pub(crate) fn tell_counters(&mut self, counters: &Counters, fallbacks: Fallbacks) {
         let Some(dir) = self.state_dir.as_ref() else { return };
         if self.told.replace((*counters, fallbacks)) == Some((*counters, fallbacks)) {
@@ -206,13 +204,12 @@ impl Mirror {
     }
 }
 
-/// The congestion control of this name: only those that Linux names.
+/// The congestion control with this name. Only names known to Linux are supported.
 pub(crate) fn congestion(name: &str) -> Option<Arc<dyn CongestionFactory>> {
     ["cubic", "reno", "bbr"].contains(&name).then(|| Registry::default().congestion(name).ok())?
 }
 
-/// The reference policies, but for the congestion control that was asked for. Scripts name CUBIC, and know of no
-/// copies.
+/// The reference policies with the requested congestion control. Scripts name CUBIC, and expect no copies.
 fn policies(named: &str) -> PolicySet {
     let mut policies = marline_algos::reference_policies();
     if let Some(congestion) = congestion(named).filter(|_| named != "cubic") {

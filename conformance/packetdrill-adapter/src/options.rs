@@ -1,8 +1,7 @@
-//! Socket options: those with an effect on the core, those that are only remembered, and the list
-//! of known ones.
+//! Socket options: those that affect the core, those that are only stored, and the list of known ones.
 //!
-//! What Linux knows and Marline has not is taken and given back, as most of it changes nothing on the wire.
-//! What Linux does not know is refused as Linux does: `ENOPROTOOPT`.
+//! Options that Linux has but Marline has not are stored and returned, since most of them change nothing on the
+//! wire. Options unknown to Linux are refused like by Linux: `ENOPROTOOPT`.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,11 +12,11 @@ use marline_time::Duration;
 
 use crate::mirror::sysctl;
 
-/// `TCP_FASTOPEN`: how many connections may wait at a listener.
+/// `TCP_FASTOPEN`: limit of pending connections at a listener.
 pub(crate) const TCP_FASTOPEN: c_int = 23;
 /// `TCP_FASTOPEN_CONNECT`: `connect` leaves the SYN to the first write.
 pub(crate) const TCP_FASTOPEN_CONNECT: c_int = 30;
-/// `TCP_FASTOPEN_KEY`: keys of the cookies that a listener makes.
+/// `TCP_FASTOPEN_KEY`: keys for the cookies of a listener.
 pub(crate) const TCP_FASTOPEN_KEY: c_int = 33;
 /// `TCP_FASTOPEN_NO_COOKIE`.
 pub(crate) const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
@@ -34,18 +33,18 @@ pub(crate) const SOL_MPTCP: c_int = 284;
 /// `SO_ZEROCOPY`.
 pub(crate) const SO_ZEROCOPY: c_int = 60;
 
-/// The highest numbers that Linux 6.18 knows.
+/// Highest option numbers in Linux 6.18.
 const LAST_OF_SOCKET: c_int = 84;
 const LAST_OF_TCP: c_int = 46;
 const LAST_OF_IP: c_int = 52;
 const LAST_OF_IPV6: c_int = 80;
 
-/// What was set on a socket.
+/// Options of a socket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketOptions {
-    /// Twice what was asked for, as the kernel counts its own bookkeeping in.
+    /// Twice the requested size, because the kernel includes its own data.
     pub(crate) send_buffer: Option<u64>,
-    /// The same.
+    /// Twice the requested size, like the send buffer.
     pub(crate) receive_buffer: Option<u64>,
     pub(crate) no_delay: bool,
     pub(crate) cork: bool,
@@ -62,22 +61,22 @@ pub(crate) struct SocketOptions {
     pub(crate) fast_open_key: Option<Vec<u8>>,
     /// `TCP_CONGESTION`.
     pub(crate) congestion: Option<String>,
-    /// Everything else, as it was set.
+    /// All other options, as set.
     pub(crate) others: BTreeMap<(c_int, c_int), c_int>,
 }
 
 impl SocketOptions {
-    /// An option that is only remembered, or as it is in the beginning.
+    /// Value of an option that is only stored, or its default.
     pub(crate) fn remembered(&self, level: c_int, name: c_int) -> c_int {
         self.others.get(&(level, name)).copied().unwrap_or_else(|| initial(level, name))
     }
 
-    /// Whether such an option is on.
+    /// True if such an option is on.
     pub(crate) fn is_on(&self, level: c_int, name: c_int) -> bool {
         self.remembered(level, name) != 0
     }
 
-    /// When silence is asked about, if at all.
+    /// Keepalive configuration, if enabled.
     pub(crate) fn keepalive(&self) -> Option<Keepalive> {
         let seconds = |name| Duration::from_secs(self.remembered(libc::SOL_TCP, name) as u64);
         self.is_on(libc::SOL_SOCKET, libc::SO_KEEPALIVE).then(|| Keepalive {
@@ -87,7 +86,7 @@ impl SocketOptions {
         })
     }
 
-    /// What of it is a connection's configuration.
+    /// Applies the options to a connection's configuration.
     pub(crate) fn apply(&self, config: &mut ConnectionConfig) {
         config.nagle = !self.no_delay;
         config.max_segment_size = self.max_segment;
@@ -100,7 +99,7 @@ impl SocketOptions {
     }
 }
 
-/// Whether Linux has such an option for a socket of this kind.
+/// True if Linux has such an option for a socket of this kind.
 pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
     let last = match level {
         libc::SOL_SOCKET => LAST_OF_SOCKET,
@@ -112,7 +111,7 @@ pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
     (1..=last).contains(&name)
 }
 
-/// Whether such an option may be set, and to this: an `errno` if not.
+/// Checks that such an option may be set to this value. The error is an `errno`.
 pub(crate) fn check(level: c_int, name: c_int, value: c_int) -> Result<(), c_int> {
     const READ_ONLY: [(c_int, c_int); 9] = [
         (libc::SOL_SOCKET, libc::SO_TYPE),
@@ -132,7 +131,7 @@ pub(crate) fn check(level: c_int, name: c_int, value: c_int) -> Result<(), c_int
     if range.contains(&value) { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// The values that an option takes.
+/// Valid values of an option.
 fn range(level: c_int, name: c_int) -> RangeInclusive<c_int> {
     const MOST_SECONDS: c_int = 32_767;
     match (level, name) {
@@ -149,7 +148,7 @@ fn range(level: c_int, name: c_int) -> RangeInclusive<c_int> {
     }
 }
 
-/// What an option that nobody set is.
+/// Default value of an option.
 fn initial(level: c_int, name: c_int) -> c_int {
     let read = |path: &str, otherwise: u64| sysctl(path, 0).unwrap_or(otherwise) as c_int;
     match (level, name) {

@@ -1,8 +1,8 @@
-//! Preloaded C library functions for calls outside the table: packetdrill asks the C library for
-//! `TCP_INFO` and similar, and has it send files.
+//! Preloaded C library functions for calls outside the table: packetdrill requests `TCP_INFO` and similar from the
+//! C library, and uses it to send files.
 //!
-//! Loaded with `LD_PRELOAD` before the C library, these functions answer for our sockets and hand all
-//! others on to the system.
+//! Loaded with `LD_PRELOAD` before the C library, these functions answer for our sockets and pass all others to the
+//! system.
 
 mod hashing;
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
     if let Some(answer) = calls::preloaded_getsockopt(fd, level, name, value, len) {
         return answer;
     }
-    // SAFETY: the arguments are the caller's own, passed on as they came; the system checks the pointers.
+    // SAFETY: the caller's own arguments, passed on unchanged. The system checks the pointers.
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int }
 }
 
@@ -43,14 +43,14 @@ pub(crate) unsafe extern "C" fn sendfile(
     if let Some(answer) = calls::preloaded_sendfile(to, from, offset, count) {
         return answer;
     }
-    // SAFETY: the arguments are the caller's own, passed on as they came; the system checks the pointers.
+    // SAFETY: the caller's own arguments, passed on unchanged. The system checks the pointers.
     unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) as ssize_t }
 }
 
-/// The same under the name that programs with large files call.
+/// `sendfile` under the name that programs with large files use.
 ///
 /// # Safety
-/// As [`sendfile`].
+/// Same as [`sendfile`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sendfile64(
     to: c_int,

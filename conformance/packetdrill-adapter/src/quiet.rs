@@ -1,18 +1,17 @@
-//! Quiescence check: whether every other thread is asleep.
+//! Quiescence check: waits until all other threads are asleep.
 //!
-//! packetdrill makes calls that may block on a second thread, without a lock: while that thread is on its
-//! way into a call, or back from one, the main thread goes on and lets time pass. In real time that
-//! is harmless; in virtual time the whole script may be over before the call has begun. So whoever is about to
-//! let time pass first waits until the other threads sleep: in a call of ours that blocks, or in
-//! packetdrill, waiting for work.
+//! packetdrill makes calls that may block on a second thread, without a lock. While that thread enters or leaves a
+//! call, the main thread continues and lets time pass. In real time that is harmless, but in virtual time the whole
+//! script may end before the call has begun. Therefore a thread that is about to let time pass first waits until
+//! the other threads sleep: in a blocking call of ours, or in packetdrill, waiting for work.
 
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait (real time): something else keeps a thread busy, and the script had better fail than hang.
+/// Longest wait in real time. If a thread is busy otherwise, the script should fail instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks.
+/// Interval between two checks.
 const PAUSE: Duration = Duration::from_micros(30);
 
 /// Waits until no other thread of this process runs or wants to.
@@ -33,7 +32,7 @@ fn others_run() -> bool {
     })
 }
 
-/// The state letter of `/proc/PID/stat`: the first word behind the name, which may hold anything.
+/// State letter of `/proc/PID/stat`: the first word after the name, which may contain any character.
 fn state_of(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -1,7 +1,7 @@
 //! Sockets behind file descriptors, and the effect of system calls on them.
 //!
-//! Descriptors are real ones, of sockets that nothing ever passes through: packetdrill closes them itself at
-//! the end, and some scripts look for a listener in `/proc/net/tcp`.
+//! Descriptors are real ones, of unused kernel sockets: packetdrill closes them itself at the end, and some scripts
+//! look for a listener in `/proc/net/tcp`.
 
 mod asking;
 mod clocks;
@@ -33,14 +33,14 @@ use marline_time::Instant;
 use crate::mirror::{Fallbacks, Mirror, Opening};
 use crate::options::SocketOptions;
 
-/// What a socket is.
+/// State of a socket.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// Neither connected nor listening.
     Fresh,
-    /// Listening, with connections that nobody has accepted yet.
+    /// Listening, with connections that were not accepted yet.
     Listener(VecDeque<ConnectionId>),
-    /// Connected, or on its way.
+    /// Connected, or connecting.
     Stream(ConnectionId),
 }
 
@@ -52,39 +52,39 @@ pub(crate) struct Socket {
     pub(crate) v6: bool,
     pub(crate) nonblocking: bool,
     pub(crate) bound: Option<SocketAddr>,
-    /// Where a `connect` leads whose SYN waits for data.
+    /// Destination of a `connect` whose SYN waits for data.
     pub(crate) deferred: Option<SocketAddr>,
     pub(crate) options: SocketOptions,
-    /// An error that was not told yet.
+    /// An error that was not returned yet.
     pub(crate) error: Option<c_int>,
-    /// `connect` was asked for and its success was not told yet.
+    /// True if a `connect` has not returned its success yet.
     pub(crate) connecting: bool,
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
-    /// The error queue, and what will come into it.
+    /// The error queue, and pending entries.
     pub(crate) reports: Reports,
-    /// What those who wait for edges look at.
+    /// State for edge-triggered watches.
     wakes: epolls::Wakes,
 }
 
-/// What is known of a connection beyond what the endpoint tells.
+/// State of a connection in addition to the endpoint's.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) path: FourTuple,
     pub(crate) open: bool,
     pub(crate) over: Option<CloseReason>,
-    /// The last write was refused, and there was no word of room since.
+    /// True if the last write was refused and no space has been reported since.
     pub(crate) full: bool,
     pub(crate) tos: u8,
-    /// Time to live of what leaves, if it was set.
+    /// Time to live of sent packets, if it was set.
     pub(crate) hops: Option<u8>,
-    /// The error of its end was told.
+    /// True if the error of its end was returned.
     pub(crate) error_told: bool,
     pub(crate) clocks: Clocks,
 }
 
 impl Life {
-    /// Neither up nor over.
+    /// True if the connection is neither established nor ended.
     pub(crate) const fn waits(&self) -> bool {
         !self.open && self.over.is_none()
     }
@@ -109,11 +109,11 @@ pub(crate) struct Sockets {
     pub(crate) by_fd: BTreeMap<c_int, Socket>,
     pub(crate) lives: BTreeMap<ConnectionId, Life>,
     epolls: BTreeMap<c_int, Epoll>,
-    /// Why connections became plain TCP.
+    /// Reasons of fallbacks to plain TCP.
     pub(crate) fallbacks: Fallbacks,
 }
 
-/// The `errno` by which a connection that ended is told.
+/// The `errno` for an ended connection.
 pub(crate) const fn errno_of(reason: CloseReason) -> c_int {
     match reason {
         CloseReason::Refused => libc::ECONNREFUSED,
@@ -140,7 +140,7 @@ impl Sockets {
         }
     }
 
-    /// The error of a connection that is over: told once, as the kernel does, then it is only closed.
+    /// The error of an ended connection. Returned once, like by the kernel, and later calls only see the end.
     pub(crate) fn take_error(&mut self, id: ConnectionId) -> Option<c_int> {
         let life = self.lives.get_mut(&id)?;
         let reason = life.over.filter(|reason| *reason != CloseReason::Finished)?;
@@ -159,7 +159,7 @@ impl Sockets {
         Some(ConnectionConfig { fast_open: fast_open::of_listener(&listener.options), ..config })
     }
 
-    /// Somebody listens there already.
+    /// True if another socket listens there.
     pub(crate) fn is_taken(&self, wanted: SocketAddr) -> bool {
         let any = wanted.ip().is_unspecified();
         let mut bound = self.by_fd.values().filter(|s| matches!(s.kind, Kind::Listener(_)));
@@ -176,10 +176,10 @@ impl Sockets {
         self.by_fd.values().find(|socket| socket.listens_on(local))
     }
 
-    /// The type-of-service byte and the time to live of what leaves on a path.
+    /// Type-of-service byte and time to live of packets sent on a path.
     pub(crate) fn marks(&self, path: &FourTuple) -> (u8, Option<u8>) {
         let own = self.lives.values().find(|life| life.path == *path);
-        // A joined subflow has the marks of its connection.
+        // A joined subflow uses the values of its connection.
         let joined = || {
             let port = |life: &&Life| life.path.remote.port() == path.remote.port();
             self.lives.values().find(port)
@@ -191,7 +191,7 @@ impl Sockets {
         listener.map_or((0, None), |options| (options.tos, options.hops))
     }
 
-    /// What the endpoint tells.
+    /// Handles an event of the endpoint.
     pub(crate) fn on_event(&mut self, now: Instant, endpoint: &Endpoint, event: Event) {
         match event {
             Event::Incoming(id) => self.on_incoming(now, endpoint, id),
@@ -212,7 +212,7 @@ impl Sockets {
                     life.over = Some(reason);
                 }
             }
-            // No script's listener withholds its SYN/ACK.
+            // No listener of a script withholds its SYN/ACK.
             Event::Requested(_)
             | Event::Readable(_)
             | Event::FlowEnded { .. }

@@ -8,10 +8,10 @@ use marline_time::{Duration, Instant};
 use crate::machine::State;
 use crate::sockets::{Clocks, Kind};
 
-/// Bytes of the structure, as far as it is filled in.
+/// Length of the filled part of the structure, in bytes.
 pub(crate) const LEN: usize = 248;
 
-/// What `tcpi_ssthresh` says while there is no threshold.
+/// Value of `tcpi_ssthresh` while there is no threshold.
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 /// `TCP_CLOSE` and `TCP_LISTEN`.
 const CLOSED: u8 = 7;
@@ -42,7 +42,7 @@ fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// The structure's bytes for a socket; fields that nobody tells are zero.
+/// Bytes of the structure for a socket. Unknown fields are zero.
 pub(crate) fn of(state: &mut State, fd: c_int) -> Result<[u8; LEN], c_int> {
     let now = state.now;
     let announced = state.announced_mss(fd);
@@ -82,7 +82,7 @@ fn add_clocks(out: &mut [u8; LEN], clocks: &Clocks, flow: &SubflowInfo, now: Ins
     let ms_since = |at: Instant| u32::try_from(now.since(at).as_millis()).unwrap_or(u32::MAX);
     let mut word = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     word(44, ms_since(flow.tcp.last_sent_at));
-    // Nothing came yet: the handshake counts.
+    // If nothing was received yet, the handshake counts.
     word(52, ms_since(flow.tcp.last_data_at.unwrap_or(clocks.since)));
     word(56, ms_since(flow.last_heard_at));
 }
@@ -116,7 +116,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     word(20, tcp.largest_received.max(LEAST_RECEIVED_MSS));
     word(24, tcp.unacked_segments);
     word(28, segments(info.sacked));
-    // The kernel counts what is lost until it is acknowledged, repeated or not.
+    // The kernel counts lost segments until they are acknowledged, retransmitted or not.
     word(32, segments(info.lost + info.repeats_in_flight));
     word(36, segments(info.repeats_in_flight));
     word(68, info.srtt.map_or(0, micros));
@@ -138,7 +138,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     out
 }
 
-/// What `tcpi_reordering` says before any was seen.
+/// Value of `tcpi_reordering` before any was seen.
 const LEAST_REORDERING: u32 = 3;
-/// What `tcpi_rcv_mss` says before anything came.
+/// Value of `tcpi_rcv_mss` before anything was received.
 const LEAST_RECEIVED_MSS: u32 = 536;

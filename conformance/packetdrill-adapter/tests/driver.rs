@@ -1,8 +1,8 @@
-//! Test of the library as packetdrill uses it: loaded, asked for its table, and driven through it
-//! in virtual time.
+//! Test of the library in the way packetdrill uses it: loaded, its table requested, and driven through it in
+//! virtual time.
 //!
-//! The table is declared here once more, as 33 words, so that a slip in the order of the library's own
-//! declaration shows.
+//! The table is declared again here, as 33 words, so that an error in the order of the library's own declaration is
+//! detected.
 
 use std::ffi::{CString, c_char, c_int, c_long, c_longlong, c_ulong, c_void};
 use std::mem;
@@ -21,7 +21,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PORT: u16 = 8_080;
 
-/// Places of the table that are used here.
+/// Slots of the table that are used here.
 const SOCKET: usize = 2;
 const BIND: usize = 3;
 const LISTEN: usize = 4;
@@ -50,7 +50,7 @@ type Ud = *mut c_void;
 /// The table, as words.
 struct Table([usize; 33]);
 
-/// A function of the table. Types are the caller's to get right, as in C.
+/// Calls a function of the table. The caller must give the right types, like in C.
 macro_rules! call {
     ($table:expr, $place:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {{
         let function: extern "C" fn(Ud, $($type),*) -> $result = $table.function($place);
@@ -70,7 +70,7 @@ fn load(flags: &str) -> Table {
     let path = CString::new(library().to_str().expect("a path")).expect("no zero in it");
     let flags = CString::new(flags).expect("no zero in it");
     let mut table = Table([0; 33]);
-    // SAFETY: a library of ours, loaded as packetdrill does; its function takes a C string and 33 words.
+    // SAFETY: a library of ours, loaded like by packetdrill. Its function takes a C string and 33 words.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         assert!(!handle.is_null(), "cannot be loaded");
@@ -84,10 +84,10 @@ fn load(flags: &str) -> Table {
 }
 
 impl Table {
-    /// The function at a place of the table.
+    /// The function in a slot of the table.
     fn function<F: Copy>(&self, place: usize) -> F {
         assert_eq!(size_of::<F>(), size_of::<usize>());
-        // SAFETY: the word is a function of the type that the caller names, by packetdrill's interface.
+        // SAFETY: by packetdrill's interface, the word is a function of the type that the caller gives.
         unsafe { mem::transmute_copy(&self.0[place]) }
     }
 
@@ -115,7 +115,7 @@ impl Table {
         assert_eq!(sent, 0);
     }
 
-    /// The next packet, and when it left.
+    /// The next packet, and its sending time.
     fn receive(&self) -> Option<(i64, Vec<u8>)> {
         let mut packet = vec![0u8; 4_096];
         let (mut count, mut at): (usize, c_longlong) = (packet.len(), 0);
@@ -184,7 +184,7 @@ fn packet(
     packet
 }
 
-/// What the server sent: header, options and payload.
+/// Packet sent by the server: time, header, options and payload.
 fn sent(table: &Table) -> (i64, TcpHeader, TcpOptions, Vec<u8>) {
     let (at, bytes) = table.receive().expect("a packet");
     let ip = IpPacket::parse(&bytes).expect("an IP packet");
@@ -193,7 +193,7 @@ fn sent(table: &Table) -> (i64, TcpHeader, TcpOptions, Vec<u8>) {
     (at, segment.header, segment.options.clone(), segment.payload.to_vec())
 }
 
-/// Handshake of plain TCP; returns the numbers to go on with.
+/// Handshake of plain TCP. Returns the numbers to continue with.
 fn handshake(table: &Table, offer: &TcpOptions) -> (u32, TcpOptions) {
     table.send(&packet(TcpFlags::SYN, (100, 0), offer, &[]));
     let (_, header, options, _) = sent(table);
@@ -202,7 +202,7 @@ fn handshake(table: &Table, offer: &TcpOptions) -> (u32, TcpOptions) {
     (header.seq.0.wrapping_add(1), options)
 }
 
-/// One process has one machine: the parts follow each other.
+/// A process has only one machine, so the parts run one after the other.
 #[test]
 fn a_program_drives_the_core_through_the_table() {
     echo_and_close();
@@ -236,7 +236,7 @@ fn echo_and_close() {
     assert_eq!(table.write(conn, &out[..5]), 5);
     let (first_at, header, _, payload) = sent(&table);
     assert_eq!((header.seq, payload.as_slice()), (SeqNum(seq), &b"hello"[..]));
-    // Nobody acknowledges: it comes again, seconds later for the script, at once for us.
+    // Without an acknowledgment it is retransmitted, seconds later in virtual time but at once in real time.
     let real = Instant::now();
     let (again_at, header, _, payload) = sent(&table);
     assert_eq!((header.seq, payload.as_slice()), (SeqNum(seq), &b"hello"[..]));
@@ -290,7 +290,7 @@ fn multipath_is_offered_and_agreed_on() {
     let (_, options) = handshake(&table, &offer);
     let form = options.mptcp.capable().map(|capable| capable.form);
     assert!(matches!(form, Some(MpCapableForm::SynAck { .. })), "{form:?}");
-    // A listener of plain TCP does not agree.
+    // A listener of plain TCP does not negotiate Multipath TCP.
     let table = load("local=192.168.0.1");
     let fd = table.socket(libc::IPPROTO_TCP);
     table.listen_on(fd);
@@ -298,7 +298,7 @@ fn multipath_is_offered_and_agreed_on() {
     assert!(options.mptcp.is_empty());
 }
 
-/// A listener, and a connection from it that is established.
+/// A listener, and an established connection from it.
 fn connected(table: &Table) -> (c_int, u32) {
     let fd = table.socket(libc::IPPROTO_TCP);
     table.listen_on(fd);
@@ -364,7 +364,7 @@ fn buffers_that_are_free_are_told() {
         assert_eq!(sent, 4);
     }
     assert_eq!(report().0, -1, "nothing is acknowledged");
-    // The second waits for an answer to the first (Nagle).
+    // The second write waits for an answer to the first (Nagle).
     for acked in [4, 8] {
         table.send(&packet(TcpFlags::ACK, (101, seq + acked), &TcpOptions::default(), &[]));
     }

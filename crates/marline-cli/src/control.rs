@@ -1,6 +1,6 @@
-//! Control socket of a running client or server: a unix socket (mode 0600, same user or root only)
-//! that speaks the JSON lines of docs/operate/monitor.md. `marline monitor`, `marline path` and `marline
-//! scheduler` are its users; metrics and the demo read the same snapshots.
+//! Control socket of a running client or server: a Unix socket (mode 0600, same user or root only) with the JSON
+//! lines of docs/operate/monitor.md. `marline monitor`, `marline path` and `marline scheduler` use it. Metrics and
+//! the demo read the same snapshots.
 
 pub mod client;
 mod handles;
@@ -33,106 +33,105 @@ use crate::service_counts::ServiceCounts;
 #[cfg(test)]
 mod tests;
 
-/// What a client or server lets its control socket see and do.
+/// Interface of a client or server for its control socket.
 pub trait Handle: Send + Sync + 'static {
     /// `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
-    /// Numbers of its connections, and its mode; `None`: it has none, and numbers are ids.
+    /// Numbers of connections, and the mode. `None`: there are none, and numbers are ids.
     fn labels(&self) -> Option<&Labels> {
         None
     }
 
-    /// The mode of connections that begin now, if it was said.
+    /// Mode of new connections, if it was set.
     fn mode(&self) -> Option<Mode> {
         self.labels().and_then(|labels| labels.mode.get())
     }
 
-    /// Says which mode that is.
+    /// Sets the mode that is shown.
     fn set_mode(&self, mode: Mode) {
         if let Some(labels) = self.labels() {
             labels.mode.set(mode);
         }
     }
 
-    /// The number by which people know a connection.
+    /// Number of a connection for display.
     fn number(&self, connection: ConnectionId) -> u64 {
         self.labels().map_or(connection.0, |labels| labels.numbers.of(connection))
     }
 
-    /// Those numbers.
+    /// Numbers of connections for display.
     fn numbers(&self) -> ConnectionNumbers {
         self.labels().map(|labels| labels.numbers.clone()).unwrap_or_default()
     }
 
-    /// Where the streams that are open lead; `None`: this program tells nobody, its owner included.
+    /// Targets of the open streams. `None`: this program does not disclose them, not even to its owner.
     fn targets(&self) -> Option<Vec<OpenTarget>> {
         None
     }
 
-    /// Every connection, now.
+    /// Snapshot of all connections.
     fn connections(&self) -> Vec<Connection>;
 
-    /// The local paths, now.
+    /// Snapshot of the local paths.
     fn paths(&self) -> Vec<Path>;
 
-    /// The path health monitor's table; `None` if there is no monitor.
+    /// Table of the path health monitor. `None` if there is no monitor.
     fn address_pairs(&self) -> Option<Vec<AddressPair>>;
 
-    /// Counts of datagrams; `None`: it carries none.
+    /// Counts of datagrams. `None` if the program carries none.
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         None
     }
 
-    /// Sums sent for the peer to compute what is lost, and bytes computed from the peer's.
+    /// Repair sums sent to the peer, and bytes repaired with the peer's sums.
     fn repairs(&self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// What it counted, for metrics.
+    /// Counts for metrics.
     fn service(&self) -> ServiceCounts {
         ServiceCounts::default()
     }
 
-    /// Every event from now on.
+    /// Receiver of all later events.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
 
-    /// Every decision of a scheduler from now on, with its reason; `None`: there is nothing that could tell them.
-    /// Told as long as somebody listens.
+    /// Receiver of all later scheduler decisions with their reasons, reported while a receiver exists. `None` if
+    /// they are not available.
     fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
 
-    /// What happens to the traffic of a connection from now on, as long as nobody else asks for one; `None`: there is
-    /// nothing that could tell it.
+    /// Receiver of the later traffic of a connection, until another one is requested. `None` if it is not
+    /// available.
     fn traffic(&self, _connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
 
-    /// Captures packets into this directory from now on, with keys or without; `None`: no more.
+    /// Captures packets into this directory from now on, with or without keys. `None` stops the capture.
     ///
     /// # Errors
-    /// The directory can not be created: what was in force stays.
+    /// The directory cannot be created. The current capture stays.
     fn capture(&self, _dir: Option<&std::path::Path>, _secrets: bool) -> std::io::Result<()> {
         Ok(())
     }
 
-    /// Shows this observer what connections tell from now on; `None`: nobody.
+    /// Passes later events of connections to this observer. `None` removes it.
     fn observe_events(&self, _observer: Option<&SharedEventObserver>) {}
 
-    /// Every change of what is known of the paths, from now on; `None`: paths are the other side's.
+    /// Receiver of all later changes of paths. `None`: the paths belong to the other side.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         None
     }
 
-    /// Another scheduler, for one connection or for all that exist. Returns how many
-    /// changed.
+    /// Changes the scheduler of one connection or of all existing ones. Returns how many changed.
     ///
     /// # Errors
-    /// No scheduler has this name, or no such connection.
+    /// No scheduler has this name, or the connection does not exist.
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
 
-    /// Asks for another process in place of this one; `None`: this is no program that can be replaced so.
+    /// Requests the replacement of this process. `None`: this program cannot be replaced.
     fn upgrade(
         &self,
         _program: Option<String>,
@@ -141,12 +140,13 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Asks for the configuration to be read again; `None`: this program does not do that.
+    /// Requests a reload of the configuration. `None`: this program does not support it.
     fn reload(&self) -> Option<PendingReload> {
         None
     }
 
-    /// Why the latest request for a connection to the server failed; `None`: it did not, or this is not a client.
+    /// Reason why the latest request for a connection to the server failed. `None`: it succeeded, or this is not a
+    /// client.
     fn trouble(&self) -> Option<Trouble> {
         None
     }

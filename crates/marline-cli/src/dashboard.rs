@@ -1,5 +1,5 @@
-//! Dashboard of a running client, server or front: its page shows what the control socket tells.
-//! docs/operate/dashboard.md has what a person sees there.
+//! Dashboard of a running client, server or front: a page with the data of the control socket.
+//! docs/operate/dashboard.md describes the page.
 
 mod happenings;
 mod looks;
@@ -21,23 +21,23 @@ use crate::control::Handle;
 use happenings::Happenings;
 use looks::Looks;
 
-/// A dashboard that is being served; dropping it ends that.
+/// A dashboard that is being served. Dropping it ends the service.
 #[derive(Debug)]
 pub struct Running {
     served: Served,
-    /// As configured.
+    /// Configured address.
     at: SocketAddr,
     token: Option<Token>,
-    /// It is one of a file.
+    /// True if the token is from a file.
     from_file: bool,
     _telling: JoinSet<()>,
 }
 
-/// What a dashboard is to be served with. All that may fail has not.
+/// A dashboard that is ready to be served. Everything that may fail has succeeded.
 #[derive(Debug)]
 pub struct Opening {
     at: SocketAddr,
-    /// `None`: where it is served already.
+    /// `None` if the address is served already.
     listener: Option<TcpListener>,
     token: Option<Token>,
     from_file: bool,
@@ -47,11 +47,11 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// At an address, on a socket that listens there already if there is one. Beyond loopback a token is asked for,
-    /// that of the file or else a new one; on loopback only if there is a file.
+    /// A dashboard at an address, on an inherited listening socket if there is one. An address other than loopback
+    /// requires a token, from the file or a new one. On loopback, only a token file requires one.
     ///
     /// # Errors
-    /// The address cannot be bound, or the file is not a token that only its owner can read.
+    /// The address cannot be bound, or the file does not contain a token that only its owner can read.
     pub fn at(
         at: SocketAddr,
         token_file: Option<&Path>,
@@ -67,7 +67,7 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Who may see it.
+    /// Access to the dashboard.
     fn for_those(at: SocketAddr, token_file: Option<&Path>) -> anyhow::Result<Opening> {
         let (token, shown) = match token_file {
             Some(file) => (Some(read_token(file)?.0), None),
@@ -82,10 +82,10 @@ impl Opening {
         Ok(Opening { at, listener: None, token, from_file, access, shown })
     }
 
-    /// Serves it until the result is dropped, and says on standard error where.
+    /// Serves the dashboard until the result is dropped, and prints its address to standard error.
     ///
     /// # Errors
-    /// The socket is none of TCP's.
+    /// The socket is not a TCP socket.
     pub fn serve(self, handle: Arc<dyn Handle>) -> anyhow::Result<Running> {
         let Opening { at, listener, token, from_file, access, shown } = self;
         let looks = Looks::new(Arc::clone(&handle));
@@ -100,7 +100,7 @@ impl Opening {
 }
 
 impl Running {
-    /// Where it listens.
+    /// Local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.served.local_addr()
@@ -114,10 +114,10 @@ impl Running {
         self.served.copy()
     }
 
-    /// What it takes to serve it there for those instead; `None`: it is served so.
+    /// The dashboard for a changed address or token file. `None` if nothing changes.
     ///
     /// # Errors
-    /// As [`Opening::at`].
+    /// Same as [`Opening::at`].
     pub fn differs(
         &self,
         at: SocketAddr,
@@ -134,10 +134,10 @@ impl Running {
         if same { Ok(None) } else { Opening::for_those(at, token_file).map(Some) }
     }
 
-    /// Serves it so from now on, with what it has counted; who watched is let go.
+    /// Applies a changed dashboard and keeps its counters. Current viewers are disconnected.
     ///
     /// # Errors
-    /// The socket is none of TCP's: nothing has changed.
+    /// The socket is not a TCP socket, and nothing has changed.
     pub fn change(&mut self, opening: Opening) -> io::Result<()> {
         let Opening { at, listener, token, from_file, access, shown } = opening;
         match listener {
@@ -150,13 +150,14 @@ impl Running {
     }
 }
 
-/// Not on standard output, which is the program's that `marline run` runs; nor in the log, which keeps no secrets.
+/// Prints to standard error, because standard output belongs to the program started by `marline run`, and the log
+/// contains no secrets.
 fn announce(served: &Served, token: Option<String>) {
     let fragment = token.map(|token| format!("#token={token}")).unwrap_or_default();
     eprintln!("dashboard at http://{}/{fragment}", served.local_addr());
 }
 
-/// A file's token, and its text.
+/// Token of a file, and its text.
 fn read_token(file: &Path) -> anyhow::Result<(Token, String)> {
     private_file::check_mode(file)?;
     let shown = file.display();

@@ -1,7 +1,7 @@
-//! Demonstration of failover: Marline beside single paths over emulated links of the same kind,
-//! while one of them dies and returns. Everything runs as it would for a user: `marline server` and
-//! `marline client` as processes of this program, applications through SOCKS5, the links as in
-//! `marline-lab link`. See docs/start/demo.md for the meaning of the figures.
+//! Demonstration of failover: Marline beside single paths over emulated links of the same kind, while one of them
+//! fails and returns. Everything runs as it would for a user: `marline server` and `marline client` as processes of
+//! this program, applications through SOCKS5, the links as in `marline-lab link`. docs/start/demo.md explains the
+//! figures.
 
 pub mod application;
 mod child;

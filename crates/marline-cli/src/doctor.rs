@@ -1,9 +1,9 @@
 //! Diagnosis of this machine by active checks.
 //!
-//! Each check uses the feature itself where this has no side effects: native TCP is checked by a
-//! connection over loopback between this process and the kernel's own TCP, once plain, once
-//! Multipath TCP. System settings that degrade performance are read and reported. Nothing is
-//! changed, and nothing leaves the machine unless a server is named.
+//! Each check uses the feature itself where this has no side effects. Native TCP, for example, is checked by
+//! connections over loopback between this process and the kernel's own TCP, one with plain TCP and one with
+//! Multipath TCP. System settings that degrade performance are read and reported. Nothing is changed, and no packet
+//! leaves the machine unless a server is named.
 
 pub mod invite;
 mod native;
@@ -20,11 +20,11 @@ use serde::Serialize;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingStatus {
-    /// It works.
+    /// The feature works.
     Works,
-    /// It works, but could be better; or cannot be known here.
+    /// The feature works but could work better, or its state cannot be determined.
     Note,
-    /// It does not work.
+    /// The feature does not work.
     Fails,
 }
 
@@ -40,14 +40,14 @@ pub struct Finding {
     pub text: String,
 }
 
-/// What a path to a server is good for, in the words of `marline status`.
+/// State of a path to a server, in the terms of `marline status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PathVerdict {
     /// The path as given.
     pub path: String,
     /// `usable` or `unreachable`.
     pub state: &'static str,
-    /// Why it is not usable, or what there is to say besides.
+    /// Cause if the path is not usable, or an additional remark.
     pub cause: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Finding {
         Finding { what, status: FindingStatus::Works, text: text.into() }
     }
 
-    /// An invite is stored and cannot be used.
+    /// The finding that a stored invite cannot be used.
     #[must_use]
     pub fn unusable_invite(error: &anyhow::Error) -> Finding {
         Finding::fails("invite", format!("{error:#}"))
@@ -71,7 +71,7 @@ impl Finding {
     }
 }
 
-/// Everything there is to say.
+/// All findings.
 pub async fn examine() -> Vec<Finding> {
     let mut findings = vec![udp(), paths()];
     findings.extend(native::examine().await);

@@ -1,12 +1,12 @@
-//! Places where a client's invite is kept: `marline join` stores it there, and every other command finds it there.
+//! Places where a client's invite is kept: `marline join` stores it, and all other commands find it there.
 //!
 //! | process | places, in order |
 //! |---|---|
 //! | an ordinary user's | `$XDG_CONFIG_HOME/marline/invite` (`~/.config`), `/etc/marline/invite` if it can be read |
 //! | root's | `/etc/marline/invite`, and under `sudo` `~/.config/marline/invite` of the calling user |
 //!
-//! The first that exists counts. One that exists and cannot be used is an error, never a reason to go on to the next:
-//! that one may lead to another server. Root reads no file that neither it nor the calling user owns.
+//! The first existing file is used. If it cannot be used, that is an error: the next one may lead to another
+//! server. Root reads only files that it or the calling user owns.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -24,19 +24,19 @@ use rustix::fs::OFlags;
 use crate::config::shared::Layer;
 use crate::sudo_caller::SudoCaller;
 
-/// Directory of the machine's configuration.
+/// Directory of the machine-wide configuration.
 const MACHINE: &str = "/etc/marline";
 /// Name of an invite's file.
 const FILE: &str = "invite";
-/// Bytes that are read of a file: the longest invite, and white space.
+/// Bytes read from a file: the longest invite, and white space.
 const LONGEST: u64 = 16 * 1_024;
 
-/// Who a place belongs to.
+/// Owner of a place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Scope {
     /// The user of this process.
     User,
-    /// The machine: root's, and perhaps a group's to read.
+    /// The machine: owned by root, and perhaps readable by a group.
     Machine,
     /// The user who called root by `sudo`.
     Caller,
@@ -50,7 +50,7 @@ struct Place {
     owner: u32,
 }
 
-/// The places of this process, in the order in which they are looked at; an invite is stored in the first.
+/// The places of this process in search order. An invite is stored in the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvitePlaces {
     places: Vec<Place>,
@@ -62,23 +62,23 @@ pub struct InvitePlaces {
 pub struct FoundInvite {
     /// The invite.
     pub invite: Invite,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
 /// Outcome of storing an invite.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// There was none.
+    /// There was no invite.
     New,
-    /// It was there already.
+    /// The same invite was stored already.
     Unchanged,
-    /// There was another.
+    /// Another invite was replaced.
     Replaced,
 }
 
 impl InvitePlaces {
-    /// Those of this process, by its user and its environment.
+    /// The places of this process, by its user and environment.
     #[must_use]
     pub fn of_process() -> InvitePlaces {
         let user = rustix::process::geteuid();
@@ -112,18 +112,18 @@ impl InvitePlaces {
         InvitePlaces { places, is_root: true }
     }
 
-    /// The invite that was stored.
+    /// The stored invite.
     ///
     /// # Errors
-    /// There is none, or the first that exists cannot be used.
+    /// There is none, or the first existing file cannot be used.
     pub fn find(&self) -> anyhow::Result<FoundInvite> {
         self.find_stored()?.with_context(|| self.missing())
     }
 
-    /// The invite that was stored; `None`: there is none.
+    /// The stored invite. `None` if there is none.
     ///
     /// # Errors
-    /// The first that exists cannot be used.
+    /// The first existing file cannot be used.
     pub fn find_stored(&self) -> anyhow::Result<Option<FoundInvite>> {
         for place in &self.places {
             let shown = place.path.display();
@@ -140,7 +140,7 @@ impl InvitePlaces {
         Ok(None)
     }
 
-    /// The machine's invite is usually root's alone.
+    /// True if the machine's invite is not readable for users, which is usual.
     fn is_closed_to_users(&self, place: &Place, error: &io::Error) -> bool {
         !self.is_root
             && place.scope == Scope::Machine
@@ -165,7 +165,7 @@ impl InvitePlaces {
         )
     }
 
-    /// Where an invite is stored.
+    /// The place where an invite is stored.
     ///
     /// # Errors
     /// The user has no home directory.
@@ -181,7 +181,7 @@ impl InvitePlaces {
     /// Stores an invite for all commands of this user, or of the machine if the user is root.
     ///
     /// # Errors
-    /// There is another one and it is not to be replaced, or the file cannot be written.
+    /// There is another invite and `replace` is not set, or the file cannot be written.
     pub fn store(&self, invite: &Invite, replace: bool) -> anyhow::Result<Stored> {
         let path = self.own()?;
         self.make_directory(path)?;
@@ -199,14 +199,14 @@ impl InvitePlaces {
             Some(_) if replace => Stored::Replaced,
             Some(known) => bail!("{}", refusal(path, known.as_ref(), invite)),
         };
-        // An unchanged one may have been readable by others.
+        // An unchanged file may have been readable by others.
         if stored != Stored::Unchanged || private_file::check_mode(path).is_err() {
             private_file::replace(path, format!("{}\n", invite.to_word()).as_bytes())?;
         }
         Ok(stored)
     }
 
-    /// The user's directory is private. The machine's has a configuration that services read.
+    /// Creates the directory. A user's is private. The machine's also holds configuration that services read.
     fn make_directory(&self, file: &Path) -> anyhow::Result<()> {
         let Some(directory) = file.parent() else { return Ok(()) };
         let mode = if self.is_root { 0o755 } else { 0o700 };
@@ -219,22 +219,23 @@ impl InvitePlaces {
     }
 }
 
-/// The invite that a process last read, for when its file is out of reach later: a process that has given up root's
-/// rights cannot read a file of the user who called `sudo` again. Clones are one memory. It is no setting.
+/// The invite that a process last read, for when its file is no longer accessible: a process that has dropped
+/// root's privileges cannot read the file of the user who called `sudo` again. Clones share the value. Not a
+/// setting.
 #[derive(Clone, Default)]
 pub struct LastInvite(Arc<Mutex<Memory>>);
 
 #[derive(Default)]
 struct Memory {
     invite: Option<Invite>,
-    /// As they were at the start, whoever the process has become since.
+    /// Places at the start of the process, before it changed its user.
     places: Option<InvitePlaces>,
 }
 
 impl LastInvite {
-    /// The stored invite, by [`or_last`](Self::or_last).
+    /// The stored invite, with the fallback of [`or_last`](Self::or_last).
     ///
-    /// # Errors
+    /// Same as [`InvitePlaces::find`].
     /// As [`InvitePlaces::find`].
     pub(crate) fn find_stored(&self) -> anyhow::Result<Invite> {
         let places = self.lock().places.get_or_insert_with(InvitePlaces::of_process).clone();
@@ -245,10 +246,10 @@ impl LastInvite {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `read` finds; where it lacks the permission, what was found before.
+    /// The invite that `read` finds. If the permission is missing, the last invite.
     ///
     /// # Errors
-    /// Those of `read`, if nothing was found before or the permission is not what is missing.
+    /// The error of `read`, unless the permission is missing and there is a last invite.
     pub(crate) fn or_last(
         &self,
         read: impl FnOnce() -> anyhow::Result<FoundInvite>,
@@ -272,14 +273,14 @@ impl LastInvite {
     }
 }
 
-/// An invite is not shown.
+/// Hides the invite.
 impl fmt::Debug for LastInvite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LastInvite(..)")
     }
 }
 
-/// The memory is the flags', which outlive each reading of the file.
+/// The value belongs to the flags, which outlive each reading of the file.
 impl Layer for LastInvite {
     fn is_unset(&self) -> bool {
         true
@@ -297,7 +298,7 @@ fn is_denied(error: &anyhow::Error) -> bool {
     error.chain().any(denied)
 }
 
-/// The servers that an invite leads to.
+/// The servers in an invite, as text.
 #[must_use]
 pub fn servers(invite: &Invite) -> String {
     let names: Vec<String> = invite.servers.iter().map(Target::to_string).collect();
@@ -320,7 +321,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Reads an invite, and no more than an invite can be.
+/// Reads an invite, and at most the length of an invite.
 fn read_invite(file: File) -> anyhow::Result<Invite> {
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
@@ -331,19 +332,19 @@ impl Place {
     fn of_machine(directory: &Path) -> Place {
         let owner = match directory == Path::new(MACHINE) {
             true => 0,
-            // A test's.
+            // The directory of a test.
             false => rustix::process::geteuid().as_raw(),
         };
         Place { path: directory.join(FILE), scope: Scope::Machine, owner }
     }
 
-    /// Opens it without waiting for a writer, should it be a pipe.
+    /// Opens the file without waiting for a writer, in case it is a pipe.
     fn open(&self) -> io::Result<File> {
         let flags = OFlags::NONBLOCK.bits() as i32;
         OpenOptions::new().read(true).custom_flags(flags).open(&self.path)
     }
 
-    /// Checks what was opened, not what is there by then.
+    /// Checks the opened file, which cannot be exchanged in the meantime.
     fn check(&self, file: &File) -> anyhow::Result<()> {
         let shown = self.path.display();
         let meta = file.metadata().with_context(|| format!("cannot read {shown}"))?;
@@ -357,7 +358,7 @@ impl Place {
                 self.owner
             );
         }
-        // An administrator may let a group use the machine's invite.
+        // An administrator may let a group read the machine's invite.
         let others = if self.scope == Scope::Machine { 0o037 } else { 0o077 };
         let mode = meta.mode() & 0o777;
         if mode & others != 0 {

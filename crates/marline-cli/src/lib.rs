@@ -48,7 +48,7 @@ use crate::log::LogArgs;
 /// Clap's exit status for an invalid command line.
 const USAGE_ERROR: u8 = 2;
 
-/// The version, with the commit where the build knows it.
+/// Version, with the commit if the build knows it.
 pub const VERSION: &str = env!("MARLINE_VERSION");
 
 /// Multipath TCP in user space: application connections over several paths at once.
@@ -116,15 +116,15 @@ pub enum Command {
     Man(cmd::man::Args),
 }
 
-/// The policies of the program `marline`: the built-in ones and those of the literature. Somebody else's program adds
-/// its own and gives all of them to [`main_with`].
+/// The policies of the `marline` program: the built-in ones and those of the literature. Another program can add
+/// its own and pass all of them to [`main_with`].
 #[must_use]
 pub fn registry() -> Registry {
     config::policies::registry()
 }
 
-/// The whole program with these policies: every subcommand knows them by name, `client`, `server`
-/// and `serve`, and so do the processes that it starts of itself. Call it first of all in `main`.
+/// The whole program with these policies: every subcommand knows them by name, including `client`, `server` and
+/// `serve` and the processes that the program starts. To be called first in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -141,10 +141,10 @@ pub fn main_with(registry: Registry) -> ExitCode {
     }
 }
 
-/// How long tasks may take to be dropped at the end.
+/// Time limit for dropping tasks at the end.
 const DROPPED: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// Parses the command line, runs the subcommand, prints its error.
+/// Parses the command line, runs the subcommand and prints its error.
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -155,15 +155,15 @@ pub fn run() -> ExitCode {
         // Its standard error is the terminal of the program that started it, such as ssh's.
         log::start_silent();
     } else {
-        // That of `run` may go on in a file.
+        // The log of `run` may continue in a file.
         let colors = !matches!(cli.command, Command::Run(_));
         log::start(cli.log.level(), cli.log.log_format, colors);
     }
-    // A demo that is killed outright cannot end its servers and clients itself.
+    // A demo that is killed by SIGKILL cannot end its servers and clients itself.
     #[cfg(target_os = "linux")]
     if std::env::var_os(demo::DIE_WITH_PARENT).is_some() {
         let signal = Some(rustix::process::Signal::TERM);
-        // Not being told is no reason not to run.
+        // Without the signal the process can still run.
         let _ = rustix::process::set_parent_process_death_signal(signal);
     }
     let Begun { work, drivers } = match begin(cli.command) {
@@ -175,8 +175,8 @@ pub fn run() -> ExitCode {
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
     };
     let result = runtime.block_on(work);
-    // What drivers hold is written as they are dropped, captures and traces: an end in the midst of that would tear
-    // them. But a read of standard input cannot be cancelled, and is not waited for.
+    // Drivers write their captures and traces when they are dropped, and must not be interrupted in the middle. But
+    // a read of standard input cannot be cancelled, so the wait is limited.
     runtime.shutdown_timeout(DROPPED);
     match result {
         Ok(code) => code,
@@ -184,23 +184,23 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Threads for half of the processors. A short exchange passes from a driver to a task and back several times,
-/// and where these are on different threads each time is a wake-up: on two processors one thread carries a
-/// fifth more of them than two do, and no less in bulk. Each driver (`--shards`) gets one if there are so many
-/// processors. Whoever knows better sets tokio's variable.
+/// A runtime with threads for half of the processors. A short exchange passes between a driver and a task several
+/// times, and each time is a wake-up if these are on different threads. On two processors, one thread carries a
+/// fifth more exchanges than two do, and no less bulk data. Each driver (`--shards`) gets a thread if there are
+/// enough processors. Tokio's environment variable overrides this.
 fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         builder.worker_threads(drivers.clamp(processors.div_ceil(2), processors));
     }
-    // Tasks that always have something to do, such as those of a bulk transfer, would keep a message that arrives
-    // waiting for sixty of their polls. Beside a client with thousands of busy streams, 16 instead of 4 triple the
+    // With tokio's default, an arriving message would wait for sixty polls of tasks that are always ready, such as
+    // those of a bulk transfer. Beside a client with thousands of busy streams, 16 instead of 4 polls triple the
     // median time of a message in the server.
     builder.event_interval(POLLS_PER_LOOK).enable_all().build()
 }
 
-/// Polls of tasks after which a thread looks at its sockets again although there is work.
+/// Polls of tasks after which a thread checks its sockets although tasks are ready.
 const POLLS_PER_LOOK: u32 = 4;
 
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
@@ -208,12 +208,12 @@ type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 /// A command that is ready to run.
 struct Begun {
     work: Work,
-    /// Drivers that it will have.
+    /// Number of drivers that the command will have.
     drivers: usize,
 }
 
-/// Does what must be done before there are threads (capabilities are per thread); the rest is to be
-/// run.
+/// Does everything that must precede the start of threads (capabilities are per thread). The rest is in the
+/// returned work.
 fn begin(command: Command) -> anyhow::Result<Begun> {
     if matches!(
         command,
@@ -281,7 +281,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What was asked for (help, version), or what is wrong with the command line, which may have an invite.
+/// Prints the requested help or version, or the error of the command line, from which invites are removed.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let shown = hide(&text);

@@ -1,6 +1,5 @@
-//! Log output on standard error; standard output is reserved for invites, data and reports. The
-//! level is that of `-v` and `-q`, or else that of the configuration, which may change while the
-//! program runs.
+//! Log output on standard error. Standard output is reserved for invites, data and reports. The level is set by
+//! `-v` and `-q`, or else by the configuration, which may change while the program runs.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -67,13 +66,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// The level of the process's log; not set where flags have the last word.
+/// Handle for the level of the process's log. Not set if flags determine the level.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Whether the command line asks for more of the log (`-v`).
+/// True if the command line requests a more verbose log (`-v`).
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Whether connections that end have lines.
+/// True if the end of each connection is logged.
 static TELLS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
 
 /// Options of the log.
@@ -91,7 +90,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// The level that was asked for.
+    /// The requested level.
     #[must_use]
     pub const fn level(&self) -> Option<LogLevel> {
         match (self.quiet, self.verbose) {
@@ -103,30 +102,30 @@ impl LogArgs {
     }
 }
 
-/// Gives connections that end a line each from now on, or none.
+/// Turns the log lines about closed connections on or off.
 pub fn tell_connections(tell: bool) {
     TELLS_CONNECTIONS.store(tell, Ordering::Relaxed);
 }
 
-/// Where lines go: they may find no room there (a full disk), or nobody who reads.
+/// Destination of lines, which may refuse them (a full disk, or a closed pipe).
 static SINK: Mutex<Sink<Output>> = Mutex::new(Sink::new(Output::Stderr));
 
-/// Bytes that a process writes into a file of its log.
+/// Largest number of bytes that a process writes into a log file.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// Lines of this process' log that could not be written.
+/// Number of log lines of this process that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Lines of this process' log that could not be written (a full disk).
+/// Number of log lines of this process that could not be written (a full disk).
 #[must_use]
 pub fn lost_lines() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Where lines go, without a buffer.
+/// Unbuffered destination of lines.
 enum Output {
     Stderr,
-    /// A file, and how much more of it there may be.
+    /// A file, and the number of bytes that may still be written.
     File(File, u64),
 }
 
@@ -150,16 +149,16 @@ impl Write for Output {
     }
 }
 
-/// What is said of lines that could not be written.
+/// Text of the notice about lines that could not be written.
 const LOST_LINES: &str = "log lines before this one could not be written";
 
-/// Lines into a writer that takes them or not.
+/// Writes lines to a writer that may refuse them.
 struct Sink<W> {
     to: W,
     format: LogFormat,
-    /// Lines that were lost and not told of.
+    /// Lost lines that were not reported yet.
     untold: u64,
-    /// The last line was cut off.
+    /// True if the last line was cut off.
     torn: bool,
 }
 
@@ -168,7 +167,7 @@ impl<W: Write> Sink<W> {
         Sink { to, format: LogFormat::Text, untold: 0, torn: false }
     }
 
-    /// Writes a line, and before it how many others were lost. Whether it was written.
+    /// Writes a line, preceded by the number of lost ones. True if it was written.
     fn line(&mut self, line: &[u8]) -> bool {
         if self.torn && !self.put(b"\n") {
             self.untold += 1;
@@ -187,7 +186,7 @@ impl<W: Write> Sink<W> {
         written
     }
 
-    /// Says in front of a line how many like it were left out.
+    /// Writes how many lines like the next one were suppressed.
     fn note_left_out(&mut self, lines: u64) {
         let notice = self.notice(lines, "lines like the next one were suppressed");
         let _ = self.line(notice.as_bytes());
@@ -219,7 +218,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// A line of the log on its way: whoever formats it writes it at once.
+/// Writer for a formatted line, which is written at once.
 struct Line;
 
 impl Write for Line {
@@ -235,17 +234,18 @@ impl Write for Line {
     }
 }
 
-/// Starts the log. `flags` is what the command line says of its level: it then stays so. `colors`: on a terminal.
+/// Starts the log. `flags` is the level from the command line, which then cannot change. `colors`: use colors on a
+/// terminal.
 pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
     VERBOSE.store(matches!(flags, Some(LogLevel::Debug | LogLevel::Trace)), Ordering::Relaxed);
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));
     let lines = fmt::layer().with_writer(|| Line).with_target(false);
     SINK.lock().unwrap_or_else(PoisonError::into_inner).format = format;
     let registry = tracing_subscriber::registry().with(filter);
-    // Evaluated for each line: the configuration may change.
+    // Evaluated for each line, because the configuration may change.
     let limit = RepeatLimit::default();
     let wanted = dynamic_filter_fn(move |line, _| {
-        // One line for each connection is what was asked for.
+        // The user has requested one line per connection, so these are not limited.
         if line.target() == CONNECTIONS {
             return TELLS_CONNECTIONS.load(Ordering::Relaxed);
         }
@@ -265,7 +265,7 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
         }
     }
     if flags.is_none() {
-        // A process has one log.
+        // A process has only one log.
         let _ = LEVEL.set(handle);
     }
 }
@@ -275,8 +275,8 @@ pub fn start_silent() {
     tracing_subscriber::registry().with(LevelFilter::OFF).init();
 }
 
-/// Appends the log to this file from now on, 1 MB at most; one that is longer already begins again. It is for its user
-/// alone. With `-v` the log stays where it is.
+/// Appends the log to this file from now on, up to 1 MB. A longer existing file is truncated. Only the user can
+/// read the file. With `-v` the log stays on standard error.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -295,10 +295,10 @@ pub fn continue_in(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Changes the level, unless flags have the last word.
+/// Changes the level, unless flags determine it.
 pub fn set_level(level: LogLevel) {
     if let Some(handle) = LEVEL.get() {
-        // It fails for a log that is gone.
+        // Fails if the log no longer exists.
         let _ = handle.reload(LevelFilter::from(level));
     }
 }
@@ -307,7 +307,7 @@ pub fn set_level(level: LogLevel) {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes, and then none.
+    /// Accepts `room` bytes and no more.
     struct Disk {
         room: usize,
         has: Vec<u8>,

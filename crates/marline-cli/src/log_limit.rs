@@ -1,8 +1,8 @@
-//! Limit on repeated log lines: whatever a client, an application or a stranger can cause, it must not fill the disk.
+//! Limit on repeated log lines, so that clients, applications and unauthenticated peers cannot fill the disk.
 //!
 //! Each place in the code that writes a line (tracing's callsite) may write a burst of lines and then one a second
-//! ([`RATE`]). The next line after a gap is preceded by the number of those that were left out. Lines of the levels
-//! debug and trace are for somebody who looks for something, and are not limited.
+//! ([`RATE`]). The next line after a gap is preceded by the number of suppressed ones. Lines of the levels debug
+//! and trace serve an investigation and are not limited.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 
-/// Lines of one place.
+/// Rate of lines per place.
 const RATE: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
 
-/// The limit of a process.
+/// Limits of a process.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatLimit(Mutex<HashMap<Identifier, Place>>);
 
@@ -34,7 +34,7 @@ impl Default for Place {
 }
 
 impl Place {
-    /// Whether it may write a line now: how many were left out since the last one.
+    /// Takes permission for a line. Returns the number of lines suppressed since the last one.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if !self.limit.take(now) {
             self.left_out += 1;
@@ -45,7 +45,7 @@ impl Place {
 }
 
 impl RepeatLimit {
-    /// Whether this line may be written now: how many like it were left out since the last one.
+    /// Takes permission for this line. Returns the number of suppressed lines like it since the last one.
     pub(crate) fn take(&self, line: &Metadata<'_>) -> Option<u64> {
         if *line.level() > Level::INFO {
             return Some(0);
@@ -63,7 +63,7 @@ mod tests {
     fn a_place_writes_a_burst_and_then_a_line_a_second_that_counts_the_rest() {
         let (mut place, start) = (Place::default(), Instant::now());
         let mut written = Vec::new();
-        // 20,000 lines in five seconds.
+        // 20,000 lines in five seconds
         for at in 0..20_000_u32 {
             written.extend(place.take(start + Duration::from_micros(250) * at));
         }

@@ -8,11 +8,11 @@ fn main() -> ExitCode {
     marline_cli::run()
 }
 
-/// Resolution of names where glibc is linked in.
+/// Resolution of names with a statically linked glibc.
 ///
-/// What `/etc/nsswitch.conf` names beside `files` and `dns` are modules that glibc would load from the machine, and
-/// with them the machine's own glibc. Where that has another version the lookup fails or the program crashes: with
-/// Debian 12's linked in, on Debian 13 with its modules, by SIGFPE.
+/// Entries of `/etc/nsswitch.conf` other than `files` and `dns` are modules that glibc would load from the machine,
+/// together with the machine's own glibc. If that has another version, the lookup fails or the program crashes:
+/// with Debian 12's glibc linked in, it crashes on Debian 13 by SIGFPE.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 mod resolver {
     use std::ffi::{c_char, c_int};
@@ -21,7 +21,7 @@ mod resolver {
         fn __nss_configure_lookup(database: *const c_char, sources: *const c_char) -> c_int;
     }
 
-    /// `/etc/hosts`, then DNS, whatever the machine says.
+    /// Uses `/etc/hosts` and then DNS, regardless of the machine's configuration.
     pub(crate) fn keep_to_what_is_linked_in() {
         // SAFETY: both are strings that end in NUL and live as long as the program, no other thread runs yet, and
         // glibc copies what it keeps.

@@ -1,8 +1,8 @@
-//! Memory budget of this process: its size, and how `status` and the dashboard show its use.
+//! Memory budget of this process: its limit, and its use in `status` and the dashboard.
 //!
 //! The default is a share of the limit of the process's control group (or of a group above it), or of the machine's
 //! memory. The rest is for memory that is not counted: the program itself, stacks and tasks, free memory that the
-//! allocator keeps, and tables that have bounds of their own.
+//! allocator keeps, and tables with limits of their own.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -11,9 +11,9 @@ use std::sync::OnceLock;
 use marline::{MemoryAccount, MemoryBudget, MemoryKind, MemoryUsage};
 use serde::{Deserialize, Serialize};
 
-/// Share of a control group's limit: such a limit is set for this program.
+/// Share of a control group's limit, in percent. Such a limit is set for this program.
 const PERCENT_OF_GROUP: u64 = 75;
-/// Share of the machine's memory, which others want as well.
+/// Share of the machine's memory, in percent. Other programs need memory as well.
 const PERCENT_OF_MACHINE: u64 = 25;
 
 static BUDGET: OnceLock<MemoryBudget> = OnceLock::new();
@@ -24,22 +24,22 @@ pub fn budget() -> &'static MemoryBudget {
     BUDGET.get_or_init(|| MemoryBudget::new(None))
 }
 
-/// The account of a process that has one user: a client, or a front of a service.
+/// The account of a process with a single user: a client, or a front of a service.
 pub fn own_account() -> &'static MemoryAccount {
     OWN.get_or_init(|| budget().account(u64::MAX))
 }
 
-/// Sets the budget's limit: bytes, as configured.
+/// Sets the budget's limit to the configured number of bytes, or to the default.
 pub fn set_limit(configured: Option<u64>) {
     budget().set_limit(Some(configured.unwrap_or_else(default_limit)));
 }
 
-/// The limit if none is configured, bytes.
+/// Limit in bytes if none is configured.
 #[must_use]
 pub fn default_limit() -> u64 {
     let machine = machine_memory().unwrap_or(u64::MAX / 2);
     let group = group_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
-    // A group whose limit is beyond the machine's memory has none.
+    // A limit above the machine's memory means that the group has none.
     match group.filter(|bytes| *bytes < machine) {
         Some(bytes) => bytes / 100 * PERCENT_OF_GROUP,
         None => machine / 100 * PERCENT_OF_MACHINE,
@@ -52,7 +52,7 @@ fn machine_memory() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1_024)
 }
 
-/// The smallest limit of the control groups that this process is in, of version 2 or 1, bytes.
+/// Smallest limit of the control groups (version 1 or 2) that contain this process, in bytes.
 fn group_limit(groups: &Path, mount: &Path) -> Option<u64> {
     let text = fs::read_to_string(groups).ok()?;
     let of_line = |line: &str| {
@@ -70,7 +70,7 @@ fn group_limit(groups: &Path, mount: &Path) -> Option<u64> {
     text.lines().filter_map(of_line).min()
 }
 
-/// The smallest limit in this file of the groups on the way to one.
+/// Smallest limit in this file along the path from the root to a group.
 fn limit_along(root: &Path, path: &str, file: &str) -> Option<u64> {
     let mut at: PathBuf = root.to_owned();
     let mut limits = Vec::new();
@@ -87,18 +87,18 @@ fn limit_along(root: &Path, path: &str, file: &str) -> Option<u64> {
     limits.into_iter().min()
 }
 
-/// Use of the memory budget, as `status` and the dashboard show it.
+/// Use of the memory budget, as shown by `status` and the dashboard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Bytes that may be held.
+    /// Limit in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Bytes that are held.
+    /// Bytes in use.
     pub used: u64,
-    /// How often a writer or a new stream had to wait for memory, since the start.
+    /// Number of times a writer or a new stream had to wait for memory, since the start.
     pub waits: u64,
-    /// Bytes that are held, by kind, where there are any.
+    /// Bytes in use by kind, without kinds that have none.
     pub by_kind: std::collections::BTreeMap<String, u64>,
 }
 

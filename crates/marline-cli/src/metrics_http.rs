@@ -1,10 +1,9 @@
 //! Prometheus metrics of a client or server at `http://ADDR/metrics`.
 //!
-//! Nothing is counted in the packet path: once a second, and at each scrape, the snapshots that the
-//! control socket also shows are compared with the last ones and the differences are added up.
-//! Labels are bounded: a path is named by properties that outlive connections (a client's address
-//! and the server's, a server's own address), and beyond [`MAX_PATHS`] the rest are combined as
-//! `other`.
+//! Nothing is counted in the packet path. Once a second, and at each scrape, the snapshots that the control socket
+//! also shows are compared with the last ones, and the differences are added up. Labels are bounded: a path is
+//! identified by properties that outlive connections (a client's address and the server's, a server's own address),
+//! and paths beyond [`MAX_PATHS`] are combined as `other`.
 
 mod datagrams;
 mod exposition;
@@ -36,23 +35,23 @@ use tokio::time::Instant;
 use crate::control::Handle;
 use crate::control::protocol::Event;
 
-/// Between two looks at the connections.
+/// Interval between two samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Shortest time between two looks.
+/// Shortest interval between two samples.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Connections at the same time. Beyond, the oldest one of the source with most of them ends: a scrape takes
-/// milliseconds, and whoever holds a connection for longer must not keep the others out.
+/// Limits on concurrent connections. Beyond them, the oldest connection of the source with most of them is closed:
+/// a scrape takes milliseconds, and a slow client must not block the others.
 const CONNECTIONS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
-/// A scrape takes no longer.
+/// Time limit for a scrape.
 const SCRAPE: Duration = Duration::from_secs(10);
 
-/// What somebody is told who asks at loopback by a name.
+/// Answer to a request at loopback with a host name.
 const BY_ADDRESS: &str = "use an IP address or localhost: other host names are refused\n";
 
-/// A metrics port that is being served; dropping it ends that.
+/// A metrics port that is being served. Dropping it ends the service.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -62,7 +61,7 @@ pub struct MetricsServer {
     accepting: JoinSet<()>,
 }
 
-/// What metrics are made of.
+/// Source of the metrics.
 #[derive(Clone)]
 struct MetricsSource {
     handle: Arc<dyn Handle>,
@@ -76,7 +75,7 @@ impl fmt::Debug for MetricsSource {
 }
 
 impl MetricsServer {
-    /// Where it listens.
+    /// Local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
@@ -93,7 +92,7 @@ impl MetricsServer {
     /// Serves the same totals on this socket instead.
     ///
     /// # Errors
-    /// It is none of TCP's: nothing has changed.
+    /// The socket is not a TCP socket, and nothing has changed.
     pub fn move_to(&mut self, listener: TcpListener) -> io::Result<()> {
         self.address = listener.local_addr()?;
         self.listener = Arc::new(listener);
@@ -102,8 +101,8 @@ impl MetricsServer {
         Ok(())
     }
 
-    /// The totals: whoever ends a connection may report its last snapshot, so that nothing of a
-    /// short one is missed.
+    /// The totals. The caller that ends a connection may report its last snapshot, so that all data of a short
+    /// connection is counted.
     #[must_use]
     pub fn totals(&self) -> Arc<Totals> {
         self.source.totals.clone()
@@ -123,7 +122,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Serves the metrics of `handle` on a socket that listens, until the result is dropped.
 ///
 /// # Errors
-/// It is none of TCP's.
+/// The socket is not a TCP socket.
 pub fn serve_on(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let address = listener.local_addr()?;
     let listener = Arc::new(listener);
@@ -137,8 +136,8 @@ pub fn serve_on(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<Me
     Ok(MetricsServer { address, listener, source, _sampling: sampling, accepting })
 }
 
-/// Looks at the connections once a second and soon after one closed, while its last figures can
-/// still be had; counts events.
+/// Samples the connections once a second and soon after one has closed, while its last counts are still available.
+/// Also counts events.
 async fn sample(MetricsSource { handle, totals }: MetricsSource) {
     let mut events = handle.events();
     let mut next = Instant::now();
@@ -148,14 +147,14 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
             () = tokio::time::sleep_until(next) => {
                 let begin = Instant::now();
                 look(&totals, &*handle);
-                // Many connections make a look expensive: then it is taken less often.
+                // Many connections make a sample expensive, so samples become less frequent.
                 allowed = begin + (begin.elapsed() * 20).max(SOON);
                 next = allowed.max(begin + SAMPLE);
             }
             event = events.recv() => match event {
                 Ok(event) => {
                     totals.on_event(&event);
-                    // Its name alone is counted, whatever the connection.
+                    // Only the name of the event is counted, not the connection.
                     let event = Event::of(&event, 0).event;
                     if event == "CLOSED" {
                         next = next.min(allowed.max(Instant::now()));
@@ -171,7 +170,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
     }
 }
 
-/// Takes in all that can be seen now.
+/// Takes one sample.
 fn look(totals: &Totals, handle: &dyn Handle) {
     let connections = handle.connections();
     totals.paths(&handle.paths());
@@ -197,14 +196,14 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
         let mut place = table.admit(remote.ip());
         serving.spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                // A browser on this machine may be made to ask by a name that is another site's; elsewhere
-                // scrapers go by names.
+                // A page in a local browser may send requests with the name of another site (DNS rebinding). On
+                // other addresses, scrapers use names.
                 let refused = is_loopback && names_another_site(&request);
                 answer(request, refused, &source)
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.keep_alive(false);
-            // A scraper that goes away or dawdles is not our problem.
+            // A failure of the scraper is ignored.
             let serving = http.serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 _ = tokio::time::timeout(SCRAPE, serving) => {}

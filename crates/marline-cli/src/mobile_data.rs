@@ -1,4 +1,4 @@
-//! Notice of paths that look like mobile data and that nothing limits: what the mode may send there.
+//! Notice about paths that look like mobile data and have no limit, with the amount that the mode may send there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::path_quotas::PathQuotas;
 
 /// The system's directory of interfaces.
 const INTERFACES: &str = "/sys/class/net";
-/// Sessions of PPP over Ethernet, which is no radio.
+/// Kernel's table of PPP over Ethernet sessions, which are not mobile data.
 const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
-/// How often paths that have come meanwhile are looked for.
+/// Interval of checks for new paths.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Interfaces of which it is remembered that they were told.
+/// Largest number of interfaces remembered as logged.
 const REMEMBERED: usize = 64;
 
-/// Logs each such interface once. Clones are one notice.
+/// Logs each such interface once. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct MobileDataNotice(Arc<Mutex<State>>);
 
@@ -31,13 +31,13 @@ struct State {
     logged: BTreeSet<String>,
 }
 
-/// What of the configuration says what is spent.
+/// Settings that determine what is sent over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Settings {
     mode: Mode,
-    /// Policies that were chosen by name: what the mode would do does not hold.
+    /// True if policies were chosen by name, so that the description of the mode does not apply.
     own_policies: bool,
-    /// The paths were named.
+    /// True if the paths were named.
     named: bool,
 }
 
@@ -57,12 +57,12 @@ impl MobileDataNotice {
         MobileDataNotice(Arc::new(Mutex::new(state)))
     }
 
-    /// Another configuration from now on.
+    /// Applies another configuration.
     pub(crate) fn change(&self, plan: &ClientPlan) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).settings = Settings::of(plan);
     }
 
-    /// Looks at the client's paths.
+    /// Checks the client's paths.
     pub(crate) fn look(&self, client: &Client, quotas: &PathQuotas) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, path) in client.paths().iter().enumerate() {
@@ -73,7 +73,7 @@ impl MobileDataNotice {
         }
     }
 
-    /// Looks again as long as it is polled.
+    /// Checks the paths repeatedly until dropped.
     pub(crate) async fn keep(&self, client: &Client, quotas: &PathQuotas) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -83,7 +83,7 @@ impl MobileDataNotice {
 }
 
 impl State {
-    /// The line for this path, if it needs one and has had none.
+    /// The line for this path, if it needs one and has not been logged.
     fn notice(
         &mut self,
         path: &PathStatus,
@@ -123,7 +123,7 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
     format!("{shown} looks like mobile data: {spends}; {remedy}")
 }
 
-/// What the mode may send over a path that nothing limits (docs/research/auto.md).
+/// The amount that the mode may send over a path without a limit (docs/research/auto.md).
 fn spending(settings: &Settings) -> String {
     if settings.own_policies {
         return "the chosen policies may send any share of the data over it".to_owned();
@@ -145,14 +145,14 @@ fn looks_mobile(interface: &str) -> bool {
     looks_mobile_in(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
 }
 
-/// By the kernel's type of the device, or else by the interface's name.
+/// Detects mobile data by the kernel's device type, or else by the interface's name.
 fn looks_mobile_in(interface: &str, interfaces: &Path, ppp_over_ethernet: &Path) -> bool {
     let event = std::fs::read_to_string(interfaces.join(interface).join("uevent"));
     if event.is_ok_and(|text| text.lines().any(|line| line == "DEVTYPE=wwan")) {
         return true;
     }
     if interface.starts_with("ppp") {
-        // The first line is the table's head.
+        // The first line is the header of the table.
         let sessions = std::fs::read_to_string(ppp_over_ethernet).unwrap_or_default();
         return sessions.lines().count() < 2;
     }
@@ -174,7 +174,7 @@ mod tests {
             assert!(named.contains(part), "{part} not in {named}");
         }
         assert!(!named.contains('\n'));
-        // Naming the one path alone would drop the others.
+        // Naming only this path would remove the others.
         let found = line(&settings(Mode::Redundant, false), "wwan0", "wwan0");
         assert!(found.contains("marline path wwan0 metered"), "{found}");
         assert!(found.contains("mode redundant copies everything"), "{found}");
@@ -195,7 +195,7 @@ mod tests {
         }
         assert!(mobile("usb7") && mobile("wwan0") && mobile("rmnet_data0") && mobile("ppp0"));
         assert!(!mobile("eth0") && !mobile("wlan0") && !mobile("usb0"));
-        // A line at home.
+        // A wired line with PPP over Ethernet.
         std::fs::write(&pppoe, "Id Address Device\n1 00:11:22:33:44:55 eth0\n").unwrap();
         assert!(!mobile("ppp0"));
     }

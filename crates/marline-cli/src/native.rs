@@ -1,5 +1,5 @@
-//! Carriers with minimal privileges: sockets that need a privilege are opened first, then the capabilities
-//! are dropped, and only then threads start and untrusted bytes are read.
+//! Carriers with minimal privileges: sockets that need a privilege are opened first, then the capabilities are
+//! dropped, and only then threads are started and untrusted bytes are read.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,15 +29,15 @@ pub enum CarrierChoice {
 }
 
 impl CarrierChoice {
-    /// It carries the frames of the UDP carrier, so that only Marline answers, and sessions may have lanes for
-    /// datagrams.
+    /// True if the carrier uses the frames of the UDP carrier. Only Marline answers those, and sessions may have
+    /// lanes for datagrams.
     #[must_use]
     pub const fn is_framed(self) -> bool {
         matches!(self, CarrierChoice::Auto | CarrierChoice::Udp | CarrierChoice::Tcp)
     }
 }
 
-/// A carrier that is still to be opened.
+/// A carrier that has not been opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CarrierPlan {
     /// UDP datagrams, and TCP connections where those get no answer.
@@ -48,18 +48,18 @@ pub enum CarrierPlan {
     Tcp,
     /// Raw sockets.
     Raw,
-    /// These interfaces.
+    /// Existing TUN interfaces.
     Tun(Vec<TunPath>),
 }
 
 impl CarrierPlan {
-    /// Segments go as TCP, and not in frames.
+    /// True if segments are sent as TCP instead of in frames.
     #[must_use]
     pub const fn is_native(&self) -> bool {
         matches!(self, CarrierPlan::Raw | CarrierPlan::Tun(_))
     }
 
-    /// The protocol name that firewalls use.
+    /// The protocol that firewalls see.
     #[must_use]
     pub const fn transport(&self) -> &'static str {
         match self {
@@ -69,22 +69,22 @@ impl CarrierPlan {
         }
     }
 
-    /// Opens the sockets a client needs, and drops every capability but those that are `kept`. Must be called before
+    /// Opens the sockets that a client needs, and drops all capabilities except `kept`. Must be called before
     /// threads are started, since threads keep the capabilities they started with.
     ///
     /// # Errors
-    /// A privilege is missing (the error says which, and how to give it).
+    /// A privilege is missing (the error names it and the remedy).
     pub fn open(self, kept: KeptCapabilities) -> anyhow::Result<Carrier> {
         let carrier = self.open_with(None, 1, |_| Ok(()))?;
         drop_privileges(kept)?;
         Ok(carrier)
     }
 
-    /// Opens the sockets a listener needs, reserves its ports, and drops every capability but those that are `kept`.
-    /// `no_offload`: each segment leaves alone (raw sockets). Must also be called before threads are started.
+    /// Opens the sockets that a listener needs, reserves its ports, and drops all capabilities except `kept`.
+    /// `no_offload`: each segment is sent separately (raw sockets). Must also be called before threads are started.
     ///
     /// # Errors
-    /// A privilege is missing (the error says which, and how to give it), or a port is taken.
+    /// A privilege is missing (the error names it and the remedy), or a port is taken.
     pub fn listen(
         self,
         server: &mut ServerBuilder,
@@ -112,8 +112,7 @@ impl CarrierPlan {
         drop_privileges(kept)
     }
 
-    /// `reserve` is called with raw sockets, those of a predecessor if there is one, while the process may reserve
-    /// ports.
+    /// `reserve` is called with raw sockets, inherited or new, while the process may still reserve ports.
     fn open_with(
         self,
         inherited: Option<Arc<RawSockets>>,
@@ -136,14 +135,14 @@ impl CarrierPlan {
                 for path in &paths {
                     check_interface(path, &interfaces, shards)?;
                 }
-                // Interfaces that are there need no privilege.
+                // Existing interfaces need no privilege.
                 Ok(Carrier::Tun(paths))
             }
         }
     }
 }
 
-/// An interface that nobody made has no routes either: making it here would help nobody.
+/// Checks that an interface exists. Creating a missing one would not help, because it would have no routes.
 fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> anyhow::Result<()> {
     let name = &path.interface;
     if interfaces.by_name(name).is_some() {
@@ -157,20 +156,20 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
     )
 }
 
-/// Drops every capability but those that are `kept`, and forbids any others for good. Must be called before threads are
-/// started.
+/// Drops all capabilities except `kept`, and prevents regaining others permanently. Must be called before threads
+/// are started.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system.
 pub fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
     raise_file_limit();
     marline::advanced::keep_capabilities(kept).context("cannot drop capabilities")
 }
 
-/// What a command keeps that may bind these ports while it runs.
+/// Capabilities to keep for a command that may bind these ports while it runs.
 #[must_use]
 pub fn kept_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
-    /// Ports below are root's on most systems (`net.ipv4.ip_unprivileged_port_start`).
+    /// Lower ports are reserved for root on most systems (`net.ipv4.ip_unprivileged_port_start`).
     const FIRST_UNPRIVILEGED: u16 = 1_024;
     match ports.into_iter().any(|port| (1..FIRST_UNPRIVILEGED).contains(&port)) {
         true => KeptCapabilities::LowPorts,
@@ -209,12 +208,13 @@ fn unreserved(error: io::Error, address: SocketAddr) -> anyhow::Error {
     anyhow::anyhow!("cannot reserve TCP {address}: {why}")
 }
 
-/// Guards, applications' connections and those to targets are files: as many as we may have.
+/// Raises the limit of open files to its maximum, since guards and connections of applications and targets are
+/// files.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What there is may be enough.
+    // The current limit may be sufficient.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

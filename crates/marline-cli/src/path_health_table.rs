@@ -1,5 +1,4 @@
-//! Table of the path health monitor: address pairs, the connections that use them, and their
-//! verdicts.
+//! Table of the path health monitor: address pairs, the connections that use them, and their verdicts.
 
 use std::net::SocketAddr;
 
@@ -8,10 +7,10 @@ use crate::path_table::align;
 
 const HEADER: [&str; 7] = ["address pair", "subflows", "loss", "retrans", "rto", "health", "bad"];
 
-/// Subflows named in a line; the rest are counted.
+/// Largest number of subflows listed in a line. The others are counted.
 const NAMED: usize = 4;
 
-/// The table, headed, of a process that has a path health monitor.
+/// Table with a heading, for a process that has a path health monitor.
 #[must_use]
 pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> String {
     if address_pairs.is_empty() {

@@ -1,8 +1,8 @@
-//! Quotas of a client's paths: every packet is counted at its path, both ways, with its headers.
+//! Quotas of a client's paths: every packet is counted on its path with its headers, in both directions.
 //!
-//! Beyond the soft limit a path is metered, whatever else was said of it, so that the policy spares it; with all of
-//! it used, the path is not used any more until the month is over. What was counted is kept in a ledger
-//! ([`marline_proxy::ledger`]) under the name that the quota has for the path.
+//! Beyond the soft limit a path is treated as metered regardless of its other settings, so that the policy spares
+//! it. When the quota is used up, the path is not used until the month is over. The counts are kept in a ledger
+//! ([`marline_proxy::ledger`]) under the path's name in the quota.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -20,19 +20,19 @@ use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};
 
 use crate::config::PathQuota;
 
-/// How often counts are taken.
+/// Interval at which counts are read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Paths that are counted; beyond, those that are gone are forgotten.
+/// Largest number of counted paths. Beyond it, removed paths are forgotten.
 const MOST_PATHS: usize = 64;
 
-/// A path, whatever its flags and its number are: its name, and where it leads if that is fixed.
+/// Identity of a path without its flags and number: its name, and its remote address if that is fixed.
 type Key = (String, Option<SocketAddr>);
 
 fn key(spec: &PathSpec) -> Key {
     (spec.short_name(), spec.remote)
 }
 
-/// What a quota needs to know of a path.
+/// State of a path that matters to a quota.
 struct Seen {
     spec: PathSpec,
     interface: Option<String>,
@@ -46,7 +46,7 @@ impl From<&PathStatus> for Seen {
     }
 }
 
-/// Quotas, and what is used of them. Clones are one.
+/// Quotas and their usage. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct PathQuotas {
     meters: Arc<Mutex<Meters>>,
@@ -57,13 +57,13 @@ pub struct PathQuotas {
 struct State {
     quotas: Vec<PathQuota>,
     file: PathBuf,
-    /// As soon as there is a quota.
+    /// Set as soon as there is a quota.
     ledger: Option<Ledger>,
-    /// What was counted already.
+    /// Counts already added to the ledger.
     noted: BTreeMap<Key, (u64, u64)>,
-    /// What was done to each path.
+    /// Restriction applied to each path.
     applied: BTreeMap<Key, Standing>,
-    /// By the path's number.
+    /// Usage by path number.
     uses: BTreeMap<usize, QuotaUse>,
 }
 
@@ -72,7 +72,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PathQuotas {
-    /// These, counted in this file.
+    /// These quotas, counted in this file.
     #[must_use]
     pub fn new(quotas: Vec<PathQuota>, file: PathBuf) -> PathQuotas {
         let state = State {
@@ -89,13 +89,13 @@ impl PathQuotas {
         made
     }
 
-    /// What the client is to show its packets to.
+    /// Observer for the client's packets.
     #[must_use]
     pub fn observer(&self) -> SharedObserver {
         Arc::clone(&self.meters) as _
     }
 
-    /// These quotas from now on.
+    /// Applies these quotas.
     pub fn change(&self, quotas: Vec<PathQuota>) {
         let mut state = lock(&self.state);
         if !quotas.is_empty() && state.ledger.is_none() {
@@ -104,32 +104,32 @@ impl PathQuotas {
         state.quotas = quotas;
     }
 
-    /// What the path of this number has used of its quota; `None`: it has none.
+    /// Usage of the quota of the path with this number. `None` if it has no quota.
     #[must_use]
     pub fn quota_use(&self, path: usize) -> Option<QuotaUse> {
         lock(&self.state).uses.get(&path).cloned()
     }
 
-    /// How often the ledger could not be written.
+    /// Number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         lock(&self.state).ledger.as_ref().map_or(0, Ledger::failures)
     }
 
-    /// Counts, and restricts the client's paths by it.
+    /// Adds new counts and restricts the client's paths accordingly.
     pub fn look(&self, client: &Client, now_unix_s: u64) {
         let paths: Vec<Seen> = client.paths().iter().map(Seen::from).collect();
         let counts = lock(&self.meters).counts();
         let changes = lock(&self.state).judge(&paths, &counts, now_unix_s);
         for (number, restriction) in changes {
-            // Paths may have come and gone meanwhile: the next look sees to it.
+            // Paths may have changed in the meantime. The next call corrects this.
             if let Err(error) = client.restrict_path(&number.to_string(), restriction) {
                 tracing::debug!("{error}");
             }
         }
     }
 
-    /// Looks after the quotas and their file, for as long as it is polled.
+    /// Updates the quotas and writes their file until dropped.
     pub async fn keep(&self, client: &Client) {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         loop {
@@ -140,7 +140,7 @@ impl PathQuotas {
         }
     }
 
-    /// Counts and writes what is left, at the end.
+    /// Adds and writes the remaining counts at shutdown.
     pub async fn close(&self, client: &Client) {
         let now_unix_s = unix_s();
         self.look(client, now_unix_s);
@@ -150,7 +150,7 @@ impl PathQuotas {
     async fn write(&self, now_unix_s: u64, force: bool) {
         let begin = |ledger: &mut Ledger| ledger.begin(now_unix_s, force);
         let Some(writing) = lock(&self.state).ledger.as_mut().and_then(begin) else { return };
-        // Not where others wait for their turn: a disk may take its time.
+        // On a blocking thread, since a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
         if let (Ok(written), Some(ledger)) = (written, &mut lock(&self.state).ledger) {
             ledger.finish(written);
@@ -159,7 +159,7 @@ impl PathQuotas {
 }
 
 impl State {
-    /// Counts, and gives what is to be done: to the path of which number.
+    /// Adds new counts. Returns changed restrictions by path number.
     fn judge(
         &mut self,
         paths: &[Seen],
@@ -202,13 +202,13 @@ impl State {
                 self.uses.insert(number, used);
             }
         }
-        // What is gone is forgotten: should it come back, it is judged anew.
+        // Removed paths are forgotten, and are judged again if they return.
         self.noted.retain(|key, _| applied.contains_key(key) || counts.contains_key(key));
         self.applied = applied;
         changes
     }
 
-    /// The quota that names this path: by its name, its interface, or an address of it.
+    /// The quota for this path: by its name, its interface, or one of its addresses.
     fn quota_of(&self, path: &Seen) -> Option<PathQuota> {
         let named = |quota: &&PathQuota| {
             let name = quota.path.as_str();
@@ -241,7 +241,7 @@ fn tell(path: &str, used: Option<&QuotaUse>, standing: Standing) {
     }
 }
 
-/// Bytes by path.
+/// Bytes counted by path.
 #[derive(Debug, Default)]
 struct Meters {
     paths: BTreeMap<Key, Meter>,
@@ -331,7 +331,7 @@ mod tests {
         let why = "its quota of 1kB is used up until 2026-12-01 UTC".to_owned();
         assert_eq!(look(500, 500, NOVEMBER), [(1, PathRestriction::Unusable(why))]);
         assert_eq!(look(500, 500, NOVEMBER + WEEK_S), [(1, PathRestriction::None)]);
-        // Less is allowed from now on, and then nothing is said of it.
+        // The quota is lowered, and then removed.
         all.change(vec!["wwan0=10B".parse().unwrap()]);
         assert_eq!(look(600, 500, NOVEMBER + WEEK_S).len(), 1);
         all.change(Vec::new());

@@ -1,5 +1,4 @@
-//! Summary of a path: what it is good for, and what the connections do there. `marline status` and the dashboard say
-//! the same of it.
+//! Summary of a path: its state, and its use by connections, identical in `marline status` and the dashboard.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,13 +7,13 @@ use marline_dashboard::PathSummary;
 
 use crate::control::protocol::{self, Connection, Path, Subflow};
 
-/// What a path is good for, and what these connections do on it.
+/// State of a path, and its use by these connections.
 #[must_use]
 pub fn summarise(path: &Path, connections: &[Connection]) -> PathSummary {
     summarise_those(path, connections, &|subflow| is_on(subflow, path))
 }
 
-/// As [`summarise`], of the subflows that `is_on` it.
+/// Like [`summarise`], for the subflows for which `is_on` returns true.
 #[must_use]
 pub fn summarise_those(
     path: &Path,
@@ -50,17 +49,17 @@ pub fn summarise_those(
     found
 }
 
-/// Share of the bytes sent that were sent again; `None`: none was sent.
+/// Share of the sent bytes that were retransmissions. `None` if none were sent.
 #[must_use]
 pub fn share_repeated(sent: u64, repeated: u64) -> Option<f64> {
     (sent > 0).then(|| repeated as f64 / sent as f64)
 }
 
-/// Our addresses that are listed for one at which a server listens on all of them; the others share a row.
+/// Largest number of our addresses listed for a wildcard address at which a server listens. The others share a row.
 const MOST_ADDRESSES: usize = 16;
 
-/// The rows of an address at which a server listens: its own, or, where it is a wildcard (`0.0.0.0`, `[::]`), one for
-/// each of our addresses that connections use.
+/// The rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
+/// address that connections use.
 #[must_use]
 pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
     let listens: Option<SocketAddr> = path.local.as_deref().and_then(|local| local.parse().ok());
@@ -69,7 +68,7 @@ pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
     };
     let arrives = |subflow: &Subflow| {
         let local: SocketAddr = subflow.local.parse().ok()?;
-        // The IPv6 wildcard takes IPv4 as well.
+        // The IPv6 wildcard also accepts IPv4.
         let fits = local.port() == listens.port() && (listens.is_ipv6() || local.is_ipv4());
         fits.then_some(local)
     };
@@ -88,13 +87,13 @@ pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
     rows
 }
 
-/// How a network that has only IPv6 reaches the rest.
+/// Description of a network with only IPv6 that reaches IPv4 by NAT64.
 #[must_use]
 pub fn by_nat64(prefix: &str) -> String {
     format!("IPv6 only, by NAT64 prefix {prefix}")
 }
 
-/// Why it is not usable, and what there is to say besides.
+/// Cause if the path is not usable, with additional remarks.
 fn reason(path: &Path) -> Option<String> {
     let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(why_by_tcp);
     let translated = path.nat64.as_deref().map(by_nat64);
@@ -102,7 +101,7 @@ fn reason(path: &Path) -> Option<String> {
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// Why connections to a server go by TCP.
+/// Reason why connections to a server use TCP.
 fn why_by_tcp(server: &protocol::Reached) -> String {
     let megabits = |bits: u64| bits as f64 / 1e6;
     match (server.udp_bits_per_s, server.tcp_bits_per_s) {
@@ -114,8 +113,8 @@ fn why_by_tcp(server: &protocol::Reached) -> String {
     }
 }
 
-/// Whether a subflow starts at the path's address, and leads where the path does. A client's path has an address for
-/// each family, a server's has its port behind it; subflows have `ADDRESS:PORT`, IPv6 in brackets.
+/// True if a subflow starts at the path's address and leads to the path's remote address. A client's path has an
+/// address for each family, a server's path includes its port. Subflows have `ADDRESS:PORT`, with IPv6 in brackets.
 #[must_use]
 pub fn is_on(subflow: &Subflow, path: &Path) -> bool {
     let Some(local) = &path.local else { return false };
@@ -124,7 +123,7 @@ pub fn is_on(subflow: &Subflow, path: &Path) -> bool {
         && local.split([',', ' ']).any(|one| one == address || one == subflow.local)
 }
 
-/// An end without its port.
+/// An endpoint without its port.
 #[must_use]
 pub fn ip(end: &str) -> &str {
     let address = end.rsplit_once(':').map_or(end, |(address, _)| address);

@@ -20,10 +20,10 @@ const HEADER: [&str; 12] = [
     "dup rx",
 ];
 
-/// Columns that hold words and lean left; numbers lean right.
+/// Columns with text, aligned left. Numbers are aligned right.
 const LEFT: [usize; 2] = [2, 3];
 
-/// The table of all subflows of all connections; a connection without any has a row that says so.
+/// Table of all subflows of all connections. A connection without subflows has a row that says so.
 #[must_use]
 pub fn render(connections: &[Connection]) -> String {
     let mut rows = vec![HEADER.map(str::to_owned)];
@@ -40,7 +40,7 @@ pub fn render(connections: &[Connection]) -> String {
     text
 }
 
-/// A line for each path that is not usable, with the cause, below an empty one; nothing if all are.
+/// An empty line, then one line per path that is not usable, with the cause. Empty if all are usable.
 #[must_use]
 pub fn unusable(paths: &[Path]) -> String {
     let line = |path: &Path| {
@@ -52,7 +52,7 @@ pub fn unusable(paths: &[Path]) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// Pads the cells so that columns line up; two blanks between them, none at the end of a line.
+/// Pads the cells so that columns line up, with two blanks between columns and none at the end of a line.
 #[must_use]
 pub fn align<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
     let mut widths = [0; N];
@@ -102,7 +102,7 @@ fn empty_row(connection: &Connection) -> [String; HEADER.len()] {
     cells
 }
 
-/// The TCP state, with what a judge of paths wants to know appended.
+/// The TCP state, followed by marks about the state of the subflow.
 fn state(subflow: &Subflow) -> String {
     let mut text = match subflow.state.as_str() {
         "ESTABLISHED" => "up".to_owned(),
@@ -126,7 +126,7 @@ fn state(subflow: &Subflow) -> String {
     text
 }
 
-/// One line under the table: what the connections are and what they moved.
+/// Line below the table with the schedulers and byte counts of the connections.
 fn totals(connections: &[Connection]) -> String {
     let sum = |of: fn(&Connection) -> u64| connections.iter().map(of).sum::<u64>();
     let mut schedulers: Vec<&str> = connections.iter().map(|c| c.scheduler.as_str()).collect();

@@ -1,9 +1,10 @@
 //! Traces of a running program: a qlog of each connection, in a directory (`--qlog DIR`, docs/spec/qlog.md).
 //!
-//! Everything has a bound: a file has [`Bounds::file_bytes`], a program keeps its newest [`Bounds::files`]. A
-//! connection that was never established has no file, so that strangers' SYNs do not push others out. While the disk is
-//! full, or the directory is gone, events are counted instead of written; each trace goes on with their number as soon
-//! as it can be written, with whole records. Connections go on as if nothing had been asked for.
+//! All sizes are bounded: a file has at most [`Bounds::file_bytes`], and a program keeps its newest
+//! [`Bounds::files`]. A connection that was never established has no file, so that SYNs of unknown peers do not
+//! displace other files. While the disk is full or the directory is missing, events are counted instead of written.
+//! Each trace continues with that count as soon as it can be written, with whole records. Connections are not
+//! affected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -20,25 +21,25 @@ use marline_qlog::{Header, Trace, Vantage};
 use crate::control::ConnectionNumbers;
 use crate::times::time_of_day;
 
-/// Bytes of a connection that are gathered before they are written.
+/// Bytes of a connection that are buffered before they are written.
 const GATHER_BYTES: usize = 16 << 10;
-/// Longest time that they wait while more come.
+/// Longest time that they are buffered.
 const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
-/// Between two attempts to write where it cannot be written.
+/// Interval between attempts after a failure to write.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Written for so long without failing, it is over.
+/// Time without failure after which the trouble is over.
 const CALM: std::time::Duration = std::time::Duration::from_secs(60);
-/// Connections that are traced at once.
+/// Largest number of connections traced at once.
 const MOST_OPEN: usize = 1_024;
-/// A connection that is over may still have segments for so long.
+/// Time after the end of a connection in which it may still have segments.
 const AFTERMATH: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// What traces may take.
+/// Limits of traces.
 #[derive(Copy, Clone, Debug)]
 pub struct Bounds {
-    /// Bytes of a file.
+    /// Largest size of a file in bytes.
     pub file_bytes: u64,
-    /// Files that are kept; the oldest of those before go.
+    /// Number of files kept. Beyond it, the oldest are removed.
     pub files: usize,
 }
 
@@ -65,10 +66,10 @@ pub struct Traces {
     trouble: Trouble,
 }
 
-/// What keeps traces from being written.
+/// A failure to write traces.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// When it was told, if it is not over.
+    /// Time at which it was logged, if it is not over.
     told_at: Option<Instant>,
     last_at: Option<Instant>,
 }
@@ -84,12 +85,12 @@ impl Trouble {
         }
     }
 
-    /// It was so a moment ago: another attempt would only cost time.
+    /// True if the last failure was a moment ago, so that another attempt would waste time.
     fn is_recent(&self) -> bool {
         self.last_at.is_some_and(|at| at.elapsed() < RETRY)
     }
 
-    /// Something was written. Where there is room for a little now and then, nobody is told each time.
+    /// Handles a successful write. After a period without failures, the end of the trouble is logged once.
     fn is_over(&mut self) {
         if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= CALM) {
             *self = Trouble::default();
@@ -98,7 +99,7 @@ impl Trouble {
     }
 }
 
-/// Makes a directory for traces, unless it is there.
+/// Creates a directory for traces unless it exists.
 ///
 /// # Errors
 /// It cannot be created.
@@ -107,29 +108,30 @@ pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot create the directory {}", directory.display()))
 }
 
-/// A connection that is traced.
+/// A connection that is being traced.
 #[derive(Debug)]
 struct Open {
     trace: Trace,
-    /// The file's first record.
+    /// First record of the file.
     header: String,
     gathered: String,
-    /// Events in that.
+    /// Number of events in `gathered`.
     events: u64,
-    /// Events of before that are neither there nor in the file.
+    /// Earlier events that are in neither `gathered` nor the file.
     missed: u64,
-    /// Bytes of records of theirs.
+    /// Size of their records in bytes.
     unkept_bytes: u64,
-    /// When the last event was.
+    /// Time of the last event.
     last_at: marline::Instant,
     written_at: Instant,
-    /// `None` until it is established.
+    /// `None` until the connection is established.
     file: Option<PathBuf>,
     ended_at: Option<Instant>,
 }
 
 impl Traces {
-    /// Traces of a program of this role in a directory, which is created if necessary. Connections have these numbers.
+    /// Traces in a directory, for a program of this role, with these numbers of connections. The directory is
+    /// created if necessary.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -155,7 +157,7 @@ impl Traces {
         })
     }
 
-    /// As an observer for a client or server.
+    /// An observer for a client or server.
     #[must_use]
     pub fn observer(self) -> SharedEventObserver {
         Arc::new(Mutex::new(self))
@@ -193,7 +195,7 @@ impl Traces {
         self.open.insert(event.connection, open);
     }
 
-    /// It is established: a file is worth its place.
+    /// Creates the file name for an established connection.
     fn name(&mut self, id: ConnectionId) {
         let Some(open) = self.open.get_mut(&id).filter(|open| open.file.is_none()) else { return };
         self.begun += 1;
@@ -205,7 +207,7 @@ impl Traces {
             && let Some(oldest) = self.files.pop_front()
         {
             self.open.retain(|_, open| open.file.as_ref() != Some(&oldest));
-            // Somebody may have moved it away.
+            // The file may have been moved away.
             let _ = fs::remove_file(oldest);
         }
     }
@@ -224,7 +226,7 @@ impl Traces {
         self.open.remove(&id);
     }
 
-    /// Nothing more will come.
+    /// Finishes a trace.
     fn finish(&mut self, id: ConnectionId) {
         if let Some(open) = self.open.get_mut(&id) {
             open.tell_missed();
@@ -234,7 +236,8 @@ impl Traces {
 }
 
 impl Open {
-    /// Gathers the records of an event; while nothing can be written, more than a little is only counted.
+    /// Buffers the records of an event. While nothing can be written, events beyond a small buffer are only
+    /// counted.
     fn gather(&mut self, event: &MonitorEvent, in_trouble: bool) {
         self.last_at = event.at;
         if in_trouble && (self.missed > 0 || self.gathered.len() >= GATHER_BYTES) {
@@ -250,14 +253,14 @@ impl Open {
         self.events += 1;
     }
 
-    /// What was gathered will not be in the trace.
+    /// Drops the buffered records and counts their events as missing.
     fn leave_out(&mut self) {
         self.missed += std::mem::take(&mut self.events);
         self.unkept_bytes += self.gathered.len() as u64;
         self.gathered.clear();
     }
 
-    /// Says how many are missing, in front of what is gathered now.
+    /// Records how many events are missing, before the records buffered next.
     fn tell_missed(&mut self) {
         if self.missed > 0 && self.gathered.is_empty() {
             let bytes = std::mem::take(&mut self.unkept_bytes);
@@ -265,7 +268,8 @@ impl Open {
         }
     }
 
-    /// Writes what was gathered, if it has a file; whether that was anything. What cannot be written is left out.
+    /// Writes the buffered records, if there is a file. True if there were any. Records that cannot be written are
+    /// dropped.
     fn write(&mut self) -> io::Result<bool> {
         let Some(path) = &self.file else { return Ok(false) };
         if self.gathered.is_empty() {
@@ -283,15 +287,15 @@ impl Open {
         written.map(|()| true)
     }
 
-    /// It is time to write.
+    /// True if it is time to write.
     fn is_due(&self) -> bool {
         self.gathered.len() >= GATHER_BYTES || self.written_at.elapsed() >= GATHER_TIME
     }
 }
 
-/// Appends whole records to a file, behind the header if it has nothing yet, or leaves it as it is.
+/// Appends whole records to a file, after the header if the file is empty. On failure, the file is left unchanged.
 ///
-/// It is opened each time: thousands of connections must not hold thousands of files.
+/// The file is opened each time, so that thousands of connections do not hold thousands of files open.
 fn append(path: &Path, header: &str, records: &str) -> io::Result<()> {
     let mut file: File = OpenOptions::new().append(true).create(true).open(path)?;
     let before = file.metadata()?.len();
@@ -299,7 +303,7 @@ fn append(path: &Path, header: &str, records: &str) -> io::Result<()> {
     let written =
         file.write_all(first.as_bytes()).and_then(|()| file.write_all(records.as_bytes()));
     if written.is_err() {
-        // A torn record would make what follows unreadable, and an empty file is no trace.
+        // A partial record would make later ones unreadable, and an empty file is not a valid trace.
         let undone = if before == 0 { fs::remove_file(path) } else { file.set_len(before) };
         undone?;
     }
@@ -315,7 +319,7 @@ impl EventObserver for Traces {
         let in_trouble = self.trouble.is_recent();
         let Some(open) = self.open.get_mut(&id) else { return };
         open.gather(event, in_trouble);
-        // What happens seldom is there at once, for whoever looks on.
+        // Rare events are written at once, for a user who watches the file.
         let seldom =
             !matches!(event.kind, MonitorKind::Traffic { .. } | MonitorKind::Decided { .. });
         let due = !in_trouble && (seldom || open.is_due());
@@ -326,7 +330,7 @@ impl EventObserver for Traces {
                 return;
             }
             MonitorKind::Closed(_) => open.ended_at = Some(Instant::now()),
-            // Nothing is kept of what was never established beyond this.
+            // Buffered records of a connection that was never established are dropped beyond this size.
             _ if open.file.is_none() && open.gathered.len() > GATHER_BYTES => {
                 self.open.remove(&id);
                 return;
@@ -425,7 +429,7 @@ mod tests {
             traces.event(&event(connection, 3, MonitorKind::Closed(CloseReason::TimedOut)));
         }
         assert!(traces.open.is_empty());
-        // Nor do those that never end take more than their share.
+        // Connections that never end are bounded as well.
         for connection in 5_000..10_000 {
             traces.event(&event(connection, 1, MonitorKind::Created(ends())));
         }
@@ -434,7 +438,7 @@ mod tests {
         assert_eq!(files(directory.path()), Vec::<PathBuf>::new());
     }
 
-    /// Numbers of events in a trace and of those that it says are missing, and whether it is whole.
+    /// Number of events in a trace, the number that it reports as missing, and whether it is complete.
     fn counted(file: &Path) -> (usize, u64, bool) {
         let recording = read(&fs::read_to_string(file).expect("a file")).expect("a trace");
         let (missed, told): (Vec<_>, Vec<_>) =
@@ -451,11 +455,11 @@ mod tests {
         traces.event(&event(1, 1, MonitorKind::Created(ends())));
         traces.event(&event(1, 2, MonitorKind::Established(ends())));
         fs::rename(&within, &away).expect("it is there");
-        // The first is not written, the others are not even gathered.
+        // The first event is not written, the others are not even buffered.
         let agreed = || MonitorKind::Fallback(marline::FallbackReason::SynWithoutOption);
         traces.event(&event(1, 3, agreed()));
         (4..1_004).for_each(|ms| traces.event(&data(1, ms)));
-        // One that begins meanwhile has its header when it can be written.
+        // A connection that starts in the meantime gets its header when it can be written.
         traces.event(&event(2, 1, MonitorKind::Created(ends())));
         traces.event(&event(2, 2, MonitorKind::Established(ends())));
         fs::rename(&away, &within).expect("it is there");

@@ -1,21 +1,21 @@
-//! A QR code in the terminal: an invite goes to a phone by its camera.
+//! QR code in the terminal, for transferring an invite to a phone's camera.
 //!
-//! Two modules stand in a character, one above the other, by half blocks. Readers want dark modules on a bright ground
-//! with a bright margin; terminals are dark or bright as their owners like. So both colours are said.
+//! Each character shows two modules, one above the other, by half blocks. Readers need dark modules on a bright
+//! background with a bright margin, but terminals may be dark or bright. Therefore both colors are set explicitly.
 
 use anyhow::Context;
 use qrcode::{Color, EcLevel, QrCode};
 
-/// Modules of bright ground around the code. The standard says four; two do for cameras, and leave a code of a
-/// common invite narrower than 80 columns.
+/// Width of the bright margin in modules. The standard requires four, but two suffice for cameras, and keep the
+/// code of a usual invite narrower than 80 columns.
 const MARGIN: usize = 2;
-/// Black on white, of the 256 colours that themes leave alone.
+/// Black on white, of the 256 colors that themes do not change.
 const PAINT: &str = "\x1b[38;5;16;48;5;231m";
 const RESET: &str = "\x1b[0m";
 
-/// The code of an invite, as lines that each set and reset their colours.
+/// The code of an invite, as lines that each set and reset their colors.
 ///
-/// The word is encoded in capitals, for which QR codes have a denser alphabet; invites are read in either case.
+/// The word is encoded in capitals, for which QR codes have a denser alphabet. Invites are valid in either case.
 ///
 /// # Errors
 /// The word is too long for a code.
@@ -51,7 +51,7 @@ pub fn of_invite(word: &str) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// What a camera sees: a picture whose modules have three pixels each way.
+    /// The picture of a camera, with three pixels per module in each direction.
     fn photographed(text: &str) -> String {
         const PIXELS: usize = 3;
         let mut rows: Vec<Vec<bool>> = Vec::new();

@@ -1,9 +1,11 @@
-//! Reader of WiFi's signal: hints for paths whose signal fades, once a second from Linux' /proc/net/wireless.
+//! Reader of the WiFi signal strength: hints for paths whose signal fades, once a second from Linux's
+//! /proc/net/wireless.
 //!
-//! The file has a line for each associated interface of a driver with wireless extensions, cfg80211's included,
-//! with the level of the last beacons in dBm. Where there is no such file or line, as without a radio, with a
-//! driver for WiFi 7 (which has no wireless extensions), or in a namespace without the interface, nothing is said,
-//! and nothing is wrong. Cellular modems do not appear there: who reads one says `marline path wwan0 hint fading`.
+//! The file has a line for each associated interface of a driver with wireless extensions, including cfg80211's,
+//! with the level of the last beacons in dBm. If the file or line is missing, no hints are given, which is normal
+//! without a radio, with a driver for WiFi 7 (which has no wireless extensions), or in a namespace without the
+//! interface. Cellular modems do not appear there. A program that reads one can call `marline path wwan0 hint
+//! fading`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,31 +16,32 @@ use marline::{Client, PathChange};
 use marline_time::Instant;
 
 const FILE: &str = "/proc/net/wireless";
-/// How often it is read: beacons come ten times a second.
+/// Interval of reads. Beacons arrive ten times a second.
 const EVERY: Duration = Duration::from_secs(1);
-/// Levels that a radio can have, dBm. Outside there are drivers with units of their own, and -256, which is none.
+/// Plausible levels of a radio, in dBm. Other values come from drivers with units of their own, or are -256, which
+/// means no value.
 const LEVELS: std::ops::RangeInclusive<i32> = -120..=-1;
 
-/// A reader, which may be told other thresholds; clones share them.
+/// A reader whose thresholds can be changed. Clones share them.
 #[derive(Clone, Debug)]
 pub struct SignalReader(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// `None`: nothing is read.
+    /// `None`: the file is not read.
     thresholds: Option<SignalThresholds>,
-    /// By interface.
+    /// Judges by interface.
     judges: BTreeMap<String, SignalJudge>,
 }
 
 impl SignalReader {
-    /// With these thresholds; without, it reads nothing.
+    /// A reader with these thresholds. Without thresholds, it does nothing.
     #[must_use]
     pub fn new(thresholds: Option<SignalThresholds>) -> SignalReader {
         SignalReader(Arc::new(Mutex::new(State { thresholds, judges: BTreeMap::new() })))
     }
 
-    /// These thresholds from now on.
+    /// Applies these thresholds.
     pub fn change(&self, thresholds: Option<SignalThresholds>) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.thresholds != thresholds {
@@ -49,7 +52,7 @@ impl SignalReader {
         }
     }
 
-    /// Tells the client's paths what their signals say, for as long as it is polled.
+    /// Gives hints to the client's paths until dropped.
     pub async fn keep(&self, client: &Client) {
         let begun = tokio::time::Instant::now();
         let mut looks = tokio::time::interval(EVERY);
@@ -66,13 +69,13 @@ impl SignalReader {
         if state.thresholds.is_none() && state.judges.is_empty() {
             return;
         }
-        // A few hundred bytes, made by the kernel from memory: nothing that would block.
+        // A few hundred bytes that the kernel generates in memory, so that reading does not block.
         let text = std::fs::read_to_string(FILE).unwrap_or_default();
         let statuses = client.paths();
         let interfaces = statuses.iter().map(|status| status.interface.as_deref());
         for (number, fading) in state.judge(interfaces, &levels(&text), now) {
             let change = if fading { PathChange::Fading } else { PathChange::Steady };
-            // Paths may have come and gone meanwhile.
+            // Paths may have changed in the meantime.
             if let Err(error) = client.set_path(&number.to_string(), change) {
                 tracing::debug!("{error}");
                 continue;
@@ -91,7 +94,7 @@ impl SignalReader {
 }
 
 impl State {
-    /// What has changed of the paths with these interfaces: number, and whether it fades.
+    /// Changes of the paths with these interfaces: number, and whether the signal fades.
     fn judge<'a>(
         &mut self,
         interfaces: impl Iterator<Item = Option<&'a str>>,
@@ -126,12 +129,12 @@ impl State {
     }
 }
 
-/// Levels by interface, dBm.
+/// Levels by interface, in dBm.
 fn levels(text: &str) -> BTreeMap<&str, f32> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// That of a line; two of them are headings. A dot says that the value is new.
+/// Interface and level of a line. Two lines are headings. A dot marks a new value.
 fn of_line(line: &str) -> Option<(&str, f32)> {
     let (name, rest) = line.split_once(':')?;
     let level = rest.split_whitespace().nth(2)?;
@@ -143,7 +146,7 @@ fn of_line(line: &str) -> Option<(&str, f32)> {
 mod tests {
     use super::*;
 
-    /// As Linux 6.1 prints it, with three radios: associated, not associated, and one that has units of its own.
+    /// Output of Linux 6.1 for three radios: associated, not associated, and one with units of its own.
     const TEXT: &str = "\
 Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
  face | tus | link level noise |  nwid  crypt   frag  retry   misc | beacon | 22
@@ -161,7 +164,7 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
         State { thresholds, judges: BTreeMap::new() }
     }
 
-    /// What is said of three paths, the second and third over one interface, at these levels, one a second.
+    /// Changes of three paths, the second and third over one interface, at these levels, one per second.
     fn changes(state: &mut State, from_s: u64, texts: &[String]) -> Vec<(u64, usize, bool)> {
         let interfaces = [Some("eth0"), Some("wlan0"), Some("wlan0"), None];
         let mut all = Vec::new();
@@ -188,7 +191,7 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
         let texts: Vec<String> = (0..20).map(|second| at_level(-65 - second)).collect();
         let told = changes(&mut state, 0, &texts);
         assert_eq!(told, [(16, 1, true), (16, 2, true)]);
-        // The interface lost its network: nothing is known, and after a while nothing is said any more.
+        // The interface has left its network: the level is unknown, and after a while the hint is withdrawn.
         let gone = vec![String::new(); 10];
         assert_eq!(changes(&mut state, 20, &gone), [(24, 1, false), (24, 2, false)]);
     }

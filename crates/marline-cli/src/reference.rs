@@ -1,6 +1,7 @@
-//! Reference pages of configuration keys, command line and metrics (docs/reference), written from the code.
+//! Reference pages of configuration keys, command line and metrics (docs/reference), generated from the code.
 //!
-//! The tests compare the pages with the program. `cargo xtask reference` sets [`WRITE`], and they are written instead.
+//! The tests compare the pages with the program. With [`WRITE`], which `cargo xtask reference` sets, they write the
+//! pages instead.
 
 mod metrics;
 
@@ -19,10 +20,10 @@ use crate::config::serve::ServeOptions;
 use crate::config::server::ServerOptions;
 use crate::config::up::UpOptions;
 
-/// Environment variable with which the tests write the pages.
+/// Environment variable that makes the tests write the pages.
 const WRITE: &str = "MARLINE_WRITE_REFERENCE";
 
-/// Compares a page with what it should be, or writes it.
+/// Compares a page with its expected text, or writes it.
 fn assert_page(name: &str, wanted: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
     if std::env::var_os(WRITE).is_some() {
@@ -40,7 +41,7 @@ fn arguments<O: clap::Args>() -> Vec<Arg> {
     command.get_arguments().filter(|a| a.get_long().is_some()).cloned().collect()
 }
 
-/// The value that an argument takes, as ` VALUE`; nothing for a switch.
+/// Value of an argument, as ` VALUE`. Empty for a switch.
 fn value_of(argument: &Arg) -> String {
     if !argument.get_action().takes_values() {
         return String::new();
@@ -54,7 +55,7 @@ fn value_of(argument: &Arg) -> String {
     format!(" {}", names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// The first sentence of a help text, with its default, and without the names of pages.
+/// First sentence of a help text, with its default, and without names of pages.
 fn about(help: Option<&clap::builder::StyledStr>) -> String {
     let text = help.map(ToString::to_string).unwrap_or_default();
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -70,7 +71,7 @@ fn about(help: Option<&clap::builder::StyledStr>) -> String {
     format!("{}{default}.", sentence.trim_end_matches('.'))
 }
 
-/// Up to the first full stop or semicolon outside of parentheses.
+/// The text up to the first full stop or semicolon outside parentheses.
 fn first_sentence(text: &str) -> &str {
     let mut depth = 0;
     for (at, sign) in text.char_indices() {
@@ -84,7 +85,7 @@ fn first_sentence(text: &str) -> &str {
     text
 }
 
-/// One row of the page of configuration.
+/// A row of the configuration page.
 fn setting(argument: &Arg, effect: &str) -> String {
     let name = argument.get_long().unwrap_or_default();
     let value = value_of(argument);
@@ -106,7 +107,7 @@ fn settings(arguments: &[Arg], effects: Effects) -> String {
     arguments.iter().filter_map(row).collect()
 }
 
-/// A client's settings: the effect at a client, and where it differs at `run` and `up`.
+/// The settings of a client: the effect in a client, and where it differs in `run` and `up`.
 fn client_settings(arguments: &[Arg]) -> String {
     let mut text = String::new();
     for argument in arguments {
@@ -155,13 +156,13 @@ fn names_of_settings() -> BTreeSet<String> {
     all.iter().flatten().filter_map(|argument| Some(argument.get_long()?.to_owned())).collect()
 }
 
-/// Settings that make a command's options those of a configuration file.
+/// Number of settings from which on a command's options are those of a configuration file.
 const MANY: usize = 20;
 
-/// The command whose subcommands take the options of other commands.
+/// The command whose subcommands accept the options of other commands.
 const CHECK: &str = "check-config";
 
-/// An option or positional argument as it is written, and what it is for.
+/// An option or positional argument as written, with its help.
 fn option(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
     let written = match argument.get_long() {
@@ -171,7 +172,7 @@ fn option(argument: &Arg) -> String {
     format!("- `{written}`: {}\n", about(argument.get_help()))
 }
 
-/// A command, its options but for the settings, and its subcommands.
+/// A command with its options except the settings, and its subcommands.
 fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTreeSet<String>) {
     let path = format!("{path} {}", command.get_name());
     let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), about(command.get_about()));
@@ -182,7 +183,7 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
         let _ = writeln!(text, "Takes the [settings](configuration.md) of its file as flags.");
     }
     if path.ends_with(CHECK) {
-        // Each takes what the command of its name takes.
+        // Each of them accepts the settings of the command with its name.
         let rows = command
             .get_subcommands()
             .map(|c| format!("- `{}`: {}\n", c.get_name(), about(c.get_about())));

@@ -1,6 +1,6 @@
-//! Requests to read the configuration again that come by the control socket, and what is answered.
+//! Reload requests from the control socket, and their answers.
 //!
-//! A signal asks for the same, and is answered in the log.
+//! A reload by a signal has the same effect, and its result is only logged.
 
 use std::task::{Context, Poll};
 
@@ -10,30 +10,30 @@ use crate::control::protocol::Reloaded;
 
 type Answer = Result<Reloaded, String>;
 
-/// Where reloads are asked for.
+/// Sender of reload requests.
 #[derive(Clone, Debug)]
 pub struct ReloadSender(mpsc::Sender<oneshot::Sender<Answer>>);
 
-/// Where they are done, one after the other.
+/// Receiver of reload requests, which are handled one after the other.
 #[derive(Debug)]
 pub(crate) struct Reloads(mpsc::Receiver<oneshot::Sender<Answer>>);
 
-/// Who waits for the answer to one.
+/// Sender for the answer to one request.
 pub(crate) type Asker = oneshot::Sender<Answer>;
 
-/// The two ends.
+/// The two ends of a channel for reload requests.
 pub(crate) fn reloads() -> (ReloadSender, Reloads) {
-    // One that waits is enough to say that there is one.
+    // One waiting request is enough.
     let (ask, asked) = mpsc::channel(1);
     (ReloadSender(ask), Reloads(asked))
 }
 
-/// A reload that was asked for.
+/// A requested reload.
 #[derive(Debug)]
 pub struct PendingReload(Result<oneshot::Receiver<Answer>, String>);
 
 impl ReloadSender {
-    /// Asks for one.
+    /// Requests a reload.
     #[must_use]
     pub fn ask(&self) -> PendingReload {
         let (answer, answered) = oneshot::channel();
@@ -48,21 +48,21 @@ impl ReloadSender {
 }
 
 impl PendingReload {
-    /// What came of it.
+    /// Result of the reload.
     ///
     /// # Errors
-    /// What is wrong with the configuration, and where: all of the old one is in force.
+    /// The error in the configuration and its place. The old configuration stays in force.
     pub async fn outcome(self) -> Answer {
         self.0?.await.unwrap_or_else(|_| Err("the process is stopping".to_owned()))
     }
 }
 
 impl Reloads {
-    /// The next one who asks.
+    /// The next request.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Asker> {
         match self.0.poll_recv(cx) {
             Poll::Ready(Some(asker)) => Poll::Ready(asker),
-            // Nobody can ask any more.
+            // No sender is left.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

@@ -1,41 +1,41 @@
-//! Messages to the service manager (sd_notify): ready, reloading, stopping, alive, what the program waits for.
+//! Messages to the service manager (sd_notify): readiness, reload, end, watchdog, and a status text.
 //!
-//! Without one (`NOTIFY_SOCKET` is not set) they go nowhere.
+//! Without a service manager (`NOTIFY_SOCKET` is not set) they are dropped.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// The manager waits for a sign of life that long (`WatchdogSec=`), in microseconds. Beside it systemd says for which
-/// process; that is not heeded, since one that takes another's place inherits it.
+/// Watchdog timeout of the manager (`WatchdogSec=`), in microseconds. systemd also names the process, which is
+/// ignored here, because a successor inherits the variable.
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Signs of life within that time, so that one may be late.
+/// Keepalives per timeout, so that one may be late.
 const SIGNS: u32 = 3;
 
-/// Where the manager hears, if there is one.
+/// Socket of the manager, if there is one.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Whether a service manager wants to hear.
+/// True if there is a service manager.
 pub fn is_managed() -> bool {
     std::env::var_os(NOTIFY_SOCKET).is_some()
 }
 
-/// What it does now, in words, as `systemctl status` shows it; empty: nothing in particular.
+/// Sets the status text of `systemctl status`. Empty: no particular status.
 pub fn status(text: &str) {
     tell(&[NotifyState::Status(text)]);
 }
 
-/// The start takes longer: the next word on it comes within this time.
+/// Extends the start: the next message about it follows within this time.
 pub fn extend_start(time: Duration) {
     tell(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
 }
 
-/// Whoever comes now is served.
+/// Reports that the service is ready.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The configuration is read again; [`ready`] says that it is done.
+/// Reports that a reload has started. [`ready`] reports its end.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -43,13 +43,13 @@ pub fn reloading() {
     }
 }
 
-/// The end has begun.
+/// Reports that the service is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Gives signs of life for as long as it is polled, if the manager wants any. Each comes after a question that only
-/// what is alive answers: a runtime that does not turn, or a driver that holds its lock for ever, gives none.
+/// Sends watchdog keepalives until dropped, if the manager wants any. Each follows a call of `ask`, which returns
+/// only while the program is alive: a blocked runtime, or a driver that holds its lock for ever, sends none.
 pub async fn give_signs_of_life(ask: impl Fn()) {
     let Some(limit) = watchdog(std::env::var(WATCHDOG).ok().as_deref()) else { return };
     let mut due = tokio::time::interval(limit / SIGNS);
@@ -61,7 +61,7 @@ pub async fn give_signs_of_life(ask: impl Fn()) {
     }
 }
 
-/// Another process is the service's main one from now on.
+/// Reports another process as the main one of the service.
 pub fn replaced_by(pid: u32) {
     tell(&[NotifyState::MainPid(pid)]);
 }

@@ -1,24 +1,24 @@
-//! Counts of what a process serves, as metrics and the control socket show them.
+//! Counts of a process's service, for metrics and the control socket.
 
 use marline::advanced::{CarrierCounters, Counters};
 use marline::{DelayHistogram, MemoryUsage};
 use marline_proxy::server::{ClientCounts, RefusalReason};
 
-/// What a process counted, now.
+/// Snapshot of a process's counts.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceCounts {
-    /// Of the core, over all shards.
+    /// Counts of the core, over all shards.
     pub core: Counters,
-    /// Of the carrier, by shard.
+    /// Counts of the carrier, by shard.
     pub carrier: Vec<CarrierCounters>,
-    /// From writing to the DATA_ACK.
+    /// Delay from writing to the DATA_ACK.
     pub delivery: DelayHistogram,
-    /// How often the file with what was used could not be written.
+    /// Number of failed writes of the usage file.
     pub ledger_failures: u64,
-    /// Who was refused, by reason; a server's.
+    /// Refusals of a server, by reason.
     pub refusals: Vec<(RefusalReason, u64)>,
-    /// Use of the process' memory budget.
+    /// Use of the process's memory budget.
     pub memory: Option<MemoryUsage>,
-    /// What came by each credential; a server's.
+    /// Counts of a server per credential.
     pub clients: Vec<ClientCounts>,
 }

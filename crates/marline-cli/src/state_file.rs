@@ -1,22 +1,22 @@
-//! Places of a client's state file, and of the log of a `marline run`. A server's are beside its configuration.
+//! Places of a client's state file and of the log of `marline run`. A server's files are beside its configuration.
 
 use std::path::PathBuf;
 
 const NAME: &str = "client.state";
 const LOG: &str = "run.log";
 
-/// The log of what happens while a program of `marline run` has the terminal.
+/// The log file used while a program of `marline run` has the terminal.
 #[must_use]
 pub fn log_of_run() -> PathBuf {
     of_client().with_file_name(LOG)
 }
 
-/// In systemd's state directory if there is one, else in the user's, else in root's.
+/// State file of a client: in systemd's state directory if there is one, else in the user's, else in root's.
 #[must_use]
 pub fn of_client() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(given) = variable("STATE_DIRECTORY") {
-        // systemd lists several with colons in between.
+        // systemd separates several directories by colons.
         let first = given.to_string_lossy().split(':').next().map(PathBuf::from);
         return first.unwrap_or_default().join(NAME);
     }

@@ -1,10 +1,10 @@
-//! Upgrade of a running server: the program, as it is on disk now, takes the place of this process, whose connections
-//! go on here (docs/operate/upgrade.md, docs/decisions/upgrades-and-shards.md).
+//! Upgrade of a running server: a process of the current program on disk replaces this one, whose connections
+//! continue here (docs/operate/upgrade.md, docs/decisions/upgrades-and-shards.md).
 //!
-//! The new process is a child with one end of a channel for its standard input. It gets the sockets and the seed of
-//! resets there, reads its configuration as at any start, opens what it needs, and says that it is ready; until then
-//! nothing has changed, and whatever goes wrong is told to who asked. Then this process stops to receive, and the
-//! other one begins.
+//! The new process is a child with one end of a channel as its standard input. It receives the sockets and the seed
+//! of resets there, reads its configuration as at any start, opens its own resources, and reports that it is ready.
+//! Until then nothing has changed, and any failure is reported to the requester. Then this process stops receiving,
+//! and the new one starts.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -27,40 +27,40 @@ use tokio::time::Instant;
 use crate::control::protocol::Upgraded;
 use crate::service;
 
-/// In the environment of a process whose standard input is a channel to its predecessor.
+/// Environment variable of a process whose standard input is a channel to its predecessor.
 const SUCCESSOR: &str = "MARLINE_SUCCESSOR";
-/// A successor that is not ready within this time is ended, unless somebody said otherwise.
+/// Default time after which a successor that is not ready is ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a successor is looked at that has not said anything.
+/// Interval of checks of a successor that has not reported yet.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Who asked has read the answer within this time.
+/// Time limit for the requester to read the answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Where a successor that has not begun says why it cannot.
+/// Channel on which a successor that has not started reports a failure.
 static PREDECESSOR: Mutex<Option<Channel>> = Mutex::new(None);
 
 fn predecessor() -> std::sync::MutexGuard<'static, Option<Channel>> {
     PREDECESSOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the process that waits for this one, if one does, that it waits for nothing.
+/// Reports to a waiting predecessor that this process will not take over.
 pub(crate) fn tell_predecessor(why: &str) {
     if let Some(channel) = predecessor().take() {
         Heir::give_up(&channel, why);
     }
 }
 
-/// A process that is to take another one's place.
+/// A process that replaces another one.
 #[derive(Debug)]
 pub(crate) struct Successor {
     heir: Heir,
     predecessor: u8,
-    /// Listening sockets of the program's own.
+    /// Listening sockets of the program.
     pub(crate) further: Vec<(String, OwnedFd)>,
 }
 
-/// Opens the channel to the process that this one is to follow, if there is one, so that it hears whatever goes
-/// wrong. To be called before anything can.
+/// Opens the channel to the predecessor, if there is one, so that failures can be reported on it. To be called
+/// first.
 ///
 /// # Errors
 /// There is no channel.
@@ -69,7 +69,7 @@ pub(crate) fn find_predecessor() -> anyhow::Result<()> {
         return Ok(());
     }
     let end = io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
-    // Nobody else may take it for a file.
+    // Standard input must not be mistaken for a file.
     let nothing = std::fs::File::open("/dev/null").context("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing).context("/dev/null")?;
     *predecessor() = Some(Channel::of(end));
@@ -77,11 +77,11 @@ pub(crate) fn find_predecessor() -> anyhow::Result<()> {
 }
 
 impl Successor {
-    /// What this process was started with, if it was started as a successor: gives `network` the sockets. To be
-    /// called before the network is opened.
+    /// The state passed by the predecessor, if there is one. `network` gets the sockets. To be called before the
+    /// network is opened.
     ///
     /// # Errors
-    /// The predecessor does not speak as it should.
+    /// The predecessor violates the protocol.
     pub(crate) fn arrive(network: &mut ServerBuilder) -> anyhow::Result<Option<Successor>> {
         let Some(channel) = predecessor().as_ref().map(Channel::duplicate).transpose()? else {
             return Ok(None);
@@ -93,7 +93,7 @@ impl Successor {
         Ok(Some(Successor { heir, predecessor, further }))
     }
 
-    /// Everything is open: takes the predecessor's place.
+    /// Takes over from the predecessor. Everything must be open.
     pub(crate) fn begin(self, server: &Server) -> anyhow::Result<()> {
         server.begin(self.heir, self.predecessor, crate::VERSION)?;
         predecessor().take();
@@ -101,8 +101,8 @@ impl Successor {
     }
 }
 
-/// Takes the predecessor's place, if there is one; a service manager that started this process itself hears that it is
-/// ready.
+/// Takes over from the predecessor, if there is one. Without one, reports to the service manager that this process
+/// is ready.
 pub(crate) fn begin(successor: Option<Successor>, server: &Server) -> anyhow::Result<()> {
     match successor {
         Some(successor) => successor.begin(server),
@@ -113,7 +113,7 @@ pub(crate) fn begin(successor: Option<Successor>, server: &Server) -> anyhow::Re
     }
 }
 
-/// An upgrade that was asked for.
+/// A requested upgrade.
 #[derive(Debug)]
 struct Request {
     program: Option<String>,
@@ -123,27 +123,27 @@ struct Request {
 
 type Told = (Upgraded, oneshot::Sender<()>);
 
-/// Where upgrades are asked for.
+/// Sender of upgrade requests.
 #[derive(Clone, Debug)]
 pub struct UpgradeSender(mpsc::Sender<Request>);
 
-/// Where they are done, one after the other.
+/// Receiver of upgrade requests, which are handled one after the other.
 #[derive(Debug)]
 pub(crate) struct Upgrades(mpsc::Receiver<Request>);
 
-/// The two.
+/// The two ends of a channel for upgrade requests.
 pub(crate) fn upgrades() -> (UpgradeSender, Upgrades) {
-    // One that waits is enough to say that there is one.
+    // One waiting request is enough.
     let (ask, asked) = mpsc::channel(1);
     (UpgradeSender(ask), Upgrades(asked))
 }
 
-/// An upgrade that may take a while.
+/// A requested upgrade, which may take a while.
 #[derive(Debug)]
 pub struct PendingUpgrade(Result<oneshot::Receiver<Result<Told, String>>, String>);
 
 impl UpgradeSender {
-    /// Asks for one.
+    /// Requests an upgrade.
     #[must_use]
     pub fn ask(&self, program: Option<String>, patience_s: Option<u64>) -> PendingUpgrade {
         let (answer, answered) = oneshot::channel();
@@ -162,26 +162,26 @@ impl UpgradeSender {
 }
 
 impl PendingUpgrade {
-    /// What came of it, and what is to be dropped once that has been passed on.
+    /// Result of the upgrade, and a sender to drop once the result has been passed on.
     ///
     /// # Errors
-    /// Why the process is as it was.
+    /// The reason for the failure. The process is unchanged.
     pub async fn outcome(self) -> Result<(Upgraded, oneshot::Sender<()>), String> {
         self.0?.await.unwrap_or_else(|_| Err("the process is stopping".to_owned()))
     }
 }
 
-/// What an upgrade does to the process besides its network.
+/// Resources of a process outside its network that an upgrade affects.
 pub(crate) trait Aside {
     /// Listening sockets for the successor.
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
-    /// They are the successor's.
+    /// Gives up the sockets, which the successor now serves.
     fn leave(&self);
 }
 
 impl Upgrades {
-    /// Sees to upgrades until one succeeds, and then rests. Connections go on for `limit` after that.
+    /// Handles upgrades until one succeeds, and then waits. Connections continue for `limit` after that.
     pub(crate) async fn serve(
         mut self,
         server: &Server,
@@ -227,7 +227,7 @@ impl Upgrades {
     }
 }
 
-/// Starts a successor and lets it begin. Gives its version and its number.
+/// Starts a successor and lets it take over. Returns its version and process id.
 async fn replace(
     server: &Server,
     aside: &dyn Aside,
@@ -252,7 +252,7 @@ async fn replace(
             Ok((version, pid))
         }
         Err(error) => {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.start_kill();
             let _ = child.wait().await;
             Err(error.context(format!("{} cannot take over", program.display())))
@@ -260,8 +260,8 @@ async fn replace(
     }
 }
 
-/// The path by which this process was started: what is there now may be another file. Of a process that was started by
-/// its bare name, the path of the file that runs.
+/// The path by which this process was started, where the file may have been replaced since. For a process that was
+/// started by its bare name, the path of the running file.
 fn own_program() -> anyhow::Result<PathBuf> {
     match std::env::args_os().next() {
         Some(name) if name.to_string_lossy().contains('/') => Ok(PathBuf::from(name)),
@@ -272,7 +272,7 @@ fn own_program() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The kernel marks the path of a file that has another in its place now, as after an upgrade of a package.
+/// Removes the mark that the kernel appends to the path of a replaced file, as after an upgrade of a package.
 fn at_its_place(path: &Path) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
     PathBuf::from(OsStr::from_bytes(bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)))
@@ -282,11 +282,11 @@ fn start(program: &Path, other_end: Channel) -> io::Result<Child> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut command = Command::new(program);
     command.args(arguments).env(SUCCESSOR, "1").stdin(Stdio::from(other_end.into_fd()));
-    // With it goes our copy of the other end.
+    // Dropping the command closes our copy of the other end.
     command.spawn()
 }
 
-/// Gives a successor what it needs, and waits until it is ready. Gives its version.
+/// Passes the state to a successor, and waits until it is ready. Returns its version.
 async fn wait_until_ready(
     estate: Estate,
     channel: &Channel,
@@ -294,11 +294,11 @@ async fn wait_until_ready(
     patience: Duration,
 ) -> anyhow::Result<String> {
     let giving = channel.duplicate()?;
-    // Ends with the child, if not before.
+    // Ends with the child at the latest.
     let given = tokio::task::spawn_blocking(move || estate.give(&giving));
     let until = Instant::now() + patience;
     loop {
-        // First: what it said before it ended is worth more than how it ended.
+        // Checked first: a message from the child is more informative than its exit status.
         match channel.heard() {
             Ok(Ok(version)) => {
                 given.await.context("cannot pass on the sockets")??;
@@ -321,7 +321,8 @@ async fn wait_until_ready(
     }
 }
 
-/// The service manager follows the successor from now on, and would take the end of this process for the service's.
+/// Makes the service manager follow the successor. Otherwise the end of this process would count as the end of the
+/// service.
 fn tell_service_manager(pid: u32) {
     service::replaced_by(pid);
 }

@@ -1,11 +1,11 @@
-//! Times in characters.
+//! Text forms of times.
 
 use std::time::Duration;
 
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// The time of day, as lines of the log have it: RFC 3339, UTC, microseconds.
+/// The current time as in log lines: RFC 3339, UTC, microseconds.
 #[must_use]
 pub fn time_of_day() -> String {
     let mut text = String::new();
@@ -14,13 +14,13 @@ pub fn time_of_day() -> String {
     text
 }
 
-/// How long ago something was: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
+/// Elapsed time: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
 #[must_use]
 pub fn ago(time: Duration) -> String {
     format!("{} ago", span(time))
 }
 
-/// How long something takes: `10 s`, `16 min`, `3 h`, `9 d`.
+/// Duration: `10 s`, `16 min`, `3 h`, `9 d`.
 #[must_use]
 pub fn span(time: Duration) -> String {
     match time.as_secs() {

@@ -1,7 +1,7 @@
 //! Instructions of the proxy's relay, counted by valgrind: `cargo xtask bench`.
 //!
-//! A case's name ends with what its count is divided by. What it needs, TLS's handshake among it, is
-//! made in its setup, which is not counted; what comes out is checked in its teardown, likewise.
+//! The name of a case ends with the divisor of its count. The setup, including the TLS handshake, and the check of
+//! the output in the teardown are not counted.
 #![allow(missing_docs, reason = "the macros of the harness make public items of the cases")]
 
 #[path = "../../marline-core/benches/counted/harness.rs"]
@@ -20,10 +20,10 @@ use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::tls::{ServerKey, connector, server_name};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 
-/// What a relay reads ahead: two records of TLS.
+/// Bytes that a relay reads ahead: two TLS records.
 const BLOCK_BYTES: usize = 32 << 10;
 const BLOCKS: usize = 8;
-/// Room in a pipe for all blocks and what TLS puts around them.
+/// Capacity of a pipe for all blocks with their TLS overhead.
 const PIPE_BYTES: usize = 2 * BLOCKS * BLOCK_BYTES;
 
 type Running = Pin<Box<dyn Future<Output = io::Result<Channel<DuplexStream>>>>>;
@@ -54,7 +54,7 @@ fn tunnel() -> Tunnel {
     let counted = Arc::clone(&traffic);
     let relay: Running = Box::pin(async move { relay(local, near, &counted, pending()).await });
     let mut tunnel = Tunnel { application, relay, far, traffic };
-    // Whatever is made at the first use is made here.
+    // Everything that is created at first use is created here.
     for _ in 0..2 {
         fill(&mut tunnel.application);
         run(&mut tunnel);
@@ -76,7 +76,7 @@ fn take<T>(slot: &mut Option<T>, polled: Poll<T>) {
     }
 }
 
-/// Whether the relay has asked for another turn.
+/// True if the relay has asked for another turn.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -86,7 +86,7 @@ impl Wake for Woken {
     }
 }
 
-/// Lets the relay do what there is to do, in as many turns as it takes.
+/// Polls the relay until it has nothing to do.
 fn run(tunnel: &mut Tunnel) {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));

@@ -14,7 +14,7 @@ use crate::session::Binding;
 use crate::session::sealed::Sealed;
 use crate::transport::{PeerState, Transport};
 
-/// An encrypted stream, of either side.
+/// An encrypted stream of the client or the server.
 pub enum Channel<T> {
     /// Fully authenticated on this connection. Boxed, since it is several times as large as the
     /// other variant.
@@ -49,8 +49,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Keeps the connection open after the current request, if possible ([`Sealed::keep`]):
-    /// possible for a session, while TLS ends with its streams.
+    /// Keeps the connection open after the current request, if possible ([`Sealed::keep`]). A session can do this;
+    /// a TLS connection ends with its stream.
     pub fn keep(&mut self) {
         if let Channel::Session(stream) = self {
             stream.keep();
@@ -66,7 +66,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Whether the peer's direction has ended in good order; known of a session's stream only, and when that was read.
+    /// True if the peer's direction has ended properly and the end was read. Known only for the stream of a
+    /// session.
     pub fn has_ended(&self) -> bool {
         match self {
             Channel::Tls(_) => false,
@@ -107,7 +108,7 @@ impl<T: Transport> Transport for Channel<T> {
         self.below().know_peer(account);
     }
 
-    /// Not known of TLS, which only the first connections to a server use.
+    /// Not known for TLS, which only the first connections to a server use.
     fn buffered(&mut self, trim: bool) -> u64 {
         match self {
             Channel::Tls(_) => 0,

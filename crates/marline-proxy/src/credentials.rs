@@ -1,9 +1,9 @@
 //! Credentials of the server's clients: one per client, by name, stored as the SHA-256 of its
 //! token.
 //!
-//! The file is TOML, mode 0600, and belongs to the program (`marline server credential add | list |
-//! revoke`). A running server reloads it when it changes: a new client can connect within a second,
-//! a revoked one is disconnected within a second.
+//! The file is TOML, has mode 0600, and is managed by the program (`marline server credential add | list |
+//! revoke`). A running server reloads it when it changes: within a second, a new client can connect and a revoked
+//! one is disconnected.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use crate::private_file;
 use crate::secret::{Digest, Secret};
 
-/// Credentials that one file may hold.
+/// Largest number of credentials in a file.
 pub const MAX_CREDENTIALS: usize = 10_000;
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
 const HEAD: &str = "# Clients of this Marline server; kept by `marline server credential`.\n\n";
@@ -25,11 +25,11 @@ const HEAD: &str = "# Clients of this Marline server; kept by `marline server cr
 /// One client.
 #[derive(Clone, Debug)]
 pub struct Credential {
-    /// Its name, unique; letters, digits, `-`, `_`, `.`.
+    /// Unique name of letters, digits, `-`, `_` and `.`.
     pub name: Arc<str>,
-    /// SHA-256 of its token.
+    /// SHA-256 of the token.
     pub token_sha256: Digest,
-    /// Time of its creation, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
@@ -55,10 +55,10 @@ pub struct Credentials {
     suspended: Arc<Suspended>,
 }
 
-/// Clients that are suspended, and why.
+/// Reasons of suspension, by name of the suspended client.
 pub type Suspended = BTreeMap<Arc<str>, Arc<str>>;
 
-/// Who is suspended now; clones are one.
+/// The currently suspended clients. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Suspensions(Arc<Board>);
 
@@ -69,7 +69,7 @@ struct Board {
 }
 
 impl Suspensions {
-    /// These are, and no others.
+    /// Replaces the set of suspended clients.
     pub fn set(&self, suspended: Suspended) {
         let mut now = self.0.now.lock().unwrap_or_else(PoisonError::into_inner);
         if **now != suspended {
@@ -78,7 +78,7 @@ impl Suspensions {
         }
     }
 
-    /// Who is.
+    /// The currently suspended clients.
     #[must_use]
     pub fn now(&self) -> Arc<Suspended> {
         Arc::clone(&self.0.now.lock().unwrap_or_else(PoisonError::into_inner))
@@ -89,7 +89,7 @@ impl Credentials {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// The text is invalid (with the place).
+    /// The text is invalid. The error contains the place.
     pub fn parse(text: &str) -> anyhow::Result<Credentials> {
         let table: Table = toml::from_str(text)?;
         let mut credentials = Credentials::default();
@@ -131,7 +131,7 @@ impl Credentials {
     /// Creates a client and its token. The token is only returned, not stored.
     ///
     /// # Errors
-    /// An invalid or existing name, or no randomness.
+    /// The name is invalid or exists already, or there is no randomness.
     pub fn add(&mut self, name: &str) -> anyhow::Result<Secret> {
         let token = Secret::random()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -142,7 +142,7 @@ impl Credentials {
     /// Removes a client.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No client has this name.
     pub fn revoke(&mut self, name: &str) -> anyhow::Result<()> {
         let before = self.list.len();
         self.list.retain(|c| &*c.name != name);
@@ -155,7 +155,7 @@ impl Credentials {
     /// Finds the credential of this token. All credentials are compared, each in constant time.
     #[must_use]
     pub fn find(&self, digest: &Digest) -> Option<&Credential> {
-        // No early return: the time taken does not tell which one matched.
+        // No early return: the time must not reveal the matching credential.
         let mut found = None;
         for credential in &self.list {
             if credential.token_sha256.matches(digest) {
@@ -165,13 +165,13 @@ impl Credentials {
         found
     }
 
-    /// These, of whom some are suspended: they are known, and are not served.
+    /// These credentials with some clients suspended. A suspended client is known but not served.
     #[must_use]
     pub fn with_suspended(self, suspended: Arc<Suspended>) -> Credentials {
         Credentials { suspended, ..self }
     }
 
-    /// Why the client of this name is suspended, if it is.
+    /// The reason why this client is suspended, if it is.
     #[must_use]
     pub fn suspension(&self, name: &str) -> Option<&Arc<str>> {
         self.suspended.get(name)
@@ -184,7 +184,7 @@ impl Credentials {
     }
 }
 
-/// The file that holds them.
+/// The file that holds the credentials.
 #[derive(Clone, Debug)]
 pub struct Store {
     path: PathBuf,
@@ -197,24 +197,24 @@ impl Store {
         Store { path }
     }
 
-    /// Where it is.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates an empty file; it must not exist.
+    /// Creates an empty file.
     ///
     /// # Errors
-    /// It exists or cannot be written.
+    /// The file exists already or cannot be written.
     pub fn create(&self) -> anyhow::Result<()> {
         private_file::create(&self.path, HEAD.as_bytes())
     }
 
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// It does not exist, is readable by others, or is invalid.
+    /// The file does not exist, is readable by others, or is invalid.
     pub fn load(&self) -> anyhow::Result<Credentials> {
         let shown = self.path.display();
         private_file::check_mode(&self.path)?;
@@ -223,10 +223,10 @@ impl Store {
         Credentials::parse(&text).with_context(|| format!("in {shown}"))
     }
 
-    /// Changes the file; concurrent changes wait.
+    /// Changes the file. Concurrent changes wait for each other.
     ///
     /// # Errors
-    /// What reading, `change` or writing give.
+    /// The error of reading, of `change` or of writing.
     pub fn change<T>(
         &self,
         change: impl FnOnce(&mut Credentials) -> anyhow::Result<T>,
@@ -238,12 +238,12 @@ impl Store {
         Ok(result)
     }
 
-    /// The credentials, kept up to date until all receivers are gone: read again when the file
-    /// changes, and when `again` says so. If the file becomes invalid, this is reported and the
-    /// last good version stays in force. Who is suspended follows `suspensions`.
+    /// The credentials, updated until all receivers are dropped. The file is read again when it changes and when
+    /// `again` is notified. If the file becomes invalid, the error is logged and the last valid version stays in
+    /// force. Suspended clients follow `suspensions`.
     ///
     /// # Errors
-    /// What [`load`](Self::load) gives now.
+    /// The error of [`load`](Self::load) for the current file.
     pub fn follow(
         self,
         again: Arc<Notify>,

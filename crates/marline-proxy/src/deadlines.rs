@@ -1,8 +1,8 @@
 //! Latency requirements of applications, by the port of their target.
 //!
-//! An application behind a proxy cannot say which latency it needs ([`marline::Stream::set_deadline`]), but its
-//! target's port tells what it is. Each end goes by rules of its own, for the data that it sends. A connection that
-//! carries one request after another has the requirement of the one that it is at.
+//! An application behind a proxy cannot state its latency requirement ([`marline::Stream::set_deadline`]), but the
+//! port of its target identifies the kind of application. Each end applies its own rules to the data that it sends.
+//! A connection that carries several requests in turn has the requirement of the current one.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use crate::transport::Transport;
 
-/// Least and greatest time that a rule may say.
+/// Smallest and largest time in a rule.
 pub const RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
 
 /// Data to and from targets on these ports should reach the other end of the connection within this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadlineRule {
-    /// The least port.
+    /// First port of the range.
     pub first: u16,
-    /// The greatest one.
+    /// Last port of the range.
     pub last: u16,
-    /// The time, from when a path takes the data.
+    /// Time limit, from the moment at which a path accepts the data.
     pub within: Duration,
 }
 
 impl DeadlineRule {
-    /// The first two of these that name the same port.
+    /// The first two rules whose ports overlap.
     #[must_use]
     pub fn conflict(rules: &[DeadlineRule]) -> Option<(&DeadlineRule, &DeadlineRule)> {
         let meets = |a: &DeadlineRule, b: &DeadlineRule| a.first <= b.last && b.first <= a.last;
@@ -35,17 +35,17 @@ impl DeadlineRule {
     }
 }
 
-/// The rules in force, which may change; clones share them.
+/// The current rules, which may change. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Deadlines(Arc<RwLock<Vec<DeadlineRule>>>);
 
 impl Deadlines {
-    /// Goes by these rules from the next request on.
+    /// Applies these rules from the next request on.
     pub fn change(&self, rules: Vec<DeadlineRule>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// The time for targets on this port.
+    /// Time limit for targets on this port.
     #[must_use]
     pub fn of(&self, port: u16) -> Option<Duration> {
         let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +53,7 @@ impl Deadlines {
         rule.map(|rule| rule.within)
     }
 
-    /// Has `stream` go by the rule for this port, if there is one. Gives what it went by before.
+    /// Applies the rule for this port to `stream`, if there is one. Returns the previous scheduler.
     pub(crate) fn begin(&self, stream: &impl Transport, port: u16) -> Option<Usual> {
         let (within, stream) = (self.of(port)?, stream.multipath()?);
         let usual = stream.info()?.scheduler;
@@ -77,7 +77,7 @@ impl fmt::Debug for Usual {
 }
 
 impl Usual {
-    /// Has `stream` go by it again. Returns whether it does.
+    /// Restores the scheduler of `stream`. Returns true on success.
     pub(crate) fn again(&self, stream: &impl Transport) -> bool {
         stream.multipath().is_some_and(|stream| stream.set_scheduler(&self.0).is_ok())
     }

@@ -1,11 +1,11 @@
-//! HTTP/1 proxy (RFC 9110, RFC 9112), the subset a local proxy needs: CONNECT, requests in
-//! absolute-form, and a PAC file that it makes itself.
+//! HTTP/1 proxy (RFC 9110, RFC 9112) with the subset that a local proxy needs: CONNECT, requests in absolute-form,
+//! and a generated PAC file.
 //!
-//! One request per connection, both ways, which are told so by `Connection: close`. Each
-//! application connection is a multipath connection of its own, and those are used again, so that
-//! keeping the application's connection would save a handshake on loopback only; and an answer
-//! whose end is the connection's needs no framing here. What is passed on is parsed and written
-//! anew, so that nobody behind reads it otherwise than this does.
+//! Each connection carries one request in both directions, as `Connection: close` announces to both ends. Each
+//! application connection uses a multipath connection of its own, and those are reused, so keeping the
+//! application's connection would only save a handshake on loopback. An answer that ends with the connection also
+//! needs no framing here. Forwarded heads are parsed and written again, so that the next recipient cannot interpret
+//! them differently.
 
 pub mod answer;
 pub mod body;

@@ -1,14 +1,13 @@
-//! Invite: a server's addresses, key and credential, as one string.
+//! Invite: the addresses, key and credential of a server, as one string.
 //!
 //! ```text
 //! "marline1" base32( length u16 | names u8 | { length u8, "host:port" }* | pin 32 | token 32 | check 4 )
 //! ```
-//! `length` counts everything after itself, so that a word cut short can say so. `pin` is the
-//! SHA-256 of the server's public key (SubjectPublicKeyInfo), `token` the client's secret, `check`
-//! the first four bytes of SHA-256 over all before it: it finds typing errors, not forgers; a forger
-//! would only make a client connect elsewhere, with a token that is worth nothing there. The digit
-//! in "marline1" is the version. Base32 (RFC 4648, lower case, no padding) survives double clicks,
-//! changes of case and QR codes.
+//! `length` counts all bytes after itself, so that a truncated invite is detected. `pin` is the SHA-256 of the
+//! server's public key (SubjectPublicKeyInfo) and `token` the client's secret. `check` holds the first four bytes
+//! of SHA-256 over everything before it. It detects typing errors, not forgeries: a forged invite would only make a
+//! client connect to another server, where its token is worthless. The digit in "marline1" is the version. Base32
+//! (RFC 4648, lower case, no padding) survives double clicks, changes of case and QR codes.
 
 pub mod destination;
 
@@ -22,7 +21,7 @@ const PREFIX: &str = "marline";
 const VERSION: u8 = b'1';
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const CHECK_LEN: usize = 4;
-/// Names one invite may carry.
+/// Largest number of names in one invite.
 pub const MAX_NAMES: usize = 8;
 const MAX_NAME_LEN: usize = 240;
 
@@ -51,10 +50,10 @@ pub enum BadInvite {
     Character {
         /// The character.
         character: char,
-        /// Counted from 1.
+        /// Position, counted from 1.
         position: usize,
     },
-    /// The end is missing.
+    /// The end of the text is missing.
     #[error("the invite is cut short: {have} of {want} characters")]
     Truncated {
         /// Characters found.
@@ -62,10 +61,10 @@ pub enum BadInvite {
         /// Characters expected.
         want: usize,
     },
-    /// The checksum does not fit.
+    /// The checksum does not match.
     #[error("the invite is damaged (its checksum does not fit): copy it again")]
     Checksum,
-    /// The contents make no sense although the checksum fits.
+    /// The contents are invalid although the checksum matches.
     #[error("the invite's contents are wrong: {0}")]
     Contents(String),
 }
@@ -112,7 +111,7 @@ impl Invite {
     }
 }
 
-/// Names the servers, hides the secret.
+/// Shows the servers and hides the secret.
 impl fmt::Debug for Invite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.servers.iter().map(Target::to_string).collect();
@@ -193,7 +192,7 @@ fn base32(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// The error is the character outside the alphabet, with its position from 0.
+/// Decodes base32. The error is the first character outside the alphabet, with its position from 0.
 fn unbase32(text: &str) -> Result<Vec<u8>, (char, usize)> {
     let mut out = Vec::with_capacity(text.len() * 5 / 8);
     let (mut bits, mut held) = (0u32, 0);

@@ -1,16 +1,16 @@
-//! Ledger: what credentials or paths have used, in a small file that outlives the process.
+//! Ledger: usage of credentials or paths, in a small file that outlives the process.
 //!
-//! *Writing.* What was counted since the last time is added to what the file says then, under a lock, and the file
-//! is replaced at once: so two processes that share it for a while (an upgrade; a client and a `marline run`
-//! beside it) lose nothing of each other's, and who is killed loses what was not written yet: what was
-//! counted in [`SAVE_AFTER_S`] seconds, or [`SAVE_BYTES`] and what one second more brings, whichever is less.
-//! Nothing is written while nothing is counted.
+//! *Writing.* The counts since the last write are added to the current contents of the file, under a lock, and the
+//! file is replaced atomically. Two processes that share a file for a while (during an upgrade, or a client and a
+//! `marline run`) therefore lose none of each other's counts. A process that is killed loses its unwritten counts:
+//! at most those of [`SAVE_AFTER_S`] seconds, or [`SAVE_BYTES`] and the traffic of one more second, whichever is
+//! less. Nothing is written while nothing is counted.
 //!
-//! *Trouble.* A file that cannot be read is moved aside with a warning. One that cannot be written (a full disk) is
-//! told of once, and tried again.
+//! *Failures.* An unreadable file is moved aside with a warning. If the file cannot be written (a full disk), this
+//! is logged once and writing is retried.
 //!
-//! *Clocks.* A machine without a battery begins in 1970: a time before 2026 begins no month. A month that
-//! begins in the future was begun by a clock that was ahead: it is begun anew, and what it has used stays.
+//! *Clocks.* A machine without a battery starts in 1970, so a time before 2026 starts no month. A month that starts
+//! in the future was started by a clock that was ahead. It is replaced by the current month, which keeps the usage.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,41 +21,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file::{self, Version};
 
-/// What was counted is written after so many seconds ...
+/// Unwritten counts are written after this many seconds ...
 pub const SAVE_AFTER_S: u64 = 10;
-/// ... or when it is so many bytes.
+/// ... or when they reach this many bytes.
 pub const SAVE_BYTES: u64 = 8_000_000;
-/// 2026-01-01: no clock that is set shows less.
+/// 2026-01-01: a clock that shows less has not been set.
 const PLAUSIBLE_S: u64 = 1_767_225_600;
-/// Clocks differ by less.
+/// Largest difference that is expected between clocks.
 const AHEAD_S: u64 = 86_400;
-/// Names in a file; beyond, those that were not seen for longest go.
+/// Largest number of names in a file. Beyond it, the names that were seen least recently are removed.
 pub const MOST_NAMES: usize = 10_000;
-/// Largest file that is read.
+/// Largest file that is read, in bytes.
 const LONGEST_FILE: u64 = 8 << 20;
 const VERSION: u32 = 1;
 const HEAD: &str =
     "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
 
-/// What one name has used.
+/// Usage of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Tally {
     /// Connections so far.
     pub connections: u64,
-    /// Bytes sent so far: to targets, or by a path.
+    /// Bytes sent so far, to targets or on a path.
     pub sent_bytes: u64,
     /// Bytes received so far.
     pub received_bytes: u64,
-    /// When it was last seen, in seconds since 1970; 0: never.
+    /// Time of the last use, in seconds since 1970. 0: never.
     pub seen_unix_s: u64,
-    /// Begin of the month that is counted.
+    /// Start of the current month.
     pub period_start_unix_s: u64,
-    /// Bytes of that month, both ways.
+    /// Bytes of that month, in both directions.
     pub period_bytes: u64,
 }
 
-/// What was counted, to be added.
+/// Counts to be added to a tally.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Connections.
@@ -64,7 +64,7 @@ pub struct Counted {
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
-    /// It was seen now.
+    /// True if the name was in use now.
     pub seen: bool,
 }
 
@@ -74,24 +74,24 @@ impl Counted {
     }
 }
 
-/// A moment, and the begin of the month that it is in.
+/// A point in time, and the start of the month that contains it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Seconds since 1970.
     pub now_unix_s: u64,
-    /// Begin of the month.
+    /// Start of the month.
     pub period_start_unix_s: u64,
 }
 
 impl Tally {
-    /// The same as of this moment: of a month that is over, nothing is counted.
+    /// The tally at this moment, with a new month started if the old one is over.
     #[must_use]
     pub fn in_period(mut self, at: Moment) -> Tally {
         self.begin_period(at);
         self
     }
 
-    /// Begins the month of this moment, unless it has begun.
+    /// Starts the month of this moment, unless it has started already.
     fn begin_period(&mut self, at: Moment) {
         if at.now_unix_s < PLAUSIBLE_S {
             return;
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another has counted in the meantime. `now_unix_s`: for the months of clocks that were ahead.
+    /// Adds the counts of another tally. `now_unix_s` detects months that were started by a clock that was ahead.
     fn add(&mut self, more: &Tally, now_unix_s: u64) {
         let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b).min(i64::MAX as u64);
         sum(&mut self.connections, more.connections);
@@ -140,10 +140,10 @@ struct Table {
 /// Tallies by name.
 pub type Tallies = BTreeMap<String, Tally>;
 
-/// Reads a file, without changing anything; there is none at first.
+/// Reads a file without changing it. A missing file gives no tallies.
 ///
 /// # Errors
-/// It cannot be read, or is no ledger.
+/// The file cannot be read, or is not a ledger.
 pub fn read(path: &Path) -> anyhow::Result<Tallies> {
     let shown = path.display();
     let meta = match std::fs::metadata(path) {
@@ -168,7 +168,7 @@ fn write(path: &Path, tallies: &Tallies) -> anyhow::Result<()> {
     private_file::replace(path, text.as_bytes())
 }
 
-/// Reads a file, or moves what is none aside.
+/// Reads a file. An unreadable file is moved aside.
 fn read_or_move(path: &Path) -> Tallies {
     let error = match read(path) {
         Ok(tallies) => return tallies,
@@ -182,22 +182,22 @@ fn read_or_move(path: &Path) -> Tallies {
     Tallies::new()
 }
 
-/// Tallies that are counted up, and their file.
+/// Tallies with the file that stores them.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
-    /// With what is not written yet.
+    /// Tallies with everything counted so far, including unwritten counts.
     known: Tallies,
     unwritten: Tallies,
-    /// Since when something is unwritten.
+    /// Time of the oldest unwritten count.
     since_unix_s: Option<u64>,
     version: Option<Version>,
-    /// Writing failed the last time.
+    /// True if the last write failed.
     failing: bool,
     failures: u64,
 }
 
-/// A writing of a ledger: it may take a while.
+/// A pending write of a ledger. It may block.
 #[derive(Debug)]
 pub struct Writing {
     path: PathBuf,
@@ -205,7 +205,7 @@ pub struct Writing {
     now_unix_s: u64,
 }
 
-/// What came of a writing.
+/// Result of a write.
 #[derive(Debug)]
 pub struct Written {
     counted: Tallies,
@@ -214,7 +214,7 @@ pub struct Written {
 }
 
 impl Ledger {
-    /// That in this file; it need not be there.
+    /// The ledger in this file, which need not exist.
     #[must_use]
     pub fn open(path: PathBuf) -> Ledger {
         let (known, version) = (read_or_move(&path), private_file::version(&path));
@@ -229,19 +229,19 @@ impl Ledger {
         }
     }
 
-    /// Where it is.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How often it could not be written.
+    /// Number of failed writes.
     #[must_use]
     pub const fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// Counts for a name. Beyond [`MOST_NAMES`], further ones are not counted.
+    /// Adds counts to a name. A new name beyond [`MOST_NAMES`] is not counted.
     pub fn count(&mut self, name: &str, counted: Counted, at: Moment) {
         if counted == Counted::default() {
             return;
@@ -266,16 +266,16 @@ impl Ledger {
         self.since_unix_s.get_or_insert(at.now_unix_s);
     }
 
-    /// What a name has used, in the month of this moment.
+    /// Usage of a name in the month of this moment.
     #[must_use]
     pub fn tally(&self, name: &str, at: Moment) -> Tally {
         self.known.get(name).cloned().unwrap_or_default().in_period(at)
     }
 
-    /// Begins to write, or to read again, if that is due: `force`, as soon as there is anything.
+    /// Starts a write, or a read of a changed file, if one is due. With `force`, any unwritten count is due.
     pub fn begin(&mut self, now_unix_s: u64, force: bool) -> Option<Writing> {
         let bytes: u64 = self.unwritten.values().map(|tally| tally.period_bytes).sum();
-        // A clock that was set back makes it due as well.
+        // A clock that was set back also makes it due.
         let old = |since: u64| now_unix_s.abs_diff(since) >= SAVE_AFTER_S;
         let due = self
             .since_unix_s
@@ -289,7 +289,7 @@ impl Ledger {
         Some(Writing { path: self.path.clone(), counted, now_unix_s })
     }
 
-    /// Takes over what came of it.
+    /// Applies the result of a write.
     pub fn finish(&mut self, written: Written) {
         let Written { counted, now_unix_s, result } = written;
         match result {
@@ -319,7 +319,7 @@ impl Ledger {
 }
 
 impl Writing {
-    /// Does it. Blocks as long as the disk does.
+    /// Writes the counts. Blocks until the disk has finished.
     #[must_use]
     pub fn run(self) -> Written {
         let Writing { path, counted, now_unix_s } = self;

@@ -1,8 +1,8 @@
 //! Proxy over Multipath TCP: client, server, and the protocol between them.
 //!
-//! An application's connection goes: SOCKS5 or forward -> tunnel (one multipath stream of its
-//! own) -> TLS, or a session's keys -> request -> server's rules -> TCP to the target. Everything here is
-//! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
+//! The route of an application's connection: SOCKS5 or forward -> tunnel (a multipath stream for this connection
+//! alone) -> TLS, or the keys of a session -> request -> rules of the server -> TCP to the target. Everything in
+//! this crate is generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
 
 #![forbid(unsafe_code)]
 

@@ -1,34 +1,34 @@
 //! Release of memory after a flood of connections.
 //!
-//! A connection costs some 10 kB, more while it is opened, in dozens of pieces, and those of ten thousand lie mixed
-//! with what outlives them (TIME-WAIT, tables). glibc returns only free memory at the end of an arena to
-//! the system; the rest stays resident and unused: after 10,000 connections some hundred megabytes.
-//! It has a call that returns all free pages, which is made when a flood is over (many connections
-//! ended, and now hardly any do), and once more when their TIME-WAIT is over as well. With a steady
-//! rate of connections it is made rarely, since the memory would be needed again at once. A process that takes no new
-//! ones any more needs none of it again: there few that ended are enough.
+//! A connection costs about 10 kB, and more while it is opened, in dozens of allocations. Those of ten thousand
+//! connections lie between allocations that outlive them (TIME-WAIT, tables). glibc returns only free memory at the
+//! end of an arena to the system. The rest stays resident and unused: some hundred megabytes after 10,000
+//! connections. glibc has a call that returns all free pages. It is made when a flood is over (many connections
+//! have ended, and now hardly any do), and again when their TIME-WAIT is over. At a steady rate of connections it
+//! is made rarely, since the memory would soon be needed again. A process that accepts no new connections does not
+//! need the memory again, so a few ended connections are enough there.
 //!
-//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C
-//! library in every build and of a different behaviour under load; with the current cost of a
-//! connection the call is enough. docs/research/endurance.md has the figures.
+//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C library in every build
+//! and different behavior under load. With the current cost of a connection the call is enough.
+//! docs/research/endurance.md has the figures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that this process has carried to their end.
+/// Number of connections that have ended in this process.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// No new ones come.
+/// True if this process accepts no new connections.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
-/// Fewer connections than this leave nothing worth the call behind.
+/// Fewer ended connections than this leave too little free memory to be worth the call.
 const FLOOD: u64 = 256;
-/// How often to look.
+/// Interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Looks until what a flood left to TIME-WAIT, or to ends that were late, is gone as well: 65 s.
+/// Checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const AFTERMATH: u32 = 13;
 
-/// Another process has what is new from now on: whatever ends here leaves memory that is not needed any more.
+/// Another process accepts new connections from now on, so freed memory is no longer needed here.
 pub fn retire() {
     RETIRED.store(true, Ordering::Relaxed);
 }
@@ -43,19 +43,19 @@ impl Drop for Carried {
     }
 }
 
-/// Notices when a flood is over, from how many connections have ended by each look.
+/// Detects the end of a flood from the number of ended connections at each check.
 #[derive(Debug, Default)]
 struct FloodWatch {
     last: u64,
     /// Connections ended when memory was last released.
     settled: u64,
-    /// Looks until it is given back once more.
+    /// Checks until memory is released again.
     aftermath: u32,
 }
 
 impl FloodWatch {
-    /// Whether it is time to give memory back: since the last time many connections ended, and of them
-    /// not one in twenty since the last look; or that was so [`AFTERMATH`] ago.
+    /// True if memory should be released: many connections have ended since the last release, and less than one in
+    /// twenty of them since the last check, or this was true [`AFTERMATH`] checks ago.
     fn look(&mut self, ended: u64, retired: bool) -> bool {
         let flood = if retired { 1 } else { FLOOD };
         let (new, since) = (ended - self.last, ended - self.settled);
@@ -65,7 +65,7 @@ impl FloodWatch {
             (self.settled, self.aftermath) = (ended, AFTERMATH);
             return true;
         }
-        // The next one is under way, and has an end of its own.
+        // The next flood has begun, and its own end will trigger a release.
         if since >= flood {
             self.aftermath = 0;
         }
@@ -75,7 +75,7 @@ impl FloodWatch {
     }
 }
 
-/// Releases memory after floods; never returns.
+/// Releases memory after floods. Never returns.
 pub async fn give_back() {
     let mut watch = FloodWatch::default();
     loop {
@@ -84,7 +84,7 @@ pub async fn give_back() {
             continue;
         }
         let begin = Instant::now();
-        // It may take a while, in which nothing may wait for this thread.
+        // The call may take a while, so it must not block this thread.
         let given = tokio::task::spawn_blocking(marline_io::release_free_memory).await;
         let took_ms = begin.elapsed().as_millis();
         tracing::debug!(
@@ -99,7 +99,7 @@ pub async fn give_back() {
 mod tests {
     use super::*;
 
-    /// What is said at each look, for so many connections ended in the time before it.
+    /// Results of successive checks, for these numbers of connections ended before each.
     fn looks(ended: &[u64]) -> Vec<bool> {
         let (mut watch, mut all) = (FloodWatch::default(), 0);
         let mut look = |new: &u64| {
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn few_and_steady_ones_are_left_alone() {
         assert!(looks(&[10; 20]).iter().all(|now| !now));
-        // A steady rate is looked after once in twenty times, at most.
+        // A steady rate triggers a release at every twentieth check, at most.
         let steady = looks(&[15_000; 100]).iter().filter(|now| **now).count();
         assert!(steady <= 5, "{steady}");
     }

@@ -1,15 +1,16 @@
 //! A new stream's wait for memory.
 //!
-//! Streams that exist go on however little memory is left (`marline_core`'s `memory.rs`), each with a floor of its own.
-//! So there must not be too many of them: a new one waits until its account has room again, behind those that came
-//! before it.
+//! Existing streams continue however little memory is left (`marline_core`'s `memory.rs`), each with a guaranteed
+//! minimum. Therefore their number must be bounded: a new stream waits until its account has room, behind those
+//! that arrived before it.
 
 use marline::{MemoryAccount, MemoryCharge, MemoryKind};
 
-/// Bytes charged for a stream while it is being opened: about its floor, which its buffers are charged afterwards.
+/// Bytes charged for a stream while it is being opened. This is about its guaranteed minimum, which is charged to
+/// its buffers afterwards.
 const FLOOR: u64 = 20 * 1_024;
 
-/// Resolves when there is room for another stream. What it gives is held until the stream is open.
+/// Resolves when there is room for another stream. The returned charge is held until the stream is open.
 pub(crate) async fn wait_for_memory(account: &MemoryAccount) -> MemoryCharge {
     if !account.has_room() {
         tracing::warn!("memory budget used up: new streams wait until memory is freed");

@@ -2,29 +2,29 @@
 //!
 //! ```text
 //! type u8 | length u16 | body
-//!  1 Hello      version u8, token 32,           client: who I am, and the extensions I offer
+//!  1 Hello      version u8, token 32,           client: credential, and the extensions it offers
 //!              extensions u16 each
-//!  2 Welcome    idle limit u16 (s), session,    server: unused, this connection is kept that long
+//!  2 Welcome    idle limit u16 (s), session,    server: how long an unused connection is kept
 //!              own addresses
-//!  3 Connect    port u16, kind u8, address      client: take me there (kind 1 IPv4, 3 name, 4 IPv6)
-//!  4 Working                                    server: heard, connecting now
-//!  5 Connected                                  server: from here on, bytes are the target's
-//!  6 Failed     code u8, text                   server: no; the codes are RFC 8803 section 6.2.8's
-//! 16 Listen     address                         client: whoever connects to this address of yours, tell me
-//! 17 Listening  address                         server: I do
-//! 18 Visitor    id 16, address                  server: somebody is here
-//! 19 Accept     id 16                           client, on a connection of its own: this one is for them
-//! 20 Decline    id 16                           client: send them away
-//! 21 Alive                                      client, and server in answer: still here
-//! 32 Datagrams  generation 16, lane u64         client: datagrams beside this connection; here is my end of them
-//! 33 Lane       generation 16, lane u64         server: and mine
-//! 34 Path       number u8, flow u64             client: the subflow that you call so is this path
+//!  3 Connect    port u16, kind u8, address      client: the target (kind 1 IPv4, 3 name, 4 IPv6)
+//!  4 Working                                    server: request received, connecting now
+//!  5 Connected                                  server: all bytes after this message are the target's
+//!  6 Failed     code u8, text                   server: refusal; codes of RFC 8803 section 6.2.8
+//! 16 Listen     address                         client: listen at this address of the server
+//! 17 Listening  address                         server: listening at this address
+//! 18 Visitor    id 16, address                  server: a visitor has connected
+//! 19 Accept     id 16                           client, on a new connection: which is for this visitor
+//! 20 Decline    id 16                           client: close the visitor's connection
+//! 21 Alive                                      client, and server in answer: keepalive
+//! 32 Datagrams  generation 16, lane u64         client: request for a lane; the client's end of it
+//! 33 Lane       generation 16, lane u64         server: the server's end of the lane
+//! 34 Path       number u8, flow u64             client: number of the path that is this subflow
 //! ```
-//! All numbers are in network order. RFC 8803's own framing was not taken: it carries no names (the
-//! server must resolve them, or the client's network would see and answer them), no credentials and
-//! no text for people. Its error codes were, so that a converter can be offered later without a
-//! second list. `Working` costs nothing and tells a warm connection that died unnoticed from a
-//! target that is slow. docs/spec/proxy-protocol.md is the specification.
+//! All numbers are in network order. The framing of RFC 8803 is not used: it carries no names (the server must
+//! resolve them, or the client's network would see and answer the queries), no credentials and no text for people.
+//! Its error codes are used, so that a converter can be offered later without a second list. `Working` costs
+//! nothing and distinguishes a slow target from a warm connection that failed unnoticed.
+//! docs/spec/proxy-protocol.md is the specification.
 
 use std::fmt;
 use std::io;
@@ -37,27 +37,27 @@ use crate::session::datagram_keys::LaneEnd;
 use crate::session::{self, SessionId};
 use crate::target::{BadTarget, Host, Target};
 
-/// The version of the protocol, which [`Message::Hello`] names.
+/// Version of the protocol, sent in [`Message::Hello`].
 pub const VERSION: u8 = 5;
-/// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
+/// Longest body: `Failed` with 255 bytes of text, or `Connect` with a name of 255 bytes.
 pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
-/// Bytes of the number of an extension in Hello.
+/// Length of an extension's number in `Hello`, in bytes.
 const EXTENSION_LEN: usize = 2;
 const MAX_TEXT: usize = 255;
 
 /// RFC 8803's error codes (section 6.2.8).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// 0: this version is not spoken here.
+    /// 0: the protocol version is not supported.
     UnsupportedVersion,
     /// 1: the message is malformed.
     Malformed,
-    /// 2: a message that is not expected here.
+    /// 2: a message that was not expected in this state.
     UnsupportedMessage,
     /// 32: unknown credential, or a destination that is not allowed.
     NotAuthorized,
-    /// 64: the server has no resources for one more.
+    /// 64: the server has no resources for another request.
     ResourceExceeded,
     /// 65: the server's network fails.
     NetworkFailure,
@@ -116,29 +116,29 @@ impl Failure {
     }
 }
 
-/// A session to open further connections with.
+/// A session that the client can use to open further connections.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Its name.
+    /// Id of the session.
     pub id: SessionId,
-    /// It ends after this long.
+    /// Time until the session ends.
     pub lifetime_s: u32,
 }
 
-/// Own addresses of a server that a Welcome may hold.
+/// Largest number of the server's own addresses in a `Welcome`.
 pub const MAX_OWN: usize = 8;
 
-/// Name of somebody who has connected to a remote forward and waits.
+/// Id of a visitor: a connection to a remote forward that waits to be accepted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VisitorId([u8; VisitorId::LEN]);
 
 impl VisitorId {
     const LEN: usize = 16;
 
-    /// A new one.
+    /// A random id.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn random() -> anyhow::Result<VisitorId> {
         Ok(VisitorId(session::random()?))
     }
@@ -157,17 +157,17 @@ pub enum Message {
     Hello {
         /// Protocol version.
         version: u8,
-        /// Its secret.
+        /// Secret of the client.
         token: Secret,
     },
     /// The credential is valid.
     Welcome {
-        /// An unused connection is closed after this long.
+        /// Time after which an unused connection is closed.
         idle_limit_s: u16,
         /// The session that this connection's handshake began.
         session: Option<Offer>,
-        /// Where the server is itself reached that the session is of: others share the address that
-        /// the client knows. At most [`MAX_OWN`], and none without a session.
+        /// Addresses that belong to this server alone. Several servers may share the address that the client
+        /// connected to. At most [`MAX_OWN`], and none without a session.
         own: Vec<SocketAddr>,
     },
     /// The client's target.
@@ -176,32 +176,32 @@ pub enum Message {
     Working,
     /// The application's bytes follow.
     Connected,
-    /// The end.
+    /// The request failed.
     Failed(Failure),
-    /// The address of the server where the client wants others' connections from.
+    /// The address at which the server shall listen for the client.
     Listen(SocketAddr),
-    /// The server listens there. The port is the system's choice if the client's was 0.
+    /// The server listens at this address. The port is chosen by the system if the client's was 0.
     Listening(SocketAddr),
-    /// Somebody has connected, and waits for [`Message::Accept`].
+    /// A visitor has connected and waits for [`Message::Accept`].
     Visitor {
-        /// Whom to accept.
+        /// Id of the visitor.
         id: VisitorId,
-        /// Where they come from.
+        /// Address of the visitor.
         from: SocketAddr,
     },
-    /// On a connection that is to be the visitor's.
+    /// This connection is for the visitor.
     Accept(VisitorId),
-    /// The visitor is not wanted.
+    /// The client refuses the visitor.
     Decline(VisitorId),
-    /// A sign of life.
+    /// A keepalive.
     Alive,
     /// The client's end of a lane for datagrams beside this connection.
     Datagrams(LaneEnd),
-    /// The server's.
+    /// The server's end of the lane.
     Lane(LaneEnd),
     /// A path of the lane.
     Path {
-        /// Its number, below 32.
+        /// Number of the path, below 32.
         number: u8,
         /// The server's id of the subflow.
         flow: u64,
@@ -306,7 +306,7 @@ impl Message {
     /// The message with this type and body.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The message type is unknown, or the body does not fit it.
     pub fn decode(kind: u8, body: &[u8]) -> Result<Message, BadMessage> {
         let misfit = BadMessage::Length { kind, length: body.len() };
         match (kind, body) {
@@ -359,7 +359,7 @@ impl Message {
     /// Reads exactly one message, and no byte beyond it.
     ///
     /// # Errors
-    /// What reading gives; `InvalidData` around a [`BadMessage`]; `UnexpectedEof` at the end.
+    /// The error of the reader, `InvalidData` with a [`BadMessage`], or `UnexpectedEof` at the end.
     pub async fn read(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
         let mut header = [0; HEADER_LEN];
         input.read_exact(&mut header).await?;
@@ -396,7 +396,7 @@ fn encode_target(target: &Target, out: &mut Vec<u8>) {
     }
 }
 
-/// As a target's, but the port may be 0.
+/// Encodes an address like a target. Its port may be 0.
 fn encode_address(address: SocketAddr, out: &mut Vec<u8>) {
     encode_target(&Target { host: address.ip().into(), port: address.port() }, out);
 }
@@ -412,7 +412,7 @@ fn decode_address(kind: u8, bytes: &[u8]) -> Result<SocketAddr, BadMessage> {
     }
 }
 
-/// `None` for what is neither an offer, with addresses or without, nor nothing.
+/// Decodes an offer with or without addresses. Empty input is valid and means no offer. `None`: malformed.
 fn decode_offer(bytes: &[u8]) -> Option<(Option<Offer>, Vec<SocketAddr>)> {
     if bytes.is_empty() {
         return Some((None, Vec::new()));
@@ -434,7 +434,7 @@ fn decode_offer(bytes: &[u8]) -> Option<(Option<Offer>, Vec<SocketAddr>)> {
     rest.is_empty().then_some((Some(offer), own))
 }
 
-/// A lane's id is not 0.
+/// Decodes the end of a lane. The id 0 is invalid.
 fn decode_end(bytes: &[u8]) -> Option<LaneEnd> {
     let (generation, lane) = bytes.split_first_chunk()?;
     let lane = u64::from_be_bytes(lane.try_into().ok()?);
@@ -457,7 +457,7 @@ fn decode_host(kind: u8, address_kind: u8, address: &[u8]) -> Result<Host, BadMe
     }
 }
 
-/// The longest head of `text` of at most `limit` bytes.
+/// The longest prefix of `text` with at most `limit` bytes.
 fn head_of(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
@@ -466,7 +466,7 @@ fn head_of(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-/// A peer's text reaches terminals and logs: nothing but printable ASCII gets through.
+/// Replaces everything but printable ASCII, since a peer's text reaches terminals and logs.
 fn printable(text: &[u8]) -> String {
     text.iter().map(|&b| if (0x20..0x7f).contains(&b) { b as char } else { '?' }).collect()
 }

@@ -1,8 +1,8 @@
 //! TCP connections that this program opens.
 //!
-//! Where the other end is on this machine, or a virtual one beside it, the handshake is over before `connect` returns,
-//! though a socket that does not block is told to wait all the same. Who does wait sets timers and goes through the
-//! system's report of what is ready, both of which cost more than to ask once.
+//! If the other end is on this machine, or in a virtual one on it, the handshake has finished before `connect`
+//! returns, although a nonblocking socket still reports that it is in progress. Waiting for it would set timers and
+//! use the system's readiness notification, both of which cost more than one direct check.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +14,12 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::relay::socket_buffers;
 use crate::target::Target;
 
-/// Connects to an address. Ready at once if the handshake is over by then. Small writes do not wait for
-/// acknowledgments (TCP_NODELAY): they may be an interactive session's. `memory` is charged for what it will hold.
+/// Connects to an address. Ready at once if the handshake has already finished. Sets TCP_NODELAY, so that small
+/// writes of interactive sessions do not wait for acknowledgments. The memory of the connection is charged to
+/// `memory`.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system.
 pub(crate) async fn to_address(
     address: SocketAddr,
     memory: &MemoryAccount,
@@ -42,10 +43,10 @@ pub(crate) async fn to_address(
     Ok(stream)
 }
 
-/// Connects to a target. The addresses of a name, which this machine's resolver gives, are tried in turn.
+/// Connects to a target. The addresses of a name, resolved by this machine, are tried in turn.
 ///
 /// # Errors
-/// The system's, of the last address.
+/// The error of the system for the last address.
 pub(crate) async fn to_target(target: &Target, memory: &MemoryAccount) -> io::Result<TcpStream> {
     let name = match target.host.as_name() {
         Ok(name) => name,
@@ -77,7 +78,7 @@ mod tests {
         MemoryAccount::default()
     }
 
-    /// What a future gives when it is polled once.
+    /// Polls a future once.
     fn once<F: Future>(future: F) -> Poll<F::Output> {
         pin!(future).poll(&mut Context::from_waker(Waker::noop()))
     }
@@ -116,7 +117,7 @@ mod tests {
         assert!(to_target(&"no-such-name.invalid:80".parse().unwrap(), &memory()).await.is_err());
     }
 
-    /// Where the handshake takes its time, it is waited for.
+    /// A handshake that takes time is awaited.
     #[tokio::test]
     async fn a_target_that_does_not_answer_at_once_is_waited_for() {
         let silent = Silent::start();
@@ -126,7 +127,7 @@ mod tests {
         let address = silent.address;
         let connecting = tokio::spawn(async move { to_address(address, &memory()).await });
         tokio::task::yield_now().await;
-        // Its queue has room again: the SYN is repeated after a second.
+        // The queue has room again, and the SYN is repeated after a second.
         silent.accept_all();
         assert_eq!(connecting.await.unwrap().unwrap().peer_addr().unwrap(), silent.address);
     }

@@ -1,4 +1,4 @@
-//! Files that only their owner can read: keys, credentials, configuration with secrets.
+//! Private files, readable only by their owner: keys, credentials, configuration with secrets.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
@@ -9,34 +9,34 @@ use anyhow::{Context, bail};
 
 const MODE: u32 = 0o600;
 
-/// Creates a file with mode 0600; it must not exist yet.
+/// Creates a file with mode 0600. It must not exist yet.
 ///
 /// # Errors
-/// It exists, or cannot be written.
+/// The file exists, or cannot be written.
 pub fn create(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let shown = path.display();
     let mut file = reserve(path)?;
     write(&mut file, contents).with_context(|| format!("cannot write {shown}"))
 }
 
-/// Creates an empty file with mode 0600; it must not exist yet.
+/// Creates an empty file with mode 0600. It must not exist yet.
 ///
 /// # Errors
-/// It exists, or cannot be made.
+/// The file exists, or cannot be created.
 pub fn reserve(path: &Path) -> anyhow::Result<File> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
     let made = opened.and_then(|file| {
-        // The mode given at creation passes through the umask; this one does not.
+        // The mode at creation is subject to the umask. This one is not.
         file.set_permissions(Permissions::from_mode(MODE))?;
         Ok(file)
     });
     made.with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Replaces a file at once: readers see the old or the new contents, never a part.
+/// Replaces a file atomically: readers see the old or the new contents, never a part.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn replace(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let fresh = with_suffix(path, ".new");
     let shown = fresh.display();
@@ -45,7 +45,7 @@ pub fn replace(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let renamed =
         || std::fs::rename(&fresh, path).with_context(|| format!("cannot rename {shown}"));
     create(&fresh, contents).and_then(|()| renamed()).inspect_err(|_| {
-        // What could be written of it takes room that somebody needs.
+        // A partly written file would waste disk space.
         let _ = std::fs::remove_file(&fresh);
     })
 }
@@ -55,10 +55,11 @@ fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Locks a file against others who ask for the same, until the answer is dropped. The lock is a file beside it.
+/// Locks a file against others that call this function, until the result is dropped. The lock is a separate file
+/// beside it.
 ///
 /// # Errors
-/// That file cannot be opened or locked.
+/// The lock file cannot be opened or locked.
 pub fn lock(path: &Path) -> anyhow::Result<File> {
     let path = with_suffix(path, ".lock");
     let shown = path.display();
@@ -69,7 +70,7 @@ pub fn lock(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// What tells one version of a file from the next.
+/// Version of a file. Differs from that of earlier contents.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     inode: u64,
@@ -77,7 +78,7 @@ pub struct Version {
     len: u64,
 }
 
-/// The version of a file; `None`: it is not there.
+/// The version of a file. `None` if it does not exist.
 #[must_use]
 pub fn version(path: &Path) -> Option<Version> {
     let meta = std::fs::metadata(path).ok()?;
@@ -88,14 +89,14 @@ pub fn version(path: &Path) -> Option<Version> {
 /// Rejects a secret file that other users can read.
 ///
 /// # Errors
-/// Others may read it, or it is not there.
+/// Other users may read the file, or it does not exist.
 pub fn check_mode(path: &Path) -> anyhow::Result<()> {
     check(path, std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).as_deref())
 }
 
-/// `credentials` is where systemd put what the unit's `LoadCredential=` names. It lets the service's user
-/// read these files by an access control list, and the mask of that list is what the mode shows as the
-/// group's bits (systemd 254 and later: 0440); nobody else comes into the directory.
+/// `credentials` is the directory in which systemd places the files of the unit's `LoadCredential=`. systemd lets
+/// the service's user read these files by an access control list, whose mask appears as the group's bits in the
+/// mode (systemd 254 and later: 0440). No other user can enter the directory.
 fn check(path: &Path, credentials: Option<&Path>) -> anyhow::Result<()> {
     let shown = path.display();
     let mode = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.mode();

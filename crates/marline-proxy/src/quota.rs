@@ -1,48 +1,48 @@
-//! Quotas: so many bytes a month, of a credential or of a path, and what is said of them in words.
+//! Quotas: monthly byte limits of a credential or of a path, and their text forms.
 //!
-//! A month begins on a day of it at 00:00 UTC: local time would have an hour twice a year that is counted twice or
-//! not at all, and a server and its clients would disagree on when it is. In a month that is too short for the day it
-//! begins on the last day. The time is an argument everywhere.
+//! A month begins on the configured day at 00:00 UTC. With local time, one hour a year would be counted twice and
+//! another not at all, and a server and its clients would disagree on the start. If the month has no such day, it
+//! begins on its last day. The current time is always an argument.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Share of a quota beyond which it is warned and spared, unless the quota says another.
+/// Default share of a quota at which a warning is logged and the quota is spared.
 const SOFT_PERCENT: u8 = 80;
 const DAY_S: u64 = 86_400;
 /// Units of bytes, largest first.
 const UNITS: [(&str, u64); 5] =
     [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000), ("B", 1)];
 
-/// Bytes of a month: `BYTES[,soft=PERCENT][,day=DAY]`, as `50GB,soft=90%,day=15`.
+/// Monthly byte limit: `BYTES[,soft=PERCENT][,day=DAY]`, such as `50GB,soft=90%,day=15`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ByteQuota {
     /// Bytes, at least 1.
     pub bytes: u64,
-    /// Share beyond which it is spared, 1 to 100 %.
+    /// Share at which the quota is spared, 1 to 100 %.
     pub soft_percent: u8,
-    /// Day on which a month begins, 1 to 31.
+    /// Day of the month on which the period begins, 1 to 31.
     pub day: u8,
 }
 
-/// How much of a quota is used.
+/// Usage relative to a quota.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// There is enough.
+    /// Below the soft limit.
     #[default]
     Within,
-    /// Beyond the soft limit.
+    /// At or above the soft limit.
     Soft,
-    /// All of it.
+    /// Used up.
     Hard,
 }
 
-/// A month of a quota, in seconds since 1970.
+/// One month of a quota, in seconds since 1970.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// Its first second.
+    /// First second of the month.
     pub start_unix_s: u64,
-    /// The first second of the next one.
+    /// First second of the next month.
     pub end_unix_s: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct BadQuota {
 }
 
 impl ByteQuota {
-    /// How much of it this is.
+    /// Compares the usage with the quota.
     #[must_use]
     pub fn standing(&self, used_bytes: u64) -> Standing {
         let share = u128::from(used_bytes) * 100;
@@ -71,13 +71,13 @@ impl ByteQuota {
         }
     }
 
-    /// Its month at this time.
+    /// The month that contains this time.
     #[must_use]
     pub fn period(&self, now_unix_s: u64) -> Period {
         period(self.day, now_unix_s)
     }
 
-    /// What is used, in words: `41.2GB of 50GB (82 %) until 2026-12-01 UTC`.
+    /// Usage as text: `41.2GB of 50GB (82 %) until 2026-12-01 UTC`.
     #[must_use]
     pub fn words(&self, used_bytes: u64, now_unix_s: u64) -> String {
         let percent = u128::from(used_bytes) * 100 / u128::from(self.bytes);
@@ -86,7 +86,7 @@ impl ByteQuota {
         format!("{used} of {all} ({percent} %) until {until} UTC")
     }
 
-    /// Why what has used it up is refused.
+    /// Reason for refusing a client that has used up the quota.
     #[must_use]
     pub fn refusal(&self, now_unix_s: u64) -> String {
         let until = date(self.period(now_unix_s).end_unix_s);
@@ -134,23 +134,23 @@ impl fmt::Display for ByteQuota {
     }
 }
 
-/// `[CLIENT@]VALUE`: what holds for this client, or for all that have none of their own.
+/// `[CLIENT@]VALUE`: a value for one client, or for all clients without one of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForClient<T> {
-    /// The client; `None`: all others.
+    /// The client. `None`: all others.
     pub client: Option<String>,
-    /// What holds.
+    /// The value.
     pub value: T,
 }
 
 impl<T> ForClient<T> {
-    /// What holds for this client by these rules.
+    /// The value for this client.
     pub fn find<'a>(rules: &'a [ForClient<T>], client: &str) -> Option<&'a T> {
         let own = rules.iter().find(|rule| rule.client.as_deref() == Some(client));
         own.or_else(|| rules.iter().find(|rule| rule.client.is_none())).map(|rule| &rule.value)
     }
 
-    /// The client that two of these rules are for, if there is one: `*` stands for all others.
+    /// A client that two of these rules name, if there is one. `*` stands for all others.
     #[must_use]
     pub fn twice(rules: &[ForClient<T>]) -> Option<&str> {
         let later = |at: usize| rules[at + 1..].iter().any(|rule| rule.client == rules[at].client);
@@ -182,7 +182,7 @@ impl<T: fmt::Display> fmt::Display for ForClient<T> {
     }
 }
 
-/// Bytes with a unit, as `50GB`; `None`: the text is none, or they are 0.
+/// Bytes with a unit, such as `50GB`. `None` if the text is invalid or the number is 0.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -192,7 +192,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (1..=i64::MAX as u64).contains(&bytes).then_some(bytes)
 }
 
-/// In the largest unit that leaves a whole number.
+/// Bytes in the largest unit that leaves a whole number.
 #[must_use]
 pub fn exact_bytes(bytes: u64) -> String {
     let (name, factor) =
@@ -200,7 +200,7 @@ pub fn exact_bytes(bytes: u64) -> String {
     format!("{}{name}", bytes / factor)
 }
 
-/// In a few characters, with a digit behind the point.
+/// Bytes in a few characters, with one decimal.
 #[must_use]
 pub fn short_bytes(bytes: u64) -> String {
     match UNITS.into_iter().find(|(_, factor)| bytes >= *factor) {
@@ -212,7 +212,7 @@ pub fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// The month that begins on this day of it and has this time.
+/// The month that begins on this day and contains this time.
 #[must_use]
 pub fn period(day: u8, now_unix_s: u64) -> Period {
     let (year, month, today) = civil(now_unix_s / DAY_S);
@@ -231,7 +231,7 @@ pub fn period(day: u8, now_unix_s: u64) -> Period {
     }
 }
 
-/// The day in UTC: `2026-12-01`.
+/// The date in UTC: `2026-12-01`.
 #[must_use]
 pub fn date(unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / DAY_S);
@@ -250,7 +250,7 @@ const fn days_of(year: u64, month: u64) -> u64 {
     }
 }
 
-/// The month before. What comes before 1970 is its first month: nothing was counted then.
+/// The month before. Before 1970-01 it is 1970-01 itself, since nothing was counted then.
 const fn preceding(year: u64, month: u64) -> (u64, u64) {
     match (year, month) {
         (1970, 1) => (1970, 1),
@@ -276,7 +276,7 @@ fn days_before(year: u64, month: u64) -> u64 {
 
 /// Year, month and day of a day since 1970.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // At least 365 days in each: never too early, and too late by a day in four years.
+    // Assumes 366 days per year, so the estimate is never too late. The loop corrects it.
     let mut year = 1970 + days / 366;
     while days_before_year(year + 1) <= days {
         year += 1;
@@ -397,11 +397,11 @@ mod tests {
         ] {
             assert_eq!(months(day, now), (start.to_owned(), end.to_owned()), "{day} {now}");
         }
-        // A clock that was never set.
+        // A clock that has not been set.
         assert_eq!(period(15, 0).start_unix_s, 14 * DAY_S);
     }
 
-    /// In Europe the clocks change on 2026-03-29 and 2026-10-25: not here.
+    /// In Europe, daylight saving time changes on 2026-03-29 and 2026-10-25. UTC has no such change.
     #[test]
     fn months_touch_and_have_whole_days_whatever_clocks_do_in_summer() {
         for day in 1..=31 {

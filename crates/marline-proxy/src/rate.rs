@@ -1,35 +1,35 @@
-//! Rate limits: so many at once, and then one in each interval (the generic cell rate algorithm).
+//! Rate limits: a burst, and then one event per interval (the generic cell rate algorithm).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A rate: `burst` at once, then one each `interval`.
+/// A rate: `burst` at once, then one per `interval`.
 #[derive(Copy, Clone, Debug)]
 pub struct Rate {
-    /// At least 1.
+    /// Events allowed at once, at least 1.
     pub burst: u32,
-    /// Until there may be one more.
+    /// Time until one more event is allowed.
     pub interval: Duration,
 }
 
-/// What has been taken at a rate.
+/// State of one rate limit.
 #[derive(Copy, Clone, Debug)]
 pub struct RateLimit {
     rate: Rate,
-    /// When everything taken so far is paid for.
+    /// Time at which the full burst is available again.
     due: Option<Instant>,
 }
 
 impl RateLimit {
-    /// Nothing has been taken.
+    /// An unused limit.
     #[must_use]
     pub const fn new(rate: Rate) -> RateLimit {
         RateLimit { rate, due: None }
     }
 
-    /// Takes one. `false`: the limit is reached.
+    /// Takes one event. `false` if the limit is reached.
     pub fn take(&mut self, now: Instant) -> bool {
         let paid = self.due.map_or(now, |due| due.max(now));
         let is_within = paid.duration_since(now) <= self.rate.interval * (self.rate.burst - 1);
@@ -39,7 +39,7 @@ impl RateLimit {
         is_within
     }
 
-    /// Whether it is as good as new.
+    /// True if the full burst is available.
     fn is_idle(&self, now: Instant) -> bool {
         self.due.is_none_or(|due| due <= now)
     }
@@ -54,13 +54,13 @@ pub struct RateLimits<K> {
 }
 
 impl<K: Ord> RateLimits<K> {
-    /// Limits for at most `capacity` keys that are in use at a time.
+    /// Limits for at most `capacity` keys in use at a time.
     #[must_use]
     pub const fn new(rate: Rate, capacity: usize) -> RateLimits<K> {
         RateLimits { rate, capacity, by_key: BTreeMap::new() }
     }
 
-    /// Takes one of this key. `false`: its limit is reached, or too many other keys are in use.
+    /// Takes one event of this key. `false` if its limit is reached, or too many other keys are in use.
     pub fn take(&mut self, key: K, now: Instant) -> bool {
         if self.by_key.len() >= self.capacity && !self.by_key.contains_key(&key) {
             self.by_key.retain(|_, limit| !limit.is_idle(now));

@@ -1,11 +1,11 @@
 //! TLS record sizes, adapted to the traffic.
 //!
-//! A record can be decrypted only when it is complete. For a keystroke after a pause, or the first
-//! bytes of an answer, a record that spans several segments makes the reader wait for the last of
-//! them, which may arrive much later over several paths. Under load, small records cost time: 22
-//! bytes and one AEAD call each. So records start at one segment's size, grow after some hundred
-//! kilobytes without a pause to TLS's limit of 16 KiB, and start again after a second of silence.
-//! (The idea is that of the HTTPS servers of the 2010s; the numbers are ours.)
+//! A record can be decrypted only when it is complete. For a keystroke after a pause, or the first bytes of an
+//! answer, a record that spans several segments makes the reader wait for the last of them, which may arrive much
+//! later over several paths. Under load, small records cost time: 22 bytes and one AEAD call each. Therefore
+//! records start at the size of one segment, grow to TLS's limit of 16 KiB after some hundred kilobytes without a
+//! pause, and shrink again after a second without data. (HTTPS servers of the 2010s introduced this method. The
+//! numbers are our own.)
 
 use std::io;
 use std::pin::Pin;
@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Plaintext of a record that fits one segment with its headers, options and the 22 bytes that TLS
-/// adds, on every path with an MTU of 1,280 bytes.
+/// Plaintext of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
+/// every path with an MTU of 1,280 bytes or more.
 pub const SMALL: usize = 1_100;
-/// Plaintext of TLS's largest record.
+/// Plaintext of the largest TLS record.
 pub const LARGE: usize = 16_384;
-/// Plaintext of the records of one write, when they are the largest. TLS cuts it into them.
+/// Plaintext of one write at the largest record size. TLS splits it into records.
 const TOGETHER: usize = 4 * LARGE;
-/// Bytes in small records before they grow.
+/// Bytes in records of one size before they grow.
 const GROW_AFTER: usize = 64 * 1_024;
-/// Silence after which they shrink again.
+/// Idle time after which they shrink again.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The size of the next record.
+/// Size of the next record.
 #[derive(Debug)]
 pub struct RecordSizer {
     size: usize,
@@ -49,7 +49,7 @@ impl RecordSizer {
         self.size
     }
 
-    /// `bytes` went into a record at `now`.
+    /// Records a write of `bytes` at `now`.
     pub fn wrote(&mut self, bytes: usize, now: Instant) {
         self.last = Some(now);
         self.since_growth += bytes;
@@ -60,8 +60,8 @@ impl RecordSizer {
     }
 }
 
-/// A TLS stream that turns every write into records of the right size: one, or, when they are as large as TLS has them
-/// anyway, all that a long write makes, which go to the stream below together.
+/// A TLS stream that turns every write into records of the right size. A write makes one record. At the largest
+/// size, a long write makes several, which are passed to the stream below together.
 #[derive(Debug)]
 pub struct Sized<S> {
     inner: S,
@@ -79,7 +79,7 @@ impl<S> Sized<S> {
         self.inner
     }
 
-    /// The stream inside.
+    /// A reference to the stream inside.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }

@@ -1,9 +1,9 @@
 //! Bidirectional relay between an application's socket and its encrypted stream.
 //!
-//! An end of one direction is passed on as an end of that direction (FIN, close_notify, DATA_FIN are
-//! the same thing here); the other direction goes on. An error ends both directions at once, and
-//! badly: an application must never take a broken transfer for a complete one. So does a standstill
-//! after an end: the sender has finished, and the other side has taken nothing for minutes.
+//! The end of one direction is passed on as the end of that direction (FIN, close_notify and DATA_FIN are
+//! equivalent here), and the other direction continues. An error aborts both directions at once, because an
+//! application must never mistake a broken transfer for a complete one. A standstill after an end also aborts both:
+//! the sender has finished, and the receiver has accepted nothing for minutes.
 
 mod pump;
 pub(crate) mod socket_buffers;
@@ -29,29 +29,29 @@ use self::turns::{AccountTurns, Turn};
 use crate::memory_trim::Carried;
 use crate::transport::Transport;
 
-/// What the log's lines on connections that ended are told apart by: whoever writes the log leaves them out or not.
+/// Log target of the lines on closed connections, by which a log can include or omit them.
 pub const CONNECTIONS: &str = "marline::connections";
 
-/// Bytes relayed, for metrics, and the account of those who cause them.
+/// Bytes relayed, for metrics, and the account that is charged for them.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// From the application (on the server: from the target; in front of a service: from it).
+    /// Bytes from the local side: the application, on the server the target, and in front of a service the service.
     pub from_local: AtomicU64,
-    /// To it.
+    /// Bytes to the local side.
     pub to_local: AtomicU64,
     of: Of,
 }
 
-/// Every stream has one of these for as long as it lasts.
+/// Owner of the counts. Kept small, as every stream has one for its whole life.
 #[derive(Debug)]
 enum Of {
     /// All connections of an account.
     All {
         memory: MemoryAccount,
-        /// Where several accounts share a runtime.
+        /// Set where several accounts share a runtime.
         turns: Option<AccountTurns>,
     },
-    /// One connection, which counts for all as well.
+    /// One connection, whose bytes are also added to the whole.
     One(Arc<Traffic>),
 }
 
@@ -62,19 +62,19 @@ impl Default for Of {
 }
 
 impl Traffic {
-    /// That of one connection, which counts for `whole` as well.
+    /// Traffic of one connection that is also added to `whole`.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
         Traffic::of(Of::One(Arc::clone(whole)))
     }
 
-    /// That of an account whose memory is charged so.
+    /// Traffic of an account whose memory is charged to `memory`.
     #[must_use]
     pub fn charged_to(memory: MemoryAccount) -> Traffic {
         Traffic::of(Of::All { memory, turns: None })
     }
 
-    /// The same, where relays take turns with those of other accounts.
+    /// Traffic of an account whose relays take turns with those of other accounts.
     pub(crate) fn taking_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
         Traffic::of(Of::All { memory, turns: Some(turns) })
     }
@@ -83,7 +83,7 @@ impl Traffic {
         Traffic { from_local: AtomicU64::new(0), to_local: AtomicU64::new(0), of }
     }
 
-    /// The account that is charged for the memory that relaying takes.
+    /// The account that is charged for the memory of relaying.
     #[must_use]
     pub fn memory(&self) -> &MemoryAccount {
         match &self.of {
@@ -115,15 +115,14 @@ impl Traffic {
     }
 }
 
-/// Relays bytes between `local` and `remote` until both directions ended, or `cancel` resolves.
-/// Returns `remote` after a clean end.
+/// Relays bytes between `local` and `remote` until both directions have ended, or `cancel` resolves. Returns
+/// `remote` after a clean end.
 ///
-/// `cancel` is best pinned where it is made: a future that is an argument of another has its room there
-/// twice, for as long as the connection stands.
+/// `cancel` should be pinned by the caller: a future that is an argument of another takes its space twice for the
+/// life of the connection.
 ///
 /// # Errors
-/// The first error of either side, or `ConnectionAborted` after `cancel`; both sides are aborted
-/// then.
+/// The first error of either side, or `ConnectionAborted` after `cancel`. Both sides are then aborted.
 pub async fn relay<L, R>(
     local: L,
     mut remote: R,
@@ -151,8 +150,8 @@ where
     }
 }
 
-/// Tells the log, if it wants that, of a connection that ended: whose it was, how long, and what it carried. Where it
-/// led is not said.
+/// Logs the end of a connection, if the log includes that: its owner, duration and bytes. The target is never
+/// logged.
 pub(crate) fn tell_end<R>(
     who: &dyn Display,
     begun: Instant,
@@ -170,7 +169,7 @@ pub(crate) fn tell_end<R>(
     );
 }
 
-/// Passes bytes in both directions until both have ended.
+/// Relays bytes in both directions until both have ended.
 async fn both_ways<L, R>(local: &mut Counted<'_, L>, remote: &mut R) -> io::Result<()>
 where
     L: Transport,
@@ -180,19 +179,19 @@ where
     let mut standstill = Standstill::default();
     let mut buffers = SocketBuffers::begin(local.inner.socket(), local.traffic.memory());
     let mut turn = Turn::default();
-    // With references to all of them, the task of a stream would be larger.
+    // Moved into the closure, because references would make the task of a stream larger.
     poll_fn(move |cx| {
         if let Some(turns) = local.traffic.turns() {
             ready!(turn.poll(cx, turns));
         }
         let memory = local.traffic.memory();
-        // What waits in the encryption of the remote side is flushed first, so this side alone needs asking.
+        // Bytes buffered in the encryption of the remote side are flushed first, so only this side needs a check.
         let has_room = !pump::is_short(memory) || local.inner.poll_room(cx).is_ready();
         let out_ended = out.poll(cx, (local, remote), memory, true)?;
         let back_ended = back.poll(cx, (remote, local), memory, has_room)?;
         let blocked = (out.is_blocked(), back.is_blocked());
         buffers.note_blocked(local.inner.socket(), memory, blocked);
-        // Blocked or not: the rest of a record may take long to come.
+        // Independent of blocking: the rest of a record may take long to arrive.
         buffers.note_kept(memory, remote.buffered(socket_buffers::is_tight(memory)));
         if out_ended.is_ready() && back_ended.is_ready() {
             return Poll::Ready(Ok(()));

@@ -1,14 +1,14 @@
-//! Rules of remote forwards: at which of the server's addresses which clients may listen.
+//! Rules of remote forwards: the addresses of the server at which each client may listen.
 //!
-//! Whoever listens on an address of the server poses as the server there. So nobody may unless a
-//! rule says so, and a rule names addresses one by one: what it says of `127.0.0.1` says nothing of
-//! `0.0.0.0`, which is every address of the machine.
+//! A client that listens on an address of the server appears as the server there. Therefore every address needs a
+//! rule that allows it. A rule for `127.0.0.1` does not cover `0.0.0.0`, which stands for every address of the
+//! machine.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// `[CLIENT@]ADDRESS:PORTS`: this client, or any, may listen at this address on these ports.
+/// `[CLIENT@]ADDRESS:PORTS`: this client, or any client, may listen at this address on these ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRule {
     client: Option<String>,
@@ -28,7 +28,7 @@ pub struct BadRemoteRule {
 }
 
 impl RemoteRule {
-    /// The lowest port that it allows; 0 lets the system choose one.
+    /// The lowest port that the rule allows. 0 lets the system choose a port.
     #[must_use]
     pub const fn first_port(&self) -> u16 {
         if self.first == 0 && self.last > 0 { 1 } else { self.first }
@@ -41,7 +41,7 @@ impl RemoteRule {
     }
 }
 
-/// Whether a client may listen at an address.
+/// True if a client may listen at an address.
 #[must_use]
 pub fn is_allowed(rules: &[RemoteRule], client: &str, wanted: SocketAddr) -> bool {
     rules.iter().any(|rule| rule.allows(client, wanted))

@@ -1,4 +1,4 @@
-//! Name resolution, with the addresses in the order in which to try them (RFC 8305).
+//! Name resolution, with the addresses in the order in which they are tried (RFC 8305).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::target::{Host, Target};
 
 /// A name that does not resolve within this time has no address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Addresses of one name that are tried.
+/// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
-/// The addresses of a target, families alternating, the resolver's first choice first.
+/// The addresses of a target with alternating families, starting with the resolver's first address.
 ///
 /// # Errors
-/// It has none, or the resolver failed.
+/// The target has no address, or the resolver failed.
 pub async fn resolve(target: &Target) -> Result<Vec<SocketAddr>, Failure> {
     let name = match &target.host {
         Host::V4(address) => return Ok(vec![(*address, target.port).into()]),

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::session::Binding;
 use crate::transport::{PeerState, Transport};
 
-/// A stream and what was read of it.
+/// A stream and the bytes that were already read from it.
 #[derive(Debug)]
 pub struct Rewound<T> {
     head: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct Rewound<T> {
 }
 
 impl<T> Rewound<T> {
-    /// `head` comes first again, then the rest of `inner`.
+    /// Reads `head` first, then the rest of `inner`.
     pub fn new(head: Vec<u8>, inner: T) -> Rewound<T> {
         Rewound { head, given: 0, inner }
     }
@@ -75,7 +75,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
         buf.put_slice(&rest[..count]);
         this.given += count;
         if this.given == this.head.len() {
-            // It is kept as long as the connection otherwise.
+            // Freed, or it would stay for the life of the connection.
             (this.head, this.given) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))

@@ -1,14 +1,13 @@
 //! Access rules for the destinations that the server connects to.
 //!
-//! An unrestricted proxy lets its clients, and any program behind them, reach what only the server
-//! should: its loopback services, its cloud's metadata address, the machines of its private
-//! network. So everything that is not a public unicast address is refused unless `--allow` names
-//! it. The rule is applied to the address that `connect` gets, after resolution, and nothing
-//! resolves again in between (a name that answers differently the second time gains nothing).
-//! IPv6 addresses that carry an IPv4 address inside (IPv4-mapped, NAT64, 6to4) are refused: what
-//! they lead to is not what they say. The server's own public addresses are refused too, since
-//! connections from inside bypass its firewall. The kernel's routing says which ones they are, and
-//! where it cannot be asked the address is refused.
+//! Through an unrestricted proxy, its clients and any program behind them could reach destinations that only the
+//! server should: its loopback services, its cloud's metadata address, the machines of its private network.
+//! Therefore every address that is not public unicast is refused unless `--allow` names it. The rule is applied to
+//! the address passed to `connect`, after resolution, and nothing is resolved again in between (a name that
+//! resolves differently the second time gains nothing). IPv6 addresses that embed an IPv4 address (IPv4-mapped,
+//! NAT64, 6to4) are refused, because they lead to another address than they show. The server's own public addresses
+//! are refused too, since connections from inside bypass its firewall. They are determined from the kernel's
+//! routing, and an address is refused if the kernel cannot be asked.
 //!
 //! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), not
 //! compared entry by entry.
@@ -22,7 +21,7 @@ use marline_io::is_local_address;
 
 use crate::message::ErrorCode;
 
-/// An address block such as `10.0.0.0/8`; a plain address is a block of one.
+/// An address block such as `10.0.0.0/8`. A plain address is a block of one.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct Cidr {
     address: IpAddr,
@@ -38,13 +37,13 @@ pub enum BadCidr {
     /// Not a number, or more bits than the address has.
     #[error("{0:?} is not a prefix length of this address family")]
     Prefix(String),
-    /// Bits are set behind the prefix.
+    /// Bits are set after the prefix.
     #[error("bits are set behind the prefix: did you mean {0}?")]
     HostBits(Cidr),
 }
 
 impl Cidr {
-    /// The block of `prefix_len` bits around `address`; bits behind the prefix are cleared.
+    /// The block of `prefix_len` bits around `address`. Bits after the prefix are cleared.
     #[must_use]
     pub fn around(address: IpAddr, prefix_len: u8) -> Cidr {
         match address {
@@ -63,19 +62,19 @@ impl Cidr {
         }
     }
 
-    /// Its first address.
+    /// First address of the block.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Bits that its addresses have in common.
+    /// Number of bits that all addresses of the block share.
     #[must_use]
     pub const fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// Whether the block holds `address` (of the same family).
+    /// True if the block contains `address` (of the same family).
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
@@ -129,7 +128,7 @@ pub enum Refused {
         /// Its class.
         class: &'static str,
     },
-    /// The server's own.
+    /// An address of the server itself.
     #[error(
         "{address} is an address of the server itself: not allowed (the server's flag --allow {address} permits it)"
     )]
@@ -145,18 +144,18 @@ pub enum Refused {
         /// The block.
         block: Cidr,
     },
-    /// It may be the server's own.
+    /// The address may be the server's own.
     #[error("{address} is not allowed while the server cannot tell whether it is its own: {why}")]
     Unknown {
         /// The address.
         address: IpAddr,
-        /// Why the system did not say.
+        /// Error of the system that prevented the check.
         why: String,
     },
 }
 
 impl Refused {
-    /// RFC 8803's code for it.
+    /// Code of the refusal in RFC 8803.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -178,7 +177,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Whether the server may connect to `address`.
+    /// Checks that the server may connect to `address`.
     ///
     /// # Errors
     /// The refusal, with the flag that would allow it.
@@ -186,7 +185,7 @@ impl Rules {
         self.check_by(address, is_local_address)
     }
 
-    /// As [`check`](Self::check), where `is_local` says which addresses are the server's own.
+    /// Like [`check`](Self::check). `is_local` determines the server's own addresses.
     fn check_by(
         &self,
         given: IpAddr,
@@ -208,7 +207,7 @@ impl Rules {
         }
     }
 
-    /// Whether a block that is denied in any case holds `address`.
+    /// Checks that no denied block contains `address`.
     ///
     /// # Errors
     /// The refusal.
@@ -224,13 +223,13 @@ impl Rules {
     }
 }
 
-/// Whether an address is public unicast, as far as the registries say.
+/// True if an address is public unicast according to the registries.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     class_of(address.to_canonical()).is_none()
 }
 
-/// Class of IPv6 addresses that are IPv4 addresses in another form.
+/// Class of IPv6 addresses that represent IPv4 addresses.
 const MAPPED: &str = "an IPv4 address in the form of IPv6";
 
 /// Special-purpose IPv4 blocks.
@@ -239,7 +238,7 @@ const V4: &[(&str, [u8; 4], u8)] = &[
     ("private", [10, 0, 0, 0], 8),
     ("carrier-grade NAT space", [100, 64, 0, 0], 10),
     ("loopback", [127, 0, 0, 0], 8),
-    // A service of the host below a virtual machine of Azure, which trusts whoever reaches it.
+    // A service of the host of an Azure virtual machine, which trusts every client.
     ("the cloud's WireServer", [168, 63, 129, 16], 32),
     ("link-local", [169, 254, 0, 0], 16),
     ("private", [172, 16, 0, 0], 12),
@@ -255,7 +254,8 @@ const V4: &[(&str, [u8; 4], u8)] = &[
     ("reserved", [240, 0, 0, 0], 4),
 ];
 
-/// Special-purpose IPv6 blocks, as the first 32 bits. What is in none of them and not in 2000::/3 is reserved.
+/// Special-purpose IPv6 blocks, as the first 32 bits. An address outside these blocks and outside 2000::/3 is
+/// reserved.
 const V6: &[(&str, [u16; 2], u8)] = &[
     ("reserved (NAT64)", [0x64, 0xff9b], 32),
     ("reserved (Teredo and others)", [0x2001, 0], 23),
@@ -268,7 +268,7 @@ const V6: &[(&str, [u16; 2], u8)] = &[
     ("multicast", [0xff00, 0], 8),
 ];
 
-/// What an address is, if it is not public unicast.
+/// Class of an address that is not public unicast.
 fn class_of(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => V4.iter().find_map(|&(class, octets, prefix_len)| {
@@ -287,7 +287,7 @@ fn class_of(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address that an IPv6 address will be translated to on its way.
+/// The IPv4 address to which a translator on the path maps an IPv6 address.
 fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address else { return None };
     let [a, b, c, d, e, f, g, h] = v6.segments();

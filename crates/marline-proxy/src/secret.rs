@@ -1,24 +1,24 @@
-//! Random 256-bit secrets, and the SHA-256 digests that stand for them where they are stored.
+//! Random 256-bit secrets, and the SHA-256 digests that are stored instead of them.
 //!
-//! A client's token is 256 random bits, so one SHA-256 is enough to store it: the slow, salted
-//! hashes that passwords need defend against guessing, and nobody guesses 256 random bits.
+//! A client's token is 256 random bits, so one SHA-256 is enough to store it. The slow, salted hashes that
+//! passwords need defend against guessing, which is impossible for 256 random bits.
 
 use std::fmt;
 
 use ring::rand::SecureRandom;
 
-/// 32 secret bytes. `Debug` hides them; there is no `Display`.
+/// 32 secret bytes. `Debug` hides them, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// Bytes of a secret.
+    /// Length of a secret in bytes.
     pub const LEN: usize = 32;
 
     /// A new secret from the operating system's generator.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn random() -> anyhow::Result<Secret> {
         let mut bytes = [0; Self::LEN];
         ring::rand::SystemRandom::new()
@@ -33,7 +33,7 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// Its bytes, for invites and the encrypted stream only.
+    /// The bytes, for invites and the encrypted stream only.
     #[must_use]
     pub const fn expose(&self) -> &[u8; Self::LEN] {
         &self.0
@@ -52,14 +52,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Longest run of letters and digits that surely holds no invite and no token.
+/// Longest run of letters and digits that cannot contain an invite or a token.
 const HARMLESS_RUN: usize = 39;
-/// What an invite begins with.
+/// Prefix of every invite.
 const INVITE_PREFIX: &str = "marline1";
 
-/// `text` for display, with invites hidden: errors quote invalid input, which may be an invite that
-/// is damaged or in the wrong place. Anything that begins like an invite is hidden, and so is every
-/// long run of letters and digits, which may be an invite whose beginning was lost.
+/// `text` for display, with invites hidden. Errors quote invalid input, which may be a damaged or misplaced invite.
+/// Any text that starts like an invite is hidden, and so is every long run of letters and digits, which may be an
+/// invite whose beginning is missing.
 #[must_use]
 pub fn hide(text: &str) -> String {
     let ends_run = |c: char| !c.is_ascii_alphanumeric();
@@ -93,13 +93,13 @@ impl Digest {
         Digest(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Whether both are equal, in time that does not depend on where they differ.
+    /// True if both are equal. The time does not depend on where they differ.
     #[must_use]
     pub fn matches(&self, other: &Digest) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0u8, |acc, (a, b)| acc | (a ^ b));
@@ -116,7 +116,7 @@ impl Digest {
         })
     }
 
-    /// Reads 64 hexadecimal digits; `None` for anything else.
+    /// Reads 64 hexadecimal digits. `None` for anything else.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Digest> {
         if text.len() != 64 || !text.is_ascii() {
@@ -150,7 +150,7 @@ mod tests {
             format!("invite = \"{word}\""),
             format!("invite = {word}"),
             format!("'{}'", word.to_uppercase()),
-            // Its beginning was lost, its end was.
+            // The beginning is missing, then the end.
             word[3..].to_owned(),
             word[..12].to_owned(),
         ] {

@@ -1,5 +1,5 @@
-//! Graceful shutdown: nothing new is started, running work may finish, and what remains is aborted. Before that there
-//! may be a time in which another process starts what is new, and running work goes on for as long as it likes.
+//! Graceful shutdown: no new work is started, running work may finish, and the rest is aborted. During an upgrade
+//! this is preceded by a phase in which another process accepts new work while running work continues.
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::signals::{Signals, Told};
 
-/// How far the end is.
+/// Phase of the shutdown.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Running,
@@ -23,7 +23,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Stopper {
     phase: watch::Sender<Phase>,
-    /// When what runs after a handover has lasted long enough.
+    /// Time at which work that runs after a handover is drained.
     limit: watch::Sender<Option<Instant>>,
 }
 
@@ -46,7 +46,7 @@ impl Stopper {
         Stop { phase: self.phase.subscribe() }
     }
 
-    /// Another process starts what is new from now on. What runs may go on for `limit`, and is drained then.
+    /// Lets another process accept new work from now on. Running work may continue for `limit` and is then drained.
     pub fn hand_over(&self, limit: Duration) {
         self.limit.send_replace(Instant::now().checked_add(limit));
         self.phase.send_if_modified(|phase| {
@@ -58,13 +58,13 @@ impl Stopper {
         });
     }
 
-    /// The end has begun, or another process has what is new.
+    /// True if the shutdown has begun or another process accepts new work.
     #[must_use]
     pub fn is_over(&self) -> bool {
         *self.phase.borrow() != Phase::Running
     }
 
-    /// Resolves when what runs after a handover has lasted long enough.
+    /// Resolves when the time limit after a handover has passed.
     async fn outlived(&self) {
         let mut limit = self.limit.subscribe();
         let until = limit.wait_for(Option::is_some).await.ok().and_then(|until| *until);
@@ -74,7 +74,7 @@ impl Stopper {
         }
     }
 
-    /// Starts draining: nothing new is started.
+    /// Starts draining: no new work is started.
     pub fn drain(&self) {
         self.phase.send_replace(Phase::Draining);
     }
@@ -84,12 +84,12 @@ impl Stopper {
         self.phase.send_replace(Phase::Over);
     }
 
-    /// Runs `work`. On the first signal to end, `work` gets the drain time of `running` to finish;
-    /// on the second, it ends at once. `signals` are there before the program says that it is
-    /// ready: one that came in between would be lost.
+    /// Runs `work`. On the first signal to stop, `work` gets the drain time of `running` to finish. On the second,
+    /// it is stopped at once. `signals` must exist before the program reports that it is ready, so that no signal
+    /// is lost.
     ///
     /// # Errors
-    /// What `work` gives.
+    /// The error of `work`.
     pub async fn run_until_signal(
         &self,
         mut signals: Signals,
@@ -130,7 +130,7 @@ impl Stopper {
     }
 }
 
-/// What a program is told next: by a signal, or by somebody else who asks it to read its configuration again.
+/// The next request to the program: a signal, or another request to reload the configuration.
 pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> Told {
     tokio::select! {
         told = signals.next() => told,
@@ -140,25 +140,25 @@ pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> Told {
 
 /// Reaction of a program to signals.
 pub trait Reload {
-    /// Ready when somebody else than a signal asks it to read its configuration again, which is done next.
+    /// Ready when a source other than a signal requests a reload, which then follows.
     fn poll_asked(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 
-    /// Reads its configuration again.
+    /// Reloads the configuration.
     fn reload(&mut self);
 
-    /// How long what runs may go on when the program is to end.
+    /// Time that running work gets to finish at shutdown.
     fn patience(&self) -> Duration;
 }
 
 impl Stop {
     async fn reached(&self, phase: Phase) {
-        // A stopper that is gone has stopped.
+        // A stopper that was dropped counts as stopped.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
-    /// Resolves when another process starts what is new, or nobody does.
+    /// Resolves when another process accepts new work, or draining begins.
     pub async fn handed_over(&self) {
         self.reached(Phase::HandedOver).await;
     }

@@ -1,14 +1,14 @@
-//! Signals of a long-running program: SIGTERM, SIGINT and SIGQUIT end it gracefully, SIGHUP reloads
-//! its configuration, and no other one ends it.
+//! Signals of a long-running program: SIGTERM, SIGINT and SIGQUIT end it gracefully, SIGHUP reloads its
+//! configuration, and all others are ignored.
 //!
-//! The default action of most signals is to end the process with all its connections; so a mistake
-//! in a script (`kill -USR1`), or a closed terminal, would break all streams.
+//! By default most signals end the process and all its connections, so that a mistake in a script (`kill -USR1`) or
+//! a closed terminal would break all streams.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that mean nothing here: by number where they have no name in `SignalKind`.
+/// Signals to ignore, by number where `SignalKind` has no name for them.
 fn meaningless() -> Vec<SignalKind> {
     let mut kinds = vec![
         SignalKind::user_defined1(),
@@ -18,20 +18,20 @@ fn meaningless() -> Vec<SignalKind> {
     ];
     #[cfg(target_os = "linux")]
     {
-        // SIGVTALRM, SIGPROF, SIGPWR, and those of real-time programs.
+        // SIGVTALRM, SIGPROF, SIGPWR, and the real-time signals.
         kinds.extend([26, 27, 30].map(SignalKind::from_raw));
         kinds.extend((34..=64).map(SignalKind::from_raw));
     }
     kinds
 }
 
-/// From now on only SIGTERM, SIGINT and SIGQUIT end the process; SIGHUP does nothing before
-/// [`Signals`] are there. Starts no thread.
+/// Lets only SIGTERM, SIGINT and SIGQUIT end the process from now on. SIGHUP is ignored until [`Signals`] exists.
+/// Starts no thread.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refuses a handler.
 pub fn survive() -> io::Result<()> {
-    // The handlers stay when the runtime that they were installed by is gone.
+    // The handlers outlive the runtime that installed them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _inside = runtime.enter();
     let _stays = signal(SignalKind::hangup())?;
@@ -62,10 +62,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Receives them from now on. Needs a runtime.
+    /// Receives the signals from now on. Needs a runtime.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses a handler.
     pub fn new() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,

@@ -1,14 +1,14 @@
-//! SOCKS version 5 (RFC 1928), the subset a local proxy needs: no authentication, CONNECT and UDP ASSOCIATE; and
-//! CONNECT of [version 4 and 4a](version_four), where the first byte asks for it.
+//! SOCKS version 5 (RFC 1928) with the subset that a local proxy needs: no authentication, CONNECT and UDP
+//! ASSOCIATE. Also CONNECT of [version 4 and 4a](version_four), if the first byte requests that version.
 //!
 //! ```text
 //! client  5, n, methods[n]               server  5, 0 (no authentication) or 5, 0xff
 //! client  5, command, 0, kind, address, port     server  5, reply, 0, kind, address, port
 //! ```
-//! BIND is answered with "command not supported". The parser is our own: it is
-//! short, must not read a byte beyond the request, and the replies must come from RFC 8803's codes.
+//! BIND is answered with "command not supported". The parser is our own, because it is short, must not read a byte
+//! beyond the request, and derives its replies from RFC 8803's codes.
 //!
-//! The port has no passwords. Should it get them, version 4 has to be refused: it carries none.
+//! The port has no passwords. If it ever gets them, version 4 has to be refused, because it cannot carry any.
 
 pub mod datagram;
 pub mod version_four;
@@ -28,7 +28,7 @@ const NO_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 const ASSOCIATE: u8 = 3;
 
-/// Version of SOCKS that an application speaks. It is answered in the same.
+/// Version of SOCKS that an application speaks. The reply uses the same version.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Version {
     /// SOCKS4 and SOCKS4a.
@@ -37,12 +37,12 @@ pub enum Version {
     Five,
 }
 
-/// What an application asks for.
+/// Request of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A connection to this target.
     Connect(Target),
-    /// A UDP association; the application will send from this port, or does not say.
+    /// A UDP association. The application will send from this port, or from an unknown one if it is 0.
     Associate(u16),
 }
 
@@ -84,7 +84,7 @@ impl From<ErrorCode> for Reply {
 /// Error of a SOCKS request.
 #[derive(Debug, thiserror::Error)]
 pub enum SocksError {
-    /// The application speaks something else.
+    /// The application speaks another protocol.
     #[error("{}", not_socks(*.0))]
     Version(u8),
     /// Only methods with authentication were offered.
@@ -93,10 +93,10 @@ pub enum SocksError {
     /// BIND or an unknown command.
     #[error("{}", unsupported(*.0, *.1))]
     Command(Version, u8),
-    /// A text of SOCKS4 without an end.
+    /// A text of SOCKS4 that exceeds its limit.
     #[error("the {0} of a SOCKS4 request is longer than {max} bytes", max = version_four::LONGEST_TEXT)]
     TooLong(&'static str),
-    /// Not 1, 3 or 4.
+    /// An address type other than 1, 3 and 4.
     #[error("SOCKS address type {0} is unknown")]
     AddressType(u8),
     /// An invalid destination.
@@ -136,10 +136,10 @@ impl SocksError {
     }
 }
 
-/// Runs the SOCKS handshake until it is known what is asked for; refusals are answered here.
+/// Runs the SOCKS handshake up to the request. Refusals are sent here.
 ///
 /// # Errors
-/// Nothing is asked for that could be given.
+/// The request is invalid or not supported.
 pub async fn accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
 ) -> Result<(Version, Request), SocksError> {
@@ -194,10 +194,11 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, 
         _ => return Err(SocksError::AddressType(kind)),
     };
     let port = stream.read_u16().await?;
-    // Only now: a refused command's address is read, or closing would reset the reply away.
+    // Checked after the address has been read: unread data would make closing reset the connection and lose the
+    // reply.
     match command {
         CONNECT => Ok(Request::Connect(Target::new(host?, port)?)),
-        // The address is often 0.0.0.0, and says nothing that the connection does not.
+        // The address is often 0.0.0.0 and adds nothing to that of the connection.
         ASSOCIATE => Ok(Request::Associate(port)),
         other => Err(SocksError::Command(Version::Five, other)),
     }
@@ -206,7 +207,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, 
 /// Answers the request in its version. The bound address is 0.0.0.0:0, since the server's is not disclosed.
 ///
 /// # Errors
-/// What writing gives.
+/// The error of writing.
 pub async fn reply(
     stream: &mut (impl AsyncWrite + Unpin),
     version: Version,
@@ -226,10 +227,10 @@ pub async fn reply(
     stream.flush().await
 }
 
-/// Answers the request for a UDP association: datagrams go to this address.
+/// Answers the request for a UDP association with the address that accepts datagrams.
 ///
 /// # Errors
-/// What writing gives.
+/// The error of writing.
 pub async fn reply_bound(
     stream: &mut (impl AsyncWrite + Unpin),
     bound: SocketAddr,
@@ -244,7 +245,7 @@ pub async fn reply_bound(
 /// Client side: requests a target from a SOCKS5 port.
 ///
 /// # Errors
-/// The port does not speak SOCKS5, or refuses.
+/// The port does not speak SOCKS5, or refuses the request.
 pub async fn ask(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     target: &Target,
@@ -269,7 +270,7 @@ pub async fn ask(
         [VERSION, code, ..] if code != 0 => return Err(refusal(code)),
         _ => return Err(wrong(format!("not a SOCKS5 answer: {head:?}"))),
     };
-    // The bound address and port say nothing that we need.
+    // The bound address and port are not needed.
     stream.read_exact(&mut vec![0; bound_len + 2]).await?;
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Host {
     /// The name, if this is not an address.
     ///
     /// # Errors
-    /// It is an address, which is returned.
+    /// The host is an address, which is returned.
     pub fn as_name(&self) -> Result<&str, IpAddr> {
         match self {
             Host::V4(v4) => Err((*v4).into()),
@@ -64,7 +64,7 @@ impl Host {
     /// A name, or the address if it is one in text form.
     ///
     /// # Errors
-    /// Length, or a byte that host names do not have.
+    /// The text is too long or contains a byte that is not allowed in host names.
     pub fn parse(text: &str) -> Result<Host, BadTarget> {
         let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -73,10 +73,10 @@ impl Host {
         Host::name(text)
     }
 
-    /// A name, checked.
+    /// A checked name.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// Same as [`parse`](Self::parse).
     pub fn name(text: &str) -> Result<Host, BadTarget> {
         if text.is_empty() || text.len() > 255 {
             return Err(BadTarget::Length(text.len()));
@@ -90,8 +90,8 @@ impl Host {
 }
 
 impl Host {
-    /// Appends the host as SOCKS5 has it (RFC 1928 section 5): a byte for its kind, and its octets; a name's length is
-    /// in front of it.
+    /// Appends the host in the form of SOCKS5 (RFC 1928 section 5): a byte for its kind, and its octets. A name is
+    /// preceded by its length.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Host::V4(address) => {
@@ -99,7 +99,7 @@ impl Host {
                 out.extend_from_slice(&address.octets());
             }
             Host::Name(name) => {
-                // A name has 255 bytes at most.
+                // A name has at most 255 bytes.
                 out.extend_from_slice(&[3, name.len() as u8]);
                 out.extend_from_slice(name.as_bytes());
             }
@@ -120,18 +120,18 @@ impl From<IpAddr> for Host {
     }
 }
 
-/// Name of the server's own resolver. No host has it (RFC 6761 section 6.4), so a server that does not know it says
-/// that it has no address.
+/// Name of the server's own resolver. No host can have this name (RFC 6761 section 6.4), so a server that does not
+/// support it answers that the name has no address.
 const SERVERS_RESOLVER: &str = "resolver.marline.invalid";
 
 impl Target {
-    /// The resolver that the server itself asks for names, by DNS over TCP.
+    /// The resolver that the server itself uses, by DNS over TCP.
     #[must_use]
     pub fn servers_resolver() -> Target {
         Target { host: Host::Name(SERVERS_RESOLVER.to_owned()), port: DNS_PORT }
     }
 
-    /// Whether it is that resolver.
+    /// True if this is the server's own resolver.
     #[must_use]
     pub fn is_servers_resolver(&self) -> bool {
         self.port == DNS_PORT && self.host.as_name() == Ok(SERVERS_RESOLVER)

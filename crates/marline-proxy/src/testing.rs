@@ -1,4 +1,4 @@
-//! In-memory server for the tests of both ends.
+//! In-memory server for the tests of client and server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ use super::target::Target;
 use super::tls::{ServerKey, connector, server_name};
 use super::transport::{PeerState, Transport};
 
-/// A server and what its owner holds.
+/// A server with its key, its credentials and a client's token.
 pub(crate) struct Bench {
     pub(crate) server: Arc<Server>,
     pub(crate) key: ServerKey,
@@ -51,7 +51,7 @@ impl Bench {
         Bench { server: Arc::new(server), key, token, credentials: sender, stopper }
     }
 
-    /// One whose server is itself reached at these addresses.
+    /// A bench whose server advertises these addresses of its own.
     pub(crate) fn advertising(own: Vec<SocketAddr>) -> Bench {
         let bench = Bench::new(ServerLimits::default());
         let server = Arc::into_inner(bench.server).expect("nobody else has it").advertise(own);
@@ -78,7 +78,7 @@ impl Bench {
         Pipe { peer_known, ..Pipe::new(inner, near) }
     }
 
-    /// A connection with TLS, nothing said yet.
+    /// A connection with TLS and no message yet.
     pub(crate) async fn dial_tls(&self) -> Channel<DuplexStream> {
         self.tls_over(self.dial_from("192.0.2.1")).await
     }
@@ -90,12 +90,12 @@ impl Bench {
     }
 }
 
-/// A pipe with what multipath streams have more: a binding, and a note that the peer is known.
+/// A pipe with the additional state of multipath streams: a binding, and a flag that the peer is known.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) inner: DuplexStream,
     pub(crate) binding: Option<Binding>,
-    /// Set by the server's end, which shares it.
+    /// Set by the server's end, which shares the flag.
     pub(crate) peer_known: Arc<AtomicBool>,
     pub(crate) peer_state: PeerState,
 }
@@ -150,7 +150,7 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// Connects to a bench over pipes that have bindings, each another one.
+/// Connects to a bench over pipes, each with a binding of its own.
 pub(crate) struct Bound {
     pub(crate) bench: Arc<Bench>,
     pub(crate) connects: Arc<AtomicUsize>,
@@ -167,7 +167,7 @@ impl Connect for Bound {
     }
 }
 
-/// Connects to a bench, and counts.
+/// Connects to a bench and counts the connections.
 pub(crate) struct ToBench {
     pub(crate) bench: Arc<Bench>,
     pub(crate) connects: Arc<AtomicUsize>,
@@ -182,7 +182,7 @@ impl Connect for ToBench {
     }
 }
 
-/// A TCP target that sends everything back, and ends when its peer does.
+/// A TCP target that echoes all data, and ends when its peer does.
 pub(crate) async fn echo_target() -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -234,7 +234,7 @@ impl Silent {
         panic!("a queue of none took {}", queue.len());
     }
 
-    /// Takes who waits, so that the next ones are answered.
+    /// Accepts all queued connections, so that the next ones are answered.
     pub(crate) fn accept_all(&self) {
         while self.listener.accept().is_ok() {}
     }

@@ -1,14 +1,13 @@
 //! TLS 1.3 inside the multipath stream.
 //!
-//! The server shows a raw public key (RFC 7250, Ed25519) instead of a certificate: nobody would check
-//! a certificate's names or dates, the invite pins the key, and the whole handshake of the server
-//! fits two segments, most of which is the post-quantum key exchange. The client checks the key's
-//! SHA-256 against the invite and the handshake's signature against the key; only then, inside the
-//! encrypted stream, it sends its token. So a server that is not the invite's learns nothing, and an
-//! observer sees no client identity.
+//! The server presents a raw public key (RFC 7250, Ed25519) instead of a certificate. Names and dates of a
+//! certificate would never be checked, the invite pins the key, and the server's whole handshake fits in two
+//! segments, most of which is the post-quantum key exchange. The client checks the key's SHA-256 against the invite
+//! and the handshake's signature against the key. Only then it sends its token, inside the encrypted stream. A
+//! server other than the invite's therefore learns nothing, and an observer sees no client identity.
 //!
-//! Off: TLS 1.2, 0-RTT (a request could be replayed), session tickets (a session of ours does what they
-//! would, bound to its connection: `session`), server name indication (it would name the server in clear).
+//! Disabled: TLS 1.2, 0-RTT (a request could be replayed), session tickets (the proxy's own sessions replace them,
+//! bound to their connection: `session`), server name indication (it would reveal the server's name).
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +18,7 @@ use marline::tls::{Identity, KeyPin, client_config, server_config};
 pub use marline::tls::{is_pin_mismatch, server_name};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The protocol inside (ALPN), with its version: TLS fails between programs of different versions.
+/// The application protocol (ALPN), with its version. TLS fails between programs with different versions.
 const PROTOCOL: &[u8] = b"marline/5";
 
 /// The server's long-lived key.
@@ -35,28 +34,28 @@ impl ServerKey {
     /// A new key.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn generate() -> anyhow::Result<ServerKey> {
         Ok(ServerKey(Identity::generate()?))
     }
 
-    /// The key in a file that [`generate`](Self::generate) and [`pkcs8`](Self::pkcs8) made.
+    /// The key in a file written from [`pkcs8`](Self::pkcs8).
     ///
     /// # Errors
-    /// The file cannot be read or holds no Ed25519 key.
+    /// The file cannot be read or does not contain an Ed25519 key.
     pub fn load(path: &Path) -> anyhow::Result<ServerKey> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let identity = Identity::from_pkcs8(bytes);
         identity.map(ServerKey).with_context(|| format!("in {}", path.display()))
     }
 
-    /// The private key in PKCS #8 form: for the key file only.
+    /// The private key in PKCS #8 form, for the key file only.
     #[must_use]
     pub fn pkcs8(&self) -> &[u8] {
         self.0.pkcs8()
     }
 
-    /// SHA-256 of the public key: what invites carry.
+    /// SHA-256 of the public key, as contained in invites.
     #[must_use]
     pub fn pin(&self) -> [u8; 32] {
         *self.0.pin().as_bytes()
@@ -73,10 +72,10 @@ impl ServerKey {
     }
 }
 
-/// Connects with TLS to the server whose key has this SHA-256, and to no other.
+/// Connects with TLS only to the server whose key has this SHA-256.
 ///
 /// # Errors
-/// The provider does not speak TLS 1.3 (it does).
+/// The crypto provider does not support TLS 1.3, which cannot happen.
 pub fn connector(pin: [u8; 32]) -> anyhow::Result<TlsConnector> {
     let mut config = client_config(KeyPin::new(pin))?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];

@@ -1,4 +1,4 @@
-//! Byte stream interface of the proxy: tests run over pipes and TCP, the product over Marline.
+//! Byte stream interface of the proxy. Tests run over pipes and TCP, the product over Marline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,19 +11,19 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::session::{BINDING_LABEL, Binding};
 
-/// What is known of the peer of a stream that makes no progress.
+/// State of the peer of a stream that makes no progress.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
-    /// The peer has finished sending; what it sent may still be unread.
+    /// The peer has finished sending. Some of its data may still be unread.
     pub finished: bool,
-    /// The peer answers, but takes no data. `false`: it takes data, or nothing is heard of it.
+    /// The peer answers but accepts no data. `false`: it accepts data, or nothing is received from it.
     pub refuses_data: bool,
     /// Written bytes that the peer has not acknowledged.
     pub unacknowledged: u64,
 }
 
 impl PeerState {
-    /// That of a multipath connection.
+    /// State of a multipath connection's peer.
     #[must_use]
     pub fn of_multipath(info: &marline::ConnectionInfo) -> PeerState {
         PeerState {
@@ -39,45 +39,46 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions at once so that the peer sees an error, not an orderly end.
     fn abort(self);
 
-    /// The peer has authenticated itself: a path that comes back is worth waiting for, and this account is charged for
-    /// the memory of the stream.
+    /// Marks the peer as authenticated. A path that returns is then worth waiting for, and the memory of the stream
+    /// is charged to this account.
     fn know_peer(&self, _account: &MemoryAccount) {}
 
-    /// The socket that it is, whose buffers the kernel has; `None`: there is none, or it is shared with other streams.
+    /// The socket below this stream, whose buffers are the kernel's. `None` if there is none, or if other streams
+    /// share it.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Ready while a write would be taken. Unlike a write, it tells so without bytes at hand; and where the kernel
-    /// has a limit of unsent bytes, it keeps to that limit more closely.
+    /// Ready while a write would be accepted. Unlike a write, this needs no bytes. Where the kernel limits unsent
+    /// bytes, this follows the limit more closely.
     fn poll_room(&self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// Bytes of its own buffers, which may stay as they are for long. `trim`: unused room is returned first.
+    /// Bytes in buffers of this stream, which may stay unchanged for long. `trim`: unused space is freed first.
     fn buffered(&mut self, _trim: bool) -> u64 {
         0
     }
 
-    /// Both directions have ended in good order, and nobody will use it here: what can serve again goes where it
-    /// came from, what cannot is dropped.
+    /// Both directions have ended properly and the stream is no longer needed. A reusable stream goes back to its
+    /// pool, any other is dropped.
     fn finish(self)
     where
         Self: Sized,
     {
     }
 
-    /// What the peer is doing.
+    /// Current state of the peer.
     fn peer_state(&self) -> PeerState {
         PeerState::default()
     }
 
-    /// The multipath stream that it is, or stands on; `None`: there is none, and no lane for datagrams beside it.
+    /// The multipath stream below this one. `None` if there is none, and then no datagram lane either.
     fn multipath(&self) -> Option<&marline::Stream> {
         None
     }
 
-    /// What names this connection and no other, to both of its ends; `None` where nothing does: then no
+    /// Value that identifies this connection uniquely to both of its ends. `None` if there is none, and then no
     /// session can be bound to it.
     fn binding(&self) -> Option<Binding> {
         None
@@ -107,10 +108,10 @@ impl Transport for marline::Stream {
     }
 }
 
-/// A reset instead of a FIN.
+/// Aborts with a reset instead of a FIN.
 impl Transport for TcpStream {
     fn abort(self) {
-        // Without the option the peer sees an orderly end; nothing else can be done then.
+        // If the option cannot be set, the peer sees an orderly end, and nothing better is possible.
         let _ = self.set_zero_linger();
     }
 
@@ -120,17 +121,17 @@ impl Transport for TcpStream {
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            // Within `try_io`, so that room that comes after the look is not missed.
+            // Within `try_io`, so that room that appears after the check is not missed.
             if self.try_io(Interest::WRITABLE, || look_for_room(self.as_fd())).is_ok() {
                 return Poll::Ready(());
             }
-            // An error is the next write's.
+            // The next write reports any error.
             let _ = ready!(self.poll_write_ready(cx));
         }
     }
 
-    /// The kernel says whether a FIN came, read or not. Whoever takes nothing for minutes counts as one that refuses:
-    /// a connection of which nothing is heard at all ends by the kernel's own timeouts.
+    /// The kernel reports whether a FIN arrived, even an unread one. A peer that accepts nothing for minutes counts
+    /// as refusing: the kernel's own timeouts end a connection from which nothing is received.
     fn peer_state(&self) -> PeerState {
         let mut polled = [PollFd::new(self, PollFlags::RDHUP)];
         let ready = poll(&mut polled, Some(&Timespec::default()));
@@ -139,8 +140,7 @@ impl Transport for TcpStream {
     }
 }
 
-/// A unix socket knows no reset: the peer sees one only if there is something it sent and we did not
-/// read, else an end.
+/// A Unix socket has no reset: the peer sees one only if some of its data is unread here, and otherwise an end.
 impl Transport for UnixStream {
     fn abort(self) {}
 
@@ -159,22 +159,22 @@ impl Transport for UnixStream {
 }
 
 /// Asks the kernel whether a socket has room now. If not, the kernel will report when it has, which it does only
-/// after somebody asked or was refused.
+/// after a check or a refused write.
 fn look_for_room(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     match poll(&mut polled, Some(&Timespec::default())) {
         Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-        // Also an error of the socket: the write that follows reports it.
+        // Also in case of an error, which the next write reports.
         _ => Ok(()),
     }
 }
 
-/// A dropped pipe is an end without close_notify, which TLS reports as an error.
+/// A dropped pipe ends without close_notify, which TLS reports as an error.
 impl Transport for DuplexStream {
     fn abort(self) {}
 }
 
-/// Whether an error means that the peer aborted the stream.
+/// True if an error means that the peer aborted the stream.
 #[must_use]
 pub fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};

@@ -11,16 +11,16 @@ use tokio::net::TcpStream;
 
 use crate::exchange::Pipe;
 
-/// A connection of the kernel's.
+/// A connection of the kernel.
 pub(super) struct KernelPipe(pub(super) TcpStream);
 
 impl Pipe for KernelPipe {
     fn abort(self) {
-        // Closing with unsent data and no time to send it is how applications abort.
+        // Applications abort by closing with unsent data and a linger time of zero.
         let _ = SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
     }
 
-    /// The kernel says so in its counters, which the runner reads.
+    /// Reported in the kernel's counters, which the runner reads.
     fn fallback(&self) -> Option<String> {
         None
     }

@@ -1,5 +1,5 @@
-//! Special cases of Marline's extensions beyond RFC 8684, with a kernel that does not know them,
-//! and between Marline peers: the first path dies, and the client moves to the one that was asleep.
+//! Special cases of Marline's extensions beyond RFC 8684, with a kernel that does not know them, and between
+//! Marline peers: the first path fails, and the client switches to the one that was idle.
 
 use marline_lab::scenario::Side;
 
@@ -17,14 +17,14 @@ fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
     }
 }
 
-/// All of it on WiFi, then all of it on LTE.
+/// WiFi carried everything, and then LTE did.
 fn went_over(found: &mut Found<'_>) {
     for way in [Way::Up, Way::Down] {
         found.carried(WIFI, (0, 1), way, true);
         found.carried(LTE, (0, 1), way, false);
         found.carried(LTE, (1, 2), way, true);
     }
-    // HELLO, and where it is answered more than that.
+    // HELLO, and further options if it is answered.
     found.seen("MP_EXPERIMENTAL", 1);
 }
 

@@ -1,5 +1,4 @@
-//! Special cases of peers and paths without Multipath TCP: plain TCP, and every byte (RFC 8684,
-//! 3.7).
+//! Special cases of peers and paths without Multipath TCP: plain TCP, and every byte delivered (RFC 8684, 3.7).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
@@ -7,7 +6,7 @@ use marline_lab::scenario::Side;
 use super::{Act, Found, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
-/// What the kernel counts when it is left alone with its Multipath TCP.
+/// Counters of the kernel for fallbacks to plain TCP.
 const FALLBACKS: &[&str] = &[
     "MPCapableFallbackACK",
     "MPCapableFallbackSYNACK",
@@ -45,8 +44,8 @@ fn both_fell_back(found: &mut Found<'_>) {
     server_fell_back(found);
 }
 
-/// A gateway on the second path changes payload and repairs TCP's checksum: only that of the mapping
-/// tells. The subflow ends, the connection goes on, and no wrong byte arrives.
+/// A gateway on the second path changes the payload and repairs TCP's checksum, so that only the mapping's checksum
+/// detects it. The subflow ends, the connection continues, and no wrong byte is delivered.
 fn rewritten(
     name: &'static str,
     (client, server): (Stack, Stack),
@@ -112,7 +111,7 @@ pub(super) fn cases() -> Vec<Special> {
         }),
     ]);
     cases.extend(one_way());
-    // A path whose middlebox lets no join through is not used; the connection stays what it is.
+    // A path whose middlebox blocks joins is not used, and the connection is not affected.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
         Special {
             before: vec![Act::Path(LTE, "set strip=mptcp")],
@@ -124,7 +123,7 @@ pub(super) fn cases() -> Vec<Special> {
     cases
 }
 
-/// Middleboxes that take the options away in one direction only.
+/// Middleboxes that remove the options in one direction only.
 fn one_way() -> Vec<Special> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![

@@ -1,5 +1,4 @@
-//! Special cases of joins beyond the subflow limit, and of joins once there is room again (RFC
-//! 8684, 3.2).
+//! Special cases of joins beyond the subflow limit, and of joins when there is room again (RFC 8684, 3.2).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
@@ -24,7 +23,7 @@ fn three_paths() -> Scenario {
     scenario
 }
 
-/// One of two carried data, whichever was first; after both were closed the third path could join.
+/// One of the two carried data, whichever came first. After both were closed the third path could join.
 fn one_then_the_third(found: &mut Found<'_>) {
     let used = [LTE, THIRD].map(|path| found.between(path, 0, 1).1 > 60_000);
     if used[0] == used[1] {

@@ -31,7 +31,7 @@ fn with_client_endpoint(endpoint: Endpoint) -> Scenario {
     scenario
 }
 
-/// A kernel's server announces; our client answers and joins.
+/// A kernel's server announces, and our client echoes and joins.
 fn announcing_kernel() -> Vec<Special> {
     let port = |mut endpoint: Endpoint| {
         endpoint.port = Some(OTHER_PORT);
@@ -45,7 +45,7 @@ fn announcing_kernel() -> Vec<Special> {
             ..case("mk-signal-v4", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "AddAddrTx", 1);
                 found.at_least(Side::Server, "EchoAdd", 1);
-                // From LTE to the first address, from each to the second.
+                // From LTE to the first address, and from each path to the second.
                 found.at_least(Side::Server, "MPJoinAckRx", 3);
                 found.seen("HMACs of ADD_ADDR", 1);
             })
@@ -70,15 +70,15 @@ fn announcing_kernel() -> Vec<Special> {
             scenario: with_server_endpoint(port(lte6)),
             to: at(v6(0, 1)),
             ..case("mk-signal-v6-port", Marline, Kernel, |found| {
-                // Address, port and HMAC do not fit beside timestamps: this kernel never sends it.
+                // Address, port and HMAC do not fit beside timestamps, and this kernel never sends them.
                 if found.counted(Side::Server, "AddAddrTx") > 0 {
                     found.at_least(Side::Server, "EchoAdd", 1);
                     found.at_least(Side::Server, "MPJoinPortAckRx", 1);
                 }
             })
         },
-        // Connected by IPv6, joined by IPv4: the kernel does that with IPv6 sockets only. LTE has IPv4 alone; WiFi
-        // has both families, but is one radio and has its subflow.
+        // Connected by IPv6, joined by IPv4, which the kernel supports with IPv6 sockets only. LTE has only IPv4.
+        // WiFi has both families, but is one radio and already has its subflow.
         Special {
             scenario: {
                 let mut scenario = with_server_endpoint(lte);
@@ -99,7 +99,7 @@ fn serving(address: SocketAddr) -> Extra {
     Extra { announced: vec![announced(address)], ..Extra::default() }
 }
 
-/// Our server announces; a kernel's client answers and joins.
+/// Our server announces, and a kernel's client echoes and joins.
 fn announcing_marline() -> Vec<Special> {
     let mut other = at(v4(1, 1));
     other.set_port(OTHER_PORT);
@@ -147,7 +147,7 @@ fn announcing_marline() -> Vec<Special> {
     ]
 }
 
-/// The same with other families, full mesh and translators.
+/// Announcements with other families, full mesh and NAT.
 fn announcing_afar() -> Vec<Special> {
     vec![
         Special {
@@ -169,11 +169,11 @@ fn announcing_afar() -> Vec<Special> {
                 scenario
             },
             ..case("km-fullmesh", Kernel, Marline, |found| {
-                // All four pairs but the first.
+                // All four pairs except the first.
                 found.at_least(Side::Client, "MPJoinSynAckRx", 3);
             })
         },
-        // Behind a translator: the announced address is none of the server's own.
+        // Behind a NAT: the announced address does not belong to the server.
         Special {
             extra: Extra {
                 announced: vec![Announced {
@@ -200,7 +200,7 @@ fn announcing_afar() -> Vec<Special> {
     ]
 }
 
-/// Joins that are not wanted, at all or to the first address.
+/// Joins that are refused, completely or to the first address.
 fn refusing() -> Vec<Special> {
     let flag_c = |mut scenario: Scenario| {
         let key = "net.mptcp.allow_join_initial_addr_port".to_owned();
@@ -211,7 +211,7 @@ fn refusing() -> Vec<Special> {
         Special {
             scenario: flag_c(with_server_endpoint(endpoint(v4(1, 1), LTE, &[Signal]))),
             ..case("mk-flag-c", Marline, Kernel, |found| {
-                // From each path to the second address; none from LTE to the first.
+                // From each path to the second address, and none from LTE to the first.
                 found.exactly(Side::Server, "MPJoinSynRx", 2);
                 found.at_least(Side::Server, "MPJoinAckRx", 2);
             })
@@ -248,7 +248,7 @@ fn refusing() -> Vec<Special> {
     ]
 }
 
-/// Addresses that go away.
+/// Removed addresses.
 fn removing() -> Vec<Special> {
     let named = |mut endpoint: Endpoint| {
         endpoint.id = Some(5);

@@ -1,8 +1,8 @@
-//! Special cases of the lab's policy sets against a kernel: they concern only the sender, so an
-//! unaware peer gets every byte once, and the captures show that the policies were active.
+//! Special cases of the lab's policy sets against a kernel. They affect only the sender, so a standard peer
+//! receives every byte once, and the captures show that the policies were active.
 //!
-//! Copies are mappings that repeat data of another mapping, on another subflow. The checker of
-//! captures has compared each with the original.
+//! Copies are mappings that repeat data of another mapping on another subflow. The checker of captures has compared
+//! each copy with the original.
 
 use marline_lab::experiment::Variant;
 use marline_lab::scenario::{EndpointFlag, Scenario};
@@ -11,17 +11,17 @@ use super::{Act, Found, LTE, SHORT, Special, WIFI, Way, case, dual_stack};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
-/// A window that the slow path fills: what is late there stops the fast one.
+/// A window that the slow path fills, so that late data on it stops the fast one.
 const SMALL_WINDOW: u32 = 128 << 10;
-/// Enough for loss to strike ends of bursts, too.
+/// Enough loss to affect ends of bursts, too.
 const LOSSY: &str = ",loss=1%";
 
-/// The sender's side of each system.
+/// The sender's settings for each policy set.
 fn system(variant: &Variant) -> Extra {
     Extra { variant: variant.clone(), ..Extra::default() }
 }
 
-/// WiFi short, LTE long and slow.
+/// WiFi with a small delay, and a slow LTE with a large delay.
 fn unequal() -> Scenario {
     let mut scenario = dual_stack();
     scenario.paths[1].link = "rate=5M,delay=100ms,queue=300ms".to_owned();
@@ -34,7 +34,7 @@ fn lossy() -> Scenario {
     scenario
 }
 
-/// The kernel as client joins over LTE.
+/// The kernel as a client that joins over LTE.
 fn joining(mut scenario: Scenario) -> Scenario {
     let flags = [EndpointFlag::Subflow];
     scenario.client.mptcp.endpoints.push(super::endpoint(super::v4(1, 2), LTE, &flags));
@@ -47,13 +47,13 @@ fn both_carried(found: &mut Found<'_>) {
     found.carried(LTE, (0, 1), way, true);
 }
 
-/// Copies, so many at least, on two paths.
+/// At least this many copies, on two paths.
 fn repeated(found: &mut Found<'_>, least: u64) {
     both_carried(found);
     copied(found, least);
 }
 
-/// Copies by us; the kernel's do not count.
+/// Copies by Marline. The kernel's do not count.
 fn copied(found: &mut Found<'_>, least: u64) {
     let ours = found.marline_sends_up();
     found.seen(if ours { "copies from the client" } else { "copies from the server" }, least);
@@ -82,7 +82,7 @@ pub(super) fn cases() -> Vec<Special> {
         cases.extend([
             Special {
                 receive_buffer: Some(SMALL_WINDOW),
-                // Penalised: the slow path carries next to nothing.
+                // Penalized: the slow path carries almost nothing.
                 check: |found| copied(found, 1),
                 ..one(name("mk-policy-orp", "km-policy-orp"), &orp, unequal())
             },

@@ -1,4 +1,4 @@
-//! Special cases of backups, and of MP_PRIO both ways (RFC 8684, 3.3.8).
+//! Special cases of backups, and of MP_PRIO in both directions (RFC 8684, 3.3.8).
 
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
@@ -16,12 +16,12 @@ fn lte(backup: bool) -> Scenario {
     scenario
 }
 
-/// WiFi lives until the note and is then cut.
+/// WiFi works until the note and is then cut.
 fn cut() -> Vec<(u64, Act)> {
     vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
 }
 
-/// Nothing on the backup before, everything after.
+/// The backup carried nothing before, and everything afterwards.
 fn took_over(found: &mut Found<'_>) {
     for way in [Way::Up, Way::Down] {
         found.carried(LTE, (0, 1), way, false);
@@ -61,7 +61,7 @@ pub(super) fn cases() -> Vec<Special> {
             acts: cut(),
             ..case("mm-backup", Marline, Marline, took_over)
         },
-        // Ours to the kernel's server: it stops, and goes on.
+        // From us to the kernel's server: the subflow stops, and continues.
         Special {
             bytes: LONG,
             extra: changes("backup", "primary"),
@@ -83,7 +83,7 @@ pub(super) fn cases() -> Vec<Special> {
                 found.carried(LTE, (3, 4), Way::Down, true);
             })
         },
-        // The kernel's client to our server.
+        // From the kernel's client to our server.
         Special {
             scenario: lte(false),
             bytes: LONG,

@@ -1,5 +1,5 @@
-//! Special cases of a server and the addresses it has announced: backups, MP_PRIO, REMOVE_ADDR and
-//! the same address once more (RFC 8684, 3.3.8, 3.4).
+//! Special cases of a server and its announced addresses: backups, MP_PRIO, REMOVE_ADDR, and announcing the same
+//! address again (RFC 8684, 3.3.8, 3.4).
 
 use std::net::SocketAddr;
 
@@ -17,12 +17,12 @@ pub(super) fn cases() -> Vec<Special> {
     [backups(), priorities(), removing(), announcing()].into_iter().flatten().collect()
 }
 
-/// The address that is announced; everything on LTE goes to it.
+/// The announced address, which is used by all of LTE.
 fn lte() -> SocketAddr {
     at(v4(1, 1))
 }
 
-/// A kernel's server that announces it and takes no joins to the first address: LTE is there for
+/// A kernel's server that announces the address and refuses joins to the first address, so that LTE is used for
 /// nothing else.
 fn kernel_server(flags: &[EndpointFlag]) -> Scenario {
     let mut scenario = dual_stack();
@@ -34,7 +34,7 @@ fn kernel_server(flags: &[EndpointFlag]) -> Scenario {
     scenario
 }
 
-/// Our server that does the same, and changes its mind after so many ms.
+/// Our server with the same announcement, and changes after these times in ms.
 fn our_server(changes: &[(u64, &str)]) -> Extra {
     let change = |(after_ms, word): &(u64, &str)| (*after_ms, lte(), (*word).to_owned());
     Extra {
@@ -45,7 +45,7 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
     }
 }
 
-/// Nothing on LTE before WiFi was cut, everything after.
+/// LTE carried nothing before WiFi was cut, and everything afterwards.
 fn took_over(found: &mut Found<'_>) {
     for way in [Way::Up, Way::Down] {
         found.carried(LTE, (0, 1), way, false);
@@ -90,7 +90,7 @@ fn backups() -> Vec<Special> {
     ]
 }
 
-/// LTE carried, stopped, and went on, both ways.
+/// LTE carried data, stopped, and continued, in both directions.
 fn paused(found: &mut Found<'_>) {
     for way in [Way::Up, Way::Down] {
         found.carried(LTE, (0, 1), way, true);
@@ -99,7 +99,7 @@ fn paused(found: &mut Found<'_>) {
     }
 }
 
-/// Counted before the change, when what was under way has arrived, and before the change back.
+/// Counts before the change, when data in transit has arrived, and before the change back.
 fn notes() -> Vec<(u64, Act)> {
     vec![(1_200, Act::Note), (2_000, Act::Note), (2_500, Act::Note)]
 }
@@ -111,7 +111,7 @@ fn priorities() -> Vec<Special> {
         acts: notes(),
         ..case(name, client, Marline, check)
     };
-    // From WiFi there is no way to the announced address.
+    // WiFi has no route to the announced address.
     let apart = || {
         [
             "nft add table ip t",
@@ -125,7 +125,7 @@ fn priorities() -> Vec<Special> {
         Special {
             scenario: kernel_server(&[Signal]),
             bytes: LONG,
-            // Of the subflows to an address the kernel changes one: there must be no other.
+            // The kernel changes one of the subflows to an address, so there must be no other.
             before: apart(),
             acts: vec![
                 (1_200, Act::Note),
@@ -144,8 +144,8 @@ fn priorities() -> Vec<Special> {
             paused(found);
         }),
         Special {
-            // Kept from joining at the first address, our client would leave that for the announced one
-            // (docs/decisions/upgrades-and-shards.md), and the priority would have no other subflow to prefer.
+            // If our client could not join at the first address, it would leave that for the announced one
+            // (docs/decisions/upgrades-and-shards.md), and there would be no other subflow for the priority.
             before: apart(),
             ..ours("mm-server-prio", Marline, |found| {
                 found.seen("MP_PRIO", 2);
@@ -192,7 +192,7 @@ fn removing() -> Vec<Special> {
     ]
 }
 
-/// The longest announcement between two of ours.
+/// The longest announcement, between two Marline peers.
 fn announcing() -> Vec<Special> {
     let mut other = at(v6(1, 1));
     other.set_port(OTHER_PORT);

@@ -16,28 +16,28 @@ use super::scene::{Action, Step, Trigger, client_address};
 use super::state_text;
 use crate::Side;
 
-/// Rounds of an application and its endpoint without time passing. More is a loop.
+/// Maximum number of rounds of an application and its endpoint without time passing. More means an endless loop.
 const MAX_ROUNDS: usize = 1_000;
-/// Datagrams of a batch.
+/// Maximum number of datagrams in a batch.
 const MAX_DATAGRAMS: usize = 16;
 
-/// How long an application waits for a join.
+/// Maximum time that an application waits for a join.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One end.
+/// One end of a world.
 #[derive(Debug)]
 pub(super) struct End {
     side: Side,
     pub(super) endpoint: Endpoint,
     id: Option<ConnectionId>,
-    /// The connection that the application has let go of, as it is over.
+    /// The connection that the application has released because it is over.
     released: Option<ConnectionId>,
     steps: Vec<Step>,
     next_step: usize,
     connected: bool,
-    /// When the application gives up waiting for a join.
+    /// The time at which the application stops waiting for a join.
     patience_ends: Option<Instant>,
-    /// It gave up.
+    /// True if it stopped waiting for a join.
     lacks_join: bool,
     written: usize,
     received: usize,
@@ -47,7 +47,7 @@ pub(super) struct End {
     closed: Option<CloseReason>,
     fallback: Option<FallbackReason>,
     wrong_byte: Option<usize>,
-    /// Connections that went over to plain TCP, also those that the application does not have yet.
+    /// Connections that fell back to plain TCP, including those that the application does not have yet.
     fallbacks: Vec<(ConnectionId, FallbackReason)>,
     crowded: bool,
     joined: usize,
@@ -60,11 +60,11 @@ pub(super) struct End {
 /// Observable state of an end.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// It opens the connection, rather than to wait for one.
+    /// True if it opens the connection, false if it waits for one.
     pub(super) connects: bool,
-    /// The application has a connection that is not over.
+    /// True if the application has a connection that is not over.
     pub(super) is_open: bool,
-    /// Bytes that the application will have written, if nothing breaks.
+    /// Number of bytes that the application will have written if there is no error.
     pub(super) all_written: usize,
     pub(super) written: usize,
     pub(super) received: usize,
@@ -73,21 +73,21 @@ pub(super) struct Facts {
     pub(super) write_error: Option<WriteError>,
     pub(super) closed: Option<CloseReason>,
     pub(super) fallback: Option<FallbackReason>,
-    /// A byte that was read is not the one that was written.
+    /// Position of the first byte that was read and differs from the written one.
     pub(super) wrong_byte: Option<usize>,
-    /// The application gave up waiting for a join.
+    /// True if the application stopped waiting for a join.
     pub(super) lacks_join: bool,
-    /// A second connection arrived although the first had data.
+    /// True if a second connection arrived although the first had data.
     pub(super) crowded: bool,
-    /// Subflows beyond the first that came up.
+    /// Number of established subflows, without the first.
     pub(super) joined: usize,
-    /// The peer reset a subflow, or did what made the endpoint reset it.
+    /// True if the peer reset a subflow, or caused the endpoint to reset it.
     pub(super) was_reset: bool,
-    /// The peer withdrew an address, and a subflow to it stayed.
+    /// True if the peer withdrew an address, and a subflow to it stayed.
     pub(super) keeps_withdrawn: bool,
-    /// The endpoint holds a connection or an ended subflow.
+    /// True if the endpoint holds a connection or an ended subflow.
     pub(super) holds: bool,
-    /// When the next timer of the endpoint or of the application runs.
+    /// The time of the next timer of the endpoint or of the application.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -140,7 +140,7 @@ impl End {
         self.id = Some(id.expect("room for a connection"));
     }
 
-    /// Its observable state.
+    /// Observable state of this end.
     pub(super) fn facts(&self) -> Facts {
         let sizes = self.steps.iter().map(|(_, action)| match action {
             Action::Write(size) => *size,
@@ -178,7 +178,7 @@ impl End {
         hasher.finish()
     }
 
-    /// When the next timer of the endpoint or of the application runs.
+    /// The time of the next timer of the endpoint or of the application.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let patience = self.patience_ends.filter(|_| self.id.is_some());
         [self.endpoint.poll_timeout(), patience].into_iter().flatten().min()
@@ -189,11 +189,11 @@ impl End {
         mem::take(&mut self.events)
     }
 
-    /// Lets the endpoint send and the application act until neither has anything to do. Whether an event or a
-    /// packet came of it.
+    /// Lets the endpoint send and the application act until neither has anything to do. True if there was an event
+    /// or a packet.
     ///
     /// # Panics
-    /// If that never ends.
+    /// If this never ends.
     pub(super) fn settle(
         &mut self,
         now: Instant,
@@ -248,7 +248,8 @@ impl End {
                 ..
             }) => {
                 self.fallbacks.push((connection, reason));
-                // Also when its application has gone: the end of the subflow may bring it.
+                // Also after the application has released it, because the end of the subflow may cause the
+                // fallback.
                 if self.id.or(self.released) == Some(connection) {
                     self.fallback = Some(reason);
                 }
@@ -271,7 +272,8 @@ impl End {
         }
     }
 
-    /// A subflow beside others is open to the client's address of this id. The first one's is 0, too.
+    /// True if a subflow besides others is open to the client's address with this id. The id of the first address
+    /// can also be 0.
     fn has_subflow_to(&self, connection: ConnectionId, id: AddressId) -> bool {
         let path = usize::from(id.0.saturating_sub(1));
         let address = client_address(path).address.ip();
@@ -281,7 +283,7 @@ impl End {
         subflows.len() > 1 && subflows.iter().any(|s| s.path.remote.ip() == address && is_open(s))
     }
 
-    /// Serves a connection. One before it on which nothing came is given up; there is no third.
+    /// Serves a connection. An earlier one without received data is aborted. A third one is not expected.
     fn take_incoming(&mut self, now: Instant, id: ConnectionId) {
         if let Some(other) = self.id.filter(|_| self.received == 0 && self.next_step == 0) {
             self.endpoint.abort(now, other);
@@ -297,7 +299,7 @@ impl End {
         self.fallback = known.map(|(_, reason)| *reason);
     }
 
-    /// Reads, takes the steps whose time has come, and releases a connection that is over. Whether it did anything.
+    /// Reads, takes the steps that are due, and releases a connection that is over. True if it did anything.
     fn run_application(&mut self, now: Instant) -> bool {
         let Some(id) = self.id else { return false };
         let mut acted = self.read(now, id);
@@ -323,7 +325,7 @@ impl End {
         acted
     }
 
-    /// A join is up, or the application is tired of waiting for it.
+    /// True if a join is up, or if the application has stopped waiting for one.
     fn has_join(&mut self, now: Instant) -> bool {
         if !self.connected {
             return false;

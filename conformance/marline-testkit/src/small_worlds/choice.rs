@@ -1,20 +1,20 @@
-//! Choices of what happens next in a small world, and lists of them as text.
+//! Choices of the next event in a small world, and their text form.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// What happens next. Packets are named by their place among those in flight, in the order of sending.
+/// Next event of a world. Packets are identified by their place among those in flight, in the order of sending.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
     /// This packet arrives.
     Deliver(usize),
-    /// Nothing is on its way: timers run until an endpoint does something.
+    /// No packet is in flight: timers run until an endpoint does something.
     Wait,
     /// This packet is lost.
     Lose(usize),
     /// This packet arrives, and a copy of it is held back.
     Duplicate(usize),
-    /// This packet is held back: time passes without it. It arrives whenever it is chosen.
+    /// This packet is held back: time passes although it is in flight. It arrives when it is chosen.
     Hold(usize),
     /// This packet loses its MPTCP options.
     Strip(usize),
@@ -22,20 +22,20 @@ pub enum Choice {
     StripPath(usize),
     /// From now on all packets sent on this path that have MPTCP options are lost.
     BlockOptions(usize),
-    /// Timers run until an endpoint does something, although packets are on their way.
+    /// Timers run until an endpoint does something, although packets are in flight.
     TimeOut,
-    /// The client loses its address on this path: what is sent to it or from it is lost.
+    /// The client loses its address on this path: packets to this address and new packets from it are lost.
     LoseAddress(usize),
 }
 
 impl Choice {
-    /// It counts as a fault.
+    /// True if it counts as a fault.
     #[must_use]
     pub const fn is_fault(self) -> bool {
         !matches!(self, Choice::Deliver(_) | Choice::Wait)
     }
 
-    /// It changes nothing but when, and how often, packets arrive: no connection may end by it.
+    /// True if it changes only when and how often packets arrive. No connection may fail because of it.
     #[must_use]
     pub const fn is_benign(self) -> bool {
         !matches!(
@@ -47,7 +47,7 @@ impl Choice {
         )
     }
 
-    /// Its letter in scripts, and its number.
+    /// The letter in scripts, and the number.
     const fn parts(self) -> (char, Option<usize>) {
         match self {
             Choice::Deliver(n) => ('d', Some(n)),
@@ -96,16 +96,16 @@ impl FromStr for Choice {
     }
 }
 
-/// A list of choices in one line, as [`parse_script`] reads it.
+/// A list of choices in one line, readable by [`parse_script`].
 #[must_use]
 pub fn script_text(script: &[Choice]) -> String {
     script.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// The choices of a line.
+/// Parses the choices in a line.
 ///
 /// # Errors
-/// A word is not a choice.
+/// If a word is not a choice.
 pub fn parse_script(text: &str) -> Result<Vec<Choice>, String> {
     text.split_whitespace().map(str::parse).collect()
 }

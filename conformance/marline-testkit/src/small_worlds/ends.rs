@@ -13,10 +13,11 @@ use super::scene::{Scene, client_address, server_address};
 use crate::Side;
 use crate::pair::arriving;
 
-/// When a world begins.
+/// Start time of a world.
 pub(super) const START: Instant = Instant::from_secs(1);
 
-/// Random numbers that show how many were drawn: an endpoint's state has all that decides what it does next.
+/// Random numbers with a visible count of draws, so that an endpoint's state contains everything that decides its
+/// behavior.
 #[derive(Debug)]
 struct CountedRng {
     rng: PcgRng,
@@ -30,7 +31,7 @@ impl Rng for CountedRng {
     }
 }
 
-/// A state of an end, of those in an [`Ends`].
+/// Index of a state in an [`Ends`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StateId(u32);
 
@@ -48,44 +49,44 @@ pub(super) enum Input {
 pub(super) struct Step {
     pub(super) to: StateId,
     pub(super) sent: Vec<PacketId>,
-    /// The end sent a packet or reported an event.
+    /// True if the end sent a packet or reported an event.
     pub(super) acted: bool,
     /// Events of the endpoint, if they are logged.
     pub(super) events: Vec<Event>,
 }
 
-/// A step, or the words of a panic.
+/// A step, or the message of a panic.
 type Made = Result<Rc<Step>, Rc<str>>;
 
 #[derive(Debug)]
 struct State {
     side: Side,
     facts: Facts,
-    /// How it was reached first.
+    /// The first input that led to this state, with the state before it and the time.
     before: Option<(StateId, Instant, Input)>,
 }
 
-/// All states that ends were seen in. An end is a function of what it was given, so that the real endpoint is asked
-/// once for each state and input; where equal states are one, that is far less often than worlds are entered.
+/// All states of the ends that were seen. An end is a function of its inputs. Therefore the real endpoint runs only
+/// once for each state and input. If equal states are merged, this is far less often than worlds are entered.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     scene: &'a Scene,
-    /// Equal states are one. Otherwise every input leads to a state of its own.
+    /// True if equal states are merged. Otherwise every input leads to a new state.
     merges: bool,
     keeps_events: bool,
     states: Vec<State>,
     ids: HashMap<u64, StateId>,
     steps: HashMap<(StateId, Instant, Input), Made>,
     pub(super) packets: Packets,
-    /// By side: the end that was moved last, and its state.
+    /// By side: the end that ran last, and its state.
     live: [Option<(StateId, End)>; 2],
     buf: TransmitBuf,
-    /// Packets sent at the beginning.
+    /// Packets sent at the start.
     first_sent: Vec<PacketId>,
 }
 
 impl<'a> Ends<'a> {
-    /// The ends of a scene, the client with its first SYN sent.
+    /// The ends of a scene, after the client has sent its first SYN.
     pub(super) fn new(scene: &'a Scene, merges: bool, keeps_events: bool) -> Self {
         let mut ends = Ends {
             scene,
@@ -110,12 +111,12 @@ impl<'a> Ends<'a> {
         ends
     }
 
-    /// The state in which an end begins.
+    /// Initial state of an end.
     pub(super) const fn first(&self, side: Side) -> StateId {
         StateId(side as u32)
     }
 
-    /// Packets sent at the beginning.
+    /// Packets sent at the start.
     pub(super) fn first_sent(&self) -> Vec<PacketId> {
         self.first_sent.clone()
     }
@@ -124,15 +125,15 @@ impl<'a> Ends<'a> {
         &self.states[state.0 as usize].facts
     }
 
-    /// Different states that were seen, and how often a real endpoint was asked.
+    /// Number of different states seen, and number of steps computed with a real endpoint.
     pub(super) fn counts(&self) -> [usize; 2] {
         [self.states.len(), self.steps.len()]
     }
 
-    /// Gives an end in this state an input.
+    /// Gives an input to an end in this state.
     ///
     /// # Errors
-    /// It panicked.
+    /// The message of a panic.
     pub(super) fn step(&mut self, from: StateId, now: Instant, input: Input) -> Made {
         if let Some(known) = self.steps.get(&(from, now, input)) {
             return known.clone();
@@ -173,7 +174,7 @@ impl<'a> Ends<'a> {
         next
     }
 
-    /// An end in this state, from its beginning.
+    /// Rebuilds an end in this state by repeating all inputs from its initial state.
     fn rebuilt(&mut self, state: StateId) -> End {
         let mut inputs = Vec::new();
         let mut at = state;
@@ -225,7 +226,7 @@ impl<'a> Ends<'a> {
         self.settle(end, now)
     }
 
-    /// Runs an end until it has nothing more to do. Returns its packets, and whether it sent or reported anything.
+    /// Runs an end until it has nothing more to do. Returns its packets, and true if it sent or reported anything.
     fn settle(&mut self, end: &mut End, now: Instant) -> (Vec<PacketId>, bool) {
         let Ends { packets, buf, scene, .. } = self;
         let mut sent = Vec::new();

@@ -1,4 +1,4 @@
-//! The walk through all small worlds of a scene.
+//! Exhaustive search through all small worlds of a scene.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,34 +9,35 @@ use super::verdict::{Complaint, Verdict, judge};
 use super::world::{Failed, OptionFate, World};
 use marline_time::Instant;
 
-/// Times that timers run in a world before it gets no further faults.
+/// Number of waits in a world after which it gets no further faults.
 const MAX_WAITS: usize = 12;
-/// Times that timers run beside a packet that is held back, once there are no further faults.
+/// Number of waits after the last fault for which a packet can be held back.
 const HELD_WAITS: usize = 5;
-/// A world that is not at rest by then never will be.
+/// Time after which a world is judged as endless.
 const END: Instant = Instant::from_secs(6 * 3_600);
-/// The same in steps.
+/// Number of steps after which a world is judged as endless.
 const MAX_STEPS: usize = 5_000;
-/// Of so many ends one is compared with that of the same list of choices in a world whose ends are never merged.
+/// Every 256th end of a world is compared with a replay of its choices in which no states are merged.
 const COMPARED: u64 = 256;
 /// The rule that an endpoint does not panic.
 const PANICKED: &str = "panicked";
 
-/// A rule that worlds broke, and the shortest list of choices seen that does.
+/// A rule that worlds broke, and the shortest list of choices found that breaks it.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What is wrong.
+    /// The broken rule, and its details.
     pub complaint: Complaint,
-    /// How to get there: [`replay`].
+    /// Choices that lead to it. [`replay`] repeats them.
     pub script: Vec<Choice>,
-    /// The number of worlds that had been entered when the first was found.
+    /// Number of worlds that had been entered when it was first found.
     pub after_worlds: u64,
-    /// How many worlds ended like this.
+    /// Number of worlds that ended like this.
     pub count: u64,
 }
 
 impl Finding {
-    /// Leaves out of its script what happens anyway; says so if it does not happen in a world of its own.
+    /// Removes choices at the end of the script that happen anyway. If a replay does not show the finding, notes
+    /// this in its details.
     fn confirm(&mut self, scene: &Scene) {
         let rule = self.complaint.rule;
         let is_found = |script: &[Choice]| match replay(scene, script) {
@@ -53,28 +54,28 @@ impl Finding {
     }
 }
 
-/// What was explored.
+/// Result of an exploration.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Different worlds that were entered.
     pub worlds: u64,
-    /// Of these, those that came to an end and were judged.
+    /// Number of these worlds that ended and were judged.
     pub ends: u64,
-    /// Choices of the longest list.
+    /// Length of the longest list of choices.
     pub depth: usize,
-    /// Different states that the ends were seen in.
+    /// Number of different states of the ends.
     pub states: usize,
-    /// Times that a real endpoint was given something.
+    /// Number of inputs that a real endpoint was given.
     pub steps: usize,
-    /// Nothing was left out.
+    /// True if no world was left out.
     pub complete: bool,
-    /// How many worlds ended how.
+    /// Number of worlds by outcome.
     pub outcomes: BTreeMap<String, u64>,
     /// Broken rules.
     pub findings: Vec<Finding>,
 }
 
-/// Walks through all worlds of a scene with at most `faults` faults, or until `stop`, which is shown the report.
+/// Explores all worlds of a scene with at most `faults` faults, until `stop` returns true for the report so far.
 pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bool) -> Report {
     let report = Report { complete: true, ..Report::default() };
     let mut walk = Walk {
@@ -101,18 +102,18 @@ pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bo
     report
 }
 
-/// The world that a list of choices leads to, run to its end without further faults.
+/// Applies a list of choices, runs the world to its end without further faults, and judges it.
 ///
 /// # Errors
-/// A choice that is not possible where it stands, or an endpoint that panicked.
+/// If a choice is not possible at its position, or if an endpoint panicked.
 pub fn replay(scene: &Scene, script: &[Choice]) -> Result<Verdict, String> {
     replayed(scene, script, false).map(|(verdict, _)| verdict)
 }
 
-/// The same with everything that happens, a line each, to read.
+/// Like [`replay`], but also returns a readable log with one line per event.
 ///
 /// # Errors
-/// As [`replay`].
+/// Like [`replay`].
 pub fn trace(scene: &Scene, script: &[Choice]) -> Result<(Verdict, Vec<String>), String> {
     replayed(scene, script, true)
 }
@@ -143,7 +144,7 @@ fn replayed(
     Ok((judge(&world.ended(&ends, endless)), world.log.unwrap_or_default()))
 }
 
-/// What happens where nothing is chosen: packets arrive in their order, held ones last; then timers run.
+/// Next event without a fault: packets arrive in their order, then held ones, then timers run.
 fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
     let prompt = world.in_flight.iter().position(|packet| !packet.held);
     let any = (!world.in_flight.is_empty()).then_some(0);
@@ -162,17 +163,17 @@ struct Walk<'a> {
     ends: Ends<'a>,
     /// Fingerprints of all worlds that were entered.
     seen: BTreeSet<u64>,
-    /// Verdicts on worlds that run to their end without further choices, by exact fingerprint. Indices into
+    /// Verdicts on worlds that run to their end without further choices, by exact fingerprint, as indices into
     /// `verdicts`.
     fates: HashMap<u64, u32>,
-    /// Verdicts, and how many worlds ended so.
+    /// Verdicts, and the number of worlds for each.
     verdicts: Vec<(Verdict, u64)>,
     script: Vec<Choice>,
     report: Report,
 }
 
 impl Walk<'_> {
-    /// Everything that can become of a world which no list of choices has led to before.
+    /// Explores everything that can follow from a new world.
     fn enter(&mut self, world: World) {
         self.report.worlds += 1;
         self.report.depth = self.report.depth.max(self.script.len());
@@ -192,7 +193,7 @@ impl Walk<'_> {
         self.branch(&world, &choices);
     }
 
-    /// Enters what follows from each of these choices.
+    /// Enters the worlds that follow from each of these choices.
     fn branch(&mut self, world: &World, choices: &[Choice]) {
         for choice in choices {
             let mut next = world.clone();
@@ -211,7 +212,7 @@ impl Walk<'_> {
         }
     }
 
-    /// All choices, without those that are the same as another one, or as this one later.
+    /// All choices, without those that have the same effect as another choice now or as the same choice later.
     fn choices(&self, world: &World) -> Vec<Choice> {
         if let Some(n) = world.bound {
             return self.of_packets(world, &[n]);
@@ -239,7 +240,7 @@ impl Walk<'_> {
         for n in places.iter().copied() {
             let packet = &world.in_flight[n];
             choices.push(Choice::Duplicate(n));
-            // To lose what is held back is to lose it at once.
+            // Losing a held packet has the same effect as losing it at once.
             if !packet.held && world.is_missed(n) {
                 choices.extend([Choice::Hold(n), Choice::Lose(n)]);
             }
@@ -250,7 +251,7 @@ impl Walk<'_> {
         choices
     }
 
-    /// Runs a world without further faults to its end and judges it. Where a packet is held back, it arrives now, or
+    /// Runs a world without further faults to its end and judges it. Tries two times for a held packet: now, and
     /// after timers have run.
     fn finish(&mut self, mut world: World) {
         if !world.in_flight.iter().any(|packet| packet.held) {

@@ -1,4 +1,4 @@
-//! Packets of a small world, each held once.
+//! Packets of a small world, each stored once.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -7,11 +7,11 @@ use marline_core::{ChecksumScope, FourTuple, PacketMeta};
 
 use crate::{Seg, Side};
 
-/// A packet of a [`Packets`].
+/// Index of a packet in a [`Packets`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PacketId(u32);
 
-/// Packet sent by an endpoint.
+/// A packet sent by an endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) to: Side,
@@ -50,7 +50,7 @@ impl Packet {
     }
 }
 
-/// All packets that were sent: equal ones are one.
+/// All packets that were sent. Equal packets are stored once.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     all: Vec<Packet>,
@@ -72,7 +72,7 @@ impl Packets {
         &self.all[id.0 as usize]
     }
 
-    /// The same packet without its MPTCP options.
+    /// A copy of the packet without its MPTCP options.
     pub(super) fn stripped(&mut self, id: PacketId, scope: ChecksumScope) -> PacketId {
         if let Some(known) = self.stripped.get(&id) {
             return *known;

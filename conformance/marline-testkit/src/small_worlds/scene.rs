@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::fixtures::flow_capabilities;
 use crate::{config, endpoint_config, with_known_mtu};
 
-/// When an application takes its next step.
+/// Condition for the next step of an application.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// The connection is established.
@@ -19,59 +19,59 @@ pub enum Trigger {
     Received(usize),
     /// The peer's stream has ended.
     End,
-    /// A join is up. After a minute the application goes on without.
+    /// A join is up. After a minute the application continues without one.
     Joined,
 }
 
-/// What an application does.
+/// Action of an application.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It writes this many bytes.
+    /// Writes this many bytes.
     Write(usize),
-    /// It writes nothing more.
+    /// Ends the stream.
     Shutdown,
-    /// It ends the connection at once.
+    /// Aborts the connection.
     Abort,
 }
 
 /// A step of an application.
 pub type Step = (Trigger, Action);
 
-/// Kinds of faults that are tried.
+/// Kinds of faults that are tried besides loss, copies and delay of packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets lose their MPTCP options, one or all of a path, or packets with options are lost.
+    /// A packet or all packets of a path lose their MPTCP options, or packets with such options are lost.
     pub strips: bool,
     /// The client loses an address.
     pub lost_addresses: bool,
 }
 
 impl Faults {
-    /// All there are.
+    /// All kinds of faults.
     pub const ALL: Faults = Faults { strips: true, lost_addresses: true };
-    /// Packets are lost, copied and late, no more.
+    /// Only loss, copies and delay of packets.
     pub const DELIVERY: Faults = Faults { strips: false, lost_addresses: false };
 }
 
-/// In which order packets arrive.
+/// Order in which packets arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Those of one path and direction as they were sent, unless a fault holds one back; those of different paths and
-    /// directions in every order.
+    /// Packets of one path and direction arrive as they were sent, unless a fault holds one back. Those of
+    /// different paths and directions arrive in every order.
     Sent,
-    /// In every order.
+    /// All packets arrive in every order.
     Any,
 }
 
-/// Most paths of a scene.
+/// Maximum number of paths of a scene.
 pub(super) const MAX_PATHS: usize = 2;
 
-/// Two endpoints, the paths between them and what their applications do.
+/// Two endpoints, the paths between them, and the steps of their applications.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Paths between the two: 1 or 2.
+    /// Number of paths: 1 or 2.
     pub paths: usize,
     /// The client's endpoint.
     pub client_endpoint: EndpointConfig,
@@ -83,24 +83,24 @@ pub struct Scene {
     pub client_steps: Vec<Step>,
     /// Steps of the server's application.
     pub server_steps: Vec<Step>,
-    /// Which faults are tried.
+    /// Kinds of faults that are tried.
     pub faults: Faults,
-    /// In which order packets arrive.
+    /// Order in which packets arrive.
     pub order: Order,
 }
 
-/// An idle connection is asked this often whether its peer is there, so that no end waits for a peer that is gone.
+/// Interval of keepalives on an idle connection, so that no end waits for a peer without a connection.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
 impl Scene {
-    /// One segment each way, and both ends close. The client has as many addresses as there are paths. With
-    /// `flow_ids` the carrier is like UDP, where options cannot be stripped.
+    /// A scene with one segment in each direction, after which both ends close. The client has one address per
+    /// path. With `flow_ids` the carrier is like UDP, where options cannot be stripped.
     #[must_use]
     pub fn new(name: &'static str, paths: usize, flow_ids: bool) -> Scene {
         Scene::with(name, paths, flow_ids, |_| {})
     }
 
-    /// As [`new`](Self::new), with a change to the configuration of both connections.
+    /// Like [`new`](Self::new), with a change to the configuration of both connections.
     #[must_use]
     pub fn with(
         name: &'static str,
@@ -143,21 +143,21 @@ impl Scene {
         }
     }
 
-    /// With other applications.
+    /// Replaces the steps of the applications.
     #[must_use]
     pub fn doing(mut self, client: &[Step], server: &[Step]) -> Scene {
         (self.client_steps, self.server_steps) = (client.to_vec(), server.to_vec());
         self
     }
 
-    /// With packets in this order.
+    /// Sets the order in which packets arrive.
     #[must_use]
     pub fn in_order(mut self, order: Order) -> Scene {
         self.order = order;
         self
     }
 
-    /// With other faults.
+    /// Replaces the kinds of faults.
     #[must_use]
     pub fn under(mut self, faults: Faults) -> Scene {
         self.faults = faults;
@@ -165,7 +165,7 @@ impl Scene {
     }
 }
 
-/// Where the server listens.
+/// Address on which the server listens.
 pub(super) fn server_address() -> SocketAddr {
     SocketAddr::from(([10, 9, 0, 1], 443))
 }

@@ -1,8 +1,8 @@
-//! The state of an endpoint as a hash of its debug text, without what its behavior does not depend on.
+//! The state of an endpoint as a hash of its debug text, without parts that do not influence its behavior.
 
 use core::fmt::{self, Debug, Write};
 
-/// Whether a field is left out: configuration, counts for people, and memory that is reused.
+/// True for fields that are left out: configuration, statistics, and reused memory.
 fn is_left_out(field: &str) -> bool {
     matches!(
         field,
@@ -22,17 +22,17 @@ fn is_left_out(field: &str) -> bool {
 /// A hash of the state of an endpoint.
 pub(super) fn hash(endpoint: &impl Debug) -> u64 {
     let mut text = Text { hash: 0, last_was_name: false, left_out: None };
-    // Neither derived formats nor this writer fail.
+    // Neither derived formats nor this writer can fail.
     let _ = write!(text, "{endpoint:?}");
     text.hash
 }
 
-/// Takes in debug text piece by piece, as derived formats write it: a name, `: `, the pieces of the value, `, `.
+/// Hashes debug text piece by piece, as derived formats write it: a name, `: `, the pieces of the value, `, `.
 struct Text {
     hash: u64,
-    /// The last piece is the name of a field that is left out.
+    /// True if the last piece is the name of a field that is left out.
     last_was_name: bool,
-    /// Brackets that are open in a value that is left out.
+    /// Number of open brackets in a value that is left out.
     left_out: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ impl Write for Text {
                 match letter {
                     b'{' | b'[' | b'(' => *open += 1,
                     b'}' | b']' | b')' if *open > 0 => *open -= 1,
-                    // The end of the value, or of what it stands in.
+                    // The end of the value, or of the structure that contains it.
                     b'}' | b']' | b')' | b',' if *open == 0 => {
                         self.left_out = None;
                         break;

@@ -1,4 +1,4 @@
-//! Rules that hold when a small world has come to its end.
+//! Rules that must hold at the end of a small world.
 
 use core::fmt;
 
@@ -6,12 +6,12 @@ use marline_core::CloseReason;
 
 use super::application::Facts;
 
-/// What is wrong with a world.
+/// A broken rule in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
     /// The rule that was broken.
     pub rule: &'static str,
-    /// Which end, and what it has.
+    /// The states of both ends.
     pub details: String,
 }
 
@@ -21,22 +21,22 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// How a world ended.
+/// Result of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// How both ends ended, in a few words.
+    /// Results of both ends, in a few words.
     pub outcome: String,
     /// Joins that came up at both ends.
     pub joins: usize,
-    /// What is wrong with it, if anything.
+    /// The broken rule, if there is one.
     pub complaint: Option<Complaint>,
 }
 
-/// What the faults of a world did beside losing, copying and delaying packets.
+/// Effect of a world's faults, apart from loss, copies and delay of packets.
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Harm {
     None,
-    /// No options pass on the first path since early on (`World::is_early`), nor did anything else happen.
+    /// No options pass on the first path from an early point on (`World::is_early`), and there was no other effect.
     NoOptions,
     Other,
 }
@@ -44,20 +44,20 @@ pub(super) enum Harm {
 /// Names of the two ends.
 const NAMES: [&str; 2] = ["client", "server"];
 
-/// A world in which nothing happens any more, or that was given up.
+/// A world in which nothing more happens, or that was stopped.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Ended<'a> {
     pub(super) ends: [&'a Facts; 2],
-    /// By end: it went over to plain TCP where no bytes are left to which the mode matters.
+    /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters.
     pub(super) late_fallback: [bool; 2],
-    /// What happened beside late, lost and copied packets.
+    /// Effects other than delayed, lost and copied packets.
     pub(super) harm: Harm,
-    /// It was given up as it never came to rest.
+    /// True if the world was stopped because it would never end.
     pub(super) endless: bool,
 }
 
 impl Ended<'_> {
-    /// An application ended its connection at once.
+    /// True if an application aborted its connection.
     fn is_aborted(&self) -> bool {
         self.ends.iter().any(|end| end.closed == Some(CloseReason::Aborted))
     }
@@ -83,7 +83,7 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
-/// What no fault that only delays, loses or copies packets may lead to.
+/// Complaints about results that a fault which only delays, loses or copies packets must not cause.
 fn needless(world: &Ended<'_>) -> Option<Complaint> {
     let failed = |end: &Facts| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&Facts) -> bool| world.ends.into_iter().any(is);
@@ -91,39 +91,40 @@ fn needless(world: &Ended<'_>) -> Option<Complaint> {
         // Every packet that was sent again would have arrived.
         () if any(&failed) => "an error without need",
         () if any(&|end| end.lacks_join) => "no join came up",
-        // Nothing happened to it that TCP does not make good.
+        // The subflow had only faults that TCP repairs.
         () if any(&|end| end.was_reset) => "a subflow was reset without need",
         () => return None,
     };
     Some(complain(rule, world))
 }
 
-/// An application aborts its connection, and the other end reports that its peer broke the protocol.
+/// Complains if the other end of an aborted connection reports that its peer violated the protocol.
 fn misread_abort(world: &Ended<'_>) -> Option<Complaint> {
     let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);
     any.then(|| complain("an abort was taken for a broken protocol", world))
 }
 
-/// No options pass on the first path since early on: plain TCP suffices, or another path does.
+/// Complains about an error in a world where no options pass on the first path from an early point on. Plain TCP or
+/// another path is sufficient there.
 fn not_plain(world: &Ended<'_>) -> Option<Complaint> {
     let failed = |end: &&Facts| end.closed != Some(CloseReason::Finished);
     let any = world.ends.iter().any(failed);
     any.then(|| complain("an error where plain TCP was possible", world))
 }
 
-/// A subflow to an address of the peer stayed although the peer had withdrawn that.
+/// Complains if a subflow to an address stayed although the peer withdrew the address.
 fn withdrawn(world: &Ended<'_>) -> Option<Complaint> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
     any.then(|| complain("a subflow to an address that is gone", world))
 }
 
-/// A complaint that shows both ends.
+/// A complaint with the states of both ends.
 fn complain(rule: &'static str, world: &Ended<'_>) -> Complaint {
     Complaint { rule, details: description(world) }
 }
 
-/// Both ends, each with how it ended and in which mode.
+/// The result and the mode of both ends.
 fn outcome(world: &Ended<'_>) -> String {
     let mode = |end: &Facts| if end.fallback.is_some() { "plain" } else { "multipath" };
     let words = |end: &Facts| match end.closed {
@@ -162,14 +163,14 @@ fn broken_bytes(world: &Ended<'_>) -> Option<Complaint> {
     (wrong(0) || wrong(1)).then(|| complain("wrong bytes", world))
 }
 
-/// An end is still open although nothing will ever happen to it.
+/// Complains if an end is still open although no further events are possible.
 fn waits_forever(world: &Ended<'_>) -> Option<Complaint> {
     let [client, server] = world.ends;
     let open = |end: &Facts| end.is_open || (end.connects && end.closed.is_none());
     (open(client) || open(server)).then(|| complain("waits forever", world))
 }
 
-/// An end believes in a success that there was not.
+/// Complains if an end reports a success that did not occur.
 fn false_success(world: &Ended<'_>) -> Option<Complaint> {
     for at in [0, 1] {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
@@ -190,13 +191,13 @@ fn false_success(world: &Ended<'_>) -> Option<Complaint> {
     None
 }
 
-/// Both ends finished, one as plain TCP and the other as Multipath TCP.
+/// Complains if both ends finished, one as plain TCP and the other as Multipath TCP.
 ///
-/// The mode says which numbers further bytes have (RFC 8684 section 3.7). An end that falls back may be alone with that
-/// where it neither sends nor expects any (`docs/spec/fallback.md`): its peer has finished, or it has the peer's whole
-/// stream itself, sent all of its own with mappings, and sees only now that options do not pass. Nothing that it still
-/// sends tells the peer, and a peer that lacks some of it gets that without a mapping, and falls back as well.
-/// [`false_success`] has seen to it that both have all bytes.
+/// The mode decides the numbers of further bytes (RFC 8684 section 3.7). An end may fall back alone if it neither
+/// sends nor expects further bytes (`docs/spec/fallback.md`). Either its peer has finished, or the end has the
+/// peer's whole stream, has sent all of its own with mappings, and detects only now that options do not pass.
+/// Nothing that it still sends can inform the peer. A peer that lacks some of these bytes receives them without a
+/// mapping, and falls back as well. [`false_success`] has already verified that both ends have all bytes.
 fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
@@ -205,7 +206,7 @@ fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
     (finished && differ && !late).then(|| complain("the ends disagree on the mode", world))
 }
 
-/// An endpoint holds a connection or an ended subflow for good.
+/// Complains if an endpoint holds a connection or an ended subflow permanently.
 fn left_behind(world: &Ended<'_>) -> Option<Complaint> {
     world.ends.iter().any(|end| end.holds).then(|| complain("something is held for good", world))
 }

@@ -1,4 +1,4 @@
-//! A small world: two ends, the packets between them, and what a choice does to them.
+//! A small world: two ends, the packets between them, and the effects of choices.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::scene::{MAX_PATHS, Order, Scene};
 use super::verdict::{Ended, Harm};
 use crate::{Seg, Side};
 
-/// Timers that one wait may run before an endpoint does something.
+/// Maximum number of timers in one wait before an endpoint does something.
 const MAX_IDLE_TIMERS: usize = 1_000;
 
 /// A packet in flight.
@@ -24,57 +24,57 @@ pub(super) struct InFlight {
     to: Side,
     path: usize,
     pub(super) has_mptcp: bool,
-    /// Time may pass while it is in flight.
+    /// True if time can pass while it is in flight.
     pub(super) held: bool,
 }
 
-/// What a path does to MPTCP options.
+/// Treatment of MPTCP options on a path.
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum OptionFate {
     Pass,
-    /// They are removed.
+    /// The options are removed.
     Removed,
-    /// Packets that have some are lost.
+    /// Packets with such options are lost.
     Lost,
 }
 
-/// Why a choice came to nothing.
+/// Reason why a choice failed.
 #[derive(Clone, Debug)]
 pub(super) enum Failed {
-    /// It is not possible here.
+    /// The choice is not possible in this world.
     Impossible,
-    /// An endpoint panicked, with these words.
+    /// An endpoint panicked with this message.
     Panicked(Rc<str>),
 }
 
-/// Two ends, which are states of an [`Ends`], and what is between them.
+/// Two ends, as states of an [`Ends`], and the network between them.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     states: [StateId; 2],
     pub(super) in_flight: Vec<InFlight>,
     pub(super) now: Instant,
-    /// What paths do to options.
+    /// Treatment of options, by path.
     pub(super) options: [OptionFate; MAX_PATHS],
     pub(super) lost: [bool; MAX_PATHS],
-    /// Times that timers ran, and those since the last fault.
+    /// Number of times that timers ran: in total, and since the last fault.
     pub(super) waits: usize,
     pub(super) calm_waits: usize,
     pub(super) faults: usize,
     harm: Harm,
-    /// By end: it went over to plain TCP where no bytes are left to which the mode matters
+    /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters
     /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
-    /// The packet to which something must happen next: anything else before it would be the same as before the last
+    /// The packet that the next choice must use. Any other choice would have the same effect before the last
     /// choice.
     pub(super) bound: Option<usize>,
     order: Order,
     scope: ChecksumScope,
-    /// What happened, if somebody wants to read it.
+    /// Log of events, if requested.
     pub(super) log: Option<Vec<String>>,
 }
 
 impl World {
-    /// The world of a scene, with the client's first SYN in flight.
+    /// The initial world of a scene, with the client's first SYN in flight.
     pub(super) fn new(scene: &Scene, ends: &mut Ends<'_>) -> World {
         let mut world = World {
             states: [ends.first(Side::A), ends.first(Side::B)],
@@ -98,7 +98,7 @@ impl World {
         world
     }
 
-    /// Whether packets are on their way that time waits for.
+    /// True if packets are in flight that arrive before time passes.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.iter().any(|packet| !packet.held)
     }
@@ -107,23 +107,23 @@ impl World {
         ends.facts(self.states[side as usize])
     }
 
-    /// The client's connection is over, and the application has let go of it.
+    /// True if the client's connection is over and its application has released it.
     pub(super) fn client_is_over(&self, ends: &Ends<'_>) -> bool {
         self.facts(ends, Side::A).closed.is_some()
     }
 
-    /// When the next timer of either end runs.
+    /// The time of the next timer of either end.
     pub(super) fn deadline(&self, ends: &Ends<'_>) -> Option<Instant> {
         self.states.iter().filter_map(|state| ends.facts(*state).deadline).min()
     }
 
-    /// This world as it is judged.
+    /// This world in the form needed for a verdict.
     pub(super) fn ended<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
         let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
         Ended { ends: facts, late_fallback: self.late_fallback, harm: self.harm, endless }
     }
 
-    /// The same number for worlds that can go on alike.
+    /// Fingerprint that is equal for worlds with the same possible continuations.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut packets = self.in_flight.clone();
         match self.order {
@@ -137,7 +137,7 @@ impl World {
         self.print(&packets)
     }
 
-    /// The same number for worlds that go on alike if nothing is chosen.
+    /// Fingerprint that is equal for worlds with the same continuation without further choices.
     pub(super) fn exact_fingerprint(&self) -> u64 {
         self.print(&self.in_flight)
     }
@@ -153,7 +153,7 @@ impl World {
         hasher.finish()
     }
 
-    /// Packets that may arrive next. Of equal ones the first.
+    /// Packets that can arrive next. Of equal ones only the first.
     pub(super) fn next_packets(&self) -> impl Iterator<Item = usize> {
         let may_be_next = |at: &usize| {
             let packet = &self.in_flight[*at];
@@ -166,9 +166,9 @@ impl World {
         (0..self.in_flight.len()).filter(may_be_next)
     }
 
-    /// Whether it makes a difference that this packet goes missing now, rather than later.
+    /// True if losing or holding back this packet now differs from doing so later.
     ///
-    /// It does not until the next packet of its path and direction arrives, or time no longer waits for it.
+    /// There is no difference before the next packet of its path and direction can arrive, or before time passes.
     pub(super) fn is_missed(&self, n: usize) -> bool {
         let packet = self.in_flight[n];
         let others = self.in_flight.iter().enumerate().filter(|(at, _)| *at != n);
@@ -177,7 +177,7 @@ impl World {
         prompt.clone().next().is_none() || (self.order == Order::Sent && prompt.any(is_next))
     }
 
-    /// Does what was chosen.
+    /// Applies a choice.
     pub(super) fn apply(&mut self, ends: &mut Ends<'_>, choice: Choice) -> Result<(), Failed> {
         if let Some(log) = &mut self.log {
             log.push(format!("{choice} at {:?}", self.now));
@@ -226,7 +226,8 @@ impl World {
         Ok(())
     }
 
-    /// The next packet of its path and direction arrives before it: otherwise it would not be missed.
+    /// Requires that the next packet of its path and direction arrives before it. Otherwise, it would not be
+    /// missed.
     fn bind_next(&mut self, missed: InFlight) {
         let is_next =
             |other: &InFlight| !other.held && (other.to, other.path) == (missed.to, missed.path);
@@ -247,8 +248,8 @@ impl World {
         }
     }
 
-    /// From now on no options pass on the first path, and either end may still learn that it is plain TCP. Where
-    /// packets with options go missing, an end that has seen a DSS takes the path for a dead one.
+    /// True if no options pass on the first path from now on, and either end can still detect that the connection
+    /// is plain TCP. If packets with options are lost, an end that has received a DSS considers the path dead.
     fn is_early(&self, ends: &Ends<'_>, choice: Choice) -> bool {
         let [client, server] = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
         match choice {
@@ -265,7 +266,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes from deadline to deadline until an endpoint sends something or says something.
+    /// Runs timers, deadline by deadline, until an endpoint sends or reports something.
     fn run_timers(&mut self, ends: &mut Ends<'_>) -> Result<(), Failed> {
         for _ in 0..MAX_IDLE_TIMERS {
             let Some(at) = self.deadline(ends) else { return Ok(()) };
@@ -283,7 +284,8 @@ impl World {
         Err(Failed::Panicked("timers of an endpoint run without end".into()))
     }
 
-    /// Gives an end an input, and sends on what it sends. Whether it sent or reported anything.
+    /// Gives an input to an end, and puts the packets that it sends in flight. True if it sent or reported
+    /// anything.
     fn give(&mut self, ends: &mut Ends<'_>, side: Side, input: Input) -> Result<bool, Failed> {
         let at = side as usize;
         let before = self.states[at];
@@ -300,9 +302,9 @@ impl World {
         Ok(step.acted)
     }
 
-    /// Whether an end may fall back although its peer does not. `before` is its state before the input that makes it
-    /// fall back. Either the peer has finished, or this end has the peer's whole stream and has sent its own, and a
-    /// packet shows that options do not pass.
+    /// True if an end may fall back although its peer does not. `before` is its state before the input that makes
+    /// it fall back. Either the peer has finished, or this end has the peer's whole stream and has sent its own,
+    /// and a packet shows that options do not pass.
     fn is_late(&self, ends: &Ends<'_>, side: Side, before: StateId, input: Input) -> bool {
         let (end, peer) = (ends.facts(before), self.facts(ends, side.other()));
         let has_all = end.at_end && end.written == end.all_written;
@@ -334,7 +336,7 @@ impl World {
     }
 }
 
-/// A segment in a line.
+/// A segment as one line of text.
 fn in_words(seg: &Seg) -> String {
     let header = &seg.header;
     let mptcp: Vec<_> = seg.options.mptcp.iter().collect();

@@ -352,7 +352,7 @@ impl Subflows {
         sends.then(|| self.script.now().since(before).as_millis() as u64)
     }
 
-    /// Why the connection ended, if it did since events were last taken.
+    /// Reason for the connection's end, if it ended since events were last taken.
     pub fn closed(&mut self) -> Option<CloseReason> {
         self.script.take_events().into_iter().find_map(|event| match event {
             Event::Closed { reason, .. } => Some(reason),
@@ -360,7 +360,7 @@ impl Subflows {
         })
     }
 
-    /// Why the connection is plain TCP, if it is.
+    /// Reason why the connection is plain TCP, if it is.
     #[must_use]
     pub fn fallback(&self) -> Option<FallbackReason> {
         self.script.endpoint.info(self.id())?.fallback

@@ -14,7 +14,7 @@ use crate::keys;
 /// its listener.
 const COPIES: [&str; 2] = ["copies from the client", "copies from the server"];
 
-/// A connection, known by its keys.
+/// A connection, identified by its keys.
 #[derive(Debug)]
 pub(super) struct Connection {
     /// Keys of the initiator and of the listener.

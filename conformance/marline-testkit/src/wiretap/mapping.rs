@@ -90,7 +90,7 @@ impl Mapping {
             return false;
         }
         if body.len() == 1 && !again {
-            // It may be one whose bytes before were not captured: nothing to compare others with.
+            // It may be such a probe whose earlier bytes were not captured: there is nothing to compare with.
             return false;
         }
         if again {
@@ -109,7 +109,8 @@ fn body(bytes: &BTreeMap<u32, &[u8]>, first: u32, length: usize) -> Option<Vec<u
     let mut body = Vec::with_capacity(length);
     while body.len() < length {
         let next = first.wrapping_add(body.len() as u32);
-        // Retransmissions may begin elsewhere: the piece that begins last before it and reaches it.
+        // Retransmissions may start at other positions: uses the piece with the last start before `first` that
+        // reaches it.
         let earliest = next.saturating_sub(LONGEST as u32);
         let mut before = bytes.range(earliest..=next).rev();
         let (start, piece) = before.find(|(start, p)| ((next - **start) as usize) < p.len())?;

@@ -7,7 +7,7 @@ use core::fmt;
 pub struct ReadError {
     /// Which of the files, from 0.
     pub file: usize,
-    /// Why.
+    /// Description of the problem.
     pub why: String,
 }
 
@@ -154,7 +154,7 @@ fn tick_ns(order: Order, block: &[u8]) -> u64 {
     1_000
 }
 
-/// The IP packet in a frame; `None`: something else.
+/// The IP packet in a frame, or `None` if it contains something else.
 fn ip(link: u16, frame: &[u8]) -> Result<Option<&[u8]>, String> {
     const IPV4: u16 = 0x0800;
     const IPV6: u16 = 0x86dd;

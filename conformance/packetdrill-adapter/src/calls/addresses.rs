@@ -8,7 +8,7 @@ use super::{answer, machine, status};
 use crate::abi::Userdata;
 use crate::sockets::{told_to, unmapped};
 
-/// A descriptor that is a socket of the kernel's and stays unused.
+/// A descriptor of a kernel socket that stays unused.
 fn token(v6: bool) -> Result<c_int, c_int> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
     // SAFETY: no pointers.
@@ -16,13 +16,13 @@ fn token(v6: bool) -> Result<c_int, c_int> {
     if fd < 0 { Err(last_errno()) } else { Ok(fd) }
 }
 
-/// The `errno` of a call to the system that just failed.
+/// The `errno` of a failed system call.
 pub(super) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 pub(super) fn close_token(fd: c_int) {
-    // SAFETY: a descriptor of ours that the machine no longer knows.
+    // SAFETY: a descriptor of ours that the machine does not know any more.
     unsafe { libc::close(fd) };
 }
 
@@ -45,7 +45,7 @@ pub(super) extern "C" fn socket(_: Userdata, domain: c_int, kind: c_int, protoco
     answer(fd) as c_int
 }
 
-/// The address that a caller names; `None` is `AF_UNSPEC`.
+/// The address given by a caller. `None` is `AF_UNSPEC`.
 pub(super) fn address(
     address: *const sockaddr,
     len: socklen_t,
@@ -78,7 +78,7 @@ pub(super) fn address(
     }
 }
 
-/// Tells a caller an address, as much of it as there is room for.
+/// Writes an address for a caller, as far as there is room.
 fn tell(address: SocketAddr, out: *mut sockaddr, len: *mut socklen_t) {
     if out.is_null() || len.is_null() {
         return;
@@ -138,8 +138,8 @@ pub(super) extern "C" fn listen(_: Userdata, fd: c_int, backlog: c_int) -> c_int
     0
 }
 
-/// The unused socket listens on the same port, for those who look into `/proc/net/tcp`. That it may
-/// fail (the port is taken, outside of a namespace) does not matter to anybody else.
+/// Makes the unused socket listen on the same port, for scripts that read `/proc/net/tcp`. A failure (the port is
+/// taken, outside of a namespace) affects no other script.
 fn show_listener(fd: c_int, bound: SocketAddr, backlog: c_int) {
     // SAFETY: structures of integers, for which zeros are fine.
     let (mut v4, mut v6): (sockaddr_in, sockaddr_in6) = unsafe { std::mem::zeroed() };
@@ -203,7 +203,7 @@ pub(super) extern "C" fn connect(
 pub(super) extern "C" fn fcntl(_: Userdata, fd: c_int, command: c_int, argument: c_long) -> c_int {
     let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if !machine.call(|state| state.sockets.is_ours(fd)) {
-        // SAFETY: the caller's own arguments; the system checks them.
+        // SAFETY: the caller's own arguments, which the system checks.
         return unsafe { libc::fcntl(fd, command, argument) };
     }
     answer(machine.call(|state| state.fcntl(fd, command, argument))) as c_int
@@ -217,7 +217,7 @@ pub(super) extern "C" fn shutdown(_: Userdata, fd: c_int, how: c_int) -> c_int {
 pub(super) extern "C" fn close(_: Userdata, fd: c_int) -> c_int {
     let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if !machine.call(|state| state.sockets.is_ours(fd)) {
-        // SAFETY: no pointers: a pipe or a file of the script, or none.
+        // SAFETY: no pointers. The descriptor is a pipe or a file of the script, or invalid.
         return unsafe { libc::close(fd) };
     }
     let closed = machine.call(|state| state.close(fd));

@@ -12,7 +12,7 @@ const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_COPIED: u8 = 1;
 /// `SCM_TIMESTAMPING`.
 const TIMESTAMPING: c_int = 37;
-/// Bytes in front of a control message's data: a length, a level and a type.
+/// Length of a control message's header in bytes: a length, a level and a type.
 const HEADER: usize = 16;
 
 /// Control messages, one after the other.
@@ -32,7 +32,7 @@ impl Control {
         self.push((level, kind), &value.to_ne_bytes());
     }
 
-    /// An entry of the error queue; returns the flags of its message.
+    /// Adds an entry of the error queue. Returns the flags of its message.
     pub(super) fn report(&mut self, report: Report, v6: bool) -> c_int {
         let (errno, origin, code, info, data) = match report {
             Report::Copied { first, last } => (0, ORIGIN_ZEROCOPY, CODE_COPIED, first, last),
@@ -41,12 +41,12 @@ impl Control {
         let mut flags = 0;
         if let Report::Time { at, payload, .. } = report {
             let ns = wall_ns(at);
-            // Software's time, and two that only hardware would know.
+            // The software timestamp, and two of hardware, which are missing.
             let mut times = vec![0u8; 3 * size_of::<timespec>()];
             times[..8].copy_from_slice(&(ns / 1_000_000_000).to_ne_bytes());
             times[8..16].copy_from_slice(&(ns % 1_000_000_000).to_ne_bytes());
             self.push((libc::SOL_SOCKET, TIMESTAMPING), &times);
-            // The bytes that came along found no room.
+            // There was no room for the payload.
             flags = if payload { libc::MSG_TRUNC } else { 0 };
         }
         let mut error = Vec::new();
@@ -54,7 +54,7 @@ impl Control {
         error.extend_from_slice(&[origin, 0, code, 0]);
         error.extend_from_slice(&info.to_ne_bytes());
         error.extend_from_slice(&data.to_ne_bytes());
-        // Behind it stands the address of who reported it: nobody.
+        // Followed by the address of the error's sender, which is unspecified.
         let (option, address) = if v6 {
             ((libc::SOL_IPV6, libc::IPV6_RECVERR), size_of::<libc::sockaddr_in6>())
         } else {
@@ -65,7 +65,7 @@ impl Control {
         flags
     }
 
-    /// Writes them to a message, as far as there is room, with its flags.
+    /// Writes the messages as far as there is room, with the flags.
     pub(super) fn write(self, message: &mut msghdr, flags: c_int) {
         let room = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
         message.msg_flags = flags;

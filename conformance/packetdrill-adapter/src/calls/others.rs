@@ -8,11 +8,11 @@ use super::streams::{receive_parts, send_parts};
 use super::{answer, length, machine, status};
 use crate::abi::Userdata;
 
-/// Most bytes that one call moves between a file and a socket.
+/// Largest number of bytes that one call moves between a file and a socket.
 const MOST: usize = 1 << 20;
 
-/// The answer goes where the caller says by way of the system, which checks the place: `ioctl` may come with
-/// fewer arguments, and then the place is whatever lay in a register.
+/// Writes the answer to the caller's address by a system call, which checks the address: `ioctl` may be called with
+/// fewer arguments, and then the address is an arbitrary register value.
 fn tell_number(place: *mut c_void, value: c_int) -> Result<(), c_int> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
@@ -20,8 +20,8 @@ fn tell_number(place: *mut c_void, value: c_int) -> Result<(), c_int> {
         return Err(last_errno());
     }
     let bytes = value.to_ne_bytes();
-    // SAFETY: four bytes of ours go in; they come out where the caller says, which the system refuses if
-    // it cannot be written.
+    // SAFETY: four bytes of ours are written. They are read to the caller's address, which the system refuses if it
+    // is not writable.
     let told = unsafe {
         libc::write(ends[1], bytes.as_ptr().cast(), bytes.len());
         libc::read(ends[0], place, bytes.len())
@@ -54,7 +54,7 @@ pub(super) extern "C" fn epoll_create(_: Userdata, size: c_int) -> c_int {
     if size <= 0 {
         return status(Err(libc::EINVAL));
     }
-    // SAFETY: no pointers. A real one that stays empty, as sockets are real ones that stay unused.
+    // SAFETY: no pointers. A real descriptor that stays unused, like those of sockets.
     let fd = unsafe { libc::epoll_create(size) };
     if fd >= 0 {
         machine.call(|state| state.sockets.add_epoll(fd));
@@ -99,7 +99,7 @@ pub(super) extern "C" fn epoll_wait(
     });
     let told = found.map(|found| {
         for (at, (conditions, data)) in found.iter().enumerate() {
-            // SAFETY: not null, with room for as many events as were asked for: no more were found.
+            // SAFETY: not null, with room for the requested number of events. No more were found.
             unsafe {
                 events.add(at).write_unaligned(epoll_event { events: *conditions, u64: *data });
             }
@@ -113,11 +113,11 @@ pub(super) extern "C" fn pipe(_: Userdata, ends: *mut c_int) -> c_int {
     if ends.is_null() {
         return status(Err(libc::EFAULT));
     }
-    // SAFETY: not null, with room for two descriptors: the system's own, as nothing of ours is in them.
+    // SAFETY: not null, with room for two descriptors. The system handles this, because pipes are not ours.
     unsafe { libc::pipe(ends) }
 }
 
-/// Moves bytes between a pipe and a socket of ours, in either direction. Offsets mean nothing to either.
+/// Moves bytes between a pipe and a socket of ours, in either direction. Neither supports offsets.
 pub(super) extern "C" fn splice(
     _: Userdata,
     from: c_int,
@@ -161,7 +161,7 @@ fn take(fd: c_int, out: &mut [u8], at: Option<off_t>) -> Result<usize, c_int> {
     usize::try_from(len).map_err(|_| last_errno())
 }
 
-/// `sendfile`, which has no slot in the table, if it goes to one of our sockets.
+/// `sendfile` to one of our sockets. It has no slot in the table.
 pub(crate) fn preloaded_sendfile(
     to: c_int,
     from: c_int,
@@ -180,7 +180,7 @@ pub(crate) fn preloaded_sendfile(
         if len == 0 { Ok(0) } else { send_parts(to, &[place], 0) }
     });
     if let (Some(at), Ok(len)) = (at, sent) {
-        // SAFETY: it was not null, and the caller's to be changed.
+        // SAFETY: not null, and the caller's to be changed.
         unsafe { offset.write_unaligned(at + len as off_t) };
     }
     Some(length(sent))

@@ -18,7 +18,7 @@ pub(super) extern "C" fn netdev_send(_: Userdata, packet: *const c_void, count: 
     0
 }
 
-/// A failure would be tried again without end: that there is no packet is said by a count of zero.
+/// Reports a missing packet by a count of zero, because a failure would be retried for ever.
 pub(super) extern "C" fn netdev_receive(
     _: Userdata,
     packet: *mut c_void,

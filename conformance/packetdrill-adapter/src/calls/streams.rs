@@ -1,7 +1,7 @@
-//! Read and write calls. Each of them is treated as a message: one or more buffers, flags, and, for
-//! `recvmsg`, control data.
+//! Read and write calls. Each is treated as a message: one or more buffers, flags, and, for `recvmsg`, control
+//! data.
 //!
-//! Descriptors that are none of ours (a pipe, a file that a script opened) go to the system.
+//! Descriptors that are not ours (a pipe, a file that a script opened) are passed to the system.
 
 use std::net::SocketAddr;
 
@@ -15,11 +15,10 @@ use crate::machine::Machine;
 use crate::options::TCP_INQ;
 use crate::sockets::{Reading, Writing};
 
-/// Most bytes of one call: what a script asks for in error must not exhaust the machine.
+/// Largest number of bytes of one call, so that an error in a script cannot exhaust the machine.
 const MOST: usize = 64 << 20;
 
-/// The one part that a plain buffer is. That nothing is written through it when it is only read from is up
-/// to the caller.
+/// A plain buffer as a single part. The caller must not write through it if it may only be read.
 const fn part(buffer: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
@@ -37,7 +36,7 @@ fn parts<'a>(vector: *const iovec, count: usize) -> Result<&'a [iovec], c_int> {
     Ok(unsafe { std::slice::from_raw_parts(vector, count) })
 }
 
-/// The bytes of the parts, in a row.
+/// Bytes of all parts, concatenated.
 fn gathered(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
     let mut bytes = Vec::new();
     for part in vector.iter().filter(|part| part.iov_len > 0) {
@@ -51,7 +50,7 @@ fn gathered(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
     Ok(bytes)
 }
 
-/// Deals bytes to the parts.
+/// Distributes bytes over the parts.
 fn scatter(vector: &[iovec], bytes: &[u8]) -> Result<(), c_int> {
     let mut rest = bytes;
     for part in vector {
@@ -88,12 +87,12 @@ fn receive(machine: &Machine, fd: c_int, vector: &[iovec], flags: c_int) -> Resu
     Ok(len)
 }
 
-/// Writes the parts one after the other as one message.
+/// Writes the parts in order as one message.
 pub(super) fn send_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
     send_to(fd, vector, flags, None)
 }
 
-/// The same, perhaps to an address, which a connection is opened to by its first data (`MSG_FASTOPEN`).
+/// Writes the parts, optionally to an address, to which the first data opens a connection (`MSG_FASTOPEN`).
 fn send_to(
     fd: c_int,
     vector: &[iovec],
@@ -106,18 +105,18 @@ fn send_to(
     machine.wait(|state| state.write(fd, &mut writing))
 }
 
-/// The address beside a message, if there is one.
+/// The address in a message, if there is one.
 fn named(to: *const sockaddr, len: socklen_t) -> Result<Option<Option<SocketAddr>>, c_int> {
     if to.is_null() || len == 0 { Ok(None) } else { address(to, len).map(Some) }
 }
 
-/// Reads into the parts, whosever the descriptor is.
+/// Reads into the parts, from any descriptor.
 pub(super) fn receive_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
     let machine = machine().ok_or(libc::ENOSYS)?;
     receive(&machine, fd, vector, flags)
 }
 
-/// Whether a descriptor is the system's: a pipe, or a file that a script opened.
+/// True if a descriptor belongs to the system: a pipe, or a file that a script opened.
 fn is_foreign(fd: c_int) -> bool {
     machine().is_some_and(|machine| !machine.call(|state| state.sockets.is_ours(fd)))
 }
@@ -146,7 +145,7 @@ pub(super) extern "C" fn recv(
 
 pub(super) extern "C" fn read(u: Userdata, fd: c_int, out: *mut c_void, count: size_t) -> ssize_t {
     if is_foreign(fd) {
-        // SAFETY: the caller's buffer, with the caller's length; the system checks both.
+        // SAFETY: the caller's buffer and length, which the system checks.
         return unsafe { libc::read(fd, out, count) };
     }
     recv(u, fd, out, count, 0)
@@ -177,7 +176,7 @@ pub(super) extern "C" fn recvmsg(
     length(receive_message(fd, message, flags))
 }
 
-/// A message with what comes beside it. One that fails leaves the header as it was.
+/// Reads a message with its control data. A failure leaves the header unchanged.
 fn receive_message(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize, c_int> {
     let machine = machine().ok_or(libc::ENOSYS)?;
     let mut control = Control::default();
@@ -227,7 +226,7 @@ pub(super) extern "C" fn write(
     count: size_t,
 ) -> ssize_t {
     if is_foreign(fd) {
-        // SAFETY: the caller's buffer, with the caller's length; the system checks both.
+        // SAFETY: the caller's buffer and length, which the system checks.
         return unsafe { libc::write(fd, buffer, count) };
     }
     send(userdata, fd, buffer, count, 0)

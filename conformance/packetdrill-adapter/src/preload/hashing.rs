@@ -1,12 +1,12 @@
-//! Hash functions for a packetdrill that asks the kernel for them (`AF_ALG`), where the kernel does
-//! not offer them.
+//! Hash functions for a packetdrill that requests them from the kernel (`AF_ALG`), if the kernel does not offer
+//! them.
 //!
-//! MPTCP scripts need SHA-256 for tokens and HMACs (SHA-1 in version 0, which some offer). The program of that
-//! suite takes it from the kernel by way of sockets, and ends where these cannot be opened, as in most
-//! containers. So the seven calls it makes are answered here, but only if the kernel refuses the first one; all
-//! others go to the system as they came.
+//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). That suite's
+//! program uses the kernel's implementation through sockets, and ends if these cannot be opened, as in most
+//! containers. Therefore the seven calls that it makes are answered here, but only if the kernel refuses the first
+//! one. All others are passed to the system unchanged.
 //!
-//! What is relied on in the blocks below is said in [`crate::calls`]: pointers as the C library takes them.
+//! The blocks below rely on the argument in [`crate::calls`]: pointers are passed as to the C library.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ const SET_KEY: c_int = 1;
 /// Offset of the algorithm's name in `sockaddr_alg`.
 const NAME_AT: usize = 24;
 
-/// What is being hashed.
+/// State of one hash computation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Hashing {
     keyed: bool,
@@ -50,7 +50,7 @@ fn with<T>(fd: c_int, f: impl FnOnce(&mut Hashing) -> T) -> Option<T> {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&fd).map(f)
 }
 
-/// A descriptor that stands for a hash.
+/// A descriptor that represents a hash computation.
 fn stand_in(hashing: Hashing) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM, 0) };
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_i
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let named = with(fd, |hashing| {
-        // SAFETY: the address of a hash: as long as it says, with the name at this place.
+        // SAFETY: the address of a hash, of the given length, with the name at this offset.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len as usize) };
         let name = bytes.get(NAME_AT..).unwrap_or_default();
         hashing.keyed = name.starts_with(b"hmac(sha256)");
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn send(
 ) -> ssize_t {
     let taken = with(fd, |hashing| {
         if len > 0 {
-            // SAFETY: as many bytes as the caller says.
+            // SAFETY: the number of bytes given by the caller.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), len) };
             hashing.data.extend_from_slice(bytes);
         }

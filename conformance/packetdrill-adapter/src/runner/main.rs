@@ -3,13 +3,12 @@
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
-//! `PKT_DIR` may list several directories as `PATH` does, and `PACKETDRILL` a program for each of
-//! them or one for all.
+//! `PKT_DIR` may list several directories in the form of `PATH`, and `PACKETDRILL` a program for each of them or
+//! one for all.
 //!
-//! Neither the program nor a script is part of this repository. What is: the list of the *names*
-//! of scripts that pass (`passing.txt`). A script on the list that fails, fails the run; one that passes and is
-//! not on it is told.
-//! Without the two variables nothing is run, and that is said loudly.
+//! The program and the scripts are not part of this repository. It only contains a list of the *names* of scripts
+//! that pass (`passing.txt`). If a script on the list fails, the run fails. A script that passes but is not on the
+//! list is reported. Without the two variables nothing is run, and a message is printed.
 #![forbid(unsafe_code)]
 
 mod namespace;
@@ -113,7 +112,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Runs what is wanted of each directory with its program; says whether the ratchet holds for all.
+/// Runs the selected scripts of each directory with its program. True if the ratchet holds for all.
 fn run_all(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<bool, String> {
     let programs: Vec<PathBuf> = env::split_paths(programs).collect();
     let directories: Vec<PathBuf> = env::split_paths(directories).collect();
@@ -128,7 +127,7 @@ fn run_all(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<b
     Ok(holds)
 }
 
-/// Runs all scripts wanted; says whether the ratchet holds.
+/// Runs all selected scripts. True if the ratchet holds.
 fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, String> {
     let mut scripts = Vec::new();
     find(directory, &mut scripts).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -174,7 +173,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
     Ratchet::read(&options.ratchet())?.judge(&results, options.write)
 }
 
-/// How many scripts of each suite pass, for `cargo xtask figures`.
+/// Prints the number of passing scripts per suite, for `cargo xtask figures`.
 fn tell_figures(results: &[(String, bool)]) {
     let mut suites: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, passed) in results {
@@ -186,7 +185,7 @@ fn tell_figures(results: &[(String, bool)]) {
     }
 }
 
-/// A line of TAP, and why if asked for.
+/// Prints a line of TAP, and the reason of a failure on request.
 fn tell(number: usize, name: &str, outcome: &Outcome, why: bool) {
     if outcome.passed {
         println!("ok {number} - {name}");
@@ -211,7 +210,7 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The library lies beside this program, or among what it was built from.
+/// The library is beside this program, or in its build directory.
 fn library() -> Result<PathBuf, String> {
     const NAME: &str = "libpacketdrill_adapter.so";
     let own = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::shims::ScratchDir;
 
-/// Makes what scripts expect of the namespace, then becomes packetdrill: scripts configure a device
-/// `tun0`, through which nothing passes here.
+/// Prepares the namespace for scripts, then becomes packetdrill. Scripts configure a device `tun0`, through which
+/// no packet passes here.
 const ENTER: &str = "\
 ip link set lo up
 ip link add tun0 type dummy 2>/dev/null || ip tuntap add tun0 mode tun
@@ -18,35 +18,35 @@ ip link set tun0 up
 LD_PRELOAD=$MARLINE_LIBRARY exec \"$@\"
 ";
 
-/// What is the same for all scripts.
+/// Settings shared by all scripts.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) program: OsString,
     pub(crate) library: PathBuf,
     pub(crate) ip_version: String,
-    /// Directory of the programs that stand before the system's.
+    /// Directory of the programs that precede the system's in the PATH.
     pub(crate) shims: PathBuf,
     pub(crate) captures: Option<PathBuf>,
-    /// Longest run of a script, real time.
+    /// Longest run of a script in real time.
     pub(crate) patience: Duration,
 }
 
-/// How a script ended.
+/// Result of a script.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) passed: bool,
     pub(crate) output: String,
 }
 
-/// What packetdrill is told of an IP version, as those who wrote the scripts run them.
+/// packetdrill's options for an IP version, as the scripts' authors use them.
 struct Version {
     local: &'static str,
     gateway: &'static str,
     netmask: Option<&'static str>,
     remote: &'static str,
-    /// IPv6's headers are longer: scripts want the same MSS all the same.
+    /// IPv6's headers are longer, but scripts expect the same MSS.
     mtu: Option<&'static str>,
-    /// Names that some scripts leave to be defined.
+    /// Names that some scripts expect to be defined.
     defines: &'static [&'static str],
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
                 std::thread::sleep(Duration::from_millis(5));
             }
             _ => {
-                // What cannot be ended is ended with the namespace's first process.
+                // A process that cannot be ended otherwise ends with the namespace's first process.
                 let _ = child.kill();
                 let _ = child.wait();
                 break None;
@@ -133,8 +133,8 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
     failed(output)
 }
 
-/// The directory in which a script wants to be run: its own, or one above it from which the first program that
-/// it names is found.
+/// The directory in which a script expects to run: its own, or an ancestor that contains the first program that the
+/// script names.
 fn home_of(script: &Path) -> PathBuf {
     let own = script.parent().unwrap_or(Path::new("."));
     let text = fs::read(script).unwrap_or_default();
@@ -146,7 +146,7 @@ fn home_of(script: &Path) -> PathBuf {
     found.unwrap_or(own).to_path_buf()
 }
 
-/// The addresses, as far as a script does not name its own, which are those of IPv4: what stands here would count.
+/// The addresses, unless a script names its own, which are IPv4 addresses. Options would override those.
 fn addresses(version: &Version, script: &Path, setting: &Setting) -> Vec<String> {
     let text = fs::read(script).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -195,7 +195,7 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     command.arg(script.strip_prefix(&home).unwrap_or(script));
     command.current_dir(home);
     command.env("MARLINE_LIBRARY", &setting.library).env("MARLINE_STATE", state);
-    // Some scripts ask for the addresses when packetdrill itself does not tell them.
+    // Some scripts need the addresses in the environment, if packetdrill itself does not provide them.
     for (name, value) in [
         ("OPT_LOCAL_DEV", "tun0"),
         ("OPT_LOCAL_IP", version.local),

@@ -16,8 +16,8 @@ pub(crate) struct Ratchet {
     names: BTreeSet<String>,
 }
 
-/// The name of a script: its path below `gtests/net`, or else below the directory that was given, with
-/// that directory's own name in front.
+/// The name of a script: its path below `gtests/net`, or else below the given directory, preceded by that
+/// directory's own name.
 pub(crate) fn name_of(directory: &Path, script: &Path) -> String {
     const TREE: &str = "/gtests/net/";
     let full = script.canonicalize().unwrap_or_else(|_| script.to_path_buf());
@@ -41,8 +41,8 @@ impl Ratchet {
         Ok(Ratchet { path: path.to_path_buf(), names: names(&text) })
     }
 
-    /// Compares results with the list, says what is new, and whether the list holds. With `write`, what is
-    /// new is put on it.
+    /// Compares results with the list and prints new passing scripts. True if the list holds. With `write`, new
+    /// ones are added to it.
     pub(crate) fn judge(mut self, results: &[(String, bool)], write: bool) -> Result<bool, String> {
         let failed: Vec<&str> = self.broken(results);
         let new: Vec<String> = self.newcomers(results);

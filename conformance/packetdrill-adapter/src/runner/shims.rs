@@ -1,16 +1,16 @@
-//! Shim programs placed before the system's on a script's `PATH`: settings that a script makes with
-//! them are meant for the stack under test.
+//! Shim programs placed before the system's in a script's `PATH`: a script's settings by them are meant for the
+//! stack under test.
 //!
-//! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read those the adapter
-//! writes, `tc` says whether the queue paces, `ethtool` has nothing to do (no packet passes a device). Everything
-//! else is the system's own.
+//! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read the files that the
+//! adapter writes, `tc` records whether the queue paces, and `ethtool` does nothing (no packet passes a device).
+//! Everything else is passed to the system's program.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// `ip`: only the object `mptcp` is ours, and that metrics of TCP are flushed.
+/// `ip`: only the object `mptcp` and the flushing of TCP metrics are handled.
 /// Ids count from 1 in the order of addition, as the kernel's.
 const IP: &str = r#"#!/bin/sh
 shims=$(dirname "$0")
@@ -60,7 +60,7 @@ esac
 exit 0
 "#;
 
-/// `sysctl`: which congestion control a namespace may name depends on the machine; ours do not.
+/// `sysctl`: the congestion controls permitted in a namespace depend on the machine, but ours do not.
 const SYSCTL: &str = r#"#!/bin/sh
 shims=$(dirname "$0")
 system=$(PATH=$(printf %s "$PATH" | sed "s|^$shims:||"):/sbin:/usr/sbin command -v sysctl)
@@ -78,13 +78,13 @@ esac
 exec "$system" "$@"
 "#;
 
-/// `nstat`: the adapter counts from the script's start, so there is no history to keep.
+/// `nstat`: the adapter counts from the script's start, so no history is needed.
 const NSTAT: &str = "#!/bin/sh
 case \"$*\" in *j*) ;; *) exit 0 ;; esac
 cat \"$MARLINE_STATE/counters.json\" 2>/dev/null || echo '{\"kernel\":{}}'
 ";
 
-/// `ss`: only Multipath TCP's sockets are asked for (`-M`), which are ours.
+/// `ss`: only Multipath TCP sockets are requested (`-M`), which are ours.
 const SS: &str = "#!/bin/sh
 shims=$(dirname \"$0\")
 system=$(PATH=$(printf %s \"$PATH\" | sed \"s|^$shims:||\") command -v ss)
@@ -92,7 +92,7 @@ case \"$*\" in *M*) cat \"$MARLINE_STATE/sockets\" 2>/dev/null; exit 0 ;; esac
 exec \"$system\" \"$@\"
 ";
 
-/// `tc`: which queue the device has matters in one respect. `fq` paces what its sockets ask to be paced.
+/// `tc`: only one property of the device's queue matters: `fq` paces sockets on request.
 const TC: &str = r#"#!/bin/sh
 case "$*" in
 *"root fq"*) : > "$MARLINE_STATE/paced" ;;
@@ -103,14 +103,14 @@ exit 0
 
 const NOTHING: &str = "#!/bin/sh\nexit 0\n";
 
-/// A directory of temporary files that goes away with its owner.
+/// A directory of temporary files, which is removed with this value.
 #[derive(Debug)]
 pub(crate) struct ScratchDir {
     root: PathBuf,
 }
 
 impl ScratchDir {
-    /// Makes the directory, with the programs in it.
+    /// Creates the directory, with the programs in it.
     pub(crate) fn create() -> io::Result<Self> {
         let root = std::env::temp_dir().join(format!("marline-packetdrill-{}", std::process::id()));
         let scratch = ScratchDir { root };
@@ -130,12 +130,12 @@ impl ScratchDir {
         Ok(scratch)
     }
 
-    /// Where the programs are.
+    /// Path of the programs.
     pub(crate) fn programs(&self) -> PathBuf {
         self.root.join("programs")
     }
 
-    /// An empty directory for the state of one script, and the file for what it says.
+    /// An empty directory for the state of one script, and the file for its output.
     pub(crate) fn for_script(&self, name: &str) -> io::Result<(PathBuf, PathBuf)> {
         let base = self.root.join(name.replace('/', "-"));
         let state = base.join("state");

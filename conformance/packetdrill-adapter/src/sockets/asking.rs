@@ -11,7 +11,7 @@ const UNSENT: c_ulong = 0x894b;
 const AT_MARK: c_ulong = 0x8905;
 
 impl State {
-    /// What a request answers.
+    /// Answer to a request.
     pub(crate) fn ask(&mut self, fd: c_int, request: c_ulong) -> Result<c_int, c_int> {
         let socket = self.sockets.get(fd)?;
         let id = match socket.kind {

@@ -1,7 +1,7 @@
-//! Busy and limited times of a connection: three clocks of `TCP_INFO`.
+//! Clocks of a connection's busy and limited times, for three fields of `TCP_INFO`.
 //!
-//! The core does not count this. But here nothing happens between two steps of time, so that whoever lets
-//! time pass knows what was the case meanwhile.
+//! The core does not count these times. But here nothing happens between two steps of time, so the state is known
+//! for each step.
 
 use marline_core::ConnectionInfo;
 use marline_time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::machine::State;
 /// The clocks of one connection.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Clocks {
-    /// When the connection came about.
+    /// Time at which the connection was established.
     pub(crate) since: Instant,
-    /// Data was unsent or unacknowledged.
+    /// Time with unsent or unacknowledged data.
     pub(crate) busy: Duration,
-    /// The peer's window was too small for the next segment.
+    /// Time in which the peer's window was too small for the next segment.
     pub(crate) window_limited: Duration,
-    /// All was sent, there was room on the path, and a writer waited for the buffer.
+    /// Time in which everything was sent, the path had room, and a writer waited for the buffer.
     pub(crate) buffer_limited: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Clocks {
 }
 
 impl State {
-    /// So much time passes, in which nothing happens.
+    /// Advances the clocks by a step in which nothing happens.
     pub(crate) fn advance_clocks(&mut self, by: Duration) {
         if by.is_zero() {
             return;

@@ -1,7 +1,7 @@
 //! Emulation of `epoll`: level-triggered, edge-triggered and one-shot.
 //!
-//! A level holds as long as it holds. An edge is news since the last look: a condition that did not hold
-//! then, more bytes, another connection, an entry in the error queue.
+//! A level is reported while it holds. An edge is a change since the last call: a new condition, more bytes,
+//! another connection, an entry in the error queue.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::machine::{Attempt, State};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
-/// Told whether asked for or not.
+/// Conditions that are always reported.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// What there was at the last look, and how often there was news.
+/// State at the last call, and the number of changes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Wakes {
     count: u64,
@@ -25,7 +25,7 @@ pub(super) struct Wakes {
 }
 
 impl Wakes {
-    /// There is news.
+    /// Records a change.
     pub(super) fn stir(&mut self) {
         self.count += 1;
     }
@@ -38,18 +38,18 @@ impl Wakes {
     }
 }
 
-/// What one descriptor is watched for.
+/// Watch of one descriptor.
 #[derive(Copy, Clone, Debug)]
 struct Entry {
     events: u32,
     data: u64,
-    /// How often there had been news at the last look; `None`: nobody has looked.
+    /// Number of changes at the last call. `None`: no call yet.
     seen: Option<u64>,
-    /// It was told, and was to be told once.
+    /// A one-shot entry that was reported.
     spent: bool,
 }
 
-/// A set of descriptors that are watched.
+/// A set of watched descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Epoll {
     entries: BTreeMap<c_int, Entry>,
@@ -60,7 +60,7 @@ impl Sockets {
         self.epolls.insert(fd, Epoll::default());
     }
 
-    /// Says whether it was one.
+    /// Removes a descriptor. True if it was an epoll set.
     pub(super) fn forget_epoll(&mut self, fd: c_int) -> bool {
         for epoll in self.epolls.values_mut() {
             epoll.entries.remove(&fd);
@@ -74,7 +74,7 @@ impl Sockets {
 }
 
 impl State {
-    /// `epoll_ctl`; `event` are the events and the word that comes back with them.
+    /// `epoll_ctl`. `event` contains the events and the word that is returned with them.
     pub(crate) fn watch(
         &mut self,
         epoll: c_int,
@@ -103,7 +103,7 @@ impl State {
         Ok(())
     }
 
-    /// Looks whether there is news on any descriptor that is watched.
+    /// Detects changes of all watched descriptors.
     pub(crate) fn notice_all(&mut self) {
         if self.sockets.epolls.is_empty() {
             return;
@@ -127,7 +127,7 @@ impl State {
         socket.wakes.look(conditions, arrived);
     }
 
-    /// One look for `epoll_wait`: at most `room` pairs of events and word.
+    /// One attempt of `epoll_wait`. Returns at most `room` pairs of events and word.
     pub(crate) fn wait_for_events(
         &mut self,
         epoll: c_int,

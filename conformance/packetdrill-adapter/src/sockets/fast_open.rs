@@ -1,5 +1,5 @@
-//! Fast Open by the calls that Linux has for it: `MSG_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_FASTOPEN` and what
-//! belongs to them. The sysctl `tcp_fastopen` says who may.
+//! Fast Open by Linux's calls: `MSG_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_FASTOPEN` and related ones. The sysctl
+//! `tcp_fastopen` enables it.
 
 use std::net::SocketAddr;
 
@@ -13,16 +13,16 @@ use crate::options::{
     SocketOptions, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
 };
 
-/// Bits of the sysctl: who may use it, who needs no cookie, and listeners that need not ask for it.
+/// Bits of the sysctl: enabled sides, sides without cookies, and listeners that need not request it.
 const CLIENT: u64 = 1;
 const SERVER: u64 = 2;
 const CLIENT_WITHOUT_COOKIE: u64 = 4;
 const SERVER_WITHOUT_COOKIE: u64 = 0x200;
 const EVERY_LISTENER: u64 = 0x400;
-/// Connections that may wait at a listener that did not say how many.
+/// Default limit of pending connections at a listener.
 const PENDING: u32 = 1_024;
 
-/// A key and the one before it.
+/// A key and its predecessor.
 type Keys = ([u8; 16], Option<[u8; 16]>);
 
 fn mode() -> u64 {
@@ -30,14 +30,14 @@ fn mode() -> u64 {
     text.trim().parse().unwrap_or(CLIENT)
 }
 
-/// Of a connection that is opened with data.
+/// Configuration of a connection that is opened with data.
 fn of_client(options: &SocketOptions) -> FastOpen {
     let without_cookie =
         mode() & CLIENT_WITHOUT_COOKIE != 0 || options.is_on(libc::SOL_TCP, TCP_FASTOPEN_NO_COOKIE);
     FastOpen { without_cookie, ..FastOpen::default() }
 }
 
-/// Of what a listener accepts.
+/// Configuration of connections that a listener accepts.
 pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
     let mode = mode();
     let asked = options.remembered(libc::SOL_TCP, TCP_FASTOPEN);
@@ -55,7 +55,7 @@ pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
     })
 }
 
-/// The keys of the namespace: up to two, each of four words.
+/// Keys of the namespace: up to two, each of four words.
 fn keys_by_sysctl() -> Option<Keys> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen_key").ok()?;
     let mut keys = text.trim().split(',').map(key_of_words);
@@ -72,7 +72,7 @@ fn key_of_words(text: &str) -> Option<[u8; 16]> {
     Some(key)
 }
 
-/// The keys that `TCP_FASTOPEN_KEY` names: one or two of 16 bytes.
+/// Keys in a `TCP_FASTOPEN_KEY`: one or two of 16 bytes.
 fn keys_of(bytes: &[u8]) -> Option<Keys> {
     let (first, rest) = bytes.split_first_chunk::<16>()?;
     match rest.len() {
@@ -83,7 +83,7 @@ fn keys_of(bytes: &[u8]) -> Option<Keys> {
 }
 
 impl State {
-    /// A listener's keys are those of the cookies that it makes, and takes.
+    /// Uses a listener's keys for cookies that it makes and accepts.
     pub(crate) fn use_cookie_keys(&mut self, local: SocketAddr) {
         let own = self.sockets.listener(local).and_then(|listener| {
             let bytes = listener.options.fast_open_key.as_ref()?;
@@ -102,7 +102,7 @@ impl State {
         Ok(())
     }
 
-    /// The bytes that `TCP_FASTOPEN_KEY` tells.
+    /// The bytes that `TCP_FASTOPEN_KEY` returns.
     pub(crate) fn fast_open_key(&mut self, fd: c_int) -> Result<Vec<u8>, c_int> {
         let own = self.sockets.get(fd)?.options.fast_open_key.clone();
         Ok(own.unwrap_or_else(|| {
@@ -111,7 +111,7 @@ impl State {
         }))
     }
 
-    /// Whether an option of Fast Open may be set on a socket as it is now.
+    /// Checks that an option of Fast Open may be set on a socket in its current state.
     pub(crate) fn may_set_fast_open(socket: &Socket, name: c_int) -> Result<(), c_int> {
         let listens = matches!(socket.kind, Kind::Listener(_));
         let fresh = matches!(socket.kind, Kind::Fresh) && socket.deferred.is_none();
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// Bytes that may go with the SYN of a socket that is not connected.
+    /// Number of bytes that may be sent with the SYN of an unconnected socket.
     fn room_in_syn(&mut self, fd: c_int, remote: SocketAddr) -> Option<usize> {
         self.follow_flushes();
         let socket = self.sockets.by_fd.get(&fd)?;
@@ -137,8 +137,8 @@ impl State {
         self.endpoint.fast_open_room(self.now, &config, &path)
     }
 
-    /// `connect` on a socket with `TCP_FASTOPEN_CONNECT`: the SYN waits for data to take along, if any may. `None`: it
-    /// goes out as ever.
+    /// `connect` on a socket with `TCP_FASTOPEN_CONNECT`: the SYN waits for data, if any may be sent with it.
+    /// `None`: the SYN is sent at once.
     pub(super) fn defer_connecting(
         &mut self,
         fd: c_int,
@@ -157,15 +157,15 @@ impl State {
         Some(Ok(()))
     }
 
-    /// What Fast Open adds to a connection that a socket opens.
+    /// Fast Open configuration of a connection that a socket opens.
     pub(super) fn fast_open_of(&self, fd: c_int, with_data: bool) -> Option<FastOpen> {
         let socket = self.sockets.by_fd.get(&fd)?;
         let asked = with_data || socket.options.is_on(libc::SOL_TCP, TCP_FASTOPEN_CONNECT);
         asked.then(|| of_client(&socket.options))
     }
 
-    /// The first try of a write that may open the connection: with `MSG_FASTOPEN`, or after a `connect` that waits for
-    /// it. `None`: it is one like any other.
+    /// The first attempt of a write that may open the connection: with `MSG_FASTOPEN`, or after a `connect` that
+    /// waits for it. `None`: it is an ordinary write.
     pub(super) fn write_first(
         &mut self,
         fd: c_int,
@@ -195,7 +195,7 @@ impl State {
         Some(self.open_with(fd, remote, writing, nonblocking))
     }
 
-    /// Opens a connection and writes what may go with its SYN; a caller that waits goes on from there.
+    /// Opens a connection and writes the data that may go with its SYN. A blocking caller continues from there.
     fn open_with(
         &mut self,
         fd: c_int,

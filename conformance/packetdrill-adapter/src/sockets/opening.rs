@@ -28,7 +28,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns the address that is listened on.
+    /// Starts to listen. Returns the address.
     pub(crate) fn listen(&mut self, fd: c_int) -> Result<SocketAddr, c_int> {
         let socket = self.sockets.get(fd)?;
         match socket.kind {
@@ -44,7 +44,7 @@ impl State {
         Ok(bound)
     }
 
-    /// One try to accept: the peer, if there is a connection.
+    /// One attempt to accept. Returns the peer, if there is a connection.
     pub(crate) fn accept(&mut self, fd: c_int, new_fd: c_int) -> Attempt<SocketAddr> {
         let socket = match self.sockets.get(fd) {
             Ok(socket) => socket,
@@ -71,7 +71,7 @@ impl State {
         Attempt::Done(life.map(|life| life.path.remote).ok_or(libc::ECONNABORTED))
     }
 
-    /// One try to connect; the first one sends the SYN.
+    /// One attempt to connect. The first one sends the SYN.
     pub(crate) fn connect(
         &mut self,
         fd: c_int,
@@ -112,14 +112,14 @@ impl State {
         Attempt::Done(found)
     }
 
-    /// The address that a connection of the socket is opened from.
+    /// Local address for a connection of the socket.
     pub(super) fn local_ip(&self, fd: c_int, remote: SocketAddr) -> Option<IpAddr> {
         let bound = self.sockets.by_fd.get(&fd)?.bound.map(|bound| bound.ip());
         let wanted = bound.filter(|ip| !ip.is_unspecified());
         wanted.or_else(|| self.mirror.local(remote.ip()))
     }
 
-    /// Sends the SYN unless that was done, perhaps by a call that has data for it; says whether it was now.
+    /// Sends the SYN unless this was done before, for example by a call with data for it. True if it was sent now.
     pub(super) fn start_connecting(
         &mut self,
         fd: c_int,
@@ -156,7 +156,7 @@ impl State {
         Ok(true)
     }
 
-    /// `connect` to no address: the connection is ended, the socket is fresh again.
+    /// `connect` to `AF_UNSPEC`: ends the connection and makes the socket fresh again.
     pub(crate) fn disconnect(&mut self, fd: c_int) -> Result<(), c_int> {
         let now = self.now;
         let socket = self.sockets.get(fd)?;
@@ -184,7 +184,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes the descriptor out of use.
+    /// Closes the descriptor.
     pub(crate) fn close(&mut self, fd: c_int) -> Result<(), c_int> {
         if self.sockets.forget_epoll(fd) {
             return Ok(());
@@ -209,7 +209,7 @@ impl State {
     }
 }
 
-/// An IPv4 address in IPv6's clothes is one of IPv4.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -219,7 +219,7 @@ pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// How an address is told to a socket of this family.
+/// Form of an address for a socket of this family.
 pub(crate) fn told_to(v6: bool, address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if v6 => SocketAddr::new(IpAddr::V6(v4.to_ipv6_mapped()), address.port()),

@@ -1,8 +1,8 @@
-//! Error queue, used for notifications about data that was sent without copying (`MSG_ZEROCOPY`:
-//! the buffer may be reused) or whose timestamps are wanted (`SO_TIMESTAMPING`).
+//! Error queue, used for notifications about data that was sent without copying (`MSG_ZEROCOPY`: the buffer may be
+//! reused) or that has timestamps (`SO_TIMESTAMPING`).
 //!
-//! Here everything is copied, as the news says. When a buffer would be free and when data was sent and
-//! acknowledged is known from the connection's totals.
+//! Here everything is copied, and the notifications report this. The times at which a buffer is free and at which
+//! data was sent and acknowledged are derived from the connection's totals.
 
 use std::collections::VecDeque;
 
@@ -14,26 +14,26 @@ use super::{Kind, Socket, Sockets};
 use crate::machine::State;
 use crate::options::SO_ZEROCOPY;
 
-/// Bits of `SO_TIMESTAMPING` that mean something here.
+/// Supported bits of `SO_TIMESTAMPING`.
 const SENT: c_int = 1 << 1;
 const ID: c_int = 1 << 7;
 const SCHEDULED: c_int = 1 << 8;
 const ACKED: c_int = 1 << 9;
 const NO_PAYLOAD: c_int = 1 << 11;
 
-/// News kept at most.
+/// Largest number of notifications kept.
 const MOST_REPORTS: usize = 4_096;
 
 /// One entry of the queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The buffers of these writes are free, the first and the last.
+    /// The buffers of these writes are free, from the first to the last.
     Copied { first: u32, last: u32 },
-    /// A time of the write that ends with the byte `key`: `kind` as in `SCM_TSTAMP_*`.
+    /// Timestamp of the write that ends with the byte `key`. `kind` as in `SCM_TSTAMP_*`.
     Time { kind: u32, key: u32, at: Instant, payload: bool },
 }
 
-/// A write whose times are wanted.
+/// A write with requested timestamps.
 #[derive(Copy, Clone, Debug)]
 struct Stamp {
     /// One past its last byte.
@@ -46,11 +46,11 @@ struct Stamp {
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     queue: VecDeque<Report>,
-    /// Ends of writes that were not to be copied.
+    /// Ends of writes with `MSG_ZEROCOPY`.
     uncopied: VecDeque<(u64, u32)>,
     next_uncopied: u32,
     stamping: c_int,
-    /// The byte that counts as the first.
+    /// Position of the byte with key 0.
     stamps_from: u64,
     stamps: VecDeque<Stamp>,
 }
@@ -81,7 +81,7 @@ impl Reports {
         }
     }
 
-    /// So much was sent and acknowledged. Says whether there is news.
+    /// Applies the numbers of sent and acknowledged bytes. True if there is a new notification.
     fn follow(&mut self, now: Instant, sent: u64, acked: u64) -> bool {
         let before = self.queue.len();
         let merged = self.queue.back().copied();
@@ -110,7 +110,7 @@ impl Reports {
 }
 
 impl Socket {
-    /// Bytes up to `end` were written with these flags.
+    /// Records a write with these flags, which ended at byte `end`.
     pub(super) fn note_written(&mut self, end: u64, flags: c_int) {
         let reports = &mut self.reports;
         let zerocopy = self.options.is_on(libc::SOL_SOCKET, SO_ZEROCOPY);
@@ -128,7 +128,7 @@ impl Socket {
 }
 
 impl Sockets {
-    /// Looks at the totals of all connections of whom news is wanted.
+    /// Checks the totals of all connections with pending notifications.
     pub(crate) fn follow_reports(&mut self, now: Instant, endpoint: &Endpoint) {
         for socket in self.by_fd.values_mut().filter(|socket| socket.reports.waits()) {
             let Kind::Stream(id) = socket.kind else { continue };
@@ -143,7 +143,7 @@ impl Sockets {
 }
 
 impl State {
-    /// An option of a connected socket was set: it may be about times.
+    /// Handles an option that was set on a connected socket and may concern timestamps.
     pub(super) fn errors_follow(&mut self, fd: c_int, option: (c_int, c_int), value: c_int) {
         if option != (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
             return;
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// The oldest news of a socket.
+    /// The oldest notification of a socket.
     pub(crate) fn take_report(&mut self, fd: c_int) -> Result<(Report, bool), c_int> {
         let socket = self.sockets.get(fd)?;
         let v6 = socket.v6;

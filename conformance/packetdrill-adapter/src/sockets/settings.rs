@@ -17,11 +17,11 @@ const LARGEST_MSS: u16 = 1_460;
 const LEAST_SEND_BUFFER: u64 = 4_608;
 /// Smallest receive buffer that the kernel allows, bytes.
 const LEAST_RECEIVE_BUFFER: u64 = 2_304;
-/// Largest buffer that anybody gets, bytes: `int` is the kernel's bound.
+/// Largest buffer in bytes. The kernel's limit is that of `int`.
 const MOST_BUFFER: u64 = (c_int::MAX / 2) as u64;
 
 impl State {
-    /// Flags of a descriptor; everything else is refused.
+    /// Handles flags of a descriptor. Everything else is refused.
     pub(crate) fn fcntl(
         &mut self,
         fd: c_int,
@@ -113,7 +113,7 @@ impl State {
         info.subflows.first().or(info.gone.last()).cloned()
     }
 
-    /// An option whose value is a number.
+    /// Sets an option whose value is a number.
     fn set_option(
         &mut self,
         fd: c_int,
@@ -127,7 +127,7 @@ impl State {
             self.sockets.get(fd)?;
             return Err(libc::EOPNOTSUPP);
         }
-        // Whatever waits to be sent, corked or not.
+        // Sends waiting data, corked or not.
         let push = (level, name) == (libc::SOL_TCP, libc::TCP_NODELAY) && value != 0;
         let socket = self.sockets.get(fd)?;
         check(level, name, value)?;
@@ -153,7 +153,7 @@ impl State {
                 options.user_timeout = (timeout > 0).then(|| Duration::from_millis(timeout));
             }
             (libc::SOL_TCP, TCP_NOTSENT_LOWAT) => options.notsent_lowat = value as u32,
-            // The two lowest bits are ECN's.
+            // The two lowest bits belong to ECN.
             (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                 options.tos = value.max(0) as u8 & !3;
             }
@@ -179,7 +179,7 @@ impl State {
         Ok(())
     }
 
-    /// Tells the core what a socket's options mean to its connection.
+    /// Applies a socket's options to its connection in the core.
     pub(crate) fn tell_settings(&mut self, fd: c_int, id: ConnectionId) {
         let Some(socket) = self.sockets.by_fd.get(&fd) else { return };
         let options = &socket.options;
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// An option whose value is a number.
+    /// Value of an option that is a number.
     pub(crate) fn option(&mut self, fd: c_int, level: c_int, name: c_int) -> Result<c_int, c_int> {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => return self.pending_error(fd),
@@ -256,7 +256,7 @@ impl State {
         })
     }
 
-    /// The name of the congestion control that a socket uses.
+    /// Name of the congestion control of a socket.
     pub(crate) fn congestion_name(&mut self, fd: c_int) -> Result<String, c_int> {
         let asked = self.sockets.get(fd)?.options.congestion.clone();
         Ok(asked.unwrap_or_else(|| self.mirror.congestion_by_sysctl()))

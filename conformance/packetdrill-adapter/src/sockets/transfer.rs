@@ -10,7 +10,7 @@ use super::{Kind, write_errno};
 use crate::machine::{Attempt, State};
 use crate::options::TCP_INQ;
 
-/// What is left of a read.
+/// State of a read.
 pub(crate) struct Reading<'a> {
     pub(crate) out: &'a mut [u8],
     /// Bytes read so far (`MSG_WAITALL`).
@@ -19,21 +19,21 @@ pub(crate) struct Reading<'a> {
     pub(crate) deadline: Option<Instant>,
 }
 
-/// What is left of a write.
+/// State of a write.
 pub(crate) struct Writing<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Bytes taken so far.
+    /// Bytes accepted so far.
     pub(crate) done: usize,
     pub(crate) flags: c_int,
     pub(crate) deadline: Option<Instant>,
-    /// The address beside the message, if there was one; `AF_UNSPEC` is `None` inside.
+    /// The address in the message, if there was one. `AF_UNSPEC` is `Some(None)`.
     pub(crate) to: Option<Option<SocketAddr>>,
-    /// It was tried before.
+    /// True after the first attempt.
     pub(crate) begun: bool,
 }
 
 impl State {
-    /// One try to read.
+    /// One attempt to read.
     pub(crate) fn read(&mut self, fd: c_int, reading: &mut Reading<'_>) -> Attempt<usize> {
         let now = self.now;
         let socket = match self.sockets.get(fd) {
@@ -69,7 +69,7 @@ impl State {
         }
         let expired = reading.deadline.is_some_and(|at| at <= now);
         match found {
-            // What was read is told first; what ended it, the next time.
+            // Bytes that were read are returned first, the reason of the end at the next call.
             _ if reading.done > 0
                 && (nonblocking || expired || found != Err(ReadError::Blocked)) =>
             {
@@ -83,13 +83,13 @@ impl State {
         }
     }
 
-    /// What a reader hears of a connection that is over: its error once, then only that it is closed.
+    /// Result for a reader of an ended connection: its error once, then only the end.
     fn end_of(&mut self, id: ConnectionId) -> Result<usize, c_int> {
         self.sockets.take_error(id).map_or(Ok(0), Err)
     }
 
-    /// What `TCP_INQ` tells beside a message, if it was asked for: bytes left, and 1 at the end of the
-    /// stream, so that a reader comes again.
+    /// The value of `TCP_INQ` beside a message, if requested: number of bytes left, and 1 at the end of the stream,
+    /// so that a reader calls again.
     pub(crate) fn left_to_read(&mut self, fd: c_int) -> Option<c_int> {
         let socket = self.sockets.by_fd.get(&fd)?;
         if !socket.options.is_on(libc::SOL_TCP, TCP_INQ) {
@@ -101,7 +101,8 @@ impl State {
         Some(if ended { 1 } else { c_int::try_from(bytes).unwrap_or(c_int::MAX) })
     }
 
-    /// One try to write on; done when everything was taken, or as much as a caller that does not wait gets.
+    /// One attempt to continue a write. Done when everything was accepted, or the part that a nonblocking caller
+    /// gets.
     pub(crate) fn write(&mut self, fd: c_int, writing: &mut Writing<'_>) -> Attempt<usize> {
         let now = self.now;
         if let Some(found) = self.write_first(fd, writing) {
@@ -141,7 +142,7 @@ impl State {
                     if writing.done == writing.bytes.len() && writing.flags & libc::MSG_EOR != 0 {
                         self.endpoint.end_record(now, id);
                     }
-                    // What can leave makes room.
+                    // Sending frees space.
                     self.gather();
                 }
                 Err(WriteError::Blocked) => break,
@@ -162,7 +163,7 @@ impl State {
         }
     }
 
-    /// A write is done; somebody may want to know what becomes of its bytes.
+    /// Finishes a write, and records it for notifications.
     pub(super) fn written(
         &mut self,
         fd: c_int,

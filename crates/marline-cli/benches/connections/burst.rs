@@ -22,12 +22,12 @@ use crate::support::{run_ok, write_private};
 
 const AT_ONCE: usize = 500;
 const ROUNDS: usize = 5;
-/// Of both paths.
+/// Round-trip time of both paths.
 const RTT_MS: f64 = 60.0;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// SYNs of strangers a second: few, and a flood.
+/// SYNs per second from other hosts: few, and a flood.
 const SYNS_PER_S: [u64; 2] = [10_000, 50_000];
-/// Addresses of strangers, who have a link of their own: it is the server that they load.
+/// Source addresses of the flood, which has a link of its own, so that it loads only the server.
 const STRANGERS: u8 = 64;
 const SERVER_FOR_STRANGERS: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -35,7 +35,7 @@ const PORT: u16 = 7777;
 const SOCKS: u16 = 1080;
 const GREETER: u16 = 2525;
 
-/// A process in a namespace; it ends with this.
+/// A process in a namespace. Dropping this ends it.
 struct Beside(Child);
 
 impl Drop for Beside {
@@ -50,7 +50,7 @@ fn ip(words: &str) {
     assert!(status.success(), "ip {words}");
 }
 
-/// Two namespaces and two paths between them, and one of strangers beside the server.
+/// Two namespaces with two paths between them, and a link of the flood to the server.
 struct Testbed {
     near: String,
     far: String,
@@ -127,30 +127,30 @@ fn wait_for(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-/// Says hello to whoever connects.
+/// Sends a greeting to every client.
 async fn greet(listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         tokio::spawn(async move {
             if stream.write_all(b"220 hello\r\n").await.is_ok() {
-                // Until the other side has enough.
+                // Until the other side closes.
                 let _ = stream.read_u8().await;
             }
         });
     }
 }
 
-/// How long the first byte took, and the connection, which stays until all have theirs: who asks
-/// for so many at once has them at once.
+/// Time until the first byte, and the connection, which stays open until all have their first byte, because all are
+/// in use concurrently.
 type Came = (Duration, TcpStream);
 
-/// How long the target's first byte takes.
+/// Time until the target's first byte, directly.
 async fn straight(socket: TcpSocket, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let mut stream = socket.connect(to).await?;
     stream.read_u8().await?;
     Ok((begin.elapsed(), stream))
 }
 
-/// The same for one that is connected to the proxy already, which has been told that nobody authenticates.
+/// Time until the target's first byte, over a connection to the proxy that has negotiated no authentication.
 async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let SocketAddr::V4(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
     let mut request = vec![5, 1, 0, 1];
@@ -171,7 +171,7 @@ fn sockets(namespace: &str) -> Vec<TcpSocket> {
     netns::within(namespace, make).expect("sockets")
 }
 
-/// Those that came, sorted, in ms; the rest failed.
+/// Times of the successful ones in ms, sorted. The others failed.
 async fn gather(mut running: JoinSet<io::Result<Came>>) -> Vec<f64> {
     let (mut came, mut held) = (Vec::new(), Vec::new());
     let all = async {
@@ -217,8 +217,7 @@ async fn proxied_round(testbed: &Testbed, to: SocketAddr) -> Vec<f64> {
     gather(running).await
 }
 
-/// First SYNs of flows that nobody goes on with, from many addresses, as
-/// docs/spec/udp-carrier.md has them.
+/// First SYNs of flows that never continue, from many addresses, in frames of docs/spec/udp-carrier.md.
 struct Flood {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -300,7 +299,7 @@ async fn rounds(testbed: &Testbed, title: &str) -> f64 {
     p99[1]
 }
 
-/// Prints how long connections take that are asked for all at once.
+/// Prints the time that concurrent connections take.
 pub(crate) fn measure() {
     if !need::root() || need::program("ip").is_none() {
         return;
@@ -327,7 +326,7 @@ pub(crate) fn measure() {
     runtime.expect("a runtime").block_on(async {
         let socket = netns::within(&testbed.far, TcpSocket::new_v4).expect("a socket");
         socket.bind((SERVER, GREETER).into()).expect("a port");
-        // All of them fit into the queue of those that wait to be accepted.
+        // All of them fit in the queue of connections that wait to be accepted.
         tokio::spawn(greet(socket.listen(4_096).expect("a listener")));
         let front = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS));
         wait_for("the proxy", || testbed.connectable(front));

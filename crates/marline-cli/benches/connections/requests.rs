@@ -10,7 +10,7 @@ use crate::support::nginx::page;
 use crate::support::{Running, start_server};
 
 const ROUNDS: usize = 9;
-/// Clients at the same time, and requests per round.
+/// Concurrent clients, and requests per round.
 const CROWDS: [(usize, usize); 2] = [(25, 4_000), (1, 1_000)];
 
 /// Requests per second.
@@ -28,7 +28,7 @@ fn rate(ab: &Path, port: u16, (clients, requests): (usize, usize)) -> f64 {
     field("Requests per second:")
 }
 
-/// Prints how many requests go through a second, and how many straight.
+/// Prints the requests per second through the forward, and directly.
 pub(crate) fn measure() {
     let (Some(nginx), Some(ab)) = (need::program("nginx"), need::program("ab")) else { return };
     let dir = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,6 @@
-//! Spread of what turns of a benchmark gave.
+//! Spread of a benchmark's results over several rounds.
 
-/// The middle one, and the outermost two.
+/// Median, minimum and maximum.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -24,7 +24,7 @@ impl std::fmt::Display for Spread {
     }
 }
 
-/// Element by element.
+/// Ratios, element by element.
 pub(crate) fn ratios(ours: &[f64], theirs: &[f64]) -> Spread {
     Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
 }

@@ -1,4 +1,5 @@
-//! Peers of the proxy: two chained relays over QUIC, two chained stream proxies of nginx; and an echo.
+//! Peers for comparison with the proxy: two chained relays over QUIC, two chained stream proxies of nginx, and an
+//! echo service.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,11 +15,11 @@ use crate::silent;
 use crate::support::nginx::nginx;
 use crate::support::{Beside, free_address, listens};
 
-/// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far
-/// ADDRESS`, or `echo ADDRESS`; or a share of the silent streams, `silent STREAMS AT_ONCE`.
+/// Environment variable with another role of this program: an end of the relay over QUIC, `near ADDRESS` or `far
+/// ADDRESS`, or `echo ADDRESS`, or a share of the idle streams, `silent STREAMS AT_ONCE`.
 pub(crate) const ROLE: &str = "MARLINE_BENCH_ROLE";
 
-/// Is that until it is killed, or its input ends; what listens says on a line where.
+/// Runs in this role until killed, or until the end of the input. Prints its listening address on a line.
 pub(crate) fn play(role: &str) {
     let (role, rest) = role.split_once(' ').expect("two words");
     if role == silent::SHARE {
@@ -38,7 +39,7 @@ pub(crate) fn play(role: &str) {
     });
 }
 
-/// Sends back what it gets.
+/// Echoes all data.
 async fn echo(at: SocketAddr) {
     let listener = tokio::net::TcpListener::bind(at).await.expect("a port");
     println!("{}", listener.local_addr().expect("its address"));
@@ -56,7 +57,7 @@ async fn echo(at: SocketAddr) {
     }
 }
 
-/// An echo in a process of its own, so that its descriptors are; it ends with this.
+/// An echo service in a process with descriptors of its own. Dropping this ends it.
 pub(crate) struct Echo {
     process: Child,
     pub(crate) address: SocketAddr,
@@ -76,7 +77,7 @@ impl Drop for Echo {
     }
 }
 
-/// Both ways, with buffers of 64 KiB: tokio's own have 8.
+/// Copies in both directions, with buffers of 64 KiB instead of tokio's 8.
 async fn passed<A, B>(a: &mut A, b: &mut B) -> std::io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -119,15 +120,15 @@ async fn far(target: SocketAddr) {
     }
 }
 
-/// Both ends of the relay over QUIC; they end with this.
+/// Both ends of the relay over QUIC. Dropping this ends them.
 pub(crate) struct Quic {
     ends: [Child; 2],
-    /// Where applications connect.
+    /// Address for applications.
     pub(crate) address: SocketAddr,
 }
 
 impl Quic {
-    /// In front of `target`.
+    /// A relay in front of `target`.
     pub(crate) fn to(target: SocketAddr) -> Quic {
         let (far, at) = start(&format!("far {target}"));
         let (near, address) = start(&format!("near {at}"));
@@ -159,10 +160,10 @@ fn start(role: &str) -> (Child, SocketAddr) {
     (child, address)
 }
 
-/// Where Debian puts the module.
+/// Place of the module in Debian.
 const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// A stream proxy in front of `target`, and where applications connect; `None` without the module.
+/// A stream proxy in front of `target`, and its address for applications. `None` without the module.
 pub(crate) fn front(
     program: &Path,
     dir: &Path,
@@ -182,7 +183,7 @@ pub(crate) fn front(
     Some((beside, listen))
 }
 
-/// Two of them, one behind the other.
+/// Two chained proxies.
 pub(crate) fn chained(
     program: &Path,
     dir: &Path,

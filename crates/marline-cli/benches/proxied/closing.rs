@@ -1,7 +1,7 @@
-//! Streams that end all in one moment: what leaves each end for one of them, until when all are gone, what new streams
-//! see meanwhile, and what memory it takes.
+//! Streams that all end at the same moment: packets per stream at each end, the time until all are gone, the effect
+//! on new streams, and the memory.
 //!
-//! Client and server talk by this machine's own address where it has one: loopback's paths are judged by nobody.
+//! Client and server use this machine's own address if it has one, because paths over loopback are not judged.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -18,22 +18,22 @@ use crate::support::{
     Running, free_address, free_port, processor_time, resident_kib, run_ok, write_private,
 };
 
-/// New streams are opened so far apart.
+/// Interval between new streams.
 const PROBES: Duration = Duration::from_millis(100);
-/// A new stream that takes longer is lost.
+/// Time after which a new stream counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Looks at memory, and at what is left.
+/// Interval of checks of memory and remaining connections.
 const LOOKS: Duration = Duration::from_millis(100);
-/// All must be gone by then.
+/// Time by which all must be gone.
 const LONGEST: Duration = Duration::from_secs(150);
 
-/// A process of the program that says what it counted.
+/// A process of the program with its metrics.
 struct End {
     process: Running,
     metrics: SocketAddr,
 }
 
-/// What an end has counted so far.
+/// Counts of one end so far.
 #[derive(Copy, Clone, Default)]
 struct Counted {
     segments: u64,
@@ -69,18 +69,18 @@ impl End {
     }
 }
 
-/// An address of this machine that is not loopback's, if it has one.
+/// An address of this machine other than loopback, if it has one.
 fn own_address() -> IpAddr {
     let found = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        // Nothing is sent: the routing tables are asked.
+        // Nothing is sent. This only checks the routing tables.
         socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
     found().unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// Threads that compute until this is dropped.
+/// Busy threads until this is dropped.
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
@@ -104,7 +104,7 @@ impl Drop for Busy {
     }
 }
 
-/// Server and client, in front of `target`; and where the client's forward is.
+/// A server and a client in front of `target`, and the client's forward.
 fn start(dir: &Path, count: usize, target: SocketAddr) -> (End, End, SocketAddr) {
     let own = own_address();
     let listen = SocketAddr::new(own, free_port()).to_string();
@@ -126,14 +126,14 @@ fn start(dir: &Path, count: usize, target: SocketAddr) -> (End, End, SocketAddr)
     (server, client, forward)
 }
 
-/// What new streams saw.
+/// Results of new streams.
 #[derive(Default)]
 struct Probed {
     took: Vec<Duration>,
     lost: usize,
 }
 
-/// Opens a new stream at a time until `over`.
+/// Opens one new stream at each interval until `over` is set.
 async fn probe(forward: SocketAddr, over: Arc<AtomicBool>) -> Probed {
     let (mut probes, mut probed) = (JoinSet::new(), Probed::default());
     let mut number = 1 << 40;
@@ -222,7 +222,7 @@ async fn one_round(ends: &mut [End; 2], forward: SocketAddr, count: usize, busy:
     );
 }
 
-/// `what`: streams, and threads that compute beside.
+/// `what`: number of streams, and of busy threads.
 pub(crate) fn measure(what: &str) {
     let (count, busy) = what.split_once(',').unwrap_or((what, "4"));
     let [count, busy]: [usize; 2] = [count, busy].map(|number| number.parse().expect("a number"));
@@ -232,7 +232,7 @@ pub(crate) fn measure(what: &str) {
     let (server, client, forward) = start(dir.path(), count, echo.address);
     let mut ends = [server, client];
     println!("streams that end in one moment: {count}, beside {busy} busy threads");
-    // A thread for the streams beside this one, which waits for metrics.
+    // A separate thread for the streams, because this one waits for metrics.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");

@@ -1,4 +1,4 @@
-//! Echoes on many streams of one client, alone and beside a bulk transfer of another.
+//! Echoes on many streams of one client, alone and with a concurrent bulk transfer of another.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ use crate::support::start_server;
 use crate::{ROUNDS, percentile};
 
 const STREAMS: usize = 1_000;
-/// Between two messages of a stream.
+/// Interval between two messages of a stream.
 const INTERVAL: Duration = Duration::from_millis(500);
 const MESSAGES: usize = 6;
 
-/// Milliseconds that echoes took, sorted, and the streams for the next time.
+/// Times of echoes in milliseconds, sorted, and the streams for the next round.
 async fn echoes(streams: Vec<TcpStream>) -> (Vec<f64>, Vec<TcpStream>) {
     let begun = Instant::now();
-    // A task each: futures polled together would all be looked at for each echo.
+    // One task each, because futures polled together would all be checked for each echo.
     let mut running = JoinSet::new();
     for (number, mut stream) in streams.into_iter().enumerate() {
         running.spawn(async move {
             let mut times = Vec::with_capacity(MESSAGES);
             for round in 0..MESSAGES {
-                // Spread over the interval.
+                // Spread evenly over the interval.
                 let at = INTERVAL * round as u32 + INTERVAL * number as u32 / STREAMS as u32;
                 tokio::time::sleep_until((begun + at).into()).await;
                 let sent = Instant::now();
@@ -51,7 +51,7 @@ async fn echoes(streams: Vec<TcpStream>) -> (Vec<f64>, Vec<TcpStream>) {
     (times, streams)
 }
 
-/// Reads as much as comes, until told.
+/// Reads as fast as data arrives, until `over` is set.
 fn bulk(address: SocketAddr, over: &AtomicBool) -> u64 {
     let mut stream = std::net::TcpStream::connect(address).expect("a connection");
     stream.write_all(b"D").expect("a byte");
@@ -62,7 +62,7 @@ fn bulk(address: SocketAddr, over: &AtomicBool) -> u64 {
     bytes
 }
 
-/// Opened one after another.
+/// Opens the streams one after another.
 async fn opened(address: SocketAddr) -> Vec<TcpStream> {
     let mut streams = Vec::with_capacity(STREAMS);
     for _ in 0..STREAMS {
@@ -71,7 +71,7 @@ async fn opened(address: SocketAddr) -> Vec<TcpStream> {
     streams
 }
 
-/// The p99 of rounds without the bulk and beside it, in milliseconds.
+/// p99 of the rounds without and with the bulk transfer, in milliseconds.
 #[derive(Default)]
 struct Measured {
     alone: Vec<f64>,
@@ -102,7 +102,7 @@ pub(crate) fn measure() {
     let (_other, heavy) = client_of(dir.path(), &server, source.address);
     let mut through = runtime.block_on(opened(echoing));
     let mut directly = runtime.block_on(opened(target.address));
-    // What the same echoes take without any proxy shows how much of it is the machine's.
+    // The same echoes without a proxy show the machine's share.
     let [mut proxied, mut direct] = [Measured::default(), Measured::default()];
     let mut rates = Vec::new();
     let step = |streams: &mut Vec<TcpStream>, into: &mut Vec<f64>| {

@@ -1,29 +1,30 @@
-//! Benchmark of the proxy at work, beside what carries the same without Multipath TCP, by turns in one run: `cargo
+//! Benchmark of the proxy under load, compared with proxies without Multipath TCP, alternating in one run: `cargo
 //! bench -p marline-cli --bench proxied [-- PART ...]`.
 //!
-//! `relay`: a bulk transfer each way through client and server, beside TCP - QUIC (quinn, TLS) - TCP.
+//! `relay`: a bulk transfer in each direction through client and server, compared with TCP - QUIC (quinn, TLS) -
+//! TCP.
 //!
-//! `requests`: redis, WebSocket messages, HTTP with and without keep-alive (wrk), beside two chained stream proxies of
-//! nginx (Debian: libnginx-mod-stream), and directly.
+//! `requests`: redis, WebSocket messages, HTTP with and without keep-alive (wrk), compared with two chained stream
+//! proxies of nginx (Debian: libnginx-mod-stream), and directly.
 //!
-//! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, beside a stream
-//! proxy of nginx, and one that speaks Multipath TCP itself.
+//! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, compared with a
+//! stream proxy of nginx, and one with Multipath TCP.
 //!
-//! `served`: a bulk transfer each way between the kernel's Multipath TCP and a target of `marline serve`, beside the
-//! kernel's at both ends, over a wire between two network namespaces and over loopback; `served=--no-offload` with
-//! further flags of `serve`.
+//! `served`: a bulk transfer in each direction between the kernel's Multipath TCP and a target of `marline serve`,
+//! compared with the kernel at both ends, over a wire between two network namespaces and over loopback.
+//! `served=--no-offload` adds further flags of `serve`.
 //!
-//! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
+//! `crowd`: echoes on 1,000 streams of one client, alone and with a concurrent bulk transfer of another.
 //!
-//! `silent`: what 10,000 silent streams take at each end; `silent=100000` as many, through four clients, or through
-//! as many servers as the descriptors of a process demand. They are opened, echo a message each and are closed, three
-//! times; `silent=N,ROUNDS` so often.
+//! `silent`: memory of 10,000 idle streams at each end. `silent=100000` uses that many, through four clients, or
+//! through as many servers as the limit of descriptors requires. They are opened, echo a message each and are
+//! closed, three times. `silent=N,ROUNDS` sets the number of rounds.
 //!
-//! `closing`: 12,000 streams whose applications all close in the same moment, beside four threads that compute:
-//! datagrams for each stream, until when all are gone, and what new streams see meanwhile; `closing=N` as many,
-//! `closing=N,0` with nothing beside.
+//! `closing`: 12,000 streams whose applications all close at the same moment, with four busy threads: datagrams per
+//! stream, the time until all are gone, and the effect on new streams. `closing=N` uses that many, `closing=N,0`
+//! without busy threads.
 //!
-//! Where a program that a part needs is missing, the part says so and is left out.
+//! A part whose programs are missing is skipped with a message.
 
 mod beside;
 mod closing;
@@ -43,7 +44,7 @@ fn main() {
     if let Ok(role) = std::env::var(beside::ROLE) {
         return beside::play(&role);
     }
-    // `cargo bench` adds one.
+    // `cargo bench` adds a flag.
     let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
     let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
     if wanted("relay") {
@@ -72,10 +73,10 @@ fn main() {
     }
 }
 
-/// Turns that each case has.
+/// Rounds of each case.
 const ROUNDS: usize = 5;
 
-/// The value below which so many of a hundred lie.
+/// The value below which this percentage lies.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }

@@ -1,4 +1,4 @@
-//! Bulk transfers through the proxy, beside the relay over QUIC.
+//! Bulk transfers through the proxy, compared with the relay over QUIC.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,15 +12,15 @@ use crate::beside::Quic;
 use crate::spread::{Spread, ratios};
 use crate::support::{Running, ServerSide, processor_time, start_server};
 
-/// What does not count, and what does.
+/// Start of a transfer that is not measured, and the measured part.
 const BEGINNING: Duration = Duration::from_millis(500);
 const COUNTED: Duration = Duration::from_secs(3);
 
-/// Client and server in front of a target; they end with this.
+/// A client and a server in front of a target. Dropping this ends them.
 pub(crate) struct Proxied {
     server: ServerSide,
     client: Running,
-    /// Where applications connect.
+    /// Address for applications.
     pub(crate) address: SocketAddr,
 }
 
@@ -56,8 +56,8 @@ pub(crate) enum Direction {
     Up,
 }
 
-/// A target that sends as long as somebody reads, or counts what it reads: each connection says which by its first
-/// byte.
+/// A target that sends until the connection is closed, or counts the bytes it reads. The first byte of each
+/// connection selects which.
 pub(crate) struct Bulk {
     pub(crate) address: SocketAddr,
     taken: Arc<AtomicU64>,
@@ -97,7 +97,7 @@ fn serve(mut stream: TcpStream, taken: &AtomicU64) {
     }
 }
 
-/// Gbit/s over this connection, and processor seconds of these processes per GB.
+/// Rate of this connection in Gbit/s, and processor seconds of these processes per GB.
 pub(crate) fn transfer(
     bulk: &Bulk,
     mut stream: TcpStream,

@@ -1,4 +1,4 @@
-//! Small requests and answers through the proxy, beside two chained stream proxies of nginx, and directly.
+//! Small requests and answers through the proxy, compared with two chained stream proxies of nginx, and directly.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::support::nginx::page;
 use crate::support::{Beside, Running, free_address, listens};
 use crate::{ROUNDS, percentile};
 
-/// What a program gets per second, and the name of the figure. More is better.
+/// Measurement of a program, in units per second, with the name of the figure. More is better.
 type Rate<'a> = (&'a str, Box<dyn Fn(SocketAddr) -> f64 + 'a>);
 
-/// Measures directly, through nginx and through the proxy, by turns.
+/// Measures directly, through nginx and through the proxy, alternately.
 fn by_turns(name: &str, nginx: &Path, target: SocketAddr, rates: &[Rate<'_>]) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some((_proxies, anchor)) = chained(nginx, dir.path(), name, target) else { return };
@@ -51,7 +51,7 @@ fn output_of(command: &mut Command) -> String {
     text
 }
 
-/// Requests per second by wrk.
+/// Requests per second, measured by wrk.
 fn wrk(program: &Path, address: SocketAddr, clients: usize, keep_alive: bool) -> f64 {
     let mut command = Command::new(program);
     command.args(["-t1", &format!("-c{clients}"), "-d2s"]);
@@ -61,7 +61,7 @@ fn wrk(program: &Path, address: SocketAddr, clients: usize, keep_alive: bool) ->
     requests_per_second(command.arg(format!("http://{address}/")))
 }
 
-/// What wrk found.
+/// Requests per second in wrk's output.
 fn requests_per_second(command: &mut Command) -> f64 {
     let text = output_of(command);
     let line = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
@@ -83,7 +83,7 @@ fn http(nginx_program: &Path) {
     by_turns("http", nginx_program, address, &rates);
 }
 
-/// A program that starts nginx so that its sockets speak Multipath TCP.
+/// A program that starts nginx with Multipath TCP sockets.
 fn multipath(nginx: &Path, mptcpize: &Path, dir: &Path) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let script = dir.join("nginx-by-mptcpize");
@@ -94,8 +94,8 @@ fn multipath(nginx: &Path, mptcpize: &Path, dir: &Path) -> PathBuf {
     script
 }
 
-/// A front for Multipath TCP before a web server, beside two of nginx, one of which speaks it, too; the client is the
-/// kernel's, with a connection for each request. With the other one it falls back to TCP.
+/// A front for Multipath TCP before a web server, compared with two fronts of nginx, one of them with Multipath
+/// TCP. The client is the kernel, with a connection for each request. With the other nginx it falls back to TCP.
 fn churn(nginx_program: &Path) {
     let (Some(wrk), Some(mptcpize)) = (need::program("wrk"), need::program("mptcpize")) else {
         return;
@@ -139,7 +139,7 @@ fn churn(nginx_program: &Path) {
     println!("figure churn-alike {:.2}", of_like.median);
 }
 
-/// GETs per second by redis-benchmark.
+/// GETs per second, measured by redis-benchmark.
 fn gets(program: &Path, address: SocketAddr, clients: usize, count: usize) -> f64 {
     let mut command = Command::new(program);
     command.args(["-h", "127.0.0.1", "-p", &address.port().to_string(), "-t", "get", "--csv"]);
@@ -170,7 +170,7 @@ fn redis(nginx_program: &Path) {
     by_turns("redis", nginx_program, address, &rates);
 }
 
-/// Messages sent back, one connection after the other.
+/// Echoes messages, one connection after the other.
 fn websocket_echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -188,7 +188,7 @@ fn websocket_echo() -> SocketAddr {
     address
 }
 
-/// Round trips per second of the median one, messages of 200 bytes.
+/// Round trips per second, from the median time of messages of 200 bytes.
 fn websocket(address: SocketAddr) -> f64 {
     const COUNT: usize = 3_000;
     let stream = TcpStream::connect(address).expect("a connection");
@@ -208,7 +208,7 @@ fn websocket(address: SocketAddr) -> f64 {
     1.0 / percentile(&times, 50)
 }
 
-/// Connections through a front.
+/// Measures connections through a front.
 pub(crate) fn measure_churn() {
     let Some(nginx) = need::program("nginx") else { return };
     churn(&nginx);

@@ -1,8 +1,9 @@
-//! Bulk transfers between the kernel's Multipath TCP and an application behind `marline serve`, beside the kernel's at
-//! both ends and nothing between: over a wire between two network namespaces (veth, offloads on), and over loopback.
+//! Bulk transfers between the kernel's Multipath TCP and an application behind `marline serve`, compared with the
+//! kernel at both ends without a front: over a wire between two network namespaces (veth, offloads on), and over
+//! loopback.
 //!
-//! Rates say little where client, front and application share two processors; what counts is how much a processor
-//! carries that does nothing but serve.
+//! Rates mean little if client, front and application share two processors. The relevant figure is how much data
+//! one processor can serve.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -16,9 +17,9 @@ use crate::relay::{Bulk, Direction, transfer};
 use crate::spread::Spread;
 use crate::support::Running;
 
-/// In the environment of a run that has a namespace of its own.
+/// Environment variable of a run that has a namespace of its own.
 const INSIDE: &str = "MARLINE_BENCH_SERVED";
-/// The server's address on the wire, and the client's.
+/// Addresses of the server and of the client on the wire.
 const WIRE: [&str; 2] = ["10.94.0.1", "10.94.0.2"];
 
 fn socket() -> Socket {
@@ -26,7 +27,7 @@ fn socket() -> Socket {
     socket.expect("Multipath TCP of the kernel")
 }
 
-/// A connection by the kernel's Multipath TCP.
+/// A Multipath TCP connection of the kernel.
 fn connected(address: SocketAddr) -> TcpStream {
     let socket = socket();
     socket.connect(&address.into()).expect("a connection");
@@ -46,11 +47,11 @@ fn run(words: &str) {
     assert!(command.args(words).status().expect("it runs").success(), "{command:?}");
 }
 
-/// The other end of the wire; it ends with this.
+/// The other end of the wire. Dropping this ends it.
 struct Peer(Child);
 
 impl Peer {
-    /// A namespace, and a wire from this one to it.
+    /// Creates a namespace, and a wire from this one to it.
     fn make() -> Peer {
         run("ip link set lo up");
         let mut command = Command::new("unshare");
@@ -82,7 +83,7 @@ impl Drop for Peer {
     }
 }
 
-/// `served`, and `served=FLAGS` with further flags of `serve` (`served=--no-offload`).
+/// `served`, or `served=FLAGS` with further flags of `serve` (`served=--no-offload`).
 pub(crate) fn measure(flags: &str) {
     if !need::root() {
         return;

@@ -1,8 +1,8 @@
-//! Silent streams: what they take at each end, and whether all of very many work.
+//! Idle streams: their memory at each end, and whether a very large number of them works.
 //!
-//! A process has a descriptor for each stream, and may have so many. Where those of one server are too few, each share
-//! of the streams has a server, a client and applications of its own, and all shares do the same at the same time:
-//! what is told is the sum. Shares are processes that do what they are told by lines ([`Share`]).
+//! A process needs a descriptor for each stream, and their number is limited. If one server has too few, the
+//! streams are divided into shares, each with a server, a client and applications of its own. All shares work
+//! concurrently, and sums are reported. Shares are processes that receive commands as lines ([`Share`]).
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,21 +19,22 @@ use tokio::net::TcpStream;
 use crate::beside::{Echo, ROLE};
 use crate::support::{Running, ServerSide, resident_kib, start_server};
 
-/// Clients, if there are more streams than one is to have.
+/// Number of clients, if there are more streams than one client should have.
 const CLIENTS: usize = 4;
-/// So many connections from one address to one other: less than there are ports for.
+/// Connections from one address to another, limited by the number of ports.
 const PER_TARGET: usize = 12_500;
-/// Streams that are being opened, or closed, at the same time, in all.
+/// Total number of streams that are being opened or closed concurrently.
 pub(crate) const AT_ONCE: usize = 32;
-/// Descriptors of a process beside those of its streams.
+/// Descriptors of a process in addition to those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
-/// The role of a share's process.
+/// Role of a share's process.
 pub(crate) const SHARE: &str = "silent";
 
-/// Streams from which on memory is judged as a whole.
+/// Number of streams from which on memory is judged as a whole.
 const MANY: usize = 100_000;
 
-/// Opens a stream by a forward, and waits for its first echo: a forward says nothing by itself when it stands.
+/// Opens a stream through a forward, and waits for its first echo, because a forward does not report that it is
+/// connected.
 pub(crate) async fn open(forward: SocketAddr, number: u64) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(forward).await?;
     stream.set_nodelay(true)?;
@@ -41,7 +42,7 @@ pub(crate) async fn open(forward: SocketAddr, number: u64) -> io::Result<TcpStre
     Ok(stream)
 }
 
-/// A message that no other stream has, there and back.
+/// Sends a unique message and reads its echo.
 async fn say(stream: &mut TcpStream, number: u64) -> io::Result<()> {
     stream.write_all(&number.to_be_bytes()).await?;
     let mut answer = [0; 8];
@@ -55,7 +56,7 @@ async fn say(stream: &mut TcpStream, number: u64) -> io::Result<()> {
 struct Setup {
     server: ServerSide,
     clients: Vec<Running>,
-    /// Of all clients.
+    /// Forwards of all clients.
     forwards: Vec<SocketAddr>,
 }
 
@@ -84,14 +85,14 @@ impl Setup {
         setup
     }
 
-    /// Of the server, and of all clients together.
+    /// Resident memory of the server, and of all clients together, in KiB.
     fn held_kib(&self) -> [u64; 2] {
         let clients = self.clients.iter().map(|client| resident_kib(client.id())).sum();
         [resident_kib(self.server.process.id()), clients]
     }
 }
 
-/// Opens them all; what did not open is counted.
+/// Opens all streams, and counts failures.
 pub(crate) async fn open_all(
     forwards: &[SocketAddr],
     count: usize,
@@ -115,9 +116,9 @@ pub(crate) async fn open_all(
     (open, lost)
 }
 
-/// Opens, asks and closes so many streams through a server of their own, so many at once, as the lines of the input
-/// say: `open`, `echo ROUND`, `held` (KiB of the server and of the clients), `close`. Answers by a line each; ends with
-/// the input.
+/// Opens, checks and closes this many streams through a server of its own, `at_once` concurrently, as commanded by
+/// lines of the input: `open`, `echo ROUND`, `held` (KiB of the server and of the clients), `close`. Answers each
+/// with a line, and ends with the input.
 pub(crate) async fn share(count: usize, at_once: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let echoes: Vec<Echo> = (0..count.div_ceil(PER_TARGET)).map(|_| Echo::start()).collect();
@@ -153,7 +154,7 @@ pub(crate) async fn share(count: usize, at_once: usize) {
     }
 }
 
-/// Closes them all, and waits until the other side has; how many it has not.
+/// Closes all streams, and waits for the other side. Returns how many it did not close.
 async fn close_all(streams: Vec<TcpStream>, at_once: usize) -> usize {
     let mut lost = 0;
     let mut closing = tokio::task::JoinSet::new();
@@ -182,7 +183,7 @@ pub(crate) async fn close(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// A message on each, one after the other; how many did not come back.
+/// Sends a message on each stream in turn. Returns the number of missing echoes.
 async fn echo_on_each(streams: &mut [TcpStream], round: u64) -> usize {
     let mut lost = 0;
     for (number, stream) in streams.iter_mut().enumerate() {
@@ -194,7 +195,7 @@ async fn echo_on_each(streams: &mut [TcpStream], round: u64) -> usize {
     lost
 }
 
-/// A part of the streams in a process of its own. It ends when this does.
+/// A share of the streams in a process of its own. Dropping this ends it.
 struct Share {
     process: Child,
     input: Option<ChildStdin>,
@@ -217,7 +218,7 @@ impl Share {
         writeln!(input, "{what}").expect("a share that listens");
     }
 
-    /// Two numbers.
+    /// Reads an answer of two numbers.
     fn answer<A: FromStr, B: FromStr>(&mut self) -> (A, B) {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("an answer");
@@ -229,24 +230,24 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Not killed: it has to end its own programs, and does with its input.
+        // Not killed, because it has to end its own programs, which it does at the end of its input.
         self.input = None;
         let _ = self.process.wait();
     }
 }
 
-/// All of them, which do the same at once.
+/// All shares, which work concurrently.
 struct Shares(Vec<Share>);
 
 impl Shares {
-    /// How many were lost, and the longest time that one took, s.
+    /// Number of lost streams, and the longest time of a share in seconds.
     fn all(&mut self, what: &dyn Display) -> (usize, f64) {
         self.0.iter_mut().for_each(|share| share.tell(what));
         let answers = self.0.iter_mut().map(Share::answer::<usize, f64>);
         answers.fold((0, 0.0), |(lost, longest), (more, took)| (lost + more, longest.max(took)))
     }
 
-    /// Resident memory of the servers and of the clients, KiB.
+    /// Resident memory of the servers and of the clients, in KiB.
     fn held_kib(&mut self) -> [u64; 2] {
         self.0.iter_mut().for_each(|share| share.tell(&"held"));
         let answers = self.0.iter_mut().map(Share::answer::<u64, u64>);
@@ -254,7 +255,7 @@ impl Shares {
     }
 }
 
-/// Servers, one if a process may have descriptors for all.
+/// Number of servers: one, if a process may have enough descriptors.
 pub(crate) fn servers(count: usize) -> usize {
     let descriptors = count as u64 + OTHER_DESCRIPTORS;
     let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
@@ -269,7 +270,7 @@ pub(crate) fn servers(count: usize) -> usize {
     count.div_ceil(PER_TARGET.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1))
 }
 
-/// `what`: how many streams, and how often.
+/// `what`: number of streams, and number of rounds.
 pub(crate) fn measure(what: &str) {
     let number = |word: &str| word.parse().expect("a number of streams, and one of rounds");
     let (count, rounds) = what.split_once(',').unwrap_or((what, "3"));
@@ -292,14 +293,14 @@ pub(crate) fn measure(what: &str) {
         let (mut lost, opened_s) = shares.all(&"open");
         let (silent, echoed_s) = shares.all(&format_args!("echo {round}"));
         lost += silent;
-        // What is kept for the message under way is given back after a while.
+        // Memory kept for the current message is released after a while.
         std::thread::sleep(Duration::from_secs(12));
         let held = shares.held_kib();
         let each = each_of(held);
         let (unclosed, closed_s) = shares.all(&"close");
         lost += unclosed;
         lost_in_all += lost;
-        // TIME-WAIT's minute, and some until free pages are given back.
+        // A minute of TIME-WAIT, and some seconds until free pages are released.
         std::thread::sleep(Duration::from_secs(90));
         let end = shares.held_kib();
         println!(
@@ -309,7 +310,7 @@ pub(crate) fn measure(what: &str) {
         );
         held_kib.push(held);
     }
-    // Of so many streams it is the sum that has a goal, of fewer the single one.
+    // For this many streams the goal is for the sum, for fewer it is per stream.
     if count >= MANY {
         tell_many(&held_kib, lost_in_all);
     } else {
@@ -322,8 +323,7 @@ fn most_held(held_kib: &[[u64; 2]], end: usize) -> u64 {
     held_kib.iter().map(|held| held[end]).max().unwrap_or_default()
 }
 
-/// What is resident with all streams open: at most, and after the last round for what it was after
-/// the first.
+/// Prints the resident memory with all streams open: the maximum, and the growth from the first round to the last.
 fn tell_many(held_kib: &[[u64; 2]], lost: usize) {
     println!("figure streams-lost {lost}");
     let (Some(first), Some(last)) = (held_kib.first(), held_kib.last()) else { return };

@@ -10,17 +10,17 @@ use tokio::task::JoinSet;
 
 use marline_proxy::shutdown::Stop;
 
-/// How often a process that has handed over looks whether it has anything left.
+/// Interval at which a process that has handed over checks for remaining connections.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A connection that is half open for longer than this belongs to a client that has repeated its SYN, which the
-/// other process has answered.
+/// A connection that is half open for longer than this belongs to a client that has repeated its SYN, which the new
+/// process has answered.
 const HALF_OPEN: Duration = Duration::from_secs(5);
 
-/// Serves everyone who connects until the drain, and those it has until they end. After a handover that is the end: who
-/// was on the way then is served here still.
+/// Accepts connections until the drain, and serves them until they end. After a handover this accepts only
+/// connections whose handshake was in progress.
 ///
-/// It runs beside what it serves, not on the main thread, which would have to be woken for each of them.
+/// Runs in a task of its own instead of on the main thread, which would have to be woken for each connection.
 pub(super) async fn accept<F>(
     listener: Server,
     stop: Stop,
@@ -29,13 +29,13 @@ pub(super) async fn accept<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    // A set of one: who gives up waiting ends it.
+    // A set of one task, so that dropping it ends the task.
     let mut beside = JoinSet::new();
     beside.spawn(serve_all(listener, stop, serve));
     beside.join_next().await.context("nothing was begun")?.context("accepting failed")?
 }
 
-/// Resolves when another process accepts, and nobody is left here.
+/// Resolves when another process accepts and no connection is left here.
 async fn left_alone(stop: &Stop, listener: &Server) {
     stop.handed_over().await;
     let since = Instant::now();
@@ -66,7 +66,7 @@ where
     loop {
         let next = tokio::select! {
             next = listener.accept() => next,
-            // Reaps those that ended.
+            // Removes ended tasks.
             Some(_) = running.join_next(), if !running.is_empty() => continue,
             () = stop.draining() => break,
             () = left_alone(&stop, &listener), if running.is_empty() => break,
@@ -78,7 +78,7 @@ where
             None => anyhow::bail!("the network side ended"),
         }
     }
-    // From now on whoever asks is refused, instead of waiting for nothing.
+    // From now on new connections are refused instead of waiting in vain.
     listener.close();
     while running.join_next().await.is_some() {}
     Ok(())

@@ -24,10 +24,10 @@ pub enum Whose {
     Serve(Box<serve::Args>),
 }
 
-/// Runs it.
+/// Runs `marline check-config`.
 ///
 /// # Errors
-/// Errors in the configuration, with their place.
+/// The errors in the configuration, with their place.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.whose {
         Whose::Client(args) => {

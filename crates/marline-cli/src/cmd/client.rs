@@ -38,7 +38,7 @@ use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
 use ports::{Opened, Ports, Wanted};
 
-/// The ways in of a client with a server.
+/// Listener of a client with a server.
 type Front = SocksListener<Current<Tunnel<Dialer>>>;
 
 /// Arguments of `marline client`.
@@ -68,7 +68,7 @@ pub struct Prepared {
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
-    // Ports first: the likeliest error, and it must not cost a handshake.
+    // Ports first, because they are the most likely error, which should not cost a handshake.
     let ports = wanted(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.0)?)));
     let ports = ports.collect::<anyhow::Result<_>>()?;
     let transparent = plan.transparent.map(transparent::bind).transpose()?;
@@ -81,7 +81,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     Ok(Prepared { plan, settings, ports, transparent, udp_ports })
 }
 
-/// The ports of SOCKS5 and of forwards.
+/// The configured ports for SOCKS5 and forwards.
 fn wanted(plan: &ClientPlan) -> Vec<Wanted> {
     let socks5 = plan.socks5.iter().map(|address| (*address, Service::Socks5));
     let forward = |forward: &Forward| (forward.listen, Service::Forward(forward.target.clone()));
@@ -96,7 +96,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = OpenedClient::open(&prepared.plan, Some(ask)).await?;
     let watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
-    // Its ports are served meanwhile.
+    // The ports are already served in the meantime.
     let mut beside = JoinSet::new();
     beside.spawn(wait_for_path(opened.client.clone()));
     let is_direct = matches!(prepared.plan.route, Route::Direct);
@@ -138,8 +138,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Serves applications until a signal; `renew` prepares what is new of the way when the configuration
-    /// was read again, `also` starts what is served besides.
+    /// Serves applications until a signal. `renew` prepares changes of the way at a reload, `also` starts
+    /// additional services.
     async fn serve<'s, O: Open>(
         self,
         way: Arc<O>,
@@ -157,7 +157,7 @@ impl Running<'_> {
             memory::own_account().clone(),
         );
         let mut serving = JoinSet::new();
-        // First: who comes to a port may ask for it.
+        // First, because an application at a port may need these services.
         also(&front, &mut serving)?;
         let (mut ports, begun) = Ports::new();
         for (wanted, socket) in bound {
@@ -174,7 +174,7 @@ impl Running<'_> {
         crate::service::ready();
         let work = serve_ports(Arc::clone(&front), begun, serving, stopper.listen());
         let apply = |plan: &ClientPlan| {
-            // All that may fail, and then the rest.
+            // First everything that may fail, then the rest.
             let shown = watched.prepare(&plan.runtime)?;
             let change = ports.prepare(&wanted(plan))?;
             let renewed = renew(plan)?;
@@ -191,7 +191,7 @@ impl Running<'_> {
     }
 }
 
-/// Serves the ports that are opened, until the drain and to the end of what was begun.
+/// Serves the opened ports until the drain, and their connections until they end.
 async fn serve_ports<O: Open>(
     front: Arc<SocksListener<O>>,
     mut begun: mpsc::UnboundedReceiver<Opened>,
@@ -210,7 +210,7 @@ async fn serve_ports<O: Open>(
     }
 }
 
-/// Carries UDP of applications: of associations, and of these forwards.
+/// Carries UDP of applications, for associations and these forwards.
 fn carry_udp(
     config: watch::Receiver<LaneConfig>,
     (udp, ports): (Arc<UdpTunnel>, Vec<UdpForward>),
@@ -227,7 +227,7 @@ fn carry_udp(
     Ok(())
 }
 
-/// Keeps the remote forwards; each tells on standard output whenever the server listens.
+/// Maintains the remote forwards. Each prints a line to standard output whenever the server starts to listen.
 fn keep_remotes(forwards: Vec<Forward>, front: &Arc<Front>, serving: &mut JoinSet<()>) {
     for Forward { listen, target } in forwards {
         let to = target.clone();
@@ -237,7 +237,7 @@ fn keep_remotes(forwards: Vec<Forward>, front: &Arc<Front>, serving: &mut JoinSe
     }
 }
 
-/// On standard output: programs that start a client read the port from it.
+/// Prints to standard output, from which programs that start a client read the port.
 fn announce(address: SocketAddr, service: &Service) {
     let line = match service {
         Service::Socks5 => format!("socks5 listening on {address}"),
@@ -247,7 +247,7 @@ fn announce(address: SocketAddr, service: &Service) {
     say(&line);
 }
 
-/// A line on standard output, where somebody may listen or not.
+/// Prints a line to standard output. A closed output is ignored.
 fn say(line: &str) {
     let _ = print(&format!("{line}\n"));
 }

@@ -1,4 +1,4 @@
-//! `marline completions`: what a shell needs to complete this program's command lines.
+//! Subcommand `marline completions`: generates shell completions.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub struct Args {
 /// Prints the script.
 ///
 /// # Errors
-/// None: a reader that went away has seen enough.
+/// None. A closed output is ignored.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "marline", &mut script);

@@ -1,5 +1,5 @@
-//! `marline connect`: one connection on standard input and output, quietly: its standard error is usually the terminal
-//! of an ssh session.
+//! Subcommand `marline connect`: one connection on standard input and output. Prints little, because its standard
+//! error is usually the terminal of an ssh session.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ use crate::native::{CarrierChoice, drop_privileges};
 /// Bytes read ahead per direction.
 const BUFFER_LEN: usize = 32 * 1_024;
 
-/// A SOCKS5 port answers within this time; the connection behind it takes its own.
+/// Time limit for the answer of a SOCKS5 port, including that of the connection behind it.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `marline connect`.
@@ -87,7 +87,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     prepare_way(args).map_err(in_one_line)
 }
 
-/// Whoever started this, such as ssh, shows it in a terminal of its own.
+/// Removes line breaks, because the parent process, such as ssh, shows the error in its own terminal.
 fn in_one_line(error: anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     match text.contains('\n') {
@@ -112,14 +112,14 @@ fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
         ..ClientOptions::default()
     };
     let mut options = flags.with_file(args.config.as_deref())?;
-    // Those of the file are the running client's.
+    // Remote forwards in the file are for the running client.
     options.remote_forward.clear();
     let mut plan = options.plan()?;
     plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::Nothing)?);
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 
-/// Runs the connection. What ends it is the only thing that is written to standard error, unless the log is (`-v`).
+/// Runs the connection. Only the final error is written to standard error, unless the log is enabled (`-v`).
 ///
 /// # Errors
 /// An error message for the user, in one line.
@@ -169,8 +169,8 @@ async fn through_socks(address: SocketAddr, target: &Target) -> anyhow::Result<T
     }
 }
 
-/// Both directions, each to its end. An end of the remote side closes standard output at once, so
-/// that the reader learns of it; standard input may go on.
+/// Relays both directions until each has ended. The end of the remote side closes standard output at once, so that
+/// the reader notices. Standard input may continue.
 async fn pass<S: Transport>(mut stream: S) -> anyhow::Result<()> {
     let result = {
         let (mut from, mut to) = tokio::io::split(&mut stream);
@@ -195,7 +195,7 @@ async fn pass<S: Transport>(mut stream: S) -> anyhow::Result<()> {
                 }
                 output.flush().await?;
             }
-            // Closes the pipe without closing the descriptor, whose number must stay taken.
+            // Closes the pipe but keeps the descriptor, whose number must stay in use.
             let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
             Ok(rustix::stdio::dup2_stdout(&nowhere)?)
         };

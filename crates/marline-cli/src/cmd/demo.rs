@@ -56,7 +56,7 @@ pub struct Args {
 /// Something could not be started.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = plan(&args)?;
-    // An interrupt drops everything: processes are killed, files removed.
+    // An interrupt drops everything: processes are killed and files removed.
     let (outcomes, reports) = tokio::select! {
         result = perform(&plan) => result?,
         signal = tokio::signal::ctrl_c() => {
@@ -75,7 +75,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(verdict) = &verdict {
         text.push_str(&format!("\n{}", wrap(verdict)));
     }
-    // A reader that went away has seen enough.
+    // A closed output is ignored.
     let _ = print(&text);
     if let Some(path) = &args.json {
         let value = json!({
@@ -96,7 +96,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The links and the run, above the table.
+/// Description of the links and the run, above the table.
 fn introduction(plan: &DemoPlan) -> String {
     let lines = [
         String::new(),
@@ -119,7 +119,7 @@ fn introduction(plan: &DemoPlan) -> String {
     lines.iter().map(|line| wrap(line)).collect()
 }
 
-/// What speaks against believing the figures: the links as such, in one line.
+/// Reasons to distrust the figures, such as properties of the links, in one line.
 fn doubts(reports: &[RelayReport]) -> Option<String> {
     let doubtful: Vec<&RelayReport> = reports.iter().filter(|r| !r.doubts().is_empty()).collect();
     if doubtful.is_empty() {
@@ -148,7 +148,7 @@ fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
     }
     let seconds = args.seconds.unwrap_or(if args.dashboard.is_some() { 60 } else { 24 });
     let run = Duration::from_secs(seconds.into());
-    // Without a pace: what takes about a third of the run on the slower link.
+    // Without a rate: a length that takes about a third of the run on the slower link.
     let mbit = if args.file_rate > 0.0 { args.file_rate } else { 8.0 };
     let share = if args.file_rate > 0.0 { 0.9 } else { 0.6 };
     Ok(DemoPlan {

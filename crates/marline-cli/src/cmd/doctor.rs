@@ -52,12 +52,12 @@ pub struct Args {
 #[derive(Debug)]
 pub struct Prepared {
     args: Args,
-    /// The other end of an examination, its port reserved.
+    /// The other end of a diagnosis, with its port reserved.
     responder: Option<(ServerBuilder, SegmentLog)>,
 }
 
-/// Opens what needs privileges, then drops them. Checks of raw sockets keep those that these need. Must be called
-/// before threads are started.
+/// Opens the sockets that need privileges, then drops the privileges. Checks of raw sockets keep the necessary
+/// ones. Must be called before threads are started.
 ///
 /// # Errors
 /// An error message for the user.
@@ -75,11 +75,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     Ok(Prepared { args, responder })
 }
 
-/// Runs the checks and prints the findings. Failure if any check fails or, with a server, if no
-/// path to it works.
+/// Runs the checks and prints the findings. Fails if any check fails or, with a server, if no path to it works.
 ///
 /// # Errors
-/// There is no such invite, or the result cannot be serialised.
+/// The invite does not exist, or the result cannot be serialized.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { args, responder } = prepared;
     if let Some(responder) = responder {
@@ -100,23 +99,23 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         true => format!("{}\n", serde_json::to_string_pretty(&report)?),
         false => report.findings.iter().map(line).collect(),
     };
-    // A reader that went away knows enough.
+    // A closed output is ignored.
     let _ = print(&text);
     Ok(if report.works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All that was found.
+/// Complete result of a diagnosis.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// A client could work, or nothing fails on this machine.
+    /// True if a client could work, or no check of this machine fails.
     works: bool,
-    /// What each path to the server is good for.
+    /// Verdict on each path to the server.
     paths: Vec<PathVerdict>,
     findings: Vec<Finding>,
 }
 
-/// This machine, and the way to the server whose invite is stored. Without a stored invite, or with one that cannot be
-/// used, this machine alone.
+/// Checks this machine, and the paths to the server of the stored invite. Without a usable stored invite, only this
+/// machine.
 async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<Report> {
     let stored = InvitePlaces::of_process().find_stored();
     if !paths.is_empty() && matches!(stored, Ok(None)) {
@@ -145,8 +144,8 @@ fn fails(finding: &Finding) -> bool {
     finding.status == FindingStatus::Fails
 }
 
-/// Carriers with frames and native TCP at once. If one of them leads to the server over at least one path, the failure
-/// of the other one is not a fault: few servers have both.
+/// Checks framed carriers and native TCP concurrently. If one of them reaches the server over any path, the failure
+/// of the other is not a fault, because few servers support both.
 async fn way_to(server: &Target, paths: &[PathSpec]) -> Report {
     let native = async {
         let (_, addresses) = invite::resolve(std::slice::from_ref(server)).await;

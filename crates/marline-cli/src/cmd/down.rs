@@ -1,4 +1,4 @@
-//! `marline down`: ends a `marline up`, and removes what one that was killed has left.
+//! Subcommand `marline down`: ends a `marline up`, and removes what a killed one has left.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,9 +11,9 @@ use marline_tun::machine::{Extent, clean_up, records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// It ends connections and gives the machine its routing back within this time, or something is wrong.
+/// Time limit for `marline up` to end its connections and restore the machine's routing.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What one that was killed has left is undone within this time.
+/// Time limit for removing what a killed `marline up` has left.
 const UNDONE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -25,8 +25,8 @@ pub struct Args {
     pub after_crash: bool,
 }
 
-/// File with the process id of the `marline up` of this network namespace, locked until that has ended and all is
-/// undone: the process that undoes what is left has the lock, too.
+/// File with the process id of the `marline up` in this network namespace. It is locked until that process has
+/// ended and all its changes are undone, because the process that undoes them also holds the lock.
 #[derive(Debug)]
 pub(super) struct PidFile {
     _locked: fs::File,
@@ -38,10 +38,10 @@ impl PidFile {
             .context("cannot create /run/marline: use `sudo marline up` and `sudo marline down`")
     }
 
-    /// Writes it for this process, once an earlier one's changes are undone.
+    /// Writes the file for this process, once the changes of an earlier one are undone.
     ///
     /// # Errors
-    /// Another one runs, or the right is missing.
+    /// Another `marline up` is running, or the permission is missing.
     pub(super) fn write() -> anyhow::Result<PidFile> {
         let locked = PidFile::lock(&PidFile::path()?)?;
         let text = std::process::id().to_string();
@@ -50,7 +50,7 @@ impl PidFile {
         Ok(PidFile { _locked: locked })
     }
 
-    /// The file, once nobody else has it.
+    /// The locked file, once no other process holds the lock.
     fn lock(path: &Path) -> anyhow::Result<fs::File> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o644);
@@ -69,12 +69,13 @@ impl PidFile {
         Ok(file)
     }
 
-    /// The process that wrote it, if that still runs.
+    /// The process that wrote the file, if it is still running.
     fn process() -> anyhow::Result<Option<rustix::fd::OwnedFd>> {
         let Ok(text) = fs::read_to_string(PidFile::path()?) else { return Ok(None) };
         let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
-        // Ids are used again: it must be this program. Upgraded meanwhile, its own file is gone ("marline (deleted)").
+        // Process ids are reused, so the process must be this program. After an upgrade its file is gone ("marline
+        // (deleted)").
         let program = |who: &str| {
             let path = fs::read_link(format!("/proc/{who}/exe")).ok()?;
             let name = path.file_name()?.to_str()?;
@@ -85,10 +86,10 @@ impl PidFile {
     }
 }
 
-/// Ends it, and cleans up.
+/// Ends the running `marline up`, and cleans up.
 ///
 /// # Errors
-/// It does not end, or the right is missing.
+/// The process does not end, or the permission is missing.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !marline_io::has_net_admin() {
         bail!(
@@ -115,7 +116,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         None => false,
     };
-    // What is still being undone is not what was left.
+    // Wait until a running cleanup has finished, so that its work is not counted as left over.
     let _locked = PidFile::lock(&PidFile::path()?)?;
     let left = clean_up(Extent::Everything).await.context(cleaning)?;
     match (was_up, left.had_switch, left.removed) {
@@ -130,7 +131,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the process ends in time.
+/// True if the process ends in time.
 fn wait(process: &rustix::fd::OwnedFd) -> std::io::Result<bool> {
     let mut polled = [PollFd::new(process, PollFlags::IN)];
     let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! `marline join`: stores an invite where all other commands find it.
+//! Subcommand `marline join`: stores an invite for all other commands.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use super::monitor::print;
 use crate::invite_places::{InvitePlaces, Stored, servers};
 
-/// Bytes that are read: an invite, and what was copied with it.
+/// Largest number of bytes read: an invite, and text that was copied with it.
 const LONGEST: u64 = 64 * 1_024;
 /// The argument that means standard input.
 const INPUT: &str = "-";
@@ -31,7 +31,7 @@ pub struct Args {
     pub replace: bool,
 }
 
-/// Reads, checks and stores an invite. Nothing of it but the server's address is printed.
+/// Reads, checks and stores an invite. Of its contents only the server's address is printed.
 ///
 /// # Errors
 /// The invite is not valid, another one is stored, or the file cannot be written.
@@ -44,7 +44,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let invite = parse(&text)?;
     let places = InvitePlaces::of_process();
     let stored = places.store(&invite, args.replace)?;
-    // A reader that went away knows enough.
+    // A closed output is ignored.
     let _ = print(&outcome(stored, &invite, places.own()?));
     Ok(ExitCode::SUCCESS)
 }
@@ -80,7 +80,7 @@ fn read(from: impl Read) -> io::Result<String> {
     Ok(text)
 }
 
-/// From a terminal one line, which is not shown; else all there is.
+/// Reads one hidden line from a terminal, or else all input.
 fn read_input() -> anyhow::Result<String> {
     let input = io::stdin();
     if !input.is_terminal() {
@@ -97,7 +97,7 @@ fn read_input() -> anyhow::Result<String> {
     Ok(line)
 }
 
-/// A terminal that does not show what is typed, until this is dropped.
+/// A terminal with input echo disabled until this is dropped.
 struct HiddenInput(Option<Termios>);
 
 impl HiddenInput {
@@ -106,7 +106,7 @@ impl HiddenInput {
         if let Some(before) = &before {
             let mut hidden = before.clone();
             hidden.local_modes.remove(LocalModes::ECHO);
-            // Where it cannot be hidden it can still be read.
+            // If echo cannot be disabled, the input can still be read.
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, &hidden);
         }
         HiddenInput(before)
@@ -121,7 +121,7 @@ impl Drop for HiddenInput {
     }
 }
 
-/// The invite in this text, which may have been copied with line breaks in it, or with words around it.
+/// The invite in this text, which may contain line breaks or other words.
 fn parse(text: &str) -> anyhow::Result<Invite> {
     if text.trim().is_empty() {
         bail!("no invite given: paste the word that starts with \"marline1\"");
@@ -182,7 +182,7 @@ mod tests {
             (&damaged, "damaged"),
             (&format!("{word}\n{other}"), "2 different invites"),
         ] {
-            // The last character of a random word may be the one it was replaced by.
+            // The replacement may equal the last character of the random word.
             if text == word {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `marline man`: the manual pages, from the same words as `--help`.
+//! Subcommand `marline man`: the manual pages, generated from the text of `--help`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ pub struct Args {
     pub dir: Option<PathBuf>,
 }
 
-/// Prints the page, or writes them all.
+/// Prints the page, or writes all of them.
 ///
 /// # Errors
 /// The directory or a file in it cannot be written.

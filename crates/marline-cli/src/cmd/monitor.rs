@@ -38,7 +38,7 @@ pub struct Args {
     pub once: bool,
 }
 
-/// Connects to the socket that was named, or to the only one there is.
+/// Connects to the given socket, or to the only existing one.
 pub(super) async fn reach(control: Option<&PathBuf>) -> anyhow::Result<ControlClient> {
     let path = match control {
         Some(path) => path.clone(),
@@ -79,24 +79,23 @@ async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// What decisions that are alike have in common: connection, rule and subflow.
+/// Kind of a decision: connection, rule and subflow.
 type Kind = (Option<u64>, String, Option<u64>);
 
-/// Decisions that were shown last, by their kind.
+/// Last shown decisions by kind.
 #[derive(Debug, Default)]
 struct Alike {
-    /// When, in µs, and how many were not shown since.
+    /// Time in us at which it was shown, and the number of hidden ones since.
     shown: BTreeMap<Kind, (u64, u64)>,
 }
 
 impl Alike {
-    /// Time between two decisions that are alike.
+    /// Interval between two shown decisions of the same kind.
     const EVERY_US: u64 = 1_000_000;
-    /// Kinds of decisions remembered: those of connections that are gone go some time.
+    /// Largest number of remembered kinds. Beyond it, old ones are removed.
     const MOST: usize = 1_000;
 
-    /// The line to show for this event, if any: everything but a decision like one that was shown less than a second
-    /// ago.
+    /// The line to show for this event. `None` for a decision whose kind was shown less than a second ago.
     fn line(&mut self, event: &Event) -> Option<String> {
         let Some(rule) = event.rule.clone() else { return Some(event.to_line()) };
         if self.shown.len() > Self::MOST {
@@ -136,7 +135,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             format!("{}\n", serde_json::to_string(&connections)?)
         } else {
             let paths = client.paths().await.unwrap_or_default();
-            // A program of before has no path health monitor to ask.
+            // An older program may not support path health monitoring.
             let address_pairs = client.address_pairs().await.unwrap_or_default();
             let health = if has_path_health || !address_pairs.is_empty() {
                 path_health_table::render(&address_pairs, &connections)
@@ -145,7 +144,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             };
             path_table::render(&connections) + &health + &path_table::unusable(&paths)
         };
-        // Home, the text with the rest of each line erased, then everything below.
+        // Cursor home, the text with the rest of each line erased, then erase everything below.
         let text =
             if redraw { format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")) } else { text };
         if print(&text).is_err() || args.once {
@@ -154,10 +153,10 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     }
 }
 
-/// Writes to standard output at once. A reader that went away (`| head`) ends the program quietly.
+/// Writes to standard output at once. An error, as from a closed pipe (`| head`), ends the program quietly.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -193,7 +192,7 @@ mod tests {
         assert!(later.ends_with(" on lte (2 more like it before)"), "{later}");
         let later = alike.line(&decision(3_000, "late")).expect("a second later");
         assert!(later.ends_with(" on lte"), "{later}");
-        // Whatever else happens is shown each time.
+        // Any other event is always shown.
         let other = Event { event: "SF_PRIO".into(), ..Event::default() };
         assert!(alike.line(&other).is_some() && alike.line(&other).is_some());
         for connection in 0..2_000 {

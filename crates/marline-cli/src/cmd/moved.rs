@@ -13,7 +13,7 @@ pub struct Args {
     pub rest: Vec<OsString>,
 }
 
-/// Says where the command is now, and returns the status of an invalid command line.
+/// Prints the new place of the command, and returns the status of an invalid command line.
 ///
 /// # Errors
 /// None.

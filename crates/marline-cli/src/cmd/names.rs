@@ -1,15 +1,15 @@
-//! Resolvers for those behind an interface.
+//! Resolvers for programs behind an interface.
 
 use marline_proxy::target::Target;
 use marline_tun::resolver::{self, Resolvers};
 
 use crate::config::client::{ClientPlan, Route};
 
-/// Whom those behind the interface ask: who was configured; else the server's own resolver and, where a server does not
-/// let it be asked, the first of this machine's, as the server reaches it.
+/// The resolvers for programs behind the interface: the configured one, or else the server's own. If the server
+/// refuses its own, the first of this machine's resolvers, as reached from the server.
 ///
 /// # Errors
-/// There is no server, and nobody but this machine can reach its resolver.
+/// There is no server, and the resolver is reachable only from this machine.
 pub(super) fn resolvers(plan: &ClientPlan) -> anyhow::Result<Resolvers> {
     let first_of_host = || resolver::first_of_host().map(Target::from);
     match (plan.dns, &plan.route) {

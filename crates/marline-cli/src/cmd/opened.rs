@@ -1,4 +1,4 @@
-//! Opening of a client's network, with what counts and shows it: the same for `client`, `run` and `up`.
+//! Opening of a client's network with its counters and views, shared by `client`, `run` and `up`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,13 +20,13 @@ use crate::path_quotas::PathQuotas;
 use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
-/// At the end of a process, closing connections get this long to say so to the peer.
+/// Time that closing connections get at the end of a process to notify the peer.
 pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
 
 /// The way through a server.
 pub(super) type ServerWay = Arc<Current<Tunnel<Dialer>>>;
 
-/// A client's network, opened.
+/// An opened network of a client.
 pub(super) struct OpenedClient {
     pub(super) client: Client,
     pub(super) udp: Arc<UdpTunnel>,
@@ -40,7 +40,7 @@ pub(super) struct OpenedClient {
 }
 
 impl OpenedClient {
-    /// Opens it. `reloads`: where its configuration is read again.
+    /// Opens the network. `reloads`: sender of reload requests.
     pub(super) async fn open(
         plan: &ClientPlan,
         reloads: Option<ReloadSender>,
@@ -50,7 +50,7 @@ impl OpenedClient {
         let client = network.observer(quotas.observer()).bind().await?;
         memory::set_limit(plan.runtime.memory);
         client.set_memory_account(memory::own_account());
-        // What is used up already is not used for the first connection, either.
+        // A path whose quota is used up must not be used for the first connection either.
         quotas.look(&client, unix_s());
         let mut keeping = JoinSet::new();
         let (kept, of) = (quotas.clone(), client.clone());
@@ -89,15 +89,15 @@ impl OpenedClient {
         })
     }
 
-    /// It goes through this server: for who asks whether that refuses it.
+    /// Sets the server's way, from which the server's rejection is read.
     pub(super) fn goes_by(&self, way: &ServerWay) {
         let _ = self.way.set(Arc::clone(way));
     }
 
-    /// Other paths, other quotas, another behaviour of what is opened from now on. Only the paths may be wrong.
+    /// Applies other paths, quotas and settings for new connections. Only the paths may be invalid.
     ///
     /// # Errors
-    /// A path names a TUN interface that is not configured: nothing has changed.
+    /// A path names a TUN interface that is not configured. Nothing has changed.
     pub(super) fn change(&self, plan: &ClientPlan) -> anyhow::Result<()> {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
@@ -111,7 +111,7 @@ impl OpenedClient {
         Ok(())
     }
 
-    /// Lets what the streams were told last leave, and keeps what was counted.
+    /// Waits until closing streams have sent their last messages, and saves the counts.
     pub(super) async fn close(&self) {
         self.client.drained(FAREWELL).await;
         self.quotas.close(&self.client).await;

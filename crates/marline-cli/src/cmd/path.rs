@@ -59,7 +59,7 @@ pub enum Hint {
 }
 
 impl Args {
-    /// The change that is asked for.
+    /// The requested change.
     fn change(&self) -> anyhow::Result<Option<PathChange>> {
         let change = match (self.change, self.hint) {
             (None, _) => return Ok(None),
@@ -94,7 +94,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         other => bail!("asked for paths, got {other:?}"),
     };
     let text = if args.json { serde_json::to_string(&paths)? + "\n" } else { list(&paths) };
-    // A reader that went away has seen enough.
+    // A closed output is ignored.
     let _ = print(&text);
     Ok(ExitCode::SUCCESS)
 }
@@ -110,7 +110,7 @@ fn list(paths: &[Path]) -> String {
         };
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
         let state = if path.fading { format!("{state},fading") } else { state };
-        // Whether anything gets through where the interface is up.
+        // Health of the path, if its interface is up.
         let state = if path.up { format!("{state},{}", path.health) } else { state };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         rows.push([
@@ -125,7 +125,7 @@ fn list(paths: &[Path]) -> String {
     align(&rows, &[1, 2, 3, 4, 5]) + &translated(paths) + &servers(paths)
 }
 
-/// A line for each path whose network has only IPv6, below an empty one.
+/// An empty line, then a line for each path whose network has only IPv6.
 fn translated(paths: &[Path]) -> String {
     let of = |path: &Path| {
         let prefix = path.nat64.as_ref()?;
@@ -135,7 +135,7 @@ fn translated(paths: &[Path]) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// What is known of each server over each path, below an empty line; nothing if none was asked.
+/// An empty line, then the state of each server over each path. Empty if no server was tried.
 fn servers(paths: &[Path]) -> String {
     let mut rows = vec![["path", "server", "known of it"].map(str::to_owned)];
     for path in paths {
@@ -145,7 +145,7 @@ fn servers(paths: &[Path]) -> String {
     if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }
 }
 
-/// What is known of a server, with the carrier where it is not the usual one.
+/// State of a server, with the carrier if it is not the usual one.
 fn known(reached: &Reached) -> String {
     match &reached.tcp_failure {
         _ if reached.by_tcp => format!("{}, by TCP", reached.text),

@@ -18,7 +18,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// The kinds, and how one of each is chosen.
+/// The kinds, with the syntax for choosing a policy of each.
 const KINDS: [(PolicyKind, &str); 7] = [
     (PolicyKind::Scheduler, "NAME[,KEY=VALUE...]"),
     (PolicyKind::SchedulerWrapper, "SCHEDULER+NAME[,KEY=VALUE...]"),
@@ -32,7 +32,7 @@ const KINDS: [(PolicyKind, &str); 7] = [
 /// Prints the policies. Failure if the requested one does not exist.
 ///
 /// # Errors
-/// The result cannot be serialised.
+/// The result cannot be serialized.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let registry = registry();
     let (mut text, mut list) = (String::new(), Vec::new());
@@ -60,7 +60,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let (true, Some(name)) = (list.is_empty(), &args.name) {
         anyhow::bail!("no policy named `{name}`; `marline policies` lists all");
     }
-    // A reader that went away knows enough.
+    // A closed output is ignored.
     let _ = print(&if args.json {
         format!("{}\n", serde_json::to_string_pretty(&list)?)
     } else {

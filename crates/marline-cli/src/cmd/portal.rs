@@ -1,4 +1,5 @@
-//! `marline portal`: the login page of a network, around the tunnel, for one program and until it is not needed.
+//! Subcommand `marline portal`: the login page of a network, around the tunnel, for one program until the login is
+//! done.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -26,15 +27,15 @@ use crate::memory;
 use crate::native::drop_privileges;
 use crate::sudo_caller::SudoCaller;
 
-/// The page that Android and Chromium ask for.
+/// The page that Android and Chromium request.
 const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
-/// What stands for the page in the program's arguments, as in desktop entries.
+/// Placeholder for the page in the program's arguments, as in desktop entries.
 const PLACEHOLDER: &str = "%u";
-/// How often it is looked whether the portal is gone.
+/// Interval of checks whether the portal is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Then what the login leads to may still be read.
+/// Time after that in which the page behind the login can still be read.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Connections of a browser on a login page.
+/// Largest number of connections of a browser on a login page.
 const CONNECTIONS: usize = 256;
 
 /// Arguments of `marline portal`.
@@ -55,29 +56,29 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// What is to be done, once there are threads.
+/// Work to do once threads have started.
 #[derive(Debug)]
 pub enum Prepared {
-    /// Look, and say what is there.
+    /// Check for a portal and report the result.
     Look(PortalWay, Probe),
-    /// Carry a program's traffic.
+    /// Relay a program's traffic.
     Carry {
-        /// The way.
+        /// Way through the network.
         way: PortalWay,
-        /// What is asked for again and again.
+        /// Page that is requested repeatedly.
         probe: Probe,
-        /// To whom results go.
+        /// Receiver of results.
         outside: Outside,
-        /// The program's network.
+        /// Network interface of the program.
         interface: ProgramInterface,
     },
 }
 
-/// Splits the process if there is a program: one half becomes it and does not return from here. Must be called before
-/// threads are started. `None`: the other half did not get so far, and has said why.
+/// Splits the process if there is a program: one half becomes the program and does not return from here. Must be
+/// called before threads are started. `None`: the other half failed and has reported why.
 ///
 /// # Errors
-/// There is no such interface, or it is not clear which one is meant.
+/// The interface does not exist, or it is ambiguous.
 pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let way = way(&args)?;
     if args.command.is_empty() {
@@ -96,7 +97,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         }
         Err(error) => end(&error),
     };
-    // The program's half is another process by now. This one marks its packets, if it may.
+    // The program's half is another process by now. This one marks its packets, if it is permitted to.
     let dropped = drop_privileges(KeptCapabilities::NetAdmin);
     let received = dropped
         .and_then(|()| outside.receive_interface().context("did not receive the TUN device"));
@@ -158,7 +159,7 @@ fn become_program(
     become_command(&mut command)
 }
 
-/// Looks, or carries the program's traffic until it has ended or the portal is gone.
+/// Checks for a portal, or relays the program's traffic until the program has ended or the portal is gone.
 ///
 /// # Errors
 /// The program cannot be watched.
@@ -241,7 +242,7 @@ async fn carry(
     serving.await.context("the gateway failed")
 }
 
-/// Waits until the page itself answers.
+/// Waits until the probed page itself answers.
 async fn gone(way: &PortalWay, probe: &Probe) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;

@@ -1,4 +1,4 @@
-//! `marline reload`: a running process reads its configuration again.
+//! Subcommand `marline reload`: makes a running process reload its configuration.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Has it read again.
+/// Requests the reload.
 ///
 /// # Errors
-/// No process can be reached, or what is wrong with the configuration: all of the old one is in force then.
+/// No process can be reached, or the configuration is invalid. The old one then stays in force.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = reach(args.control.as_ref()).await?;
     let reloaded = match client.ask(Command::Reload).await {
@@ -34,7 +34,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         true => serde_json::to_string(&reloaded)? + "\n",
         false => shown(&reloaded),
     };
-    // A reader that went away has seen enough.
+    // A closed output is ignored.
     let _ = print(&text);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Renewal of the way through a server as a client's configuration is read again: another invite, another mode.
+//! Renewal of the way through a server at a reload of the client's configuration, with another invite or mode.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use tokio::sync::watch;
 use super::opened::ServerWay;
 use crate::config::client::{ClientPlan, Route};
 
-/// What is done once everything that may fail has not.
+/// Final step of a change, after everything that may fail has succeeded.
 pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
 
-/// What of a plan a way is made with.
+/// Settings from which a way is made.
 type Made = (Invite, usize, String);
 
-/// That of this plan; `None`: it goes through no server.
+/// The settings in this plan. `None`: it uses no server.
 fn made(plan: &ClientPlan) -> Option<Made> {
     let Route::Through(invite) = &plan.route else { return None };
     Some((invite.clone(), plan.warm, plan.behaviour.clone()))
 }
 
-/// The way through a server, which may be replaced by another.
+/// The way through a server, which can be replaced.
 pub(super) struct Renewal<'a> {
     client: &'a Client,
     deadlines: Deadlines,
@@ -37,15 +37,16 @@ pub(super) struct Renewal<'a> {
     pub(super) way: ServerWay,
     transport: &'static str,
     used: RefCell<Made>,
-    /// How lanes for datagrams are opened; `None`: the carrier has none.
+    /// Settings of new lanes for datagrams. `None`: the carrier does not support lanes.
     lanes: Option<watch::Sender<LaneConfig>>,
 }
 
 impl<'a> Renewal<'a> {
-    /// The first way. `deadlines`: latency requirements of applications, which change without another way.
+    /// Creates the first way. `deadlines`: latency requirements of applications, which can change without another
+    /// way.
     ///
     /// # Errors
-    /// There is no server, or the invite is none that could be used.
+    /// There is no server, or the invite is not usable.
     pub(super) fn begin(
         client: &'a Client,
         deadlines: &Deadlines,
@@ -65,19 +66,19 @@ impl<'a> Renewal<'a> {
         Ok(Renewal { client, deadlines, names, way, transport, used, lanes })
     }
 
-    /// How lanes are opened from now on; `None`: the carrier has none.
+    /// Receiver of the settings of new lanes. `None`: the carrier does not support lanes.
     pub(super) fn lanes(&self) -> Option<watch::Receiver<LaneConfig>> {
         self.lanes.as_ref().map(watch::Sender::subscribe)
     }
 
-    /// Prepares what is new of the way.
+    /// Prepares the changes of the way.
     ///
     /// # Errors
-    /// The invite is none that could be used: nothing has changed.
+    /// The invite is not usable. Nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
         let wanted = made(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some((invite, ..)) = &wanted {
-            // What could fail below.
+            // Fails here if it would fail below.
             connector(invite.pin)?;
         }
         let config = plan.datagrams.clone();
@@ -91,10 +92,10 @@ impl<'a> Renewal<'a> {
         }))
     }
 
-    /// Also with another behaviour: the connections that wait have the old one.
+    /// Replaces the way. Also needed for other connection settings, because waiting connections have the old ones.
     fn replace(&self, wanted: Made) {
         let of = (self.client, &self.deadlines, &self.names);
-        // What the former server said of the former invite.
+        // The rejection was by the previous server or for the previous invite.
         self.client.set_rejection(None);
         match tunnel(of, &wanted.0, self.transport, wanted.1) {
             Ok(tunnel) => self.way.replace(tunnel).close(),
@@ -107,10 +108,10 @@ impl<'a> Renewal<'a> {
     }
 }
 
-/// A tunnel to the server that invites so.
+/// A tunnel to the server of this invite.
 ///
 /// # Errors
-/// The invite is none that could be used.
+/// The invite is not usable.
 pub(super) fn tunnel(
     (client, deadlines, names): (&Client, &Deadlines, &NameLookup),
     invite: &Invite,

@@ -1,4 +1,4 @@
-//! `marline run`: a program in namespaces of its own, whose connections go through the server.
+//! Subcommand `marline run`: a program in namespaces of its own, whose connections go through the server.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
 use crate::{log, state_file};
 
-/// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
+/// Exit statuses for failures outside the program, as used by `env` and `nice`.
 const FAILED: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -61,12 +61,12 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// The half of the process that carries the program's traffic, with its privileged setup completed.
+/// The half of the process that relays the program's traffic, with its privileged setup completed.
 #[derive(Debug)]
 pub struct Prepared {
     plan: ClientPlan,
     settings: Settings<ProgramOptions>,
-    /// The terminal is the program's, and no flag asks for the log there.
+    /// True if the program has the terminal and no flag requests the log there.
     yields_terminal: bool,
     resolvers: Resolvers,
     addresses: Addresses,
@@ -74,8 +74,8 @@ pub struct Prepared {
     interface: ProgramInterface,
 }
 
-/// Splits the process: one half becomes the program and does not return from here. Must be called before threads are
-/// started. `None`: the other half did not get so far, and has said why.
+/// Splits the process: one half becomes the program and does not return from here. Must be called before threads
+/// are started. `None`: the other half failed and has reported why.
 #[must_use]
 pub fn prepare(args: Args) -> Option<Prepared> {
     let addresses = Addresses::default();
@@ -105,13 +105,13 @@ pub fn prepare(args: Args) -> Option<Prepared> {
     }
 }
 
-/// Says what went wrong before there was a program.
+/// Prints an error from before the start of the program, and exits.
 pub(super) fn end(error: &anyhow::Error) -> ! {
     eprintln!("marline: {}", hide(&format!("{error:#}")));
     std::process::exit(FAILED)
 }
 
-/// The half outside, before it has its interface.
+/// The outer half, before it has its interface.
 struct Begun {
     plan: ClientPlan,
     settings: Settings<ProgramOptions>,
@@ -146,7 +146,7 @@ fn become_program(
     become_command(Command::new(name).args(arguments))
 }
 
-/// Becomes this program, or ends with the status of one that cannot be run.
+/// Becomes this program, or exits with the status of a program that cannot be run.
 pub(super) fn become_command(command: &mut Command) -> ! {
     let error = command.exec();
     eprintln!("marline: cannot run {}: {error}", command.get_program().display());
@@ -154,16 +154,16 @@ pub(super) fn become_command(command: &mut Command) -> ! {
     std::process::exit(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
 }
 
-/// Opens what needs privileges, and waits for the interface.
+/// Opens the sockets that need privileges, and waits for the interface.
 fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<ProgramInterface>> {
-    // The program's half is another process by now, and keeps what it has.
+    // The program's half is another process by now and keeps its privileges.
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
     let kept = kept_for_ports(shown.map(|address| address.port()));
     plan.network.carrier(plan.carrier.clone().open(kept)?);
     outside.receive_interface().context("did not receive the TUN device")
 }
 
-/// Carries the program's traffic to its end.
+/// Relays the program's traffic until it has ended.
 ///
 /// # Errors
 /// An error message for the user.
@@ -216,24 +216,24 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells the other half why there will be no program.
+/// Reports to the other half that the program cannot be started.
 fn not_begun(outside: Outside, error: &anyhow::Error) -> ExitCode {
     outside.failed(&format!("{error:#}"));
     ExitCode::FAILURE
 }
 
-/// What goes on beside the traffic.
+/// Tasks beside the traffic.
 struct Beside<'a> {
     opened: &'a OpenedClient,
     watched: &'a Watched,
-    /// How long the program's last words have.
+    /// Time for delivering the program's last data.
     patience: watch::Sender<Duration>,
     reloads: Reloads,
     hangups: Signal,
 }
 
 impl Beside<'_> {
-    /// Carries the traffic through a server.
+    /// Relays the traffic through a server.
     async fn go_through(
         self,
         plan: &ClientPlan,
@@ -256,7 +256,7 @@ impl Beside<'_> {
                     never = reread => match never {},
                 }
             }
-            // The carrier has none.
+            // The carrier does not support lanes.
             None => tokio::select! {
                 carried = traffic.carry(Arc::clone(way), Box::new(NoDatagrams)) => carried?,
                 never = reread => match never {},
@@ -266,7 +266,7 @@ impl Beside<'_> {
         Ok(())
     }
 
-    /// Reads the configuration again whenever somebody asks for it.
+    /// Reloads the configuration on request.
     async fn reread(
         self,
         settings: Settings<ProgramOptions>,
@@ -274,7 +274,7 @@ impl Beside<'_> {
     ) -> Infallible {
         let Beside { opened, watched, patience, reloads, mut hangups } = self;
         let mut live = Live::new(settings, reloads, |plan: &ClientPlan| {
-            // All that may fail, and then the rest.
+            // First everything that may fail, then the rest.
             let shown = watched.prepare(&plan.runtime)?;
             let renewed = renewal.map(|renewal| renewal.prepare(plan)).transpose()?;
             opened.change(plan)?;
@@ -296,18 +296,18 @@ impl Beside<'_> {
     }
 }
 
-/// Leaves the terminal to the program: warnings would be written into what it shows there.
+/// Moves the log away from the terminal, where it would disturb the program's output.
 fn yield_terminal() {
     let path = state_file::log_of_run();
     if let Err(error) = log::continue_in(&path) {
         let shown = path.display();
         tracing::warn!("cannot write {shown}: {error}; further warnings are lost (-v shows them)");
-        // Without a null device they stay where they are.
+        // Without a null device the log stays on the terminal.
         let _ = log::continue_in(Path::new("/dev/null"));
     }
 }
 
-/// What is carried, and for how long.
+/// The traffic to relay, and the time limit for its end.
 struct ProgramTraffic {
     interface: ProgramInterface,
     settings: GatewaySettings,
@@ -317,8 +317,8 @@ struct ProgramTraffic {
 }
 
 impl ProgramTraffic {
-    /// Carries the program's connections this `way` until it and those it left behind have ended, and what they wrote
-    /// last is delivered.
+    /// Relays the program's connections this `way` until it and the processes it left behind have ended, and their
+    /// last data is delivered.
     async fn carry<O: Open>(
         self,
         way: Arc<O>,
@@ -340,7 +340,7 @@ impl ProgramTraffic {
         }
         outside.ready();
         program.ended().await?;
-        // Whoever reads the program's standard error has nothing more to wait for.
+        // Closes standard error, so that its readers do not wait for more.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stderr(&nowhere)?;
         program.left().await;

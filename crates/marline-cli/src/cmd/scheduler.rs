@@ -33,7 +33,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let command = Command::SetScheduler { scheduler: args.scheduler, connection: args.connection };
     match client.ask(command).await? {
         Answer::Changed(count) => {
-            // A reader that went away has seen enough.
+            // A closed output is ignored.
             let _ = print(&format!("{count} connections changed\n"));
             Ok(ExitCode::SUCCESS)
         }

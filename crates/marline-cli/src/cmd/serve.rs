@@ -42,7 +42,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Threads that share the ports.
+    /// Number of threads that share the ports.
     #[must_use]
     pub const fn shards(&self) -> usize {
         self.plan.shards
@@ -94,7 +94,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServePlan| {
-        // All that may fail, and then the rest.
+        // First everything that may fail, then the rest.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         upgrade_limit.set(plan.upgrade_limit);

@@ -105,7 +105,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Threads that share the port, one driver on each.
+    /// Number of threads that share the port, with one driver each.
     #[must_use]
     pub const fn shards(&self) -> usize {
         self.plan.shards
@@ -158,7 +158,7 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
         Credential::List { json } => {
             let listed = listing::list(file, options)?;
             let text = if json { listed.to_json()? } else { listed.to_text(SystemTime::now()) };
-            // A reader that went away has seen enough.
+            // A closed output is ignored.
             let _ = print(&text);
         }
         Credential::Revoke { name } => {
@@ -170,7 +170,7 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
     Ok(())
 }
 
-/// Gives out the invite, and behind it on standard output, if that was asked for, its QR code.
+/// Writes the invite to its destination and, if requested, its QR code to standard output.
 fn hand_over(
     destination: Destination,
     invite: &Invite,
@@ -179,7 +179,7 @@ fn hand_over(
 ) -> anyhow::Result<()> {
     destination.put(invite, client)?;
     if qr {
-        // A reader that went away has seen enough.
+        // A closed output is ignored.
         let _ = print(&of_invite(&invite.to_word())?);
     }
     Ok(())
@@ -196,7 +196,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let key = ServerKey::load(&plan.key_file)?;
     let acceptor = key.acceptor()?;
     let mut network = plan.network;
-    // A server that was killed proves by it, when it is back, that it knows a connection no more.
+    // With the seed, a server that was restarted after a crash proves that it no longer knows a connection.
     network.reset_seed(reset_seed(&key, network.advertised()));
     let again = Arc::new(Notify::new());
     let suspensions = Suspensions::default();
@@ -234,7 +234,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServerPlan| {
-        // All that may fail, and then the rest.
+        // First everything that may fail, then the rest.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         server.offer_datagrams(plan.datagrams.clone(), plan.udp_filtering);
@@ -259,9 +259,9 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The secret behind the proofs of resets: it outlives the process, as the key does that it is made of. Members of a
-/// fleet have one key, perhaps one address as well, and must not disown each other's connections: the seed is made
-/// of what is their own, too.
+/// The secret behind the proofs of resets. It is derived from the key and therefore outlives the process. Members
+/// of a fleet share a key and perhaps an address, but must not reset each other's connections. Therefore the
+/// member's own addresses are also included.
 fn reset_seed(key: &ServerKey, own: &[SocketAddr]) -> ResetSeed {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.pkcs8());
     let mut what = b"Marline server: seed of carrier resets".to_vec();

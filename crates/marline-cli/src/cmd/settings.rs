@@ -1,8 +1,7 @@
 //! Configuration of a running program, and its reload by SIGHUP or by the control socket.
 //!
-//! A reload repeats all checks of a start; on any error nothing changes. Settings that cannot
-//! change in a running program (its ports, its carrier, its key) are named in the log and in the answer, and keep
-//! their values.
+//! A reload repeats all checks of a start, and changes nothing on any error. Settings that cannot change in a
+//! running program (its ports, its carrier, its key) are named in the log and in the answer, and keep their values.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,22 +22,22 @@ use crate::control::protocol::{PendingSetting, Reloaded};
 use crate::reload::{Asker, Reloads};
 use crate::{log, service};
 
-/// Longest value of a setting that is told, characters.
+/// Longest displayed value of a setting, in characters.
 const LONGEST_VALUE: usize = 120;
 
-/// Options of a program that runs on.
+/// Options of a long-running program.
 pub(super) trait Options: Reloadable {
-    /// What it runs with.
+    /// Configuration made from the options.
     type Plan;
 
-    /// These flags above the file: what to run with, and all that is in force, setting by setting.
+    /// Merges these flags with the file. Returns the plan, and all effective settings as a table.
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(Self::Plan, toml::Table)>;
 
-    /// How it is watched and ended.
+    /// Monitoring and shutdown options of a plan.
     fn runtime(plan: &Self::Plan) -> &RuntimeOptions;
 }
 
-/// What has its file under its flags by itself: `runtime` names the field of the plan.
+/// Implements [`Options`] for options that merge flags and file themselves. `runtime` names the field of the plan.
 macro_rules! options {
     ($options:ty, $plan:ty, $($runtime:ident).+) => {
         impl Options for $options {
@@ -77,15 +76,15 @@ impl Options for ServerOptions {
     }
 }
 
-/// A running program that may be told to read its configuration again; `apply` brings into force what
-/// can change, or all of it stays as it was.
+/// A running program whose configuration can be reloaded. `apply` applies the settings that can change, or fails
+/// without a change.
 pub(super) struct Live<O, F> {
     settings: Settings<O>,
     apply: F,
     reloads: Reloads,
-    /// Who has asked for the next reload; `None`: a signal.
+    /// The requester of the next reload. `None`: a signal.
     asker: Option<Asker>,
-    /// The service manager, if there is one, hears of it.
+    /// True if the service manager, if there is one, is notified.
     is_service: bool,
 }
 
@@ -94,7 +93,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Live<O, F> {
         Live { settings, apply, reloads, asker: None, is_service: true }
     }
 
-    /// It is no service itself, but stands beside one: the service manager hears nothing.
+    /// Disables notifications of the service manager, for a program that is not itself the service.
     pub(super) fn beside_a_service(self) -> Self {
         Live { is_service: false, ..self }
     }
@@ -113,7 +112,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F>
         let by = if asker.is_some() { "reload" } else { "SIGHUP" };
         let outcome = self.settings.reread(by, &mut self.apply);
         if let Some(asker) = asker {
-            // Who went away does not wait for it.
+            // The requester may have disconnected.
             let _ = asker.send(outcome);
         }
         if self.is_service {
@@ -121,14 +120,14 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F>
         }
     }
 
-    /// Asked once, when the end begins.
+    /// Called once, when the shutdown begins.
     fn patience(&self) -> Duration {
         service::stopping();
         self.settings.drain
     }
 }
 
-/// Where a running program's configuration comes from, and what of it is in force.
+/// Source of a running program's configuration, and the settings in force.
 #[derive(Clone, Debug)]
 pub(super) struct Settings<O> {
     flags: O,
@@ -138,10 +137,10 @@ pub(super) struct Settings<O> {
 }
 
 impl<O: Options> Settings<O> {
-    /// Reads it for the first time.
+    /// Reads the configuration for the first time.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The error in the configuration, and its place.
     pub(super) fn read(flags: O, file: Option<PathBuf>) -> anyhow::Result<(Self, O::Plan)> {
         let (plan, in_force) = flags.read(file.as_deref())?;
         let runtime = O::runtime(&plan);
@@ -151,7 +150,8 @@ impl<O: Options> Settings<O> {
         Ok((Settings { flags, file, in_force, drain }, plan))
     }
 
-    /// Reads it again and has it applied. If anything is wrong, nothing is. `by`: what asked for it, for the log.
+    /// Reads the configuration again and applies it. On any error nothing changes. `by`: source of the request, for
+    /// the log.
     fn reread(
         &mut self,
         by: &str,
@@ -175,7 +175,7 @@ impl<O: Options> Settings<O> {
         }
     }
 
-    /// Notes what is in force now and tells what is not.
+    /// Records the settings in force and reports those that need a restart.
     fn take_over(&mut self, by: &str, mut wanted: toml::Table) -> Reloaded {
         let reloaded = differences::<O>(&self.in_force, &wanted);
         let taken = [&reloaded.at_once, &reloaded.for_new, &reloaded.elsewhere];
@@ -199,7 +199,7 @@ impl<O: Options> Settings<O> {
     }
 }
 
-/// The settings whose values differ, by when the new ones take effect.
+/// Settings whose values differ, by the time at which the new values take effect.
 fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded {
     let settings: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let mut reloaded = Reloaded::default();
@@ -218,7 +218,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
     reloaded
 }
 
-/// A value for people. Secrets are not values: an invite is printed without its own.
+/// A value for display. It contains no secrets: an invite is printed without its token.
 fn shown(value: &toml::Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(LONGEST_VALUE) {
@@ -287,7 +287,7 @@ mod tests {
             Ok(())
         });
         assert_eq!((settings.drain.as_secs(), to.as_str()), (8, "127.0.0.1:3"));
-        // What needs a restart is told again each time: it is still not in force.
+        // A setting that needs a restart is reported at every reload until then.
         assert_eq!(told.unwrap().restart[0].setting, "listen");
         assert_eq!(settings.in_force["listen"][0].as_str(), Some("127.0.0.1:1"));
         let again = settings.reread("test", |_| Ok(())).unwrap();

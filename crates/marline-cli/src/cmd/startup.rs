@@ -1,4 +1,4 @@
-//! Start of a command before there is a network, or before its server answers, as at a machine's start: it waits.
+//! Start of a command before there is a network or its server answers, as at boot: the command waits.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use tokio::time::{Instant, sleep, timeout};
 use super::opened::ServerWay;
 use crate::service;
 
-/// A server that has not answered within this time is asked again.
+/// Time without an answer after which the server is tried again.
 const PROOF: Duration = Duration::from_secs(30);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// Paths are looked at so often while one is waited for.
+/// Interval of checks for paths while waiting for one.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A service manager is told at least this often that the start takes longer, and that the next word comes within twice
-/// this time.
+/// Interval at which the service manager is notified that the start takes longer. Each notification extends the
+/// time limit by twice this time.
 const EXTEND_EVERY: Duration = Duration::from_secs(60);
 
-/// Waits until there is a path, and until the server has answered over it. A service waits for as long as that takes.
+/// Waits until there is a path, and until the server has answered over it. A service waits without a limit.
 ///
 /// # Errors
-/// Waiting does not help: the server is another one than the invite's, or refuses this client. At a terminal, also: it
-/// does not answer.
+/// Waiting cannot help: the server has another key than the invite, or refuses this client. At a terminal, also:
+/// the server does not answer.
 pub(super) async fn reach_server(client: &Client, way: &ServerWay) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
     let mut said = None;
@@ -58,14 +58,14 @@ pub(super) async fn reach_server(client: &Client, way: &ServerWay) -> anyhow::Re
     }
 }
 
-/// Why the server was not reached.
+/// Reason why the server was not reached.
 enum Failed {
-    /// It may be reached later.
+    /// A later attempt may succeed.
     ForNow(anyhow::Error),
     ForGood(anyhow::Error),
 }
 
-/// Has the server admit this client.
+/// Checks that the server accepts this client.
 async fn ask(way: &ServerWay) -> Result<(), Failed> {
     match timeout(PROOF, way.now().check()).await {
         Ok(Ok(())) => Ok(()),
@@ -75,7 +75,7 @@ async fn ask(way: &ServerWay) -> Result<(), Failed> {
             Err(match error {
                 OpenError::Pin => Failed::ForGood(failed),
                 OpenError::Refused(_) if kind.is_rejection() => Failed::ForGood(failed),
-                // It has no room, is not reached, or a network's login page answers in its place.
+                // The server is overloaded or unreachable, or a network's login page answers instead of it.
                 OpenError::Refused(_) | OpenError::Server(_) => Failed::ForNow(anyhow!("{text}")),
             })
         }
@@ -86,8 +86,8 @@ async fn ask(way: &ServerWay) -> Result<(), Failed> {
     }
 }
 
-/// Waits until a path can be used. If there is none now, the log and the service manager learn what is waited for. A
-/// command that serves meanwhile does this beside.
+/// Waits until a path can be used. If there is none now, this is reported to the log and the service manager. A
+/// command that already serves runs this concurrently.
 pub(super) async fn wait_for_path(client: Client) {
     let paths = client.paths();
     if is_any_up(&paths) {
@@ -118,7 +118,7 @@ fn is_any_up(paths: &[PathStatus]) -> bool {
     paths.iter().any(|path| path.up)
 }
 
-/// What is wrong with each path.
+/// Text about the fault of each path.
 fn missing(paths: &[PathStatus]) -> String {
     if paths.is_empty() {
         return "no interface has an address and a default route".to_owned();
@@ -130,7 +130,7 @@ fn missing(paths: &[PathStatus]) -> String {
     paths.iter().map(word).collect::<Vec<_>>().join("; ")
 }
 
-/// Waits for so long, or until other paths can be used.
+/// Waits for `pause`, or until other paths can be used.
 async fn pause_until_change(client: &Client, pause: Duration) {
     let usable = || -> Vec<_> {
         let paths = client.paths().into_iter().filter(|path| path.up);
@@ -142,7 +142,7 @@ async fn pause_until_change(client: &Client, pause: Duration) {
     }
 }
 
-/// Somebody looks at what is said, and can start it again.
+/// True if a user sees the output and can start the command again.
 fn is_at_terminal() -> bool {
     std::io::stderr().is_terminal() && !service::is_managed()
 }

@@ -1,4 +1,4 @@
-//! `marline status`: which path works, in one look, for people and for scripts.
+//! Subcommand `marline status`: state of the paths at a glance, for people and scripts.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use crate::path_summary::{summarise, summarise_listening};
 use crate::path_table::align;
 use crate::times::{ago, span};
 
-/// No path is usable.
+/// Exit status: no path is usable.
 const NO_PATH: u8 = 2;
-/// Nothing runs.
+/// Exit status: no process is running.
 const NOT_RUNNING: u8 = 3;
-/// Bytes that came twice are told from this part of what a path received on: a hundredth.
+/// Duplicate bytes are shown from this fraction of the received bytes on: one hundredth.
 const LEAST_TWICE: u64 = 100;
 
 /// Arguments of `marline status`.
@@ -44,7 +44,7 @@ pub struct Args {
     pub targets: bool,
 }
 
-/// All of it.
+/// Complete status.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
     role: String,
@@ -53,34 +53,34 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
     connections: usize,
-    /// What keeps this client from its server, if anything does.
+    /// Problem between this client and its server, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<Trouble>,
     /// Schedulers of the open connections.
     schedulers: Vec<String>,
-    /// Those that fell back to plain TCP.
+    /// Number of connections that fell back to plain TCP.
     fallbacks: usize,
-    /// What the policy does with the paths, and why it leaves some out, in one line.
+    /// Use of the paths by the policy, and reasons for unused ones, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// Segments of sums sent, from which the peer computes what is lost; bytes computed from the peer's.
+    /// Segments with repair sums sent to the peer, and bytes repaired with the peer's sums.
     repairs_sent: u64,
     bytes_repaired: u64,
-    /// The memory budget.
+    /// Use of the memory budget.
     memory: Memory,
     paths: Vec<PathSummary>,
-    /// A server's clients and refusals.
+    /// Clients and refusals of a server.
     #[serde(flatten)]
     clients: Clients,
-    /// Where a client's streams lead, if that was asked for.
+    /// Targets of a client's streams, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     targets: Option<Vec<OpenTarget>>,
 }
 
-/// Prints it.
+/// Prints the status.
 ///
 /// # Errors
-/// The process that runs does not answer as expected.
+/// The running process does not answer as expected.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = match reach(args.control.as_ref()).await {
         Ok(client) => client,
@@ -98,7 +98,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(Answer::Paths(paths)) => paths,
         _ => Vec::new(),
     };
-    // Nor has a client any.
+    // A client has no clients of its own.
     let clients = match client.ask(Command::Clients).await {
         Ok(Answer::Clients(clients)) => clients,
         _ => Clients::default(),
@@ -112,13 +112,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let status = Status { targets, ..status(hello, &connections, &paths, clients) };
     let text = if args.json { serde_json::to_string(&status)? + "\n" } else { shown(&status) };
-    // A reader that went away has seen enough.
+    // A closed output is ignored.
     let _ = print(&text);
     Ok(if status.works() { ExitCode::SUCCESS } else { ExitCode::from(NO_PATH) })
 }
 
 impl Status {
-    /// Data gets through on some path.
+    /// True if data gets through on some path.
     fn works(&self) -> bool {
         self.paths.iter().any(|path| path.state.works())
     }
@@ -153,7 +153,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     }
 }
 
-/// In at most 80 columns, but for reasons.
+/// The status as text, in at most 80 columns except for causes.
 fn shown(status: &Status) -> String {
     let Status { role, version, pid, connections, .. } = status;
     let plural = |count: usize| if count == 1 { "" } else { "s" };
@@ -188,7 +188,7 @@ fn shown(status: &Status) -> String {
     text + &status.targets.as_deref().map(targets_shown).unwrap_or_default()
 }
 
-/// In a line, once it is tight or somebody had to wait.
+/// A line about memory, if it is scarce or a writer had to wait for it.
 fn memory_shown(memory: &Memory) -> String {
     let Memory { limit: Some(limit), used, waits, by_kind } = memory else { return String::new() };
     if *waits == 0 && *used < limit / 2 {
@@ -202,7 +202,7 @@ fn memory_shown(memory: &Memory) -> String {
     format!("memory: {used} of {limit} ({}), {waits} waits for it\n", kinds.join(", "))
 }
 
-/// A row for each, and what there is to say besides.
+/// A row for each path, and additional remarks.
 fn paths_shown(paths: &[PathSummary]) -> String {
     let head = ["path", "state", "local", "heard", "srtt", "again", "sent", "copies", "received"];
     let mut rows = vec![head.map(str::to_owned)];
@@ -227,7 +227,7 @@ fn paths_shown(paths: &[PathSummary]) -> String {
     text
 }
 
-/// A row for each stream, in the order in which they were opened. Only the last column has no bound.
+/// A row for each stream, in order of opening. Only the last column has no limit.
 fn targets_shown(targets: &[OpenTarget]) -> String {
     if targets.is_empty() {
         return "no stream is open\n".to_owned();
@@ -246,10 +246,10 @@ fn targets_shown(targets: &[OpenTarget]) -> String {
     align(&rows, &[4])
 }
 
-/// Shares of the paths in what the open connections sent first, and why the others have none. `None`: one path, or
-/// nothing was sent.
+/// Shares of the paths in the first transmissions of the open connections, and reasons for paths without a share.
+/// `None`: there is only one path, or nothing was sent.
 fn policy(paths: &[PathSummary]) -> Option<String> {
-    /// A share that rounds to nothing.
+    /// A share below this rounds to zero.
     const LEAST: f64 = 0.005;
     let new = |path: &PathSummary| {
         path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied)
@@ -271,7 +271,7 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
     Some(text)
 }
 
-/// Why a path has no share.
+/// Reason why a path has no share.
 fn why_left_out(path: &PathSummary, paths: &[PathSummary]) -> String {
     let soonest = paths.iter().filter(|other| other.state == PathHealth::Usable);
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
@@ -289,7 +289,7 @@ fn why_left_out(path: &PathSummary, paths: &[PathSummary]) -> String {
     }
 }
 
-/// Those that have connections, and then who came last; 20 of them.
+/// Up to 20 clients: those with connections, then the most recent ones.
 fn clients_shown(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
     const MOST: usize = 20;
     let mut text = String::new();
@@ -345,7 +345,7 @@ fn row(path: &PathSummary) -> [String; 9] {
     ]
 }
 
-/// At most six characters.
+/// A number of bytes in at most six characters.
 fn bytes(count: u64) -> String {
     let scaled = |unit: f64, name: &str| {
         let value = count as f64 / unit;
@@ -455,7 +455,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let used_up = Some(Quota { standing: "hard".into(), ..Quota::default() });
         assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}its quota"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
-        // Nothing to tell.
+        // No policy line.
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
         assert_eq!(
             policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),

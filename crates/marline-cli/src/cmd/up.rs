@@ -1,4 +1,4 @@
-//! `marline up`: the whole machine's traffic goes through the server, until it ends.
+//! Subcommand `marline up`: sends the whole machine's traffic through the server until stopped.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ use crate::config::up::UpOptions;
 use crate::memory;
 use crate::reload::reloads;
 
-/// Names that wait for their addresses to be made direct.
+/// Largest number of names waiting for their addresses to be made direct.
 const QUEUED: usize = 64;
 
 /// Arguments of `marline up`.
@@ -64,13 +64,13 @@ pub struct Prepared {
     exceptions: Exceptions,
     tun: OwnedFd,
     undo: UndoProcess,
-    /// A kill switch holds already.
+    /// True if a kill switch is already engaged.
     held: bool,
     pid_file: PidFile,
 }
 
-/// Completes the privileged setup, then drops all privileges but CAP_NET_ADMIN. Must be called before threads are
-/// started. `None`: that was all that was asked for.
+/// Completes the privileged setup, then drops all privileges except CAP_NET_ADMIN. Must be called before threads
+/// are started. `None`: nothing more was requested.
 ///
 /// # Errors
 /// An error message for the user.
@@ -90,12 +90,12 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
     let (settings, plan) = Settings::read(options, config)?;
     let MachinePlan { client: mut plan, routing, exceptions } = plan;
-    // The other process has the lock as well, and must not have the interface.
+    // The undo process also holds the lock, but must not get the interface.
     let pid_file = PidFile::write()?;
     if routing.lockdown {
         lock_down(&routing)?;
     }
-    // Rules of one that was killed would lead what the server answers nowhere.
+    // Rules of a killed `marline up` would misroute the server's answers.
     let left = at_once(clean_up(Extent::AllButSwitch))?;
     let held = left.context("cannot remove what an earlier `marline up` has left")?.held;
     if held && !routing.lockdown {
@@ -114,7 +114,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     Ok(Some(Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file }))
 }
 
-/// Locks the machine down, without exceptions if the configuration cannot be read: that must not leave it open.
+/// Engages the lockdown, without exceptions if the configuration cannot be read, so that the machine is not left
+/// open.
 fn lock_down_only(options: MachineOptions, config: Option<&Path>) -> anyhow::Result<()> {
     let routing = options.with_file(config).and_then(MachineOptions::routing);
     lock_down(routing.as_ref().unwrap_or(&RoutingSettings::default()))?;
@@ -127,13 +128,13 @@ fn lock_down(routing: &RoutingSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does it before there are threads.
+/// Runs a future before there are threads.
 fn at_once<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(work))
 }
 
-/// Carries the machine's traffic until a signal.
+/// Relays the machine's traffic until a signal.
 ///
 /// # Errors
 /// An error message for the user.
@@ -148,7 +149,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let way = &renewal.way;
     opened.goes_by(way);
     let mut live = Live::new(settings, reloads, |plan: &MachinePlan| {
-        // All that may fail, and then the rest.
+        // First everything that may fail, then the rest.
         let shown = watched.prepare(&plan.client.runtime)?;
         let renewed = renewal.prepare(&plan.client)?;
         opened.change(&plan.client)?;
@@ -195,7 +196,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     };
     let ending = if ended.is_ok() { Ending::Requested } else { Ending::Failed };
     machine.give_back(ending).await;
-    // Programs learn by resets that their connections have ended.
+    // Resets notify programs that their connections have ended.
     stopper.end();
     if !serving.is_finished() {
         let _ = tokio::time::timeout(FAREWELL, serving).await;
@@ -206,7 +207,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Says what state an `up` that ends without its server leaves the machine in. `held`: a kill switch held before.
+/// Adds the resulting state of the machine to the error of an `up` that ends without its server. `held`: a kill
+/// switch was already engaged.
 fn not_reached(error: &anyhow::Error, held: bool) -> anyhow::Error {
     let state = match held {
         true => "the kill switch holds (`sudo marline down` removes it)",
@@ -215,8 +217,8 @@ fn not_reached(error: &anyhow::Error, held: bool) -> anyhow::Error {
     anyhow!("{error:#}; {state}")
 }
 
-/// Waits until the program is told to end, before the machine's traffic goes through it. Who asks for a reload by the
-/// control socket waits.
+/// Waits for a request to end, before the machine's traffic uses the tunnel. Reload requests from the control
+/// socket wait.
 async fn ended_early(signals: &mut Signals) {
     while signals.next().await == Told::Reload {
         tracing::info!(
@@ -225,14 +227,14 @@ async fn ended_early(signals: &mut Signals) {
     }
 }
 
-/// Waits until the program is told to end. The configuration is read again meanwhile, whenever somebody asks for it.
+/// Waits for a request to end. Reloads the configuration on request in the meantime.
 async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
     while told(signals, live).await == Told::Reload {
         live.reload();
     }
 }
 
-/// On standard output, and to the service manager.
+/// Prints to standard output, and notifies the service manager.
 fn announce(addresses: &Addresses) {
     println!("up: {} goes through the server, as do names", addresses.host_v4);
     crate::service::ready();

@@ -1,5 +1,5 @@
-//! `marline upgrade`: a running server or front is replaced by the program as it is on disk now, and its connections do
-//! not notice.
+//! Subcommand `marline upgrade`: replaces a running server or front by the current program on disk without
+//! interrupting its connections.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,10 +24,10 @@ pub struct Args {
     pub timeout: Option<u64>,
 }
 
-/// Has it replaced.
+/// Requests the replacement.
 ///
 /// # Errors
-/// No process can be reached, or it goes on as it was, and why.
+/// No process can be reached, or the upgrade failed and the process continues unchanged.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let control = args.control.as_deref().map(socket_in).transpose()?;
     let mut client = reach(control.as_ref()).await?;
@@ -41,7 +41,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     match client.ask(Command::Upgrade { program, patience_s: args.timeout }).await? {
         Answer::Upgraded(done) => {
-            // A reader that went away has seen enough.
+            // A closed output is ignored.
             let _ = print(&format!(
                 "process {} (version {}) has taken over; {} connections remain in the old process\n",
                 done.pid, done.version, done.connections
@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The only socket in a directory, or what is no directory.
+/// The only socket in a directory. Any other path is returned as it is.
 fn socket_in(path: &Path) -> anyhow::Result<PathBuf> {
     match path.is_dir() {
         true => socket_path::find_in(path).map_err(anyhow::Error::msg),

@@ -1,7 +1,7 @@
 //! Control socket, metrics, dashboard, captures, traces and memory upkeep of a running program.
 //!
-//! They may move to other addresses and directories while it runs. Such a change is prepared, which may fail, before
-//! any of it is done.
+//! Their addresses and directories may change while the program runs. Such a change is first prepared, which may
+//! fail, and then applied as a whole.
 
 use std::cell::RefCell;
 use std::io;
@@ -24,7 +24,7 @@ use crate::metrics_http::MetricsServer;
 use crate::succession::Aside;
 use crate::{control, dashboard, metrics_http, service};
 
-/// What a running program shows of itself, as long as this lives.
+/// Views of a running program, served until this is dropped.
 pub(super) struct Watched {
     handle: Arc<dyn Handle>,
     shown: RefCell<Shown>,
@@ -33,30 +33,30 @@ pub(super) struct Watched {
 
 struct Shown {
     control: Option<control::ControlServer>,
-    /// The control socket is where it was asked for.
+    /// True if the control socket is at a configured path.
     is_named: bool,
-    /// With its address as configured.
+    /// Metrics server with its configured address.
     metrics: Option<(SocketAddr, MetricsServer)>,
     dashboard: Option<dashboard::Running>,
-    /// What it was started with, or told since.
+    /// Current settings of captures and traces.
     recording: Recording,
-    /// All of it is another process' now.
+    /// True if another process now serves everything.
     is_left: bool,
 }
 
-/// Listening sockets of the process before, by what [`Watched::copies`] calls them.
+/// Listening sockets of the previous process, with the names from [`Watched::copies`].
 pub(super) type Inherited = Vec<(String, OwnedFd)>;
 
-/// What is to become of something that is shown.
+/// Change of one view.
 enum Step<T> {
     Keep,
     End,
     Open(T),
 }
 
-/// A change whose addresses are bound. Dropped, they are free again.
+/// A change whose addresses are bound. Dropping it frees them.
 pub(super) struct Change {
-    /// It answers already, beside the one before.
+    /// Already answers, beside the previous one.
     control: Step<control::ControlServer>,
     is_named: bool,
     mode: Mode,
@@ -83,8 +83,8 @@ fn take(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
     Some(inherited.swap_remove(at).1)
 }
 
-/// Serves the control socket and, if wanted, metrics and a dashboard; looks after the memory that connections leave
-/// behind, and the service manager's watchdog. Needs a runtime.
+/// Serves the control socket and, if configured, metrics and a dashboard. Also releases memory of ended connections
+/// and serves the service manager's watchdog. Needs a runtime.
 pub(super) fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
@@ -92,7 +92,7 @@ pub(super) fn watched(
     watched_again(runtime, handle, Vec::new())
 }
 
-/// The same in the place of another process, whose sockets are used where they are wanted still.
+/// Like [`watched`], for a successor: sockets of the previous process are used if they are still configured.
 pub(super) fn watched_again(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
@@ -122,7 +122,7 @@ pub(super) fn watched_again(
     let alive = Arc::clone(&handle);
     memory.spawn(service::give_signs_of_life(move || drop(alive.paths())));
     let recording = runtime.recording.clone();
-    // Here, as traces have the numbers by which the others show connections.
+    // Here, because traces use the same connection numbers as the other views.
     if let Some(traces) = recording.traces(handle.role(), handle.numbers())? {
         handle.observe_events(Some(&traces));
     }
@@ -145,7 +145,7 @@ fn serve_metrics(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<M
     Ok(server)
 }
 
-/// A control socket that cannot be made is no reason not to run, unless it was asked for.
+/// Serves the control socket. A failure is an error only if the socket was configured.
 fn serve_control(
     wanted: Option<PathBuf>,
     handle: Arc<dyn Handle>,
@@ -172,10 +172,10 @@ fn serve_control(
 }
 
 impl Watched {
-    /// Binds what is new of these addresses, and makes what is new of directories.
+    /// Binds changed addresses, and creates changed directories.
     ///
     /// # Errors
-    /// One is taken or not allowed, or a token cannot be read: nothing has changed.
+    /// An address is taken or not allowed, or a token cannot be read. Nothing has changed.
     pub(super) fn prepare(&self, runtime: &RuntimeOptions) -> anyhow::Result<Change> {
         let shown = self.shown.borrow();
         let (is_named, mode) = (runtime.control.is_some(), runtime.mode);
@@ -219,7 +219,7 @@ impl Watched {
         let path = wanted.map_or_else(|| control::default_path(role), Path::to_path_buf);
         match &shown.control {
             Some(control) if control.path() == path => Ok(Step::Keep),
-            // It could not be made at the start, where nobody had asked for it.
+            // The default socket could not be created at the start.
             None if wanted.is_none() => Ok(Step::Keep),
             _ => {
                 let served = control::serve(&path, Arc::clone(&self.handle));
@@ -228,7 +228,7 @@ impl Watched {
         }
     }
 
-    /// Shows it there from now on. Who talks to the control socket that goes is heard to the end.
+    /// Applies the change. Connections to the old control socket are served until they end.
     pub(super) fn commit(&self, change: Change) {
         let mut shown = self.shown.borrow_mut();
         let Change { control, is_named, mode, metrics, dashboard, recording, traces } = change;
@@ -247,7 +247,7 @@ impl Watched {
             Step::Open(traces) => self.handle.observe_events(Some(&traces)),
         }
         shown.recording = recording;
-        // Only of a socket that is none, and of a directory that was taken away a moment ago.
+        // Possible only for an invalid socket, or a directory that was removed a moment ago.
         for error in [metrics, dashboard, captures].into_iter().filter_map(Result::err) {
             tracing::error!("reload failed; keeping current configuration: {error:#}");
         }
@@ -298,7 +298,7 @@ impl Watched {
 }
 
 impl Aside for Watched {
-    /// Those at addresses that somebody chose.
+    /// Copies of sockets at configured addresses.
     fn copies(&self) -> io::Result<Inherited> {
         let shown = self.shown.borrow();
         let mut copies = Inherited::new();

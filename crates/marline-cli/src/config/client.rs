@@ -21,7 +21,7 @@ use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
-/// Connections of applications at a time unless configured.
+/// Default limit of concurrent application connections.
 const CONNECTIONS: usize = 16_384;
 
 options! {
@@ -145,21 +145,21 @@ pub struct ClientPlan {
     pub route: Route,
     /// Carrier of segments.
     pub carrier: CarrierPlan,
-    /// The multipath side; its carrier is still to be opened.
+    /// Builder of the multipath side. Its carrier has not been opened yet.
     pub network: marline::ClientBuilder,
-    /// How the server's name is resolved.
+    /// Resolution of the server's name.
     pub names: NameLookup,
-    /// How connections behave, in words: other words are another behaviour.
+    /// Text form of the connection settings. A different text means different settings.
     pub behaviour: String,
-    /// A scheduler, path manager or policy of datagrams was chosen instead of the mode's.
+    /// True if a scheduler, path manager or datagram policy was chosen instead of the mode's.
     pub own_policies: bool,
-    /// Paths; empty: every interface with a default route.
+    /// Paths. Empty: every interface with a default route.
     pub paths: Vec<PathSpec>,
     /// Quotas of paths.
     pub path_quotas: Vec<PathQuota>,
-    /// When a WiFi signal fades; `None`: it is not read.
+    /// Thresholds of a fading WiFi signal. `None`: the signal is not read.
     pub wifi_signal: Option<SignalThresholds>,
-    /// File with what they have used.
+    /// File with the paths' usage.
     pub state_file: PathBuf,
     /// SOCKS5 ports.
     pub socks5: Vec<SocketAddr>,
@@ -167,11 +167,11 @@ pub struct ClientPlan {
     pub forwards: Vec<Forward>,
     /// Remote forwards, by the server's address.
     pub remote_forwards: Vec<Forward>,
-    /// Port that connections are led to.
+    /// Port for redirected connections.
     pub transparent: Option<u16>,
     /// Forwards of UDP ports.
     pub udp_forwards: Vec<Forward>,
-    /// Settings of lanes for datagrams; `None`: the carrier has none.
+    /// Settings of lanes for datagrams. `None`: the carrier does not support lanes.
     pub datagrams: Option<LaneConfig>,
     /// Latency requirements of applications.
     pub deadlines: Vec<DeadlineRule>,
@@ -179,7 +179,7 @@ pub struct ClientPlan {
     pub warm: usize,
     /// Limit on application connections.
     pub max_connections: usize,
-    /// Resolver for those behind an interface; `None`: the server's.
+    /// Resolver for programs behind an interface. `None`: the server's.
     pub dns: Option<SocketAddr>,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
@@ -212,7 +212,7 @@ impl ClientOptions {
     /// These options, with those of `lower` where unset.
     #[must_use]
     pub fn over(self, mut lower: ClientOptions) -> ClientOptions {
-        // Either way of giving the invite replaces both.
+        // Each way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
             lower.fast_open = Vec::new();
@@ -245,10 +245,10 @@ impl ClientOptions {
         self
     }
 
-    /// What only `marline client` does: refused on the command line of another command.
+    /// Rejects options that only `marline client` supports, on the command line of another command.
     ///
     /// # Errors
-    /// The flag that was given.
+    /// Names the flag that was given.
     pub fn refuse_ports(&self) -> anyhow::Result<()> {
         for (given, flag) in [
             (!self.socks5.is_empty(), "--socks5"),
@@ -266,7 +266,8 @@ impl ClientOptions {
         Ok(())
     }
 
-    /// These options without it: in a file it is meant for `marline client`, which reads the same.
+    /// These options without those of `marline client` alone. In a file they are allowed, because `marline client`
+    /// reads the same file.
     #[must_use]
     pub fn without_ports(self) -> ClientOptions {
         ClientOptions {
@@ -287,7 +288,7 @@ impl ClientOptions {
     /// Reads the invite from its source.
     ///
     /// # Errors
-    /// There is none, or it is invalid.
+    /// There is no invite, or it is invalid.
     pub fn read_invite(&self) -> anyhow::Result<Invite> {
         if let Some(Word(InviteWord(invite))) = &self.invite {
             return Ok(invite.clone());
@@ -400,7 +401,7 @@ impl ClientOptions {
         self.wifi_signal.as_ref().and_then(|Word(Watch(thresholds))| *thresholds)
     }
 
-    /// With what was said of silence, and of signals, on top of the mode's.
+    /// Adds the settings for silence and signals to those of the mode.
     fn watching(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
         if let Some(Word(Watch(timer))) = self.receive_timer {
             connection.receive_timer = timer;
@@ -413,7 +414,7 @@ impl ClientOptions {
             connection.lone_keepalive = keepalive;
         }
         if self.wifi_signal().is_some() {
-            // So that the server is told that a path fades.
+            // The extension reports a fading path to the server.
             connection.extensions = connection.extensions.with(Extensions::PATH_COST);
         }
         connection
@@ -423,7 +424,7 @@ impl ClientOptions {
         let registry = registry();
         let connection = self.choice().connection(&registry, Side::Client)?;
         let mut connection = self.watching(connection);
-        // Through a server each connection begins with what the client says: TLS, or a session's request.
+        // Through a server, each connection starts with data from the client: TLS, or a session's request.
         connection.speaks_first = !self.direct;
         if !self.fast_open.is_empty() {
             let ports = self.fast_open.clone();

@@ -1,7 +1,7 @@
-//! Effects of a change of a setting while the program runs: at once, on what is new, or after a restart.
+//! Effect of changing a setting while the program runs: at once, for new connections, or after a restart.
 //!
-//! Every setting of a configuration file is in the table of its command, once; a test compares the tables with the
-//! flags, and docs/reference/configuration.md is written from both.
+//! Every setting of a configuration file appears once in the table of its command. A test compares the tables with
+//! the flags, and docs/reference/configuration.md is generated from both.
 
 use super::client::ClientOptions;
 use super::machine::MachineOptions;
@@ -9,21 +9,21 @@ use super::program::ProgramOptions;
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
 
-/// When a change of a setting takes effect.
+/// Time at which a change of a setting takes effect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// On what exists as well.
+    /// At once, also for existing connections.
     AtOnce,
-    /// On connections, sessions and requests that begin from then on.
+    /// For new connections, sessions and requests.
     New,
-    /// When the program is started again.
+    /// After a restart of the program.
     Restart,
-    /// Never in the running program: another command reads the setting when it is run.
+    /// Never in the running program: another command reads the setting when it runs.
     Elsewhere,
 }
 
 impl Effect {
-    /// In words, as the documentation has it.
+    /// Text form in the documentation.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -42,10 +42,10 @@ pub type Effects = &'static [(&'static str, Effect)];
 
 /// Options whose settings have effects.
 pub trait Reloadable {
-    /// Those that only this command has.
+    /// Settings that only this command has.
     const OWN: Effects;
 
-    /// The effect of a change of this setting. What is in no table needs a restart.
+    /// The effect of changing this setting. A setting in no table needs a restart.
     #[must_use]
     fn effect(setting: &str) -> Effect {
         let known = Self::OWN.iter().chain(SHARED).find(|(name, _)| *name == setting);
@@ -149,17 +149,17 @@ impl Reloadable for ServeOptions {
     ];
 }
 
-/// A client's settings, some of which are led elsewhere once the machine's traffic is.
+/// Settings of a client, some of which have another effect in `marline up`.
 impl Reloadable for MachineOptions {
     const OWN: Effects = &of_led(Elsewhere, Restart);
 }
 
-/// A client's settings, as far as one program's connections go by them.
+/// Settings of a client, with their effects in `marline run`.
 impl Reloadable for ProgramOptions {
     const OWN: Effects = &of_led(Restart, Elsewhere);
 }
 
-/// Effects of a client's settings where traffic comes by an interface of the program's own.
+/// Effects of a client's settings if traffic arrives by an interface of the program's own.
 const fn of_led(direct: Effect, up: Effect) -> [(&'static str, Effect); 25] {
     [
         ("invite", New),
@@ -194,14 +194,14 @@ const fn of_led(direct: Effect, up: Effect) -> [(&'static str, Effect); 25] {
 mod tests {
     use super::*;
 
-    /// The settings of a command's file: its flags, and what is a table there.
+    /// The settings of a command's file: its flags and its tables.
     fn settings_of<O: clap::Args>(tables: &[&str]) -> Vec<String> {
         let command = O::augment_args(clap::Command::new("test"));
         let flags = command.get_arguments().filter_map(|a| a.get_long().map(str::to_owned));
         flags.chain(tables.iter().map(|table| (*table).to_owned())).collect()
     }
 
-    /// Every setting has an effect, and every effect is a setting's.
+    /// Every setting has an effect, and every effect belongs to a setting.
     fn assert_complete<O: clap::Args + Reloadable>(tables: &[&str]) {
         let settings = settings_of::<O>(tables);
         let known: Vec<&str> = O::OWN.iter().chain(SHARED).map(|(name, _)| *name).collect();
@@ -219,7 +219,7 @@ mod tests {
         assert_complete::<ClientOptions>(&["up"]);
         assert_complete::<ServerOptions>(&[]);
         assert_complete::<ServeOptions>(&[]);
-        // Its file is a client's.
+        // The configuration file is that of a client.
         let names = |effects: Effects| {
             effects.iter().map(|(name, _)| *name).collect::<std::collections::BTreeSet<_>>()
         };

@@ -1,4 +1,4 @@
-//! Configuration of `marline up` as a whole: a client's, and what of the machine's traffic goes through it.
+//! Configuration of `marline up` as a whole: the client, and the traffic that uses the tunnel.
 
 use std::path::Path;
 
@@ -11,28 +11,28 @@ use super::shared::Layer;
 use super::up::UpOptions;
 use crate::native::CarrierPlan;
 
-/// Options of `marline up`: a client's, and what of the machine's traffic it takes.
+/// Options of `marline up`: those of its client, and those that select the machine's traffic.
 #[derive(Clone, Debug, Default)]
 pub struct MachineOptions {
-    /// Those of its client.
+    /// Options of the client.
     pub options: ClientOptions,
-    /// What it takes.
+    /// Selection of traffic.
     pub up: UpOptions,
 }
 
-/// A tunnel for a machine, as configured.
+/// Complete configuration of a machine's tunnel.
 #[derive(Debug)]
 pub struct MachinePlan {
-    /// Its client.
+    /// Configuration of the client.
     pub client: ClientPlan,
-    /// What is led where.
+    /// Routing of traffic through the tunnel.
     pub routing: RoutingSettings,
-    /// And what is not.
+    /// Exceptions from the routing.
     pub exceptions: Exceptions,
 }
 
 impl MachineOptions {
-    /// Merges file and flags. What a client does besides is left to `marline client`, which reads the same file.
+    /// Merges file and flags. Options for `marline client` alone, which reads the same file, are dropped.
     ///
     /// # Errors
     /// Errors in the file, with their place.
@@ -42,13 +42,13 @@ impl MachineOptions {
         Ok(MachineOptions { options, up })
     }
 
-    /// All of them with the defaults filled in, as a file has them.
+    /// These options with the defaults filled in, in the form of a file.
     #[must_use]
     pub fn effective(self) -> ClientOptions {
         ClientOptions { up: self.up, ..self.options.effective() }
     }
 
-    /// What is led where, without a client.
+    /// Routing of traffic through the tunnel, without the client.
     ///
     /// # Errors
     /// Contradictory options.
@@ -56,7 +56,7 @@ impl MachineOptions {
         Ok(self.up.plan()?.0)
     }
 
-    /// The settings.
+    /// The complete configuration.
     ///
     /// # Errors
     /// Contradictory or missing options.

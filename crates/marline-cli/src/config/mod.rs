@@ -1,8 +1,8 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct per command serves both: clap fills it from flags, serde from a file, `over` merges
-//! the two; options common to several commands are in [`shared`]. Every value is parsed where it is
-//! read, so that an error in a file names line and column, and an unknown key is an error.
+//! One struct per command serves both: clap fills it from flags, serde from a file, and `over` merges the two.
+//! Options common to several commands are in [`shared`]. Every value is parsed where it is read, so that an error
+//! in a file names line and column. An unknown key is an error.
 
 pub mod client;
 pub mod effects;
@@ -25,10 +25,10 @@ pub use values::{
     Signal, Span, Tun, Watch, Word,
 };
 
-/// Reads a file; relative paths in it are relative to the file.
+/// Reads a file. Relative paths in it are relative to the file.
 ///
 /// # Errors
-/// The file cannot be read, or is invalid (with the place).
+/// The file cannot be read, or is invalid (with the place of the error).
 pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -38,7 +38,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
 /// Reads a file's text.
 ///
 /// # Errors
-/// The text is invalid (with the place).
+/// The text is invalid (with the place of the error).
 pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     Ok(toml::from_str(text)?)
 }

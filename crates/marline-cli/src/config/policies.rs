@@ -12,21 +12,20 @@ use serde::{Deserialize, Serialize};
 
 use super::Span;
 
-/// Registry of all policies: those that the program was started with ([`crate::main_with`]), else the built-in ones and
-/// those of the literature.
+/// Registry of all policies: those that the program was started with ([`crate::main_with`]), or else the built-in
+/// ones and those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
     CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
 }
 
-/// The policies that this program was started with.
+/// Policies that this program was started with.
 static CHOSEN: OnceLock<Registry> = OnceLock::new();
 
-/// Has all of this process go by these policies. A program that has policies of its own calls it once, before anything
-/// else.
+/// Sets the policies of this process. A program with policies of its own must call this once, before anything else.
 ///
 /// # Errors
-/// Others were chosen before.
+/// Policies were already set.
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
         CHOSEN.set(registry).is_ok(),
@@ -59,14 +58,14 @@ pub enum Mode {
 /// Side of the connections of a command.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It opens them.
+    /// This side opens the connections.
     Client,
-    /// It accepts them.
+    /// This side accepts the connections.
     Server,
 }
 
 impl Mode {
-    /// The word for it.
+    /// Name of the mode.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -92,7 +91,7 @@ impl Mode {
         }
     }
 
-    /// The policy of datagrams of the mode: one policy, with the budget that streams have.
+    /// Datagram policy of the mode: one policy, with the budget of the streams.
     #[must_use]
     pub const fn datagram_policy(self) -> &'static str {
         match self {
@@ -109,7 +108,7 @@ impl Mode {
     }
 }
 
-/// Time for which a connection without a path is kept: long enough for a laptop closed over lunch.
+/// Time for which a connection without a path is kept. Long enough for a laptop that is closed during lunch.
 pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
 
 /// Choices common to both ends.
@@ -118,17 +117,17 @@ pub struct Choice {
     /// The mode.
     pub mode: Mode,
     // Policies are specs: a name, perhaps with parameters and wrappers (docs/concepts/policy-list.md).
-    /// Instead of the mode's scheduler.
+    /// Scheduler, instead of the mode's.
     pub scheduler: Option<String>,
-    /// Instead of the mode's path manager.
+    /// Path manager, instead of the mode's.
     pub path_manager: Option<String>,
-    /// Instead of `cubic-westwood`.
+    /// Congestion control, instead of `cubic-westwood`.
     pub congestion: Option<String>,
-    /// Instead of RACK-TLP.
+    /// Loss recovery, instead of RACK-TLP.
     pub recovery: Option<String>,
     /// Time for which a connection without a path is kept.
     pub linger: Option<Span>,
-    /// DSS checksums.
+    /// True to use DSS checksums.
     pub dss_checksum: bool,
 }
 
@@ -151,9 +150,9 @@ impl Choice {
     /// The configuration of lanes for datagrams, with this policy instead of the mode's.
     ///
     /// # Errors
-    /// As [`connection`](Self::connection).
+    /// Same as [`connection`](Self::connection).
     pub fn lane(&self, registry: &Registry, policy: Option<&str>) -> anyhow::Result<LaneConfig> {
-        // Either side sends, and none of this depends on which it is.
+        // Both sides send, and none of these settings depends on the side.
         let [_, _, congestion, _] = self.names(Side::Client);
         let wrong = |error: marline::PolicyError| anyhow::anyhow!("{error}");
         let policy = policy.unwrap_or(self.mode.datagram_policy());
@@ -174,14 +173,14 @@ impl Choice {
         if self.mode == Mode::Interactive {
             let role = if side == Side::Client { Role::Client } else { Role::Server };
             interactive(&mut connection, role, Interactive::Prompt);
-            // What was chosen by name holds.
+            // Policies chosen by name take precedence.
             connection.policies = policies;
         }
         let linger = self.linger.unwrap_or(DEFAULT_LINGER).0;
         connection.linger = Linger::new(Duration::from_millis(linger.as_millis() as u64));
         connection.dss_checksum = self.dss_checksum;
         if self.mode == Mode::Aggregate {
-            // Unequal paths keep data waiting for the slower one's: room for 100 ms at 1 Gbit/s.
+            // Unequal paths make data wait for that of the slower one: room for 100 ms at 1 Gbit/s.
             connection.send_buffer = 16 << 20;
             connection.receive_buffer = 16 << 20;
         }

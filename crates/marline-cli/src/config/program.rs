@@ -1,4 +1,4 @@
-//! Configuration of `marline run`: a client's, without what a client does besides.
+//! Configuration of `marline run`: that of a client, without options for `marline client` alone.
 
 use std::path::Path;
 
@@ -10,24 +10,24 @@ use crate::log::LogLevel;
 pub struct ProgramOptions(pub ClientOptions);
 
 impl ProgramOptions {
-    /// Merges file and flags. What a client does besides is left to `marline client`, which reads the same file.
+    /// Merges file and flags. Options for `marline client` alone, which reads the same file, are dropped.
     ///
     /// # Errors
     /// Errors in the file, with their place.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ProgramOptions> {
         let mut options = self.0.with_file(file)?.without_ports();
-        // The terminal is the program's.
+        // The terminal belongs to the program.
         options.log.get_or_insert(LogLevel::Warn);
         Ok(ProgramOptions(options))
     }
 
-    /// All of them with the defaults filled in, as a file has them.
+    /// These options with the defaults filled in, in the form of a file.
     #[must_use]
     pub fn effective(self) -> ClientOptions {
         self.0.effective()
     }
 
-    /// The settings.
+    /// The complete configuration.
     ///
     /// # Errors
     /// Contradictory or missing options.

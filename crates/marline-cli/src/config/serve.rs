@@ -88,21 +88,21 @@ impl From<ProxyProtocol> for HeaderVersion {
 /// Complete configuration of a front.
 #[derive(Clone, Debug)]
 pub struct ServePlan {
-    /// The multipath side; its carrier is still to be opened.
+    /// Builder of the multipath side. Its carrier has not been opened yet.
     pub network: marline::ServerBuilder,
-    /// How segments travel.
+    /// Carrier of segments.
     pub carrier: CarrierPlan,
-    /// Each leaves alone.
+    /// True to send each segment separately.
     pub no_offload: bool,
-    /// Threads that share the ports, one driver on each.
+    /// Number of threads that share the ports, with one driver each.
     pub shards: usize,
     /// The service.
     pub backend: Backend,
-    /// PROXY protocol header sent to it.
+    /// PROXY protocol header sent to the service.
     pub header: Option<HeaderVersion>,
     /// Limits.
     pub limits: FrontLimits,
-    /// Time for connections to go on after an upgrade.
+    /// Time for connections to continue after an upgrade.
     pub upgrade_limit: Duration,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
@@ -189,7 +189,7 @@ impl ServeOptions {
 
     fn network(&self) -> anyhow::Result<marline::ServerBuilder> {
         let shared = self.shared();
-        // A server opens no subflows of its own: its clients are behind NATs.
+        // A server opens no subflows of its own, because its clients are behind NATs.
         let registry = registry();
         let mut connection = shared.choice(None).connection(&registry, Side::Server)?;
         if let Some(Word(Span(keepalive))) = self.keepalive {

@@ -114,15 +114,15 @@ impl From<UdpFilter> for UdpFiltering {
 pub struct ServerPlan {
     /// Carrier of segments.
     pub carrier: CarrierPlan,
-    /// The multipath side; its carrier is still to be opened.
+    /// Builder of the multipath side. Its carrier has not been opened yet.
     pub network: marline::ServerBuilder,
-    /// Ports that it binds, or may be asked to bind, while it runs.
+    /// Ports that the server binds, or may have to bind, while it runs.
     pub ports: Vec<u16>,
-    /// Threads that share the port, one driver on each.
+    /// Number of threads that share the port, with one driver each.
     pub shards: usize,
-    /// The key's file.
+    /// File with the key.
     pub key_file: PathBuf,
-    /// The clients' file.
+    /// File with the credentials.
     pub credentials_file: PathBuf,
     /// Rules for destinations.
     pub rules: Rules,
@@ -136,11 +136,11 @@ pub struct ServerPlan {
     pub deadlines: Vec<DeadlineRule>,
     /// Limits.
     pub limits: ServerLimits,
-    /// Quotas, and sessions.
+    /// Quotas and session limits of clients.
     pub allowances: ClientAllowances,
     /// File with what clients have used.
     pub state_file: PathBuf,
-    /// Time for connections to go on after an upgrade.
+    /// Time for connections to continue after an upgrade.
     pub upgrade_limit: Duration,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
@@ -173,7 +173,7 @@ impl ServerOptions {
         self.layered(lower)
     }
 
-    /// These options with the defaults filled in; `file` is where they come from.
+    /// These options with the defaults filled in. `file` is their source.
     #[must_use]
     pub fn effective(mut self, file: &Path) -> ServerOptions {
         let shared = self.shared().effective(CarrierChoice::Auto, Side::Server);
@@ -193,7 +193,7 @@ impl ServerOptions {
     /// Addresses for invites: `public`, or the listening addresses if clients can use them.
     ///
     /// # Errors
-    /// A listening address that is meaningless to clients, and no public address.
+    /// A listening address is not usable by clients, and there is no public address.
     pub fn public_names(&self) -> anyhow::Result<Vec<Target>> {
         if !self.public.is_empty() {
             return Ok(self.public.iter().map(|word| word.0.clone()).collect());
@@ -277,7 +277,7 @@ impl ServerOptions {
     }
 
     fn network(&self) -> anyhow::Result<marline::ServerBuilder> {
-        // A server opens no subflows of its own: its clients are behind NATs.
+        // A server opens no subflows of its own, because its clients are behind NATs.
         let registry = registry();
         let connection = self.shared().choice(None).connection(&registry, Side::Server)?;
         let mut server = marline::Server::builder();

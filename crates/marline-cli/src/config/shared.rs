@@ -1,8 +1,8 @@
 //! Options shared by all long-running commands, and the layering of flags over files.
 //!
-//! serde can either flatten a shared struct or refuse unknown keys and report the place of an
-//! error, not both; so the macro `options!` adds the shared fields to each command's struct, and
-//! [`Shared`] holds those fields alone, with the operations on them.
+//! serde can either flatten a shared struct, or refuse unknown keys and report the place of an error, but not both.
+//! Therefore the macro `options!` adds the shared fields to each command's struct, and [`Shared`] holds those
+//! fields alone, with the operations on them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ use crate::qlog::{self, Bounds, Traces};
 
 /// An optional setting of flags or a file.
 pub trait Layer: Sized {
-    /// Nothing was said.
+    /// True if the setting was not given.
     fn is_unset(&self) -> bool;
 
-    /// This value, or if nothing was said the lower one.
+    /// This value, or the lower one if this is unset.
     #[must_use]
     fn over(self, lower: Self) -> Self {
         if self.is_unset() { lower } else { self }
@@ -164,7 +164,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// These options above `lower`, field by field.
+            /// Merges these options with `lower`, field by field.
             fn layered(self, lower: $name) -> $name {
                 use $crate::config::shared::Layer;
                 $name {
@@ -173,12 +173,12 @@ macro_rules! options {
                 }
             }
 
-            /// The shared fields by themselves.
+            /// The shared fields alone.
             fn shared(&self) -> $crate::config::shared::Shared {
                 $crate::config::shared::Shared { $($shared: self.$shared.clone(),)* }
             }
 
-            /// Puts them back.
+            /// Sets the shared fields.
             fn set_shared(&mut self, shared: $crate::config::shared::Shared) {
                 $(self.$shared = shared.$shared;)*
             }
@@ -187,7 +187,7 @@ macro_rules! options {
 }
 pub(super) use options;
 
-/// The shared fields; their meaning is in `options!`.
+/// The shared fields. They are documented in `options!`.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the macro above documents them for the users of the flags")]
 pub struct Shared {
@@ -218,49 +218,49 @@ pub struct Shared {
 pub struct RuntimeOptions {
     /// Time for running connections to finish when stopped.
     pub drain: Duration,
-    /// Prometheus.
+    /// Address of the Prometheus metrics.
     pub metrics: Option<SocketAddr>,
-    /// The dashboard.
+    /// Address of the dashboard.
     pub dashboard: Option<SocketAddr>,
-    /// The file of its token.
+    /// File with the dashboard's token.
     pub dashboard_token_file: Option<PathBuf>,
-    /// Control socket.
+    /// Path of the control socket.
     pub control: Option<PathBuf>,
-    /// A line for each connection that ends.
+    /// True to log each closed connection.
     pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
-    /// Memory budget, bytes; `None`: what the system suggests.
+    /// Memory budget in bytes. `None`: derived from the system.
     pub memory: Option<u64>,
-    /// How the paths are used.
+    /// Mode of using the paths.
     pub mode: Mode,
-    /// What is written of its packets.
+    /// Captures and traces.
     pub recording: Recording,
 }
 
-/// What of a running program is written into files, packet by packet.
+/// Recordings of a running program's packets in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// The directory of captures.
+    /// Directory of captures.
     pub pcap: Option<PathBuf>,
-    /// With keys in them.
+    /// True to leave keys in the captures.
     pub pcap_secrets: bool,
-    /// The directory of traces.
+    /// Directory of traces.
     pub qlog: Option<PathBuf>,
 }
 
 impl Recording {
-    /// Other captures than these.
+    /// True if `other` has different captures.
     #[must_use]
     pub fn captures_differ(&self, other: &Recording) -> bool {
         let captures = |of: &Recording| of.pcap.clone().map(|dir| (dir, of.pcap_secrets));
         captures(self) != captures(other)
     }
 
-    /// The traces of a program, with these numbers of its connections, if they are enabled. The directory is created.
+    /// Traces of a program with these numbers of its connections, if they are enabled. Creates the directory.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn traces(
         &self,
         role: &'static str,
@@ -288,7 +288,7 @@ impl Shared {
         }
     }
 
-    /// The path health monitor of the program.
+    /// Path health monitor of the program.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<PathHealthMonitor> {
         let mode = self.mode.unwrap_or_default();
@@ -312,10 +312,10 @@ impl Shared {
         self
     }
 
-    /// The carrier of segments; the defaults must be filled in.
+    /// Carrier of segments. The defaults must be filled in.
     ///
     /// # Errors
-    /// Interfaces without --carrier tun, or the reverse.
+    /// TUN interfaces without --carrier tun, or the reverse.
     pub fn carrier(&self) -> anyhow::Result<CarrierPlan> {
         let choice = self.carrier.unwrap_or(CarrierChoice::Auto);
         match (choice, self.tun.is_empty()) {
@@ -336,7 +336,7 @@ impl Shared {
     /// Creates the directory for captures, if captures are enabled.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn capture_dir(&self) -> anyhow::Result<Option<PathBuf>> {
         if let Some(pcap) = &self.pcap {
             std::fs::create_dir_all(pcap)
@@ -345,10 +345,10 @@ impl Shared {
         Ok(self.pcap.clone())
     }
 
-    /// Creates the directory for traces, if traces are enabled: perhaps with privileges that are given up later.
+    /// Creates the directory for traces, if traces are enabled. Called before privileges are dropped.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn make_trace_dir(&self) -> anyhow::Result<()> {
         self.qlog.as_deref().map_or(Ok(()), qlog::make_dir)
     }
@@ -361,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// The options of the running program.
+    /// Monitoring and shutdown options.
     #[must_use]
     pub fn runtime(&self) -> RuntimeOptions {
         RuntimeOptions {
@@ -379,10 +379,10 @@ impl Shared {
     }
 }
 
-/// Seconds for which connections go on after an upgrade.
+/// Default time for connections to continue after an upgrade, in seconds.
 pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
 
-/// Microseconds of `--busy-poll`, within what a driver does.
+/// Duration of `--busy-poll`, if a driver supports it.
 pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::Duration> {
     let length = marline::Duration::from_micros(given.unwrap_or(0).into());
     let longest = marline::LONGEST_BUSY_POLL;
@@ -392,12 +392,12 @@ pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::Duration>
     Ok(length)
 }
 
-/// A word for so many seconds.
+/// A time of `count` seconds.
 pub(super) fn seconds(count: u64) -> Word<Span> {
     Word(Span(Duration::from_secs(count)))
 }
 
-/// How many threads share the ports, if it can be so many.
+/// Number of threads that share the ports, if it is valid.
 pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     let count = count.unwrap_or(1);
     if !count.is_power_of_two() || count > 128 {
@@ -406,7 +406,7 @@ pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// The bound on connections, if it is one.
+/// Limit of connections, if it is valid.
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {
         count @ 1..=65_536 => Ok(count),

@@ -521,7 +521,7 @@ fn direct_and_an_invite_exclude_each_other() {
     assert!(error_of(both.plan()).contains("direct"));
     let udp = ClientOptions { carrier: Some(CarrierChoice::Udp), ..direct.clone() };
     assert!(error_of(udp.plan()).contains("--carrier raw"));
-    // A flag replaces what the file says.
+    // A flag replaces the value in the file.
     assert!(direct.over(with_invite()).plan().is_ok());
     let file = ClientOptions { direct: true, ..ClientOptions::default() };
     assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
@@ -539,7 +539,7 @@ fn fast_open_is_for_ports_of_those_who_go_straight() {
     let through = client(&format!("invite = '{}'\nfast-open = [443]", invite().to_word()));
     assert!(error_of(through.plan()).contains("--fast-open needs --direct"));
     assert!(error_of(direct.clone().refuse_ports()).contains("--fast-open"));
-    // Who goes through a server after all leaves it behind, as `marline run` does.
+    // A client that uses a server after all drops the option, as `marline run` does.
     assert!(with_invite().over(direct.clone()).plan().is_ok());
     assert_eq!(fast_open(direct.without_ports().plan().unwrap()), None);
 }

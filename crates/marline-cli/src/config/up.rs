@@ -1,4 +1,4 @@
-//! Configuration of a whole machine's tunnel: flags of `marline up`, and the table `up` of a client's file.
+//! Configuration of a whole machine's tunnel: flags of `marline up`, and the table `up` in a client's file.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Word;
 use super::shared::Layer;
 
-/// A service, written as a word or, in a file, as the number of its port.
+/// A service, written as a word or, in a file, as its port number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ServiceWord(pub Service);
 
@@ -97,7 +97,7 @@ impl Layer for UpOptions {
 }
 
 impl UpOptions {
-    /// What is led where, and the exceptions.
+    /// The routing of traffic, and the exceptions.
     ///
     /// # Errors
     /// Contradictory options.

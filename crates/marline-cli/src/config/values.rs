@@ -43,13 +43,14 @@ impl<T: Display> Serialize for Word<T> {
     }
 }
 
-/// A length of time: `500ms`, `20s`, `10m`, `1h`, `2d`; ten years at most, so that sums of times fit.
+/// A duration: `500ms`, `20s`, `10m`, `1h`, `2d`. Ten years at most, so that sums do not overflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
 /// Ten years.
 const LONGEST_MS: u64 = 3_650 * 86_400_000;
-/// The last that fits is printed. Minutes go by either name: `min` is what links and experiments say.
+/// The last unit that divides the value is printed. Minutes have two names, because links and experiments use
+/// `min`.
 const UNITS: [(&str, u64); 6] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
@@ -83,7 +84,7 @@ impl Display for Span {
     }
 }
 
-/// A resolver's address; the port is 53 if it is not named.
+/// Address of a resolver. The default port is 53.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Resolver(pub SocketAddr);
 
@@ -122,7 +123,7 @@ impl<T: Display> Display for Watch<T> {
     }
 }
 
-/// An invite, printed as its server's address and without its secret.
+/// An invite, printed as its server's address without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteWord(pub Invite);
 
@@ -141,10 +142,10 @@ impl Display for InviteWord {
     }
 }
 
-/// `[ADDRESS:]PORT:HOST:PORT`, as ssh's -L.
+/// `[ADDRESS:]PORT:HOST:PORT`, like ssh's -L.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Listening address for applications.
+    /// Listening address.
     pub listen: SocketAddr,
     /// Target of the forward.
     pub target: Target,
@@ -237,7 +238,7 @@ impl Display for Signal {
     }
 }
 
-/// Bytes with a unit, as `300MB`.
+/// Bytes with a unit, such as `300MB`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -257,18 +258,18 @@ impl Display for Bytes {
     }
 }
 
-/// `[CLIENT@]BYTES[,soft=PERCENT][,day=DAY]`: a quota of clients.
+/// `[CLIENT@]BYTES[,soft=PERCENT][,day=DAY]`: quota of clients.
 pub type ClientQuota = ForClient<ByteQuota>;
 
-/// `[CLIENT@]COUNT`: sessions of clients.
+/// `[CLIENT@]COUNT`: session limit of clients.
 pub type SessionLimit = ForClient<usize>;
 
-/// `PATH=BYTES[,soft=PERCENT][,day=DAY]`: a path's quota. The path is named as `marline path` lists it.
+/// `PATH=BYTES[,soft=PERCENT][,day=DAY]`: quota of a path, named as in `marline path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathQuota {
-    /// The path.
+    /// Name of the path.
     pub path: String,
-    /// Its quota.
+    /// Quota of the path.
     pub quota: ByteQuota,
 }
 
@@ -276,7 +277,7 @@ impl FromStr for PathQuota {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PathQuota, String> {
-        // The quota has `=` in it as well, an IPv6 address has none.
+        // The quota also contains `=`, but an IPv6 address does not.
         let (path, quota) = match text.split_once('=') {
             Some((path, quota)) if !path.is_empty() => (path.to_owned(), quota),
             _ => return Err(format!("path quota {text:?}: write PATH=BYTES, as lte=10GB,day=15")),
@@ -291,15 +292,15 @@ impl Display for PathQuota {
     }
 }
 
-/// `PORT[-PORT]=TIME`: a latency requirement of applications by the port of their target.
+/// `PORT[-PORT]=TIME`: latency requirement of applications by the port of their target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortDeadline(pub DeadlineRule);
 
 impl PortDeadline {
-    /// The rules of these.
+    /// The rules in this list.
     ///
     /// # Errors
-    /// Two name the same port.
+    /// Two rules name the same port.
     pub fn rules(list: &[Word<PortDeadline>]) -> anyhow::Result<Vec<DeadlineRule>> {
         let rules: Vec<DeadlineRule> = list.iter().map(|word| word.0.0.clone()).collect();
         if let Some((one, other)) = DeadlineRule::conflict(&rules) {
@@ -351,7 +352,7 @@ impl FromStr for Tun {
     fn from_str(text: &str) -> Result<Tun, String> {
         let wrong = || format!("tun {text:?}: write INTERFACE=ADDRESS");
         let (interface, address) = text.split_once('=').ok_or_else(wrong)?;
-        // Linux: IFNAMSIZ, one byte of which ends the name.
+        // Linux: IFNAMSIZ, including the terminating zero.
         if interface.is_empty() || interface.len() > 15 || interface.contains('/') {
             return Err(format!("tun {text:?}: {interface:?} is not a valid interface name"));
         }

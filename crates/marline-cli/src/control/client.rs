@@ -9,7 +9,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::protocol::{self, Answer, Command, Connection, Event, Request, Response};
 
-/// A conversation with a running client or server.
+/// A connection to a running client or server.
 #[derive(Debug)]
 pub struct ControlClient {
     reader: BufReader<OwnedReadHalf>,
@@ -30,7 +30,7 @@ impl ControlClient {
         Ok(ControlClient { reader: BufReader::new(reader), writer, next_id: 1 })
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a command and waits for the answer.
     ///
     /// # Errors
     /// The other side refused (with its message) or disconnected.
@@ -49,10 +49,10 @@ impl ControlClient {
         }
     }
 
-    /// Every connection, now.
+    /// Snapshot of all connections.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// Same as [`Self::ask`].
     pub async fn connections(&mut self) -> anyhow::Result<Vec<Connection>> {
         match self.ask(Command::Connections).await? {
             Answer::Connections(all) => Ok(all),
@@ -60,10 +60,10 @@ impl ControlClient {
         }
     }
 
-    /// The paths, now.
+    /// Snapshot of the paths.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// Same as [`Self::ask`].
     pub async fn paths(&mut self) -> anyhow::Result<Vec<protocol::Path>> {
         match self.ask(Command::Paths).await? {
             Answer::Paths(paths) => Ok(paths),
@@ -71,10 +71,10 @@ impl ControlClient {
         }
     }
 
-    /// The path health monitor's table, now.
+    /// Snapshot of the path health monitor's table.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// Same as [`Self::ask`].
     pub async fn address_pairs(&mut self) -> anyhow::Result<Vec<protocol::AddressPair>> {
         match self.ask(Command::AddressPairs).await? {
             Answer::AddressPairs(address_pairs) => Ok(address_pairs),
@@ -82,7 +82,7 @@ impl ControlClient {
         }
     }
 
-    /// The next event after [`Command::Monitor`]; `None` when the process ended.
+    /// The next event after [`Command::Monitor`]. `None` when the process has ended.
     ///
     /// # Errors
     /// The line is not an event.

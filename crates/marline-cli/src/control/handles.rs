@@ -27,7 +27,7 @@ use crate::reload::{PendingReload, ReloadSender};
 use crate::service_counts::ServiceCounts;
 use crate::succession::{PendingUpgrade, UpgradeSender};
 
-/// The mode of connections that begin now, if it was said. Clones are one mode.
+/// Mode of new connections, if it was set. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModeInForce(Arc<Mutex<Option<Mode>>>);
 
@@ -41,27 +41,27 @@ impl ModeInForce {
     }
 }
 
-/// What people call what a program has. Clones are the same.
+/// Labels for display: numbers of connections, and the mode. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub(super) numbers: ConnectionNumbers,
     pub(super) mode: ModeInForce,
 }
 
-/// A client's side.
+/// Handle of a client.
 #[derive(Clone)]
 pub struct ClientHandle {
-    /// What connects.
+    /// The client.
     pub client: Client,
-    /// Its applications' UDP.
+    /// UDP tunnel of its applications.
     pub udp: Arc<UdpTunnel>,
     /// Quotas of its paths.
     pub quotas: PathQuotas,
-    /// Its way through a server, once there is one.
+    /// Current way through a server, once there is one.
     pub way: Arc<OnceLock<Arc<Current<Tunnel<Dialer>>>>>,
-    /// Who reads its configuration again; `None`: nobody does.
+    /// Sender of reload requests. `None`: reloads are not supported.
     pub reloads: Option<ReloadSender>,
-    /// Where its applications' streams lead.
+    /// Targets of its applications' streams.
     pub targets: OpenTargets,
     /// Numbers of its connections, and its mode.
     pub labels: Labels,
@@ -73,25 +73,25 @@ impl fmt::Debug for ClientHandle {
     }
 }
 
-/// The side of a server, or of a front for a service.
+/// Handle of a server, or of a front for a service.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    /// What accepts.
+    /// The listener.
     pub listener: Server,
     /// `server` or `serve`.
     pub role: &'static str,
-    /// What carries its clients' UDP, if it is a server.
+    /// The proxy, if this is a server.
     pub proxy: Option<Arc<marline_proxy::server::Server>>,
-    /// Who sees to upgrades.
+    /// Sender of upgrade requests.
     pub upgrades: UpgradeSender,
-    /// Who reads its configuration again.
+    /// Sender of reload requests.
     pub reloads: ReloadSender,
     /// Numbers of its connections, and its mode.
     pub labels: Labels,
 }
 
 impl ServerHandle {
-    /// Of what accepts, for the server of the proxy, if it is one: else it is a front.
+    /// A handle for this listener. With `proxy` it is that of a server, else that of a front.
     #[must_use]
     pub fn new(
         listener: Server,
@@ -233,7 +233,7 @@ impl Handle for ServerHandle {
             name: address.to_string(),
             local: Some(address.to_string()),
             up: true,
-            // It listens: whether clients get here, they know.
+            // A listening path is usable. Only clients can tell whether they reach it.
             health: PathHealth::Usable,
             ..Path::default()
         };
@@ -310,7 +310,7 @@ impl Handle for ServerHandle {
     }
 }
 
-/// Connections as they are shown.
+/// Connections with their numbers for display.
 fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
     let ids: Vec<ConnectionId> = all.iter().map(|info| info.id).collect();
     let numbers = numbers.of_all(&ids);
@@ -318,7 +318,7 @@ fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connecti
     all.iter().zip(numbers).map(shown).collect()
 }
 
-/// Applies `change` to the connection of this number, or to all.
+/// Applies `change` to the connection with this number, or to all.
 fn change_each(
     all: &[ConnectionInfo],
     (wanted, numbers): (Option<u64>, &ConnectionNumbers),

@@ -1,21 +1,21 @@
-//! Numbers of connections, as people see them: at most six digits, in the order in which they were first asked for.
+//! Numbers of connections for display: at most six digits, in the order of first use.
 //!
-//! An id ([`ConnectionId`]) is never used twice, and has up to nineteen digits for it. A number is used again after
-//! 999,999 others, and not while its connection is open.
+//! An id ([`ConnectionId`]) is never reused and therefore has up to nineteen digits. A number is reused after
+//! 999,999 others, but not while its connection is open.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline::ConnectionId;
 
-/// Numbers are 1 to this, unless half as many connections are known.
+/// Largest number, unless more than half as many connections are known.
 const LARGEST: u32 = 999_999;
-/// Connections that are over keep their numbers until so many others are: what is told late of them has the same.
+/// Ended connections whose numbers are kept, so that late reports about them use the same number.
 const KEPT: usize = 8_192;
-/// Numbers that are given between two looks at what is open, at most: then the oldest are forgotten.
+/// Largest number of new connections between two calls with the open ones. Beyond it, the oldest are forgotten.
 const UNSEEN: usize = 131_072;
 
-/// Numbers of a program's connections. Clones are the same numbers.
+/// Numbers of a program's connections. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionNumbers(Arc<Mutex<Numbers>>);
 
@@ -23,10 +23,10 @@ pub struct ConnectionNumbers(Arc<Mutex<Numbers>>);
 struct Numbers {
     known: HashMap<ConnectionId, u32>,
     holders: HashMap<u32, ConnectionId>,
-    /// Those that are known, the oldest in front.
+    /// Known connections, the oldest first.
     order: VecDeque<ConnectionId>,
     last: u32,
-    /// How many were open at the last look.
+    /// Number of open connections at the last call.
     open: usize,
 }
 
@@ -48,7 +48,7 @@ impl ConnectionNumbers {
         self.lock().holders.get(&u32::try_from(number).ok()?).copied()
     }
 
-    /// The numbers of all that are open, in their order. Most of those that are over are forgotten.
+    /// The numbers of all open connections, in their order. Most ended connections are forgotten.
     #[must_use]
     pub fn of_all(&self, open: &[ConnectionId]) -> Vec<u64> {
         let mut numbers = self.lock();
@@ -70,7 +70,7 @@ impl Numbers {
         if let Some(number) = self.known.get(&id) {
             return *number;
         }
-        // There must be free ones.
+        // Guarantees that free numbers exist.
         let largest = LARGEST.max(u32::try_from(2 * self.known.len()).unwrap_or(u32::MAX));
         loop {
             self.last = self.last % largest + 1;
@@ -96,7 +96,7 @@ impl Numbers {
         }
     }
 
-    /// Forgets all but these, and [`KEPT`] of the others: the youngest.
+    /// Forgets all but the open ones and the latest [`KEPT`] of the others.
     fn keep(&mut self, open: &HashSet<ConnectionId>) {
         let mut over = self.order.len().saturating_sub(open.len() + KEPT);
         let order = std::mem::take(&mut self.order);
@@ -115,7 +115,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// As an endpoint gives them: the shard, how often the slot was used, the slot.
+    /// An id as an endpoint creates it: shard, use count of the slot, slot.
     fn id(shard: u64, generation: u64, slot: u64) -> ConnectionId {
         ConnectionId(shard << 56 | generation << 32 | slot)
     }
@@ -155,7 +155,7 @@ mod tests {
         let told: Vec<u64> = (0..8_000).map(|generation| numbers.of(ended(generation))).collect();
         assert_eq!(numbers.of_all(&[]), [0; 0]);
         assert_eq!(numbers.of(ended(7_999)), told[7_999]);
-        // Nobody looks at what is open.
+        // Without calls that list the open connections.
         for generation in 8_000..400_000 {
             let _ = numbers.of(ended(generation));
         }

@@ -1,7 +1,7 @@
-//! Names of the paths that connections use, for sentences about decisions.
+//! Names of the paths that connections use, for texts about decisions.
 //!
-//! A client's path has the name that `marline path` lists it by. A server's is the peer's address: its own end is the
-//! same on all of them.
+//! A client's path has the name that `marline path` shows. A server's path is named by the peer's address, because
+//! its own address is the same on all of them.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use marline::{MonitorEvent, MonitorKind};
 use super::Handle;
 use super::protocol::{Path, Subflow};
 
-/// Names by the connection's number and the subflow. What is not known is looked up, all at once; so it holds no more
-/// than there are subflows, and those that were asked about in vain since.
+/// Names by connection number and subflow. A missing name causes a lookup of all. Therefore the table holds at most
+/// the existing subflows, and those that were looked up without success since.
 #[derive(Debug, Default)]
 pub(crate) struct PathNames {
     known: BTreeMap<(u64, u8), String>,
 }
 
 impl PathNames {
-    /// What happened to the connection of this number: a slot that is used again stands for another path.
+    /// Handles an event of this connection: a reused subflow slot belongs to another path.
     pub(crate) fn on_event(&mut self, connection: u64, event: &MonitorEvent) {
         match event.kind {
             MonitorKind::SubflowEstablished { id, .. } | MonitorKind::SubflowClosed { id, .. } => {
@@ -30,7 +30,7 @@ impl PathNames {
         }
     }
 
-    /// The name of a subflow's path, if nobody has to be asked for it.
+    /// The name of a subflow's path, if it is known without a lookup.
     pub(crate) fn known(&self, connection: u64, id: SubflowId) -> Option<&str> {
         self.known.get(&(connection, id.0)).map(String::as_str)
     }
@@ -63,7 +63,7 @@ impl PathNames {
     }
 }
 
-/// The path that has the subflow's own address; with no list of paths, the peer's address.
+/// The path with the subflow's local address. Without a list of paths, the peer's address.
 fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
     let Some(paths) = paths else { return ip(&subflow.remote) };
     let local = ip(&subflow.local);
@@ -74,7 +74,7 @@ fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
     paths.iter().find(has_it).map_or_else(|| local.clone(), |path| path.name.clone())
 }
 
-/// An end without its port.
+/// An endpoint without its port.
 fn ip(end: &str) -> String {
     let parsed = end.parse::<std::net::SocketAddr>();
     parsed.map_or_else(|_| end.to_owned(), |end| end.ip().to_string())

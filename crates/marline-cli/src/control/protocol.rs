@@ -1,7 +1,7 @@
 //! Messages of the control socket: one JSON object per line, described in docs/operate/monitor.md.
 //!
-//! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), units are last in a name,
-//! and an unknown field is ignored by the reader, so that either side may be newer.
+//! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), and units are at the end of a
+//! name. A reader ignores unknown fields, so that either side may be newer.
 
 use crate::memory::Memory;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub use reports::{OpenTarget, PendingSetting, Reloaded, Trouble};
 /// A request: a command, and a number chosen by the requester that is returned with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Comes back in the [`Response`].
+    /// Returned in the [`Response`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// The command.
@@ -32,45 +32,45 @@ pub struct Request {
 pub enum Command {
     /// Identification: role, version, process id.
     Hello,
-    /// Every connection with its subflows.
+    /// List of all connections with their subflows.
     Connections,
-    /// The local addresses or interfaces that serve as paths.
+    /// List of the local addresses or interfaces that serve as paths.
     Paths,
-    /// The path health monitor's table.
+    /// Table of the path health monitor.
     AddressPairs,
-    /// What came by each credential, of a server, and what it refused.
+    /// Counts of a server per credential, and its refusals.
     Clients,
-    /// Where the streams lead that are open at a client.
+    /// Targets of a client's open streams.
     Targets,
-    /// From now on: every event, one line each, until the socket is closed.
+    /// Subscription to all later events, one line each, until the socket is closed.
     Monitor {
-        /// What schedulers decide as well, and why: there may be thousands a second.
+        /// Includes decisions of schedulers with their reasons. There may be thousands per second.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         decisions: bool,
     },
-    /// Another scheduler, for one connection or (without a number) for all that exist.
+    /// Change of the scheduler, for one connection or (without a number) for all existing ones.
     SetScheduler {
-        /// Its name in the registry.
+        /// Name of the scheduler in the registry.
         scheduler: String,
-        /// The connection's number.
+        /// Number of the connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connection: Option<u64>,
     },
-    /// Change a path while connections use it.
+    /// Change of a path while connections use it.
     SetPath {
-        /// Its name as `paths` lists it.
+        /// Name of the path as listed by `paths`.
         path: String,
-        /// What to do with it.
+        /// Requested change.
         change: PathChange,
     },
-    /// Read the configuration again.
+    /// Reload of the configuration.
     Reload,
-    /// Another process of the program as it is on disk now takes the place of this one, whose connections go on.
+    /// Replacement of this process by the current program on disk. Existing connections continue here.
     Upgrade {
-        /// The program, instead of the one at the path that this one was started by.
+        /// Path of the program, instead of the path by which this process was started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         program: Option<String>,
-        /// Time for it to become ready, seconds.
+        /// Time for the new process to become ready, in seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         patience_s: Option<u64>,
     },
@@ -79,13 +79,13 @@ pub enum Command {
 /// The answer to a request: exactly one of `ok` and `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// The request's number.
+    /// Number of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Answer>,
-    /// Why not.
+    /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -94,38 +94,38 @@ pub struct Response {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// To `hello`.
+    /// Answer to `hello`.
     Hello(Hello),
-    /// To `connections`.
+    /// Answer to `connections`.
     Connections(Vec<Connection>),
-    /// To `paths`.
+    /// Answer to `paths`.
     Paths(Vec<Path>),
-    /// To `address-pairs`.
+    /// Answer to `address-pairs`.
     AddressPairs(Vec<AddressPair>),
-    /// To `clients`.
+    /// Answer to `clients`.
     Clients(Clients),
-    /// To `targets`.
+    /// Answer to `targets`.
     Targets(Vec<OpenTarget>),
-    /// To `monitor`: the events follow.
+    /// Answer to `monitor`. The events follow.
     Monitoring,
-    /// To `set-scheduler`: how many connections changed.
+    /// Answer to `set-scheduler`: number of changed connections.
     Changed(u64),
-    /// To `set-path`.
+    /// Answer to `set-path`.
     Done,
-    /// To `reload`.
+    /// Answer to `reload`.
     Reloaded(Reloaded),
-    /// To `upgrade`, once the other process has begun.
+    /// Answer to `upgrade`, once the new process has taken over.
     Upgraded(Upgraded),
 }
 
-/// A process that has taken the place of the one that answers.
+/// The process that has replaced the answering one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upgraded {
-    /// Its version.
+    /// Version of the new process.
     pub version: String,
-    /// Its process.
+    /// Process id of the new process.
     pub pid: u32,
-    /// Connections that go on in the process that answers.
+    /// Connections that continue in the answering process.
     pub connections: u64,
 }
 
@@ -134,23 +134,23 @@ pub struct Upgraded {
 pub struct Hello {
     /// `client`, `server` or `serve`.
     pub role: String,
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// It has a path health monitor.
+    /// True if there is a path health monitor.
     #[serde(default)]
     pub path_health: bool,
-    /// Why this client's latest request for a connection to its server failed, if it did.
+    /// Reason why this client's latest request for a connection to its server failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
-    /// The mode of connections that begin now.
+    /// Mode of new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Segments of sums sent, from which the peer computes what is lost, of connections since the start.
+    /// Segments with repair sums sent since the start, from which the peer repairs losses.
     #[serde(default)]
     pub repairs_sent: u64,
-    /// Bytes computed from the peer's.
+    /// Bytes repaired with the peer's sums.
     #[serde(default)]
     pub bytes_repaired: u64,
     /// Use of the memory budget.
@@ -158,71 +158,71 @@ pub struct Hello {
     pub memory: Memory,
 }
 
-/// A server's clients and refusals, since its start.
+/// Clients and refusals of a server since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Clients {
-    /// Those that came, by name.
+    /// Clients that have connected, by name.
     pub clients: Vec<Client>,
-    /// How many were refused, by reason, where there were any.
+    /// Number of refusals by reason, without reasons that have none.
     pub refusals: BTreeMap<String, u64>,
 }
 
-/// What came by one credential.
+/// Counts of one credential.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Client {
-    /// The credential's name.
+    /// Name of the credential.
     pub name: String,
-    /// Connections that exist.
+    /// Open connections.
     pub open: u64,
     /// Connections so far.
     pub connections: u64,
-    /// Bytes to its targets.
+    /// Bytes to targets.
     pub to_targets: u64,
-    /// Bytes from them.
+    /// Bytes from targets.
     pub from_targets: u64,
-    /// When its last connection was opened, in seconds since 1970.
+    /// Time of the last new connection, in seconds since 1970.
     pub seen_unix_s: u64,
-    /// Its quota.
+    /// Quota of the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
-    /// Bytes of memory that it holds.
+    /// Memory in use, in bytes.
     pub memory: u64,
-    /// How often it had to wait for memory.
+    /// Number of waits for memory.
     pub memory_waits: u64,
 }
 
-/// A path: a local address or interface and what it is used for.
+/// A path: a local address or interface and its use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Path {
-    /// As given with `--path`, or the interface's name.
+    /// Name as given with `--path`, or the interface's name.
     pub name: String,
-    /// The address it resolved to.
+    /// Local address of the path.
     pub local: Option<String>,
-    /// The server's address over this path, where it differs.
+    /// Remote address for this path, if it differs from the server's.
     pub remote: Option<String>,
-    /// Its interface is up, and the path was not taken down manually.
+    /// True if the interface is up, and the path was not taken down manually.
     pub up: bool,
-    /// It is used only while no other works.
+    /// True if the path is used only while no other path works.
     pub backup: bool,
-    /// Bytes on it cost money.
+    /// True if traffic on the path costs money.
     pub metered: bool,
-    /// Its radio's signal fades.
+    /// True if the radio signal fades.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fading: bool,
-    /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses.
+    /// NAT64 prefix by which a network with only IPv6 reaches IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat64: Option<String>,
-    /// What it is good for.
+    /// Health of the path.
     pub health: PathHealth,
-    /// Why it is not usable.
+    /// Cause if the path is not usable.
     pub cause: Option<String>,
-    /// State of each server over it.
+    /// State of each server over this path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Reached>,
-    /// Its quota.
+    /// Quota of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
 }
@@ -231,36 +231,36 @@ pub struct Path {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reached {
-    /// The server's address.
+    /// Address of the server.
     pub server: String,
-    /// Whether it answers: `unknown` (it was not asked yet, or only just), `answers`, `no-answer`, `refused`,
+    /// State of the server: `unknown` (not tried yet, or only just), `answers`, `no-answer`, `refused`,
     /// `prohibited` or `unreachable`.
     pub health: String,
-    /// Time since it was last heard, of `answers`.
+    /// Time since the last received packet, for `answers`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heard_ms: Option<u64>,
-    /// Time since the first question without an answer, of `no-answer`.
+    /// Time since the first unanswered attempt, for `no-answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// Number of attempts since.
+    /// Number of attempts since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
-    /// Sender of the error, for `prohibited` and `unreachable`; absent: this machine.
+    /// Sender of the error, for `prohibited` and `unreachable`. Absent: this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Connections to it go by TCP over this path, as UDP gets no answer there or is slower.
+    /// True if connections to the server use TCP over this path, because UDP gets no answer there or is slower.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub by_tcp: bool,
-    /// Rate of data that UDP had when TCP was found to be faster; absent: it was not.
+    /// Data rate of UDP when TCP was found to be faster. Absent if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_bits_per_s: Option<u64>,
-    /// Rate that TCP had.
+    /// Data rate of TCP in that comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_bits_per_s: Option<u64>,
-    /// Why no TCP connection came about in place of UDP.
+    /// Reason why no TCP connection was made instead of UDP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_failure: Option<String>,
-    /// The same as text.
+    /// The state as text.
     pub text: String,
 }
 
@@ -268,26 +268,26 @@ pub struct Reached {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AddressPair {
-    /// Our address.
+    /// Local address.
     pub local: String,
     /// The peer's address.
     pub remote: String,
-    /// The interface's number, 0 if it is not known.
+    /// Interface index, 0 if unknown.
     pub interface: u32,
-    /// Its name.
+    /// Interface name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<String>,
-    /// Subflows and plain TCP connections on it.
+    /// Number of subflows and plain TCP connections.
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
     pub loss: f64,
     /// Smoothed share of retransmissions, 0 to 1.
     pub retransmissions: f64,
-    /// The largest retransmission timeout of its members, backed off.
+    /// Largest retransmission timeout of the members, including backoff.
     pub rto_us: u64,
     /// `good`, `watched` or `bad`.
     pub health: String,
-    /// Why it is bad: loss, retransmissions, rto, unanswered or silent.
+    /// Cause if the pair is bad: loss, retransmissions, rto, unanswered or silent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// Number of times it became bad.
@@ -298,35 +298,35 @@ pub struct AddressPair {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connection {
-    /// Its number in this process, of at most six digits.
+    /// Number of the connection in this process, with at most six digits.
     pub connection: u64,
-    /// Plain TCP, and why; absent while it is Multipath TCP.
+    /// Reason of the fallback to plain TCP. Absent while the connection is Multipath TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
-    /// Extensions that both sides agreed on, or `none`.
+    /// Extensions negotiated by both sides, or `none`.
     #[serde(default)]
     pub extensions: String,
-    /// The scheduler in force.
+    /// Current scheduler.
     pub scheduler: String,
-    /// The path manager in force.
+    /// Current path manager.
     pub path_manager: String,
-    /// Bytes the application wrote.
+    /// Bytes written by the application.
     pub bytes_written: u64,
-    /// Bytes the application read.
+    /// Bytes read by the application.
     pub bytes_read: u64,
-    /// Bytes the peer DATA_ACKed.
+    /// Bytes acknowledged by the peer's DATA_ACK.
     pub bytes_acked: u64,
-    /// Bytes of memory held in buffers.
+    /// Bytes held in buffers.
     pub buffered: u64,
-    /// Since when the peer owes an acknowledgement of data; absent: all that was sent is acknowledged.
+    /// Time since which the peer's acknowledgment of data is due. Absent: everything sent is acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ack_due_since_us: Option<u64>,
-    /// Since when data is known to be on its way that does not come; absent: nothing is known of.
+    /// Time since which data is known to be on its way but missing. Absent: none is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_due_since_us: Option<u64>,
     /// The subflows.
     pub subflows: Vec<Subflow>,
-    /// Sums of the subflows that are gone, one entry per pair of addresses.
+    /// Sums over closed subflows, one entry per pair of addresses.
     pub gone: Vec<Subflow>,
 }
 
@@ -334,19 +334,19 @@ pub struct Connection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Subflow {
-    /// Its slot in the connection.
+    /// Slot of the subflow in the connection.
     pub subflow: u64,
-    /// Our end.
+    /// Local endpoint.
     pub local: String,
-    /// The peer's end.
+    /// Remote endpoint.
     pub remote: String,
-    /// TCP state, by RFC 9293's names.
+    /// TCP state, with the names of RFC 9293.
     pub state: String,
     /// `open`, `recovery` or `loss`.
     pub phase: String,
-    /// Backup, by either side's wish.
+    /// True if either side has marked the subflow as backup.
     pub backup: bool,
-    /// Silent: something timed out or was overdue, and nothing was heard since.
+    /// True if the subflow is suspected: a timer expired or an answer is overdue, and nothing was received since.
     pub potentially_failed: bool,
     /// `fine`, or `doubtful` or `silent` with the cause in brackets.
     pub health: String,
@@ -356,7 +356,7 @@ pub struct Subflow {
     pub rttvar_us: u64,
     /// Smallest RTT.
     pub min_rtt_us: Option<u64>,
-    /// Congestion window, bytes.
+    /// Congestion window in bytes.
     pub cwnd: u64,
     /// Bytes in flight.
     pub in_flight: u64,
@@ -364,89 +364,89 @@ pub struct Subflow {
     pub mss: u32,
     /// Delivery rate.
     pub rate_bits_per_s: Option<u64>,
-    /// Payload bytes sent, repeats included.
+    /// Payload bytes sent, including retransmissions.
     pub bytes_sent: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
-    /// Payload bytes this subflow sent again.
+    /// Payload bytes retransmitted on this subflow.
     pub bytes_retransmitted: u64,
-    /// Payload bytes it carried that another subflow had carried before.
+    /// Payload bytes sent on this subflow that another one had sent before.
     pub bytes_reinjected: u64,
-    /// Payload bytes received on it that were there already.
+    /// Payload bytes received on this subflow that had arrived before.
     pub bytes_duplicate: u64,
     /// Retransmission timeouts.
     pub rtos: u64,
     /// Tail loss probes sent.
     pub probes: u64,
-    /// Congestion window reductions taken back as spurious.
+    /// Congestion window reductions reverted as spurious.
     pub undone: u64,
 }
 
-/// An event: the kernel's name and what belongs to it. Absent fields do not apply.
+/// An event with the kernel's name. Absent fields do not apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours: AGREED,
-    /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, HOLE, PATH_FAILED,
-    /// PATH_WORKS, DECISION, and LAGGED where the reader was too slow.
+    /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO. Our own: AGREED,
+    /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, HOLE,
+    /// PATH_FAILED, PATH_WORKS, DECISION, and LAGGED if the reader was too slow.
     pub event: String,
-    /// When: microseconds since the process started its clock.
+    /// Time in microseconds since the process started its clock.
     pub at_us: u64,
-    /// The connection; none, of what concerns paths.
+    /// Number of the connection. Absent for events of paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<u64>,
-    /// The paths, of PATH_FAILED and PATH_WORKS.
+    /// Names of the paths, for PATH_FAILED and PATH_WORKS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<Vec<String>>,
-    /// Their state, for PATH_FAILED: as a path's `health`.
+    /// State of the paths as in their `health`, for PATH_FAILED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
-    /// When it began, of a HOLE.
+    /// Start, for HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_us: Option<u64>,
-    /// Which direction of the stream stood still, of a HOLE: `sent` or `received`.
+    /// Stalled direction of the stream, for HOLE: `sent` or `received`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<String>,
-    /// The subflow's slot; of a HOLE, that on which delivery went on.
+    /// Slot of the subflow. For HOLE, the subflow on which delivery continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u64>,
-    /// A subflow that was silent at the end of a HOLE.
+    /// A subflow that was silent at the end, for HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent: Option<u64>,
-    /// Our end.
+    /// Local endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
-    /// The peer's end.
+    /// Remote endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<String>,
-    /// The address id of ANNOUNCED and REMOVED.
+    /// Address id, for ANNOUNCED and REMOVED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address_id: Option<u8>,
-    /// The address of ANNOUNCED.
+    /// Address, for ANNOUNCED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Backup, of SF_ESTABLISHED and SF_PRIO.
+    /// Backup flag, for SF_ESTABLISHED and SF_PRIO.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<bool>,
-    /// Why, of CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT, FALLBACK and HOLE.
+    /// Reason, for CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT, FALLBACK and HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The rule by which a DECISION was made.
+    /// Rule that made a DECISION.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// A DECISION in a sentence.
+    /// Text of a DECISION.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// What a DECISION followed from: a line from which it can be computed again (`marline::policy::Reason::parse`).
+    /// Inputs of a DECISION: a line from which it can be computed again (`marline::policy::Reason::parse`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// Number of skipped events, for LAGGED; of skipped decisions before a DECISION.
+    /// Number of skipped events, for LAGGED, or of skipped decisions before a DECISION.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
 }
 
 impl Event {
-    /// One line of text: time, name, fields as `ip mptcp monitor` prints them.
+    /// The event as a line of text: time, name, and fields in the format of `ip mptcp monitor`.
     #[must_use]
     pub fn to_line(&self) -> String {
         use std::fmt::Write;

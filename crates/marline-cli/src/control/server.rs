@@ -19,13 +19,13 @@ use super::path_names::PathNames;
 use super::protocol::{Answer, Clients, Command, Event, Hello, Request, Response};
 use super::{Handle, socket_path, views};
 
-/// Control connections at the same time.
+/// Largest number of concurrent control connections.
 const MAX_PEERS: usize = 32;
 
 /// Longest request line in bytes.
 const MAX_LINE: u64 = 4_096;
 
-/// A control socket that is being served; dropping it ends that and removes the file.
+/// A control socket that is being served. Dropping it ends the service and removes the file.
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
@@ -34,7 +34,7 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Where it listens.
+    /// Path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -48,14 +48,14 @@ impl ControlServer {
         self.copy.try_clone()
     }
 
-    /// Another process serves there from now on: this one takes no more requests.
+    /// Stops accepting requests, because another process now serves the socket.
     pub fn leave(&mut self) {
         self.task.abort();
         self.path = PathBuf::new();
     }
 
-    /// Steps aside for another process' socket in the same directory: who looks for a process without naming it
-    /// finds that one. Requests are still taken, at the path's name with `.older` behind it.
+    /// Makes way for another process's socket in the same directory, so that a tool that searches for a process
+    /// finds the other one. Requests are still accepted, at the same path with the suffix `.older`.
     pub fn step_aside(&mut self) {
         let mut name = self.path.clone().into_os_string();
         name.push(".older");
@@ -75,7 +75,7 @@ impl Drop for ControlServer {
         if self.path.as_os_str().is_empty() {
             return;
         }
-        // Gone already is as good.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -88,10 +88,10 @@ pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> 
     serve_at(path, listen(path)?, handle)
 }
 
-/// Serves `handle` on a listening socket that another process has made at `path`.
+/// Serves `handle` on a listening socket that another process created at `path`.
 ///
 /// # Errors
-/// It is none.
+/// The descriptor is not a listening Unix socket.
 pub fn serve_inherited(
     path: &Path,
     listening: OwnedFd,
@@ -112,8 +112,7 @@ fn serve_at(
     Ok(ControlServer { path: path.to_path_buf(), copy, task })
 }
 
-/// A listening socket at `path` for this user only. Peers are still to be asked for with
-/// [`is_allowed`].
+/// A listening socket at `path` for this user only. Peers still have to be checked with [`is_allowed`].
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         socket_path::prepare(directory)?;
@@ -123,7 +122,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Binds, replacing a socket that a process left behind when it died.
+/// Binds the socket, replacing one that a dead process left behind.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -147,19 +146,20 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
             Ok((stream, _)) if is_allowed(&stream) => {
                 let handle = handle.clone();
                 tokio::spawn(async move {
-                    // A peer that went away in the middle of a line is not our problem.
+                    // It is not an error if the peer disconnects in the middle of a line.
                     let _ = converse(stream, &*handle).await;
                     drop(place);
                 });
             }
             Ok(_) => {}
-            // Out of descriptors: wait for some to come back.
+            // Out of descriptors: wait until some are free.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
         }
     }
 }
 
-/// The file's mode says the same, but is set only after the file exists.
+/// True if the peer is the same user or root. The file's mode has the same effect, but is set only after the file
+/// exists.
 pub fn is_allowed(stream: &UnixStream) -> bool {
     let ours = rustix::process::getuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
@@ -192,7 +192,7 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
                 (respond(id, result.map(Answer::Reloaded)), None)
             }
             Ok(request) => {
-                // Subscribed before the answer is written: nothing that happens after it is missed.
+                // Subscribed before the answer is written, so that no later event is missed.
                 let events = match request.command {
                     Command::Monitor { decisions } => Some(Events::of(handle, decisions)),
                     _ => None,
@@ -202,7 +202,7 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
             Err(error) => (refusal(None, format!("not a request: {error}")), None),
         };
         write_line(&mut writer, &response).await?;
-        // Who is about to end waits until it is said.
+        // A process that is about to stop waits until the answer is sent.
         drop(told);
         if let Some(events) = monitor {
             return forward(events, handle, reader, writer).await;
@@ -211,8 +211,8 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
     Ok(())
 }
 
-/// A line without its end; `None` at the end of the stream. A longer one than allowed is an error,
-/// because what follows could not be told apart from a new request.
+/// A line without its end. `None` at the end of the stream. A line above the limit is an error, because its rest
+/// could not be distinguished from a new request.
 async fn read_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let count = reader.take(MAX_LINE).read_until(b'\n', &mut line).await?;
@@ -258,7 +258,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
         }
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
-        // They take their time.
+        // They take time, so they are handled elsewhere.
         Command::Upgrade { .. } | Command::Reload => Err("asked for by itself".to_owned()),
     };
     respond(id, result)
@@ -275,7 +275,7 @@ fn refusal(id: Option<u64>, error: String) -> Response {
     Response { id, ok: None, error: Some(error) }
 }
 
-/// What connections do, what becomes of paths, and what schedulers decide.
+/// Events of connections, of paths, and decisions of schedulers.
 struct Events {
     events: broadcast::Receiver<MonitorEvent>,
     path_events: Option<broadcast::Receiver<PathEvent>>,
@@ -292,7 +292,7 @@ impl Events {
     }
 }
 
-/// The next one; none ever comes where there are none.
+/// The next event. Pends for ever if there is no receiver.
 async fn next<T: Clone>(
     events: &mut Option<broadcast::Receiver<T>>,
 ) -> Result<T, broadcast::error::RecvError> {
@@ -312,7 +312,7 @@ async fn forward(
     let mut ignored = [0u8; 256];
     let mut names = PathNames::default();
     loop {
-        // In this order: decisions may always be waiting, and the others tell which path a subflow is on.
+        // In this order: decisions may always be pending, and the other events determine the path of a subflow.
         let event = tokio::select! {
             biased;
             read = reader.read(&mut ignored) => match read? {
@@ -338,7 +338,7 @@ async fn forward(
     }
 }
 
-/// A decision in words.
+/// A decision as text.
 fn decided(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
     let (number, names) = (handle.number(event.connection), RefCell::new(names));
     let name = |id| names.borrow_mut().name(number, id, handle);

@@ -4,11 +4,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The directory for this user's sockets: the service's runtime directory, the session's, or one
-/// in the temporary directory.
+/// The directory for this user's sockets: the service's runtime directory, the session's, or one in the temporary
+/// directory.
 #[must_use]
 pub fn directory() -> PathBuf {
-    // systemd lists several directories with colons; the first is the service's own.
+    // systemd separates several directories by colons. The first is the service's own.
     let service = std::env::var("RUNTIME_DIRECTORY").ok();
     let first = service.as_deref().and_then(|all| all.split(':').next());
     if let Some(first) = first.filter(|first| !first.is_empty()) {
@@ -31,8 +31,8 @@ pub fn default_path(role: &str) -> PathBuf {
     directory().join(format!("{role}-{}.sock", std::process::id()))
 }
 
-/// Makes the directory of a socket, private to this user. One in a place that others can write to is
-/// believed only if it is ours and closed to them.
+/// Creates the directory of a socket, private to this user. In a place where others can write, an existing
+/// directory is accepted only if it belongs to this user and is closed to others.
 pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     if directory.as_os_str().is_empty() {
         return Ok(());
@@ -60,9 +60,9 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Nobody but us can put another socket in place of ours: others cannot write there, or it is a directory
-/// like /tmp, where everybody writes and only owners remove (the sticky bit). A directory that somebody
-/// named may be open to his group; the one that we look in unasked may not.
+/// True if no other user can replace our socket: others cannot write to the directory, or it is one like /tmp, in
+/// which everyone may write but only owners may remove (the sticky bit). A directory that the user named may be
+/// writable for a group, but the one that is searched by default may not.
 const fn is_closed(mode: u32, unasked: bool) -> bool {
     const ALL_WRITE: u32 = 0o002;
     const GROUP_WRITES: u32 = 0o020;
@@ -73,10 +73,10 @@ const fn is_closed(mode: u32, unasked: bool) -> bool {
     mode & ALL_WRITE == 0 || mode & STICKY != 0
 }
 
-/// The socket that is meant when none is named: the only one there is.
+/// The only existing socket, for use when none is named.
 ///
 /// # Errors
-/// None, or several: the message lists them.
+/// There is none, or there are several. The message lists them.
 pub fn find() -> Result<PathBuf, String> {
     find_in(&directory())
 }
@@ -84,7 +84,7 @@ pub fn find() -> Result<PathBuf, String> {
 /// The only socket of a running process in this directory.
 ///
 /// # Errors
-/// None, or several: the message lists them.
+/// There is none, or there are several. The message lists them.
 pub fn find_in(directory: &Path) -> Result<PathBuf, String> {
     let mut live = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {

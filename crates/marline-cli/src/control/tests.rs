@@ -12,7 +12,7 @@ use super::client::ControlClient;
 use super::protocol::{AddressPair, Answer, Command, Connection, Path, PathChange, Subflow};
 use super::{Handle, serve};
 
-/// Stands in for a running client: keeps what it is told.
+/// Replacement for a running client that records its calls.
 struct Recorder {
     events: broadcast::Sender<MonitorEvent>,
     decisions: broadcast::Sender<MonitorEvent>,
@@ -122,7 +122,7 @@ async fn events_arrive_under_the_kernels_names_and_a_slow_reader_is_told() {
         client.ask(Command::Monitor { decisions: false }).await.expect("monitor"),
         Answer::Monitoring
     );
-    // Six into a channel of four before the forwarding task runs again: two are lost.
+    // Six events into a channel of four before the forwarding task runs again: two are lost.
     for number in 1..=6 {
         handle.events.send(created(number)).expect("somebody listens");
     }
@@ -133,7 +133,7 @@ async fn events_arrive_under_the_kernels_names_and_a_slow_reader_is_told() {
     assert_eq!(next.local.as_deref(), Some("192.0.2.7:50000"));
 }
 
-/// A copy of what subflow 0 holds, on subflow 1.
+/// A copy on subflow 1 of data sent on subflow 0.
 const COPY: &str = "question=next decision=run:1:0-14000 rule=late path=1 other=0 arrives_us=45000 other_us=31000 \
     other_late_us=84000 gain_us=12000 price_us=3000 now_ns=5000000 unsent=14000-14000 written=14000 una=0 \
     window_end=90000 send_limit=4194304 repairs=0 spent=0.36 unlimited=0 asked=next:1:0>0-14000:1";
@@ -174,11 +174,11 @@ async fn decisions_are_told_in_words_to_who_asks_for_them() {
          is due in 31 ms (p90 84 ms), a copy arrives in 45 ms and is expected to save 12 ms, at a price of 3.0 ms; \
          36 % of the budget spent"
     );
-    // What is logged can be computed again.
+    // The record can be computed again.
     let record = event.record.expect("a record");
     assert_eq!(Reason::parse(&record), Reason::parse(COPY));
     assert_eq!((event.rule.as_deref(), event.connection), (Some("late"), Some(4)));
-    // The slot is another path's now.
+    // The slot now belongs to another path.
     *handle.subflows.lock().expect("lock") =
         vec![subflow(0, "192.0.2.7:50000"), subflow(1, "192.0.2.7:50002")];
     let ends = FourTuple {
@@ -194,7 +194,7 @@ async fn decisions_are_told_in_words_to_who_asks_for_them() {
     let event = client.event().await.expect("event").expect("open");
     let text = event.text.expect("words");
     assert!(text.starts_with("copy of 14 kB on wlan0 (subflow 1): wlan0 (subflow 0)'s"), "{text}");
-    // The other one heard of the subflow alone.
+    // The other client received only the event of the subflow.
     let event = plain.event().await.expect("event").expect("open");
     assert_eq!(event.event, "SF_ESTABLISHED");
     drop(client);
@@ -215,7 +215,7 @@ async fn what_is_no_request_is_refused_and_what_never_ends_is_cut() {
     line.clear();
     stream.read_line(&mut line).await.expect("answer");
     assert!(line.starts_with("{\"id\":9,\"ok\":{\"hello\":"), "{line}");
-    // The server may close before all of it is written.
+    // The server may close before everything is written.
     let _ = stream.write_all(&[b'x'; 10_000]).await;
     line.clear();
     let ended = stream.read_line(&mut line).await;

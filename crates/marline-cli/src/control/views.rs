@@ -15,8 +15,8 @@ use super::protocol::{
 };
 use crate::service_counts::ServiceCounts;
 
-// The snapshots are taken apart field by field, so that what is left out is seen here. Fields that the
-// core adds are not shown before they are named here.
+// The snapshots are destructured field by field, so that omitted fields are visible here. Fields that the core adds
+// are shown only once they are named here.
 
 impl From<&ServiceCounts> for Clients {
     fn from(service: &ServiceCounts) -> Self {
@@ -39,7 +39,7 @@ impl From<&ServiceCounts> for Clients {
     }
 }
 
-/// What is used of a quota.
+/// Usage of a quota.
 pub(crate) fn quota(used: &QuotaUse) -> Quota {
     let QuotaUse { quota, used_bytes, until_unix_s, standing, words } = used;
     let standing = match standing {
@@ -256,7 +256,7 @@ impl From<&PathEvent> for Event {
     }
 }
 
-/// A decision in words for the connection of this number, on paths of these names; `None`: it is another event.
+/// A decision as text, for the connection with this number and paths with these names. `None` for other events.
 pub(super) fn decision(
     event: &MonitorEvent,
     number: u64,
@@ -277,7 +277,7 @@ pub(super) fn decision(
 }
 
 impl Event {
-    /// What happened to the connection of this number.
+    /// The event of a connection with this number.
     #[must_use]
     pub(crate) fn of(event: &MonitorEvent, number: u64) -> Self {
         let base =

@@ -1,8 +1,8 @@
-//! Happenings for the dashboard, out of the events that `marline monitor` shows: what became of paths and subflows, and
-//! holes in delivery, with their cause and what the policy did.
+//! Events for the dashboard, derived from those of `marline monitor`: changes of paths and subflows, and holes in
+//! delivery, with their cause and the policy's reaction.
 //!
-//! What the policy did is told by its decisions, of which there may be thousands a second. They are listened to only
-//! while somebody watches a program of at most [`FEW`] connections.
+//! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are
+//! received only while a viewer watches a program with at most [`FEW`] connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,16 +21,16 @@ use crate::control::Handle;
 use crate::control::path_names::PathNames;
 use crate::control::protocol::Event;
 
-/// Connections of a program whose decisions are listened to, at most.
+/// Largest number of connections for which decisions are received.
 const FEW: usize = 16;
 
-/// Decisions that are kept until a hole ends.
+/// Largest number of decisions kept until a hole ends.
 const DECISIONS: usize = 256;
 
-/// Between two looks whether decisions are to be listened to.
+/// Interval of checks whether decisions are needed.
 const RETHINK: Duration = Duration::from_secs(1);
 
-/// Rules whose decisions answer trouble, in the order in which they are told, and what they did.
+/// Rules that react to trouble, in the order of their display, with a description.
 const ANSWERS: [(&str, &str); 6] = [
     ("rescue", "sent data of the silent path elsewhere"),
     ("late", "copied late data"),
@@ -40,7 +40,7 @@ const ANSWERS: [(&str, &str); 6] = [
     ("heard-last", "sent on the path heard last"),
 ];
 
-/// A decision that answers trouble.
+/// A decision that reacts to trouble.
 struct Decision {
     at_us: u64,
     connection: u64,
@@ -48,13 +48,13 @@ struct Decision {
     text: String,
 }
 
-/// Tells a dashboard what happens.
+/// Source of a dashboard's events.
 pub(super) struct Happenings {
     handle: Arc<dyn Handle>,
     dashboard: Dashboard,
     open: OpenConnections,
     names: RefCell<PathNames>,
-    /// Names are not looked up before.
+    /// Names are not looked up before this time.
     look_up_at: Cell<Instant>,
     clock: Clock,
     listening: Option<broadcast::Receiver<MonitorEvent>>,
@@ -79,7 +79,7 @@ impl Happenings {
         }
     }
 
-    /// Until the program ends.
+    /// Reports events until the program ends.
     pub(super) async fn tell(mut self) {
         let mut events = self.handle.events();
         let mut path_events = self.handle.path_events();
@@ -118,7 +118,7 @@ impl Happenings {
         }
     }
 
-    /// Listens to decisions, or no longer.
+    /// Starts or stops receiving decisions.
     fn rethink(&mut self) {
         let wanted = self.dashboard.viewers() > 0 && self.open.count() <= FEW;
         if !wanted {
@@ -129,7 +129,7 @@ impl Happenings {
         }
     }
 
-    /// Keeps a decision that answers trouble.
+    /// Records a decision that reacts to trouble.
     fn note(&mut self, event: &MonitorEvent) {
         let MonitorKind::Decided { reason, .. } = &event.kind else { return };
         let of = reason.grounds.rule.name();
@@ -146,9 +146,9 @@ impl Happenings {
         self.decisions.push_back(Decision { at_us, connection, rule, text });
     }
 
-    /// What was decided for a connection in this time: how often by which rule, and the last decision in words.
+    /// Decisions for a connection in this period: how often each rule was used, and the last decision as text.
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
-        // What was decided before the hole's end may not have been heard yet.
+        // Decisions before the hole's end may not have been received yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
             self.note(&event);
         }
@@ -179,7 +179,7 @@ impl Happenings {
                 | MonitorKind::SubflowSuspected { .. }
                 | MonitorKind::Fallback(_)
         );
-        // Names cost a look at all connections: only where they will be read.
+        // A name may need a snapshot of all connections, so it is used only if it will be shown.
         if !of_interest || !self.dashboard.wants_more() {
             return None;
         }
@@ -211,7 +211,8 @@ impl Happenings {
         Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
-    /// The name of a subflow's path. To look at all connections for it takes no more of the time than other looks do.
+    /// The name of a subflow's path. Lookups in all connections are limited to the same share of time as other
+    /// snapshots.
     fn name(&self, connection: u64, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
         let mut names = self.names.borrow_mut();
@@ -228,7 +229,7 @@ impl Happenings {
     }
 }
 
-/// The next one; none ever comes where there are none.
+/// The next event. Pends for ever if there is no receiver.
 async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => loop {

@@ -1,7 +1,7 @@
-//! Looks of the dashboard at connections and paths.
+//! Snapshots of connections and paths for the dashboard.
 //!
-//! Snapshots have the counters of connections that are open; those of a connection that ends go with it. The page wants
-//! counters that only grow. So each look adds what connections did since the one before, path by path.
+//! Snapshots contain the counters of open connections, which are lost when a connection ends. The page needs
+//! counters that only grow. Therefore each look adds the changes since the previous one, path by path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,16 +18,16 @@ use crate::control::protocol::{Connection, Path, Subflow};
 use crate::memory;
 use crate::path_summary::{ip, is_on, share_repeated, summarise_those};
 
-/// Connections that are listed, the busiest first.
+/// Largest number of connections listed, the busiest first.
 const LISTED: usize = 100;
 
-/// Peers that a server shows one by one; of more it shows its own addresses.
+/// Largest number of peers that a server shows one by one. Beyond it, it shows its own addresses.
 const PEERS: usize = 8;
 
-/// Delivery that takes so much longer than a round trip waits, microseconds.
+/// Delay of delivery beyond a round trip that counts as waiting, in microseconds.
 const WAITS_US: u64 = 100_000;
 
-/// How many connections there were at the last look. Clones are one count.
+/// Number of connections at the last look. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenConnections(Arc<AtomicUsize>);
 
@@ -37,7 +37,7 @@ impl OpenConnections {
     }
 }
 
-/// A program, as its dashboard looks at it.
+/// Dashboard's view of a program.
 pub(super) struct Looks {
     handle: Arc<dyn Handle>,
     clock: Clock,
@@ -85,26 +85,26 @@ impl Moved {
     }
 }
 
-/// What was counted until the last look. It has an entry for each path there was and each open connection.
+/// Counts up to the last look, with an entry for each shown path and each open connection.
 #[derive(Debug, Default)]
 struct Counted {
     paths: BTreeMap<String, Moved>,
     connections: BTreeMap<u64, Before>,
 }
 
-/// A connection at the last look: path by path, and bytes of its application.
+/// State of a connection at the last look: bytes by path, and bytes of its application.
 #[derive(Debug, Default)]
 struct Before {
     paths: Vec<(String, Moved)>,
     bytes: u64,
 }
 
-/// What connections did on a path.
+/// Use of a path by connections.
 #[derive(Copy, Clone, Debug, Default)]
 struct OnLane {
     sum: Moved,
-    /// The busiest subflow since the last look: its bytes, and its round trip. Others may have measured theirs
-    /// long ago.
+    /// The busiest subflow since the last look: its bytes, and its round-trip time. Other subflows may have
+    /// measured theirs long ago.
     busiest: (u64, Option<u64>),
 }
 
@@ -117,18 +117,18 @@ impl OnLane {
     }
 }
 
-/// A path, and how it is told which subflows are on it.
+/// A path, and the rule that assigns subflows to it.
 struct Lane {
     path: Path,
     by: By,
 }
 
 enum By {
-    /// The client's list of paths.
+    /// By the client's list of paths.
     Path,
-    /// The peer's address.
+    /// By the peer's address.
     Peer,
-    /// Our own.
+    /// By the local address.
     Own,
 }
 
@@ -152,7 +152,7 @@ impl Looks {
         }
     }
 
-    /// Their number, as the looks find it.
+    /// Number of connections, updated by the looks.
     pub(super) fn open(&self) -> OpenConnections {
         self.open.clone()
     }
@@ -166,7 +166,7 @@ impl Looks {
                 .map(|path| Lane { path, by: By::Path })
                 .collect();
         }
-        // A server has no paths of its own. A few peers are told apart, many are not.
+        // A server has no paths of its own. It shows up to eight peers one by one.
         let ends = |of: fn(&Subflow) -> &str| {
             let mut found = BTreeSet::new();
             for subflow in connections.iter().flat_map(|connection| &connection.subflows) {
@@ -190,8 +190,7 @@ impl Looks {
         own.into_iter().take(PEERS).map(|name| lane(name, By::Own)).collect()
     }
 
-    /// Adds up what connections did since the last look: of each path the sums, and of each connection how many bytes
-    /// it moved.
+    /// Adds the changes since the last look: sums for each path, and bytes moved for each connection.
     fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<OnLane>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let Counted { paths, connections: before } = &mut *counted;
@@ -219,7 +218,7 @@ impl Looks {
             open.insert(connection.connection, now);
         }
         *before = open;
-        // Those of a server's peers that are gone are not kept for good.
+        // Paths of peers that have left are removed.
         paths.retain(|name, _| lanes.iter().any(|lane| lane.path.name == *name));
         for (lane, on) in lanes.iter().zip(&mut on_lanes) {
             on.sum = paths.get(&lane.path.name).copied().unwrap_or_default();
@@ -286,7 +285,7 @@ fn totals(connections: &[Connection], at_us: u64) -> Totals {
     }
 }
 
-/// For how long delivery has been due in either direction, if that is long.
+/// How long delivery has been due in either direction, if that is long.
 fn waiting_us(connection: &Connection, at_us: u64) -> Option<u64> {
     let for_us = |since: Option<u64>| Some(at_us.saturating_sub(since?));
     let round_trip = connection.subflows.iter().filter_map(|s| s.srtt_us).min().unwrap_or(0);
@@ -301,7 +300,7 @@ fn busiest(
     at_us: u64,
 ) -> Vec<marline_dashboard::Connection> {
     let mut order: Vec<usize> = (0..connections.len()).collect();
-    // The newest first among the idle.
+    // The newest first among idle connections.
     order.sort_by_key(|at| std::cmp::Reverse((news[*at], connections[*at].connection)));
     order.truncate(LISTED);
     order.into_iter().map(|at| row(&connections[at], at_us)).collect()
@@ -416,7 +415,7 @@ mod tests {
             (sample.paths[0].name.as_str(), sample.paths[0].bytes_sent),
             ("192.0.2.1", 249 * 125)
         );
-        // The round trip is that of who moves most.
+        // The round-trip time of the busiest subflow is shown.
         assert_eq!(sample.paths[0].srtt_us, Some(249_000));
         let listed = sample.connections.expect("a detailed look");
         assert_eq!(
@@ -429,7 +428,7 @@ mod tests {
     fn what_is_due_for_long_waits() {
         let mut one = connection(1, "10.0.0.1", 1);
         one.ack_due_since_us = Some(1_000_000);
-        // A round trip of 1 ms and 100 ms more.
+        // 100 ms more than a round trip of 1 ms.
         assert_eq!(waiting_us(&one, 1_100_999), None);
         assert_eq!(waiting_us(&one, 1_101_000), Some(101_000));
         one.data_due_since_us = Some(900_000);

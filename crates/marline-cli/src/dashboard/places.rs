@@ -1,7 +1,8 @@
-//! Places in the streams of the one connection that a viewer of the dashboard asked for, out of the core's traffic.
+//! Positions in the streams of the connection that a viewer of the dashboard selected, from the core's traffic
+//! events.
 //!
-//! Nothing is gathered unless somebody asks, and only of that connection. A message has at most [`MOST`] entries, what
-//! goes on in one piece is one entry, and a viewer keeps what it needs for its picture.
+//! Positions are collected only on request, and only for that connection. A message has at most [`MOST`] entries,
+//! and a contiguous piece is one entry. The viewer keeps what it needs for its picture.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use tokio::sync::{broadcast, mpsc};
 use crate::control::Handle;
 use crate::control::path_names::PathNames;
 
-/// Between two messages.
+/// Interval between messages.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Entries of a message; what is beyond is counted.
+/// Largest number of entries in a message. Further ones are only counted.
 const MOST: usize = 2_000;
-/// What follows within this time goes on in one piece.
+/// Entries within this time are merged into one piece.
 const TOGETHER_US: u64 = 10_000;
 
-/// What happens to the streams of a connection from now on.
+/// Starts to report the traffic of a connection's streams.
 pub(super) fn watch(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Receiver<Places>> {
     if !handle.connections().iter().any(|one| one.connection == connection) {
         return None;
@@ -34,7 +35,7 @@ pub(super) fn watch(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Re
     Some(receiver)
 }
 
-/// Until the viewer is gone, the connection is, or somebody else asked for one.
+/// Reports until the viewer or the connection is gone, or another connection is requested.
 async fn tell(
     handle: Arc<dyn Handle>,
     connection: u64,
@@ -62,7 +63,7 @@ async fn tell(
                         places.paths.push((slot, names.name(connection, SubflowId(slot), &*handle)));
                     }
                 }
-                // One that is behind gets the next. An empty one tells whether there is a viewer still.
+                // A slow viewer gets the next message. An empty message detects whether the viewer still exists.
                 match viewer.try_send(places) {
                     Ok(()) => {}
                     Err(mpsc::error::TrySendError::Full(lost)) => {
@@ -75,7 +76,7 @@ async fn tell(
     }
 }
 
-/// What is to be told next.
+/// Contents of the next message.
 #[derive(Default)]
 struct Gathered {
     places: Places,

@@ -1,4 +1,4 @@
-//! Applications of the demo: they use a SOCKS5 port and know nothing of Marline.
+//! Applications of the demo, which use a SOCKS5 port and are independent of Marline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::origin::FILE;
 
-/// Bytes of an echo message.
+/// Size of an echo message in bytes.
 pub const MESSAGE: usize = 200;
 
 /// Connects to `target` through the SOCKS5 proxy at `proxy` (RFC 1928, no authentication).
@@ -52,43 +52,43 @@ pub async fn connect(proxy: SocketAddr, target: SocketAddr) -> anyhow::Result<Tc
     Ok(stream)
 }
 
-/// What the progress display reads while applications run.
+/// State shown by the progress display while applications run.
 #[derive(Debug, Default)]
 pub struct Live {
-    /// The latest echo's latency.
+    /// Latency of the latest echo.
     pub latency_us: AtomicU64,
-    /// When it came: milliseconds since the run began.
+    /// Time of its arrival, in milliseconds since the start of the run.
     pub answered_ms: AtomicU64,
     /// Bytes of the file so far.
     pub file_bytes: AtomicU64,
 }
 
-/// A plan of echoes: `count` messages, one each `interval`, whether or not answers come (an open
-/// loop: what waits is not excused from being measured).
+/// A plan of echoes: `count` messages, one per `interval`, whether or not answers arrive (an open loop, so that
+/// delayed messages are measured as well).
 #[derive(Copy, Clone, Debug)]
 pub struct EchoPlan {
-    /// When the first goes out.
+    /// Time of the first message.
     pub start: Instant,
-    /// Between two messages.
+    /// Interval between two messages.
     pub interval: Duration,
-    /// How many.
+    /// Number of messages.
     pub count: u32,
-    /// Answers that have not come by then are lost.
+    /// Answers that have not arrived by then count as lost.
     pub deadline: Instant,
 }
 
-/// What came of it.
+/// Result of an echo plan.
 #[derive(Clone, Debug, Default)]
 pub struct EchoResult {
-    /// Per message: from its time to be sent until its answer was complete; `None`: no answer.
+    /// Latency of each message, from its scheduled time until its answer was complete. `None`: no answer.
     pub latencies: Vec<Option<Duration>>,
     /// Longest time without an answer while one was due.
     pub longest_hole: Duration,
-    /// Why it ended early, if it did.
+    /// Error that ended the plan early.
     pub error: Option<String>,
 }
 
-/// Sends messages over `stream` by the plan and measures their echoes.
+/// Sends messages over `stream` according to the plan and measures their echoes.
 pub async fn echo(stream: TcpStream, plan: EchoPlan, live: Arc<Live>) -> EchoResult {
     let (reader, writer) = stream.into_split();
     let (mut sent, mut arrivals) = (Vec::new(), Vec::new());
@@ -105,8 +105,8 @@ pub async fn echo(stream: TcpStream, plan: EchoPlan, live: Arc<Live>) -> EchoRes
     summarise(plan, &sent, &arrivals, error)
 }
 
-/// Notes when each message should have been sent, or was if that is about the same: a timer's
-/// granularity is no latency of the network. Returns only if sending fails.
+/// Records the scheduled time of each message, or the actual time if it is about the same, because a timer's
+/// granularity is not network latency. Returns only if sending fails.
 async fn send_messages(
     mut writer: OwnedWriteHalf,
     plan: EchoPlan,
@@ -124,7 +124,7 @@ async fn send_messages(
             return error;
         }
     }
-    // Open until all answers are in: closing would end the connection.
+    // Stays open until all answers have arrived, because closing would end the connection.
     std::future::pending().await
 }
 
@@ -170,18 +170,18 @@ fn summarise(
     EchoResult { latencies, longest_hole, error }
 }
 
-/// What became of a file.
+/// Result of a download.
 #[derive(Clone, Debug, Default)]
 pub struct Download {
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes: u64,
-    /// All of it came, with the right hash.
+    /// True if the whole file was received with the right hash.
     pub intact: bool,
-    /// SHA-256 of what came, hexadecimal; only of a whole file.
+    /// SHA-256 of the received file in hexadecimal. Only for a complete file.
     pub sha256: Option<String>,
-    /// From the request to the last byte.
+    /// Time from the request to the last byte.
     pub took: Duration,
-    /// What went wrong.
+    /// Error that ended the download.
     pub error: Option<String>,
 }
 
@@ -231,7 +231,7 @@ async fn get(stream: TcpStream, hasher: &mut Sha256, live: &Live) -> anyhow::Res
         }
     }
     drop(sender);
-    // The file is complete: how the connection ends does not matter.
+    // The file is complete, so the way the connection ends does not matter.
     connection.abort();
     Ok(())
 }

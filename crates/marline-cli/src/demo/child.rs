@@ -1,4 +1,4 @@
-//! Child processes of this same program: start, wait for readiness, orderly end.
+//! Child processes of this program: start, wait for readiness, orderly end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,16 +11,16 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-/// What a process said last, for when it dies.
+/// Number of output lines kept for an error message.
 const KEPT_LINES: usize = 12;
 
-/// Time to become ready: generous for a loaded machine.
+/// Time limit to become ready, generous for a loaded machine.
 const READY: Duration = Duration::from_secs(10);
 
-/// Time to end when asked to, before it is killed.
+/// Time limit for an orderly end before the process is killed.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// A running process; killed when dropped.
+/// A running process. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Process {
     what: String,
@@ -29,7 +29,7 @@ pub(super) struct Process {
     _readers: Vec<JoinHandle<()>>,
 }
 
-/// Set for processes that must not outlive the one that started them, however that ends.
+/// Environment variable for processes that must not outlive their parent, even if that is killed.
 pub(crate) const DIE_WITH_PARENT: &str = "MARLINE_DIE_WITH_PARENT";
 
 /// This program with these arguments.
@@ -40,7 +40,7 @@ fn command(arguments: &[String]) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Runs this program to its end and returns what it wrote to standard output.
+/// Runs this program to its end and returns its standard output.
 pub(super) async fn output(what: &str, arguments: &[String]) -> anyhow::Result<String> {
     let output =
         command(arguments)?.output().await.with_context(|| format!("cannot run {what}"))?;
@@ -52,7 +52,7 @@ pub(super) async fn output(what: &str, arguments: &[String]) -> anyhow::Result<S
 }
 
 impl Process {
-    /// Starts it and waits for a line that begins with `ready` and goes on with an address.
+    /// Starts the process and waits for a line that starts with `ready` followed by an address.
     pub(super) async fn start(
         what: &str,
         arguments: &[String],
@@ -89,14 +89,14 @@ impl Process {
         }
     }
 
-    /// What it said last.
+    /// Last lines of output.
     pub(super) fn last_words(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = said.iter().map(|line| format!("    {line}")).collect();
         lines.join("\n")
     }
 
-    /// The rest of the first line that begins so, if it is soon among the last that it said.
+    /// The rest of the first line with this beginning, if it soon appears among the last lines.
     pub(super) async fn said_after(&self, begin: &str) -> Option<String> {
         for _ in 0..50 {
             let found = {
@@ -111,17 +111,17 @@ impl Process {
         None
     }
 
-    /// Whether it ended although nobody asked it to.
+    /// The error if the process ended by itself.
     pub(super) fn has_died(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{} ended ({status}):\n{}", self.what, self.last_words()))
     }
 
-    /// Asks it to end, and kills it if it does not.
+    /// Requests an orderly end, and kills the process if it does not end.
     pub(super) async fn end(mut self) {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
@@ -130,7 +130,7 @@ impl Process {
     }
 }
 
-/// Keeps the last lines; hands each on while somebody wants them.
+/// Keeps the last lines, and passes each on while there is a receiver.
 async fn listen(
     stream: impl AsyncRead + Unpin,
     said: Arc<Mutex<VecDeque<String>>>,

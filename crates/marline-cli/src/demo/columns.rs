@@ -1,13 +1,13 @@
-//! Text of the demo, kept within the width of a terminal.
+//! Text wrapping of the demo for the width of a terminal.
 
-/// Characters of a line at most.
+/// Largest number of characters in a line.
 pub const COLUMNS: usize = 80;
 
-/// Continued lines are indented by this.
+/// Indentation of continued lines.
 const INDENT: &str = "  ";
 
-/// One line as lines of at most [`COLUMNS`] characters, each with its line break. A word that is longer by itself, such
-/// as the spec of a link, is broken after a comma if it has one, and anywhere if not.
+/// Wraps a line to at most [`COLUMNS`] characters per line, each with its line break. A longer word, such as the
+/// spec of a link, is broken after a comma if it has one, and anywhere otherwise.
 #[must_use]
 pub fn wrap(line: &str) -> String {
     let mut text = String::new();
@@ -19,7 +19,7 @@ pub fn wrap(line: &str) -> String {
             text.push_str(&format!("{indent}{rest}\n"));
             return text;
         };
-        // A blank right behind the line is a place to break it, too.
+        // A blank directly after the line is also a place to break it.
         let (fits, behind) = rest.split_at(beyond);
         let blank = if behind.starts_with(' ') { Some(beyond) } else { fits.rfind(' ') };
         let comma = fits.rfind(',').map(|at| at + 1);

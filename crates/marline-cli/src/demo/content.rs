@@ -21,7 +21,7 @@ impl Content {
         Content { rng, left: length, word: [0; 8], used: 8 }
     }
 
-    /// The next bytes, at most `most`; empty at the end.
+    /// The next bytes, at most `most`. Empty at the end.
     pub fn take(&mut self, most: usize) -> Vec<u8> {
         let count = usize::try_from(self.left).map_or(most, |left| left.min(most));
         self.left -= count as u64;
@@ -38,7 +38,7 @@ impl Content {
         bytes
     }
 
-    /// SHA-256 of what is left.
+    /// SHA-256 of the remaining bytes.
     #[must_use]
     pub fn hash(mut self) -> [u8; 32] {
         let mut hasher = Sha256::new();

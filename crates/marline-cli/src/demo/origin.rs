@@ -18,10 +18,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::content::Content;
 
-/// The file's place.
+/// Path of the file.
 pub const FILE: &str = "/file";
 
-/// Both servers; dropping this ends them.
+/// Both servers. Dropping this ends them.
 #[derive(Debug)]
 pub struct Origin {
     /// The HTTP server.
@@ -31,15 +31,15 @@ pub struct Origin {
     _tasks: JoinSet<()>,
 }
 
-/// A file and how fast the server lets it go.
+/// A file and the rate at which the server sends it.
 #[derive(Copy, Clone, Debug)]
 pub struct File {
     /// Seed of its bytes.
     pub seed: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Bytes per second the server sends at most; `None`: as fast as it goes. What a stalled
-    /// connection missed is made up for as fast as it goes, as a media server would.
+    /// Rate limit in bytes per second. `None`: unlimited. After a stall the server catches up without a limit, like
+    /// a media server.
     pub pace: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Origin {
     /// Starts both.
     ///
     /// # Errors
-    /// A port cannot be had.
+    /// No port is available.
     pub async fn start(file: File) -> std::io::Result<Origin> {
         let http = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -59,7 +59,7 @@ impl Origin {
     }
 }
 
-/// Serves each connection in a task of its own; all end with this one.
+/// Serves each connection in a task of its own. All end with this one.
 async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -68,7 +68,7 @@ where
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Loopback has no use for Nagle's algorithm; failing is harmless.
+                // Nagle's algorithm is useless on loopback, and a failure is harmless.
                 let _ = stream.set_nodelay(true);
                 serving.spawn(serve(stream));
             }
@@ -80,14 +80,14 @@ where
 
 async fn serve_echo(mut stream: TcpStream) {
     let (mut reader, mut writer) = stream.split();
-    // A client that goes away ends it.
+    // Ends when the client disconnects.
     let _ = tokio::io::copy(&mut reader, &mut writer).await;
 }
 
 async fn serve_http(stream: TcpStream, file: File) {
     let service = service_fn(move |request| answer(request, file));
     let http = hyper::server::conn::http1::Builder::new();
-    // A client that goes away ends it.
+    // Ends when the client disconnects.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -102,7 +102,7 @@ async fn answer(request: Request<Incoming>, file: File) -> Result<Response<Paced
     Ok(response)
 }
 
-/// A body that comes no faster than its pace.
+/// A body with limited rate.
 struct Paced {
     content: Content,
     left: u64,
@@ -112,10 +112,10 @@ struct Paced {
     sleep: Pin<Box<Sleep>>,
 }
 
-/// Bytes at a time without a pace.
+/// Bytes per piece without a rate limit.
 const CHUNK: u64 = 64 << 10;
 
-/// Time between two pieces with one.
+/// Interval between two pieces with a rate limit.
 const BEAT: Duration = Duration::from_millis(20);
 
 impl Paced {
@@ -131,7 +131,7 @@ impl Paced {
         }
     }
 
-    /// Bytes that may go now; with a pace, those due since the start at the next beat.
+    /// Bytes that may be sent now. With a rate limit, those due since the start at the next piece.
     fn allowed(&self) -> u64 {
         let Some(pace) = self.pace else { return CHUNK };
         let elapsed = self.started.elapsed() + BEAT;

@@ -9,14 +9,14 @@ use super::columns::wrap;
 use super::plan::Way;
 use crate::path_table::{align, bytes};
 
-/// One compared way and what came of it.
+/// Results of one compared way.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The way.
+    /// The compared way.
     pub way: Way,
-    /// The echo.
+    /// Result of the echo.
     pub echo: EchoResult,
-    /// The file.
+    /// Result of the download.
     pub file: Download,
     /// Bytes the WiFi-like link delivered, both directions.
     pub wifi_bytes: u64,
@@ -24,10 +24,10 @@ pub struct Outcome {
     pub lte_bytes: u64,
 }
 
-/// Percentiles of the echo's latency. An answer that never came is later than all that did.
+/// Percentiles of the echo's latency. A missing answer counts as later than all others.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Latency {
-    /// Median; `None`: not answered.
+    /// Median. `None`: not answered.
     pub p50: Option<Duration>,
     /// 95th percentile.
     pub p95: Option<Duration>,
@@ -40,12 +40,12 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these latencies.
+    /// Percentiles of these latencies.
     #[must_use]
     pub fn of(latencies: &[Option<Duration>]) -> Latency {
         let mut sorted = latencies.to_vec();
         sorted.sort_by_key(|latency| latency.unwrap_or(Duration::MAX));
-        // The smallest value that the given share of all values does not exceed.
+        // Smallest value that is not exceeded by the given share of all values.
         let at = |percent: usize| {
             let rank = (sorted.len() * percent).div_ceil(100).max(1);
             sorted.get(rank - 1).copied().flatten()
@@ -82,7 +82,7 @@ impl Outcome {
         }
     }
 
-    /// What the row has no room for.
+    /// Results that do not fit in the row.
     fn remarks(&self) -> Vec<String> {
         let name = self.way.name;
         let mut remarks = Vec::new();
@@ -99,7 +99,7 @@ impl Outcome {
     }
 }
 
-/// The table, and what went wrong in words; no line is longer than [`COLUMNS`](super::columns::COLUMNS).
+/// The table, followed by errors as text. No line is longer than [`COLUMNS`](super::columns::COLUMNS).
 #[must_use]
 pub fn table(outcomes: &[Outcome]) -> String {
     let header = ["echo, ms", "p50", "p95", "p99", "max", "pause", "WiFi", "LTE", "file"];
@@ -112,8 +112,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Why the demo failed; empty if it did not. A single path that stalls while its link is dead is
-/// what it is, not a failure.
+/// Reasons why the demo failed. Empty on success. A single path that stalls while its link is down is expected, not
+/// a failure.
 #[must_use]
 pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     let mut failures = Vec::new();
@@ -139,8 +139,8 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     failures
 }
 
-/// The link of LTE alone is not cut. A long pause there comes from somewhere else: a busy machine, or a link that was
-/// chosen so.
+/// Warning about a long pause on LTE alone, whose link is not cut. The cause must be different: a busy machine, or
+/// the chosen link.
 #[must_use]
 pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
     const LONG: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
     })
 }
 
-/// One way for programs.
+/// Result of one way as JSON.
 #[must_use]
 pub fn to_json(outcome: &Outcome) -> Value {
     let latency = Latency::of(&outcome.echo.latencies);

@@ -11,13 +11,13 @@ use super::application::Live;
 use super::plan::{DemoPlan, WAYS};
 use crate::path_table::bytes;
 
-/// Silence beyond this is shown as a stall.
+/// Time without an answer that is shown as a stall, in milliseconds.
 const STALL_MS: u64 = 300;
 
-/// Between two lines where there is no terminal.
+/// Interval between two lines without a terminal.
 const PLAIN: Duration = Duration::from_secs(2);
 
-/// The display.
+/// Progress display.
 #[derive(Debug)]
 pub(super) struct Progress {
     bars: MultiProgress,
@@ -47,17 +47,17 @@ impl Progress {
         Progress { bars, time, ways, plain }
     }
 
-    /// Something worth a line of its own.
+    /// Prints a line above the bars.
     pub(super) fn say(&self, text: &str) {
         if self.plain {
             eprintln!("{text}");
         } else {
-            // Without a terminal there is nobody to tell.
+            // Does nothing without a terminal.
             let _ = self.bars.println(text);
         }
     }
 
-    /// Follows a run until it is dropped.
+    /// Updates the display until dropped.
     pub(super) async fn follow(&self, plan: &DemoPlan, start: Instant, live: &[Arc<Live>]) {
         if self.plain {
             eprintln!("{}", plain_line("time", "WiFi", &WAYS.map(|way| way.name.to_owned())));
@@ -90,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// Removes the bars: the table follows.
+    /// Removes the bars before the table is printed.
     pub(super) fn finish(&self) {
         self.time.finish_and_clear();
         self.ways.iter().for_each(ProgressBar::finish_and_clear);
@@ -102,19 +102,19 @@ fn way_text(live: &Live, now: Duration) -> String {
     format!("echo {}, file {file}", echo_text(live, now))
 }
 
-/// How long the latest echo took, or for how long there has been none.
+/// Latency of the latest echo, or time without an answer.
 fn echo_text(live: &Live, now: Duration) -> String {
     let answered_ms = live.answered_ms.load(Ordering::Relaxed);
     let silent = (now.as_millis() as u64).saturating_sub(answered_ms);
     match live.latency_us.load(Ordering::Relaxed) {
         _ if silent > STALL_MS => format!("none {:.1} s", silent as f64 / 1e3),
-        // None yet.
+        // No answer yet.
         0 => "-".to_owned(),
         latency_us => format!("{:.1} ms", latency_us as f64 / 1e3),
     }
 }
 
-/// A line of the display without a terminal: a column for each way.
+/// A line of the display without a terminal, with a column for each way.
 fn plain_line(time: &str, wifi: &str, cells: &[String]) -> String {
     let cells: String = cells.iter().map(|cell| format!("  {cell:>13}")).collect();
     format!("{time:>8}  {wifi:5}{cells}")

@@ -1,4 +1,4 @@
-//! Run of the demo: all processes are started, WiFi dies and returns, all processes are ended.
+//! Run of the demo: starts all processes, lets WiFi fail and return, and ends all processes.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -20,13 +20,13 @@ use super::plan::{DemoPlan, WAYS, Way};
 use super::progress::Progress;
 use marline_emulator::traces;
 
-/// Between the last preparation and the first message.
+/// Pause between the last preparation and the first message.
 const BREATH: Duration = Duration::from_millis(200);
 
-/// For a connection through SOCKS5: generous for a loaded machine.
+/// Time limit for a connection through SOCKS5, generous for a loaded machine.
 const OPENING: Duration = Duration::from_secs(8);
 
-/// Everything that runs for one way.
+/// Processes and links of one way.
 #[derive(Debug)]
 struct Running {
     way: Way,
@@ -52,7 +52,7 @@ struct Links {
 /// Performs the demo.
 ///
 /// # Errors
-/// Something could not be started or died.
+/// A process could not be started or has died.
 pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<RelayReport>)> {
     let progress = Progress::new();
     let directory = tempfile::Builder::new().prefix("marline-demo-").tempdir()?;
@@ -96,8 +96,8 @@ pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Relay
     Ok((outcomes, reports))
 }
 
-/// Ports for the servers. They have to be known before a server starts, because they are in its
-/// invite: asked of the system, given back, and used at once.
+/// Ports for the servers. They must be known before a server starts, because its invite contains them. The system
+/// assigns them, and they are freed and used at once.
 fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
     let sockets: Vec<UdpSocket> = WAYS
         .iter()
@@ -107,8 +107,8 @@ fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
     Ok(sockets.iter().map(UdpSocket::local_addr).collect::<std::io::Result<_>>()?)
 }
 
-/// All links on one emulator: those of one kind have the same seed, so they lose the same packets
-/// by number, and die at the same moment.
+/// All links on one emulator. Links of one kind have the same seed, so they lose the same packets by number, and
+/// fail at the same moment.
 fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulator, Vec<Links>)> {
     let seeds = SeedTree::new(plan.seed);
     let directory = plan.trace_dir.as_deref();
@@ -140,7 +140,7 @@ fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulato
     Ok((emulator, links))
 }
 
-/// Starts server and client of every way, all at once.
+/// Starts server and client of every way concurrently.
 async fn start_ways(
     ports: &[SocketAddr],
     links: &[Links],
@@ -172,7 +172,7 @@ async fn start_ways(
     Ok(running)
 }
 
-/// What a user would type: make a server, start it, start a client with its invite.
+/// The steps of a user: create a server, start it, start a client with its invite.
 async fn start_way(
     way: Way,
     port: SocketAddr,
@@ -203,7 +203,7 @@ async fn start_way(
     Ok(Running { way, server, client, socks5 })
 }
 
-/// Secrets are for their owner's eyes.
+/// Writes a file that only its owner can read, for secrets.
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -212,7 +212,7 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     writeln!(file, "{text}")
 }
 
-/// Runs echo and file of every way while WiFi dies and returns.
+/// Runs echo and download of every way while WiFi fails and returns.
 async fn run_applications(
     plan: &DemoPlan,
     running: &[Running],
@@ -263,17 +263,17 @@ async fn run_applications(
     }
 }
 
-/// Who lets WiFi die.
+/// Controls the failure of WiFi.
 #[derive(Debug)]
 struct Director<'a> {
     emulator: &'a Emulator,
-    /// The relays of WiFi-like links.
+    /// Relays of the WiFi-like links.
     wifi: Vec<usize>,
     progress: &'a Progress,
 }
 
 impl Director<'_> {
-    /// Kills WiFi and brings it back; returns only with an error.
+    /// Lets WiFi fail and return. Returns only with an error.
     async fn direct(&self, plan: &DemoPlan, start: Instant) -> anyhow::Error {
         let acts = [
             (plan.dies(), LinkCommand::Break(Side::Both), "WiFi dies"),

@@ -89,7 +89,7 @@ async fn echoes_are_counted_and_timed() {
 async fn what_is_not_answered_is_a_hole_until_the_end() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");
-    // Answers five messages, then keeps silent.
+    // Answers five messages, then stays silent.
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("accept");
         let mut message = [0; application::MESSAGE];
@@ -206,7 +206,7 @@ fn the_last_sentence_says_what_was_measured_good_or_bad() {
     );
     let damaged = said(outcome(WAYS[2], 94, Some(false)), outcome(WAYS[0], 6_888, None));
     assert!(damaged.ends_with("the download arrived DAMAGED."), "{damaged}");
-    // Marline as it is by default is judged, not the way that copies everything.
+    // Only Marline with default settings is judged, not the way that copies everything.
     assert_eq!(
         verdict::sentence(&[outcome(WAYS[0], 1, None), outcome(WAYS[3], 1, None)], dead),
         None

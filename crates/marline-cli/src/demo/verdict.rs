@@ -1,12 +1,12 @@
-//! One sentence about what the demo showed, good or bad.
+//! Summary sentence about the result of the demo, good or bad.
 
 use std::time::Duration;
 
 use super::outcome::{Latency, Outcome};
 use crate::path_table::bytes;
 
-/// What a viewer should take away, from what was measured: the pause over both paths beside that over WiFi alone, and
-/// what became of the download. `dead` is how long WiFi was gone; `None`: a way to compare with is missing.
+/// The measured result in one sentence: the pause over both paths compared with that over WiFi alone, and the
+/// result of the download. `dead`: how long WiFi was down. `None` if a compared way is missing.
 #[must_use]
 pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;
@@ -22,7 +22,7 @@ pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     ))
 }
 
-/// The longest pause. While the last echoes are unanswered it has no end: only a part of it was seen.
+/// The longest pause. While the last echoes are unanswered, it has not ended and was only partly observed.
 fn pause(of: &Outcome) -> String {
     let hole = of.echo.longest_hole;
     let length = if hole < Duration::from_secs(1) {

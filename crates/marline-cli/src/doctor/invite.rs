@@ -1,9 +1,9 @@
 //! Check of an invite, following the steps of a client: name resolution, the handshake over each path by UDP and by
 //! TCP, the server's key, the credential, and the largest segment size.
 //!
-//! All checks run at once and are bounded: a line per check and path, each with what helps, within `PATIENCE`. The
-//! verdict on a path is that of a running client: its causes are the library's (`PathStatus`) and the tunnel's
-//! (`Trouble`). Connections are closed without a request; neither the invite nor its token is shown.
+//! All checks run concurrently and within `PATIENCE`. They give a line per check and path, each with a remedy. The
+//! verdict on a path is that of a running client: its causes are those of the library (`PathStatus`) and of the
+//! tunnel (`Trouble`). Connections are closed without a request, and neither the invite nor its token is shown.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,11 +23,11 @@ const PATH: &str = "path";
 const PATHS: &str = "paths";
 const CLIENT: &str = "client";
 
-/// Everything together takes no longer.
+/// Time limit for all checks together.
 const PATIENCE: Duration = Duration::from_millis(4_800);
-/// A name that does not resolve within this time does not.
+/// Time after which a name counts as unresolvable.
 const RESOLVING: Duration = Duration::from_millis(1_200);
-/// Server addresses that are tried over each path.
+/// Largest number of server addresses tried over each path.
 const MOST_SERVERS: usize = 8;
 
 /// Findings of the checks.
@@ -35,25 +35,25 @@ const MOST_SERVERS: usize = 8;
 pub struct Examination {
     /// A line per check and path.
     pub findings: Vec<Finding>,
-    /// What each path is good for.
+    /// Verdict on each path.
     pub paths: Vec<PathVerdict>,
 }
 
 impl Examination {
-    /// A client could work: at least one path leads to the server, it is the right one, and it accepts the client.
+    /// True if a client could work: at least one path leads to the right server, which accepts the client.
     #[must_use]
     pub fn works(&self) -> bool {
         self.paths.iter().any(|path| path.state == PathHealth::Usable.word())
     }
 }
 
-/// Goes the way of an invite over each of these paths, or over all that a client would use.
+/// Checks an invite over each of these paths, or over all that a client would use.
 pub async fn examine(invite: &Invite, paths: &[PathSpec]) -> Examination {
     let credential = Credential { pin: invite.pin, token: invite.token.clone() };
     check_all(&invite.servers, paths, Some(credential)).await
 }
 
-/// Checks over each path whether a server answers by UDP or by TCP, without identifying the client.
+/// Checks over each path whether a server answers by UDP or TCP, without identifying the client.
 pub async fn knock(server: &Target, paths: &[PathSpec]) -> Examination {
     check_all(std::slice::from_ref(server), paths, None).await
 }
@@ -74,7 +74,7 @@ async fn check_all(
     let (findings, addresses) = resolve(servers).await;
     let mut running = JoinSet::new();
     for (number, path) in paths.iter().enumerate() {
-        // A path may have an address of its own for the server.
+        // A path may have its own address for the server.
         let to = path.remote.map_or_else(|| addresses.clone(), |remote| vec![remote]);
         for (nth, server) in to.iter().take(MOST_SERVERS).enumerate() {
             for transport in [Transport::Udp, Transport::Tcp] {
@@ -101,7 +101,7 @@ async fn check_all(
     conclude(findings, &ways)
 }
 
-/// All there is to say about paths of which these ways were gone.
+/// Findings and verdicts about paths for which these ways were tried.
 fn conclude(mut findings: Vec<Finding>, paths: &[(&PathSpec, Vec<&Gone>)]) -> Examination {
     for (_, ways) in paths {
         for gone in ways {
@@ -123,7 +123,7 @@ fn conclude(mut findings: Vec<Finding>, paths: &[(&PathSpec, Vec<&Gone>)]) -> Ex
     Examination { findings, paths: verdicts }
 }
 
-/// What a running client would call a path of which these ways were gone.
+/// Verdict of a running client on a path for which these ways were tried.
 fn judge(path: &PathSpec, ways: &[&Gone]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
     let serves = |transport| by(transport).any(|gone| gone.end == End::Served);
@@ -155,7 +155,7 @@ fn judge(path: &PathSpec, ways: &[&Gone]) -> PathVerdict {
     PathVerdict { path: path.to_string(), state: health.word(), cause }
 }
 
-/// What it all means to a client.
+/// Consequence for a client.
 fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&Gone>)]) -> Finding {
     let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.word();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();
@@ -178,7 +178,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&Gone>)]) -> Fi
     )
 }
 
-/// The paths as given, or those that a client would use.
+/// The given paths, or those that a client would use.
 pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> {
     if !paths.is_empty() {
         return Ok(paths.to_vec());
@@ -192,7 +192,7 @@ pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> 
     Ok(found.into_iter().map(|(spec, _)| spec).collect())
 }
 
-/// The addresses of all servers, and a line for each name.
+/// The addresses of all servers, and a finding for each name.
 pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr>) {
     let (mut findings, mut addresses) = (Vec::new(), Vec::new());
     for server in servers {
@@ -225,7 +225,7 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
     (findings, addresses)
 }
 
-/// What the paths show together: a server that answers over one and not over another is not the culprit.
+/// Comparison of the paths: if a server answers over one path but not over another, the server is not the cause.
 fn compare(paths: &[(&PathSpec, Vec<&Gone>)]) -> Option<Finding> {
     let names = |answered: bool| {
         let of = |(path, ways): &(&PathSpec, Vec<&Gone>)| {

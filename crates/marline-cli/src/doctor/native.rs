@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::Finding;
 use crate::native::explained;
 
-/// A connection over loopback takes microseconds.
+/// Time limit for a connection over loopback, which normally takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Silence for so long is silence.
+/// Time without an answer that counts as silence.
 const SILENCE: Duration = Duration::from_millis(300);
 
 const RAW: &str = "raw sockets";
@@ -40,7 +40,7 @@ pub(super) async fn examine() -> Vec<Finding> {
     findings
 }
 
-/// Asks the kernel for a connection to a guarded port: it must say nothing.
+/// Sends a SYN to a guarded port through the kernel, which must not answer.
 fn guard(sockets: &RawSockets) -> Finding {
     let reserved = match sockets.reserve((Ipv4Addr::LOCALHOST, 0).into()) {
         Ok(reserved) => reserved,
@@ -85,7 +85,7 @@ async fn connections() -> Vec<Finding> {
     vec![plain, multipath]
 }
 
-/// A connection of the kernel to us, some bytes each way; whether it was Multipath TCP.
+/// A connection from the kernel with some bytes in each direction. True if it was Multipath TCP.
 async fn greet(listener: &Server, protocol: Protocol) -> io::Result<bool> {
     let address = listener.local_addrs()[0];
     let kernel = tokio::task::spawn_blocking(move || kernel_side(address, protocol));
@@ -100,7 +100,7 @@ async fn greet(listener: &Server, protocol: Protocol) -> io::Result<bool> {
     };
     tokio::select! {
         greeted = timeout(PATIENCE, ours) => greeted.map_err(|_| io::ErrorKind::TimedOut)?,
-        // What it could not even begin.
+        // A failure before the connection was made.
         failed = failure(kernel) => Err(failed),
     }
 }

@@ -1,15 +1,14 @@
 //! Path diagnosis: each path to a server is tried alone, and the segments seen at both ends are
 //! compared.
 //!
-//! A middlebox shows in the difference between the segments sent by one end and received by the
-//! other. So the other end must report them: `marline doctor --listen` is an echo server that
-//! records the segments of its connections and reports them over a second connection, by plain TCP.
-//! The client records its own segments likewise. With any other server, only findings from this
-//! side are reported.
+//! A middlebox is visible in the difference between the segments sent by one end and received by the other.
+//! Therefore the other end must report them: `marline doctor --listen` is an echo server that records the segments
+//! of its connections and reports them over a second connection, by plain TCP. The client records its own segments
+//! likewise. With any other server, only findings from this side are reported.
 //!
-//! The exchange is small messages, some time apart, then a burst both ways: this reveals options
-//! removed in mid-stream, middleboxes that merge small segments or split long ones, and lost NAT
-//! translations. DSS checksums are requested, so that changed bytes are detected.
+//! The exchange consists of small messages with pauses, then a burst in both directions. This reveals options
+//! removed in mid-stream, middleboxes that merge small segments or split long ones, and lost NAT mappings. DSS
+//! checksums are requested, so that changed bytes are detected.
 
 mod diagnosis;
 mod exchange;
@@ -31,14 +30,14 @@ use super::invite::usable_paths;
 use super::{Finding, FindingStatus};
 pub use responder::{respond, responder};
 
-/// Segments noted per connection.
+/// Largest number of segments recorded per connection.
 const LOG: usize = 8_192;
-/// How long everything on one path may take.
+/// Time limit for all checks on one path.
 const PATIENCE: Duration = Duration::from_secs(75);
-/// How long the other end may take to tell.
+/// Time limit for the other end's report.
 const REPORT_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Examines the way to a server over each of these paths, or over all that a client would use.
+/// Checks each of these paths to a server, or all that a client would use.
 pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     let paths = match usable_paths(paths) {
         Ok(paths) => paths,
@@ -58,7 +57,7 @@ pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     findings
 }
 
-/// A client whose one path this is.
+/// A client with only this path.
 async fn client(
     path: &PathSpec,
     mptcp: bool,
@@ -66,7 +65,7 @@ async fn client(
 ) -> Result<Client, BindError> {
     let mut client = Client::builder();
     client.carrier(Carrier::Raw).path(path.clone());
-    // What does not come back within the linger time is an answer, too.
+    // A missing end within the linger time is also a result.
     let linger = Linger::new(marline::Duration::from_secs(8));
     client.transport_mut().mptcp(mptcp).dss_checksum(true).linger(linger);
     if let Some(tap) = tap {
@@ -98,7 +97,7 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
     findings(&log.entries(), theirs.as_deref(), &exchanged)
 }
 
-/// What both sides saw, in words.
+/// Findings from the records of both sides.
 fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -> Vec<Finding> {
     let behaviours = diagnose(ours, theirs);
     let mut findings: Vec<Finding> = Vec::new();
@@ -115,7 +114,7 @@ fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -
     findings
 }
 
-/// How the connection itself fared.
+/// Finding about the connection itself.
 fn outcome(exchanged: &Exchanged) -> Finding {
     let how = match &exchanged.fallback {
         None => "Multipath TCP".to_owned(),

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::Finding;
 
-/// A receive buffer that holds a burst while the thread is busy.
+/// Size of a receive buffer that holds a burst while the thread is busy, in bytes.
 const ENOUGH_BUFFER: u64 = 4 << 20;
-/// CAP_NET_ADMIN's bit.
+/// Bit of CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
-/// CAP_SYS_ADMIN's.
+/// Bit of CAP_SYS_ADMIN.
 const SYS_ADMIN: u32 = 21;
 
 pub(super) fn tun() -> Finding {
@@ -40,7 +40,7 @@ fn setting(name: &str) -> Option<u64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// Whether `/proc/PID/status` names the capability as effective.
+/// True if `/proc/PID/status` lists the capability as effective.
 fn has(status: &str, bit: u32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
@@ -76,7 +76,7 @@ fn exact_guard(admin: bool) -> Finding {
     }
 }
 
-/// What `marline-lab` and `marline-lab link --between` need.
+/// Requirements of `marline-lab` and `marline-lab link --between`.
 fn lab(may: bool, ip: bool) -> Finding {
     const WHAT: &str = "lab";
     let device = Path::new("/dev/net/tun").exists();
@@ -103,7 +103,7 @@ fn reverse_path(rp_filter: Option<u64>) -> Option<Finding> {
     })
 }
 
-/// Chains on input that drop by default; which ports they let through is for people to judge.
+/// Input chains that drop by default. The user has to judge which ports they let through.
 fn firewall() -> Finding {
     const WHAT: &str = "firewall";
     let listed = Command::new("nft").args(["--json", "list", "chains"]).output();
@@ -132,7 +132,7 @@ fn judge(what: &'static str, dropping: &[String]) -> Finding {
     )
 }
 
-/// The chains that see input (or all that arrives) and drop by default.
+/// Chains of the input or prerouting hook that drop by default.
 fn dropping(listing: &Value) -> Vec<String> {
     let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
     let entries = listing["nftables"].as_array().map_or(&[][..], Vec::as_slice);

@@ -1,5 +1,5 @@
-//! One way to a server: one path, one address of the server, one carrier; from the first packet to the server's
-//! welcome, as a client goes it.
+//! One way to a server (one path, one address, one carrier), tried from the first packet to the server's Welcome
+//! like by a client.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,21 +17,21 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Finding;
 use crate::path_summary::by_nat64;
 
-/// A server that does not answer within this time, in which it is asked several times, does not: a running client
-/// says so after three seconds.
+/// Time without an answer to several attempts after which the server counts as unreachable. A running client
+/// reports this after three seconds.
 const ANSWERING: Duration = Duration::from_millis(3_300);
-/// A report that the server refuses, or that a host on the way does, stands after this time without an answer.
+/// Time without an answer after which a report that the server or a host on the path refuses is accepted.
 const SETTLING: Duration = Duration::from_millis(700);
-/// A resolver next door has answered by then.
+/// Enough time for an answer of a resolver in the local network.
 const NAMING: Duration = Duration::from_millis(500);
-/// The end of a connection that was only to be looked at.
+/// Time limit for closing a connection that served only for the check.
 const FAREWELL: marline::Duration = marline::Duration::from_millis(300);
 
 const KEY: &str = "key";
 const CREDENTIAL: &str = "credential";
 const MTU: &str = "MTU";
 
-/// What carries a connection.
+/// Transport below a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
@@ -39,7 +39,7 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Its name, as firewalls and their administrators call it.
+    /// Name used in firewalls.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Transport::Udp => "UDP",
@@ -55,14 +55,14 @@ impl Transport {
     }
 }
 
-/// What a server is shown once it has answered.
+/// Credential for a server that has answered.
 #[derive(Clone, Debug)]
 pub(super) struct Credential {
     pub(super) pin: [u8; 32],
     pub(super) token: Secret,
 }
 
-/// Where it goes.
+/// The combination to try.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
     pub(super) path: PathSpec,
@@ -76,24 +76,24 @@ impl fmt::Display for Way {
     }
 }
 
-/// Where it ended.
+/// Result of trying a way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The server answers and serves this client, or was not asked whether it does.
+    /// The server answers and accepts this client, or was not asked whether it does.
     Served,
-    /// The server answers, and turns this client away.
+    /// The server answers and rejects this client.
     TurnedAway(Trouble),
-    /// The server does not answer: why, and what helps.
+    /// The server does not answer, with the cause and a remedy.
     Unreached { cause: String, help: String },
 }
 
-/// A way that was gone, and what was seen on it.
+/// A way that was tried, with its result.
 #[derive(Clone, Debug)]
 pub(super) struct Gone {
     pub(super) way: Way,
     pub(super) end: End,
     pub(super) took: Duration,
-    /// What was seen after the first answer.
+    /// Findings after the first answer.
     pub(super) findings: Vec<Finding>,
 }
 
@@ -102,7 +102,7 @@ impl Gone {
         !matches!(self.end, End::Unreached { .. })
     }
 
-    /// The line of the first answer, or of its absence. `forgiven`: another way to the same server works.
+    /// Finding about the first answer, or about its absence. `forgiven`: another way to the same server works.
     pub(super) fn first_line(&self, forgiven: bool) -> Finding {
         let (what, way) = (self.way.transport.name(), &self.way);
         match &self.end {
@@ -117,8 +117,8 @@ impl Gone {
     }
 }
 
-/// Goes it. `servers`: all addresses of the server. `None`: no client would try this one, since another of them has
-/// the path's family.
+/// Tries the way. `servers`: all addresses of the server. `None`: a client would not try this address, because
+/// another one has the path's family.
 pub(super) async fn go(
     way: Way,
     servers: &[SocketAddr],
@@ -172,7 +172,8 @@ pub(super) async fn go(
     Some(Gone { way, end, took, findings })
 }
 
-/// Why a server did not answer, as a running client says it, and what helps. `error`: how the attempt ended.
+/// The reason why a server did not answer, in the words of a running client, and a remedy. `error`: result of the
+/// attempt.
 async fn unreached(client: &Client, way: &Way, error: Option<String>) -> End {
     let judged = async {
         loop {
@@ -197,7 +198,7 @@ async fn unreached(client: &Client, way: &Way, error: Option<String>) -> End {
     }
 }
 
-/// What helps a path that leads to no server.
+/// Remedy for a path that reaches no server.
 fn help(status: &PathStatus, way: &Way) -> String {
     let fault = status.fault.as_ref().map(|fault| &fault.reach);
     match fault {
@@ -225,7 +226,7 @@ fn open_the_port(way: &Way) -> String {
     )
 }
 
-/// Below which prefixes its paths reach IPv4 addresses; a network that has only IPv6 is given the time to name its own.
+/// NAT64 prefixes of the client's paths. Gives an IPv6-only network time to announce its own.
 async fn prefixes_in_time(client: &Client) -> Vec<String> {
     let prefixes = || {
         let found = client.paths().into_iter().filter_map(|path| path.nat64);
@@ -241,7 +242,8 @@ async fn prefixes_in_time(client: &Client) -> Vec<String> {
     prefixes()
 }
 
-/// TLS, the key, and the credential, up to the server's Welcome; and why it does not serve us, if it does not.
+/// TLS, the key, and the credential, up to the server's Welcome. Also gives the reason if the server rejects the
+/// client.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     client: &Client,
     stream: S,
@@ -284,7 +286,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         Some(error) => failed(CREDENTIAL, error),
     });
     findings.extend(segment_size(client));
-    // A goodbye that does not arrive is none of the examination's findings.
+    // It does not matter if the end is not delivered.
     let _ = timeout_at(deadline, stream.shutdown()).await;
     (findings, refused)
 }
@@ -294,7 +296,7 @@ fn failed(what: &'static str, error: &OpenError) -> Finding {
     Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.help()))
 }
 
-/// What the connection learnt of the path's MTU.
+/// Finding about the path's MTU, as learned by the connection.
 fn segment_size(client: &Client) -> Option<Finding> {
     let connections = client.connections();
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));

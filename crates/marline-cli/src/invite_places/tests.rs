@@ -11,7 +11,7 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A home, a machine's directory, and the places of a user with them.
+/// Places of a user, with a home and a machine's directory below `dir`.
 fn of_user(dir: &Path) -> InvitePlaces {
     InvitePlaces::of_user(uid(), Some(&dir.join("config")), &dir.join("machine"))
 }
@@ -53,7 +53,7 @@ fn a_users_own_invite_comes_before_the_machines() {
     let dir = tempfile::tempdir().unwrap();
     let places = of_user(dir.path());
     let (own, machines) = (invite("own.example:1"), invite("machine.example:2"));
-    // A group may use the machine's.
+    // The machine's invite may be readable for a group.
     write(&dir.path().join("machine/invite"), &machines.to_word(), 0o640);
     assert_eq!(places.find().unwrap().invite, machines);
     places.store(&own, false).unwrap();
@@ -69,7 +69,7 @@ fn root_prefers_the_machines_invite_and_else_takes_the_callers() {
     let callers = dir.path().join("home/.config/marline/invite");
     write(&callers, &own.to_word(), 0o600);
     assert_eq!(places.find().unwrap(), FoundInvite { invite: own, path: callers.clone() });
-    // A file of somebody else is not the caller's, whatever its name.
+    // A file of another user is not the caller's, regardless of its name.
     let stranger = SudoCaller { uid: uid() + 1, ..caller.clone() };
     let theirs = InvitePlaces::of_root(&dir.path().join("machine"), Some(&stranger));
     let error = theirs.find().unwrap_err().to_string();
@@ -113,7 +113,7 @@ fn where_there_is_none_the_error_says_what_to_type() {
     assert!(error.contains("HOME"), "{error}");
 }
 
-/// Runs it on a thread that cannot read what belongs to others, or what its mode forbids.
+/// Runs `work` on a thread without the capabilities that override file permissions.
 fn without_override(work: impl FnOnce() + Send) {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ fn an_invite_that_is_out_of_reach_later_stays_in_use() {
         assert_eq!(read().unwrap(), first);
         assert!(LastInvite::default().or_last(|| places.find()).is_err());
     });
-    // Any other error is one.
+    // Any other error is reported.
     fs::remove_file(&path).unwrap();
     assert!(read().is_err());
     let second = invite("b.example:2");

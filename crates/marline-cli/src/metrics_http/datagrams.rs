@@ -5,7 +5,7 @@ use marline_proxy::udp::UdpCounts;
 
 type Of = fn(&LaneCounters, &UdpCounts) -> u64;
 
-/// Counters: name, meaning, where from.
+/// Counters: name, help text, source.
 pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
     ("marline_lane_datagrams_sent_total", "Datagrams handed to lanes", |l, _| {
         l.stats.sent_datagrams
@@ -63,5 +63,5 @@ pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
         u.dropped + u.unknown
     }),
 ];
-/// Gauge of lanes that there are.
+/// Name of the gauge of open lanes.
 pub(super) const LANES: &str = "marline_lanes";

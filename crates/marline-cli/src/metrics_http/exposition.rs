@@ -1,4 +1,4 @@
-//! Counters and gauges in Prometheus' text format.
+//! Counters and gauges in the Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,12 +26,12 @@ enum Value {
 }
 
 impl Exposition {
-    /// A counter of this name, about which `about` is said.
+    /// Adds a counter with this name and help text.
     pub(super) fn describe_counter(&mut self, name: &'static str, about: &'static str) {
         self.describe(name, "counter", about);
     }
 
-    /// A gauge of this name, about which `about` is said.
+    /// Adds a gauge with this name and help text.
     pub(super) fn describe_gauge(&mut self, name: &'static str, about: &'static str) {
         self.describe(name, "gauge", about);
     }
@@ -48,7 +48,7 @@ impl Exposition {
         }
     }
 
-    /// Raises a counter to what was counted elsewhere; it never falls.
+    /// Raises a counter to a value counted elsewhere. The counter never falls.
     pub(super) fn raise(&mut self, name: &'static str, labels: Labels, count: u64) {
         let value = self.series(name, labels, Value::Count(0));
         if let Value::Count(before) = value {
@@ -75,7 +75,7 @@ impl Exposition {
         self.metrics.keys().copied().collect()
     }
 
-    /// All that have a value.
+    /// All metrics that have a value, as text.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();
         for (name, metric) in self.metrics.iter().filter(|(_, metric)| !metric.series.is_empty()) {
@@ -95,7 +95,7 @@ impl Exposition {
     }
 }
 
-/// Labels as they stand behind a name; nothing where there are none.
+/// Labels as written after a name. Empty if there are none.
 pub(super) fn braced(labels: &[(&'static str, String)]) -> String {
     if labels.is_empty() {
         return String::new();

@@ -1,5 +1,5 @@
-//! Metrics of what a process serves: how long delivery takes, what the core and the carrier counted, who was refused,
-//! and what each client had.
+//! Metrics of a process's service: delivery delays, counts of the core and the carrier, refusals, and usage by
+//! client.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use marline_proxy::server::ClientCounts;
 use super::exposition::{Exposition, Labels, braced};
 use crate::service_counts::ServiceCounts;
 
-/// Clients with a label of their own: those with most bytes.
+/// Largest number of clients with a label of their own: those with most bytes.
 const MAX_CLIENTS: usize = 256;
 
 const CORE: &str = "marline_core_events_total";
@@ -100,13 +100,13 @@ pub(super) fn describe(counted: &mut Exposition) {
     counted.describe_gauge(BUILD, "1; the labels say what runs");
 }
 
-/// What runs, as a metric that is always 1.
+/// Version and role, as a metric that is always 1.
 pub(super) fn build_info(counted: &mut Exposition, role: &'static str) {
     let labels = vec![("version", crate::VERSION.to_owned()), ("role", role.to_owned())];
     counted.set(BUILD, labels, 1.0);
 }
 
-/// Sets the metrics to what was counted.
+/// Sets the metrics to the current counts.
 pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
     for (name, count) in service.core.named() {
         counted.raise(CORE, vec![("event", name.to_owned())], count);
@@ -157,7 +157,7 @@ pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
     }
 }
 
-/// A histogram in Prometheus' text format: `labels` and what was counted, for each set of labels.
+/// A histogram in the Prometheus text format, with its counts for each set of labels.
 pub(super) fn write_histogram(
     out: &mut String,
     (name, about): (&str, &str),

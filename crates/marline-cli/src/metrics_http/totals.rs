@@ -1,4 +1,4 @@
-//! Monotonic totals computed from snapshots of connections that come and go, and from their events.
+//! Monotonic totals, computed from snapshots and events of connections that come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,13 +17,13 @@ use super::service::{self, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 use crate::service_counts::ServiceCounts;
 
-/// Distinct values of the label `path`.
+/// Largest number of distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
 
-/// The label of the paths beyond.
+/// Label of the remaining paths.
 const OTHER: &str = "other";
 
-/// Handshakes that are timed at once.
+/// Largest number of handshakes timed at once.
 const MAX_HANDSHAKES: usize = 8_192;
 
 /// The totals of a process.
@@ -32,12 +32,12 @@ pub struct Totals {
     state: Mutex<State>,
 }
 
-/// Whose totals: what names a path without being a connection's own.
+/// Side of the process, which determines the stable name of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Its own ports come and go, the server's address stays.
+    /// The server's address is stable, local ports are not.
     Client,
-    /// Its own address and port stay, clients' come and go.
+    /// The local address and port are stable, those of clients are not.
     Server,
 }
 
@@ -45,25 +45,25 @@ pub enum Side {
 struct State {
     side: Side,
     counted: Exposition,
-    /// What was seen last of each connection.
+    /// Last seen counts of each connection.
     seen: BTreeMap<u64, Seen>,
     paths: Vec<String>,
-    /// A client's interfaces by their addresses.
+    /// Interfaces of a client by address.
     interfaces: BTreeMap<IpAddr, String>,
-    /// Handshakes that began.
+    /// Start of each running handshake.
     begun: BTreeMap<ConnectionId, Instant>,
     handshakes: DelayHistogram,
-    /// In what is sent, and in what is received.
+    /// Holes in sent data, and in received data.
     holes: [DelayHistogram; 2],
-    /// From writing to the DATA_ACK.
+    /// Delay from writing to the DATA_ACK.
     delivery: DelayHistogram,
-    /// From sending to the acknowledgement, of datagrams; `None`: there are no lanes.
+    /// Delay of datagrams from sending to the acknowledgment. `None` if there are no lanes.
     datagram_delivery: Option<DelayHistogram>,
     /// Smoothed RTTs by path.
     rtts: BTreeMap<String, DelayHistogram>,
 }
 
-/// What was seen of a connection, so that only the difference is added next time.
+/// Last seen counts of a connection, so that only differences are added.
 #[derive(Debug, Default)]
 struct Seen {
     written: u64,
@@ -73,7 +73,7 @@ struct Seen {
 
 type Of = fn(&Subflow) -> u64;
 
-/// Counters per path: name, meaning, where from.
+/// Counters per path: name, help text, source.
 const COUNTERS: [(&str, &str, Of); 7] = [
     ("marline_path_sent_bytes_total", "Payload bytes sent, repeats included", |s| s.bytes_sent),
     ("marline_path_received_bytes_total", "Payload bytes received", |s| s.bytes_received),
@@ -90,7 +90,7 @@ const COUNTERS: [(&str, &str, Of); 7] = [
     ("marline_path_probes_total", "Tail loss probes sent", |s| s.probes),
 ];
 
-/// Gauges per path, sums over its subflows: name, meaning, where from.
+/// Gauges per path, summed over its subflows: name, help text, source.
 const GAUGES: [(&str, &str, Of); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
     ("marline_path_suspected_subflows", "Subflows suspected dead", |s| s.potentially_failed.into()),
@@ -103,7 +103,7 @@ const GAUGES: [(&str, &str, Of); 5] = [
 
 type OfAddressPair = fn(&AddressPair) -> f64;
 
-/// Gauges of the path health monitor per address pair: name, meaning, where from.
+/// Gauges of the path health monitor per address pair: name, help text, source.
 const ADDRESS_PAIRS: [(&str, &str, OfAddressPair); 5] = [
     ("marline_address_pair_members", "Subflows and plain TCP connections", |n| n.members as f64),
     ("marline_address_pair_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
@@ -119,7 +119,7 @@ const ADDRESS_PAIRS: [(&str, &str, OfAddressPair); 5] = [
 ];
 const TIMES_BAD: &str = "marline_address_pair_bad_total";
 const SRTT: &str = "marline_path_srtt_seconds";
-/// 1 for the state that a path has, 0 for the others.
+/// 1 for the current state of a path, 0 for the others.
 const STATE: &str = "marline_interface_state";
 const PATH_QUOTA: &str = "marline_path_quota_bytes";
 const PATH_QUOTA_USED: &str = "marline_path_quota_used_bytes";
@@ -131,7 +131,7 @@ const WRITTEN: &str = "marline_written_bytes_total";
 const READ: &str = "marline_read_bytes_total";
 
 impl Totals {
-    /// Nothing counted yet.
+    /// Totals without counts.
     #[must_use]
     pub fn new(side: Side, role: &'static str) -> Self {
         let mut counted = Exposition::default();
@@ -183,7 +183,7 @@ impl Totals {
         Totals { state: Mutex::new(state) }
     }
 
-    /// Takes in all connections there are: those not among them have ended.
+    /// Adds a snapshot of all connections. Missing ones have ended.
     pub fn sample(&self, connections: &[Connection]) {
         let mut state = self.state();
         for connection in connections {
@@ -204,7 +204,7 @@ impl Totals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the paths: their interfaces, what they are good for, and their quotas.
+    /// Updates the paths: their interfaces, health and quotas.
     pub fn paths(&self, paths: &[Path]) {
         let named = |path: &Path| Some((path.local.as_ref()?.parse().ok()?, path.name.clone()));
         let mut state = self.state();
@@ -226,9 +226,8 @@ impl Totals {
         }
     }
 
-    /// Takes in the path health monitor's table: the bad address pairs, then those with most
-    /// members, as far as
-    /// labels go.
+    /// Updates the path health monitor's table: first the bad address pairs, then those with most members, up to
+    /// the limit of labels.
     pub fn address_pairs(&self, address_pairs: &[AddressPair]) {
         let mut address_pairs: Vec<&AddressPair> = address_pairs.iter().collect();
         address_pairs.sort_by_key(|n| (n.health != "bad", core::cmp::Reverse(n.members)));
@@ -242,7 +241,7 @@ impl Totals {
         }
     }
 
-    /// Takes in the counts of datagrams.
+    /// Updates the counts of datagrams.
     pub fn datagrams(&self, (lanes, udp): &(LaneCounters, UdpCounts)) {
         let mut state = self.state();
         state.datagram_delivery = Some(lanes.stats.delays);
@@ -252,29 +251,29 @@ impl Totals {
         }
     }
 
-    /// Takes in what the process counted.
+    /// Updates the counts of the process.
     pub fn service(&self, service: &ServiceCounts) {
         let mut state = self.state();
         state.delivery = service.delivery;
         service::set(&mut state.counted, service);
     }
 
-    /// Takes in an event of a connection.
+    /// Handles an event of a connection.
     pub fn on_event(&self, event: &MonitorEvent) {
         self.state().on_event(event);
     }
 
-    /// Adds the last snapshot of a connection that ends.
+    /// Adds the last snapshot of an ending connection.
     pub fn observe(&self, connection: &Connection) {
         self.state().add(connection);
     }
 
-    /// Counts events of a name.
+    /// Counts events with this name.
     pub fn count_event(&self, name: &str, count: u64) {
         self.state().counted.add(EVENTS, vec![("event", name.to_owned())], count);
     }
 
-    /// Everything in Prometheus' text format.
+    /// All metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         let state = self.state();
@@ -285,7 +284,7 @@ impl Totals {
 }
 
 impl State {
-    /// Adds what is new since the connection was last seen.
+    /// Adds the changes since the connection was last seen.
     fn add(&mut self, connection: &Connection) {
         let mut now: BTreeMap<String, [u64; COUNTERS.len()]> = BTreeMap::new();
         for subflow in connection.subflows.iter().chain(&connection.gone) {
@@ -304,7 +303,7 @@ impl State {
         self.counted.add(READ, Vec::new(), grown(&mut seen.read, connection.bytes_read));
         for (path, sums) in now {
             let before = seen.paths.entry(path.clone()).or_default();
-            // Sent and received are the first of them.
+            // The first two counters are sent and received bytes.
             let is_used = before[..2] != sums[..2];
             for ((before, now), (name, _, _)) in before.iter_mut().zip(sums).zip(COUNTERS) {
                 let labels = labels(self.side, &self.interfaces, &path);
@@ -377,7 +376,7 @@ impl State {
         for subflow in connections.iter().flat_map(|c| &c.subflows) {
             by_path.entry(label(&mut self.paths, self.side, subflow)).or_default().push(subflow);
         }
-        // A path without subflows has zeros, not the values it had last.
+        // A path without subflows has zeros instead of its last values.
         let with_other = self.paths.iter().cloned().chain([OTHER.to_owned()]);
         for path in with_other.filter(|p| p != OTHER || by_path.contains_key(OTHER)) {
             let subflows = by_path.get(&path).map_or(&[][..], Vec::as_slice);
@@ -393,7 +392,7 @@ impl State {
     }
 }
 
-/// The labels of a path: its name and, at a client, the interface of its address, empty where none is known.
+/// Labels of a path: its name and, for a client, the interface with its address, empty if unknown.
 fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labels {
     let address = path.split_once('=').and_then(|(local, _)| local.parse().ok());
     let interface = address.and_then(|address: IpAddr| interfaces.get(&address)).cloned();
@@ -402,20 +401,19 @@ fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labe
     named.chain(interface).collect()
 }
 
-/// How much more it is than it was; what became less is not counted back.
+/// Increase since the last value. A decrease is ignored.
 fn grown(before: &mut u64, now: u64) -> u64 {
     let more = now.saturating_sub(*before);
     *before = (*before).max(now);
     more
 }
 
-/// The subflow's path: at a client our address and the server's, at a server ours; `other` if there
-/// are too many.
+/// Path of a subflow: for a client our address and the server's, for a server ours. `other` if there are too many.
 fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
     let local: Option<SocketAddr> = subflow.local.parse().ok();
     let name = match (local, side) {
         (None, _) => OTHER.to_owned(),
-        // Its port is the connection's, not the path's.
+        // Omits the local port, which belongs to the connection and not to the path.
         (Some(local), Side::Client) => format!("{}={}", local.ip(), subflow.remote),
         (Some(local), Side::Server) => local.to_string(),
     };

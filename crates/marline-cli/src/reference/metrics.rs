@@ -1,4 +1,4 @@
-//! The page of metrics: what a client and a server that have everything answer to a scrape.
+//! Metrics page: the result of scraping a client and a server that have everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -14,10 +14,10 @@ use crate::control::protocol::{AddressPair, Connection, Path, Quota, Subflow};
 use crate::metrics_http::{Side, Totals};
 use crate::service_counts::ServiceCounts;
 
-/// Labels whose values are few and known: they are listed.
+/// Labels with few, known values, which are listed.
 const LISTED: [&str; 6] = ["cause", "direction", "event", "kind", "reason", "state"];
 
-/// A metric as the page has it.
+/// Description of a metric on the page.
 #[derive(Debug, Default)]
 struct Described {
     kind: String,
@@ -25,7 +25,7 @@ struct Described {
     labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Text of a scrape of a process in which everything exists.
+/// Scrape of a process in which everything exists.
 fn scrape(side: Side, role: &'static str) -> String {
     let totals = Totals::new(side, role);
     let path = Path {
@@ -54,7 +54,7 @@ fn scrape(side: Side, role: &'static str) -> String {
         ..ServiceCounts::default()
     };
     totals.service(&service);
-    // Events of connections have the names of `marline monitor`, which lists them: docs/operate/monitor.md.
+    // Names of connection events are listed with `marline monitor`: docs/operate/monitor.md.
     totals.count_event("", 1);
     totals.render()
 }
@@ -80,7 +80,7 @@ fn client() -> ClientCounts {
     }
 }
 
-/// Adds what a scrape says to the metrics by their names.
+/// Adds the metrics of a scrape by name.
 fn read(metrics: &mut BTreeMap<String, Described>, text: &str) {
     let mut current = String::new();
     for line in text.lines() {
@@ -102,7 +102,7 @@ fn read(metrics: &mut BTreeMap<String, Described>, text: &str) {
     }
 }
 
-/// ` {label, label: value value}`, or nothing.
+/// Returns ` {label, label: value value}`, or nothing.
 fn labels(metric: &Described) -> String {
     let shown = metric.labels.iter().filter(|(label, _)| *label != "le").map(|(label, values)| {
         let words: Vec<&str> =

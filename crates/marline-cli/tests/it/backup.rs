@@ -1,4 +1,5 @@
-//! Tests of the promises of docs/operate/backup.md: a server restored from its files, another key without an outage.
+//! Tests of the guarantees in docs/operate/backup.md: restoring a server from its files, and changing its key
+//! without an outage.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::support::socks::{echo, echo_target, open};
 use super::support::{self, Running, run_ok, start_client, start_server, write_private};
 
-/// How long something may take to be so.
+/// Time limit for an expected state.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the page says to save, of a server whose configuration is `server.toml`.
+/// Files that the page says to save, for a server whose configuration is `server.toml`.
 const SAVED: [&str; 4] = ["server.toml", "server.key", "server.clients", "server.state"];
 const LOOPBACK: [&str; 2] = ["--allow", "127.0.0.0/8"];
 
@@ -21,7 +22,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes that the first client has used, as the program lists them.
+/// Bytes that the first client has used, as listed by the program.
 fn used_bytes(dir: &Path) -> u64 {
     let args = ["server", "--config", "server.toml", "credential", "list", "--json"];
     let listed: serde_json::Value = serde_json::from_str(&run_ok(dir, &args)).expect("a list");
@@ -42,7 +43,7 @@ fn a_server_restored_from_its_files_serves_the_same_invites_and_remembers_what_w
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut server = start_server(old.path(), &LOOPBACK);
     let path = format!("127.0.0.1={}", server.address);
-    // The client's files are not the server's.
+    // The client's files are separate from the server's.
     let invite = kept.path().join("invite");
     std::fs::copy(&server.invite_file, &invite).unwrap();
     let (_client, socks) = start_client(kept.path(), &invite, &["--path", &path]);
@@ -50,7 +51,7 @@ fn a_server_restored_from_its_files_serves_the_same_invites_and_remembers_what_w
     let mut stream = open(socks, target).expect("a stream");
     echo(&mut stream, &[7; 50_000]);
     until("the use is written", || used_bytes(old.path()) >= 100_000);
-    // Copied while it runs.
+    // Copied while the server runs.
     for name in SAVED {
         std::fs::copy(old.path().join(name), new.path().join(name)).expect(name);
     }
@@ -82,7 +83,7 @@ fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_goes_on() {
     let mut moved = open(socks, target).expect("a stream by the new key");
     echo(&mut moved, b"by the new key");
     echo(&mut stream, b"the old stream goes on");
-    // Nothing of what is new depends on the old server.
+    // Nothing new depends on the old server.
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "first"];
     run_ok(dir.path(), &revoke);
     until("the revoked client's old stream ends", || is_broken(&mut stream));
@@ -118,7 +119,7 @@ fn another_key_at_the_old_address_is_refused_with_words_and_the_right_one_is_acc
     until("the right key is accepted again", || open(socks, target).is_ok());
 }
 
-/// A key file as `server --init` makes it.
+/// Creates a key file with `server --init`.
 fn make_key(dir: &Path, listen: SocketAddr) {
     let listen = listen.to_string();
     run_ok(dir, &["server", "--init", "--config", "server.toml", "--listen", &listen]);

@@ -60,7 +60,7 @@ fn credentials_are_added_listed_and_revoked() {
     let gone = command(&["revoke", "phone"]);
     let error = run_err(dir.path(), &gone.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(error.contains("phone"), "{error}");
-    // The stored file does not give the invite back.
+    // The stored file does not contain the invite.
     let stored = std::fs::read_to_string(dir.path().join("server.clients")).unwrap();
     assert!(!stored.contains(&first[20..60]));
 }
@@ -119,7 +119,7 @@ fn damaged_invites_say_how() {
         assert!(!output.status.success() && error.contains(says), "{says} not in {error}");
         assert!(!error.contains(&word[12..40]), "the invite is in {error}");
     }
-    // Neither where it does not belong, nor quoted from a file that is wrong there.
+    // Nor in an error about an invite in the wrong place, or in a quotation from an invalid file.
     for (file, arguments) in [
         ("", &["client", word][..]),
         ("", &["client", "--invite-file", word]),
@@ -210,7 +210,7 @@ fn a_qr_code_is_shown_only_when_asked_for_and_stands_behind_the_invite() {
     let mut lines = both.lines();
     assert!(lines.next().is_some_and(|word| word.starts_with("marline1")), "{both}");
     assert!(lines.clone().count() > 15 && lines.all(|line| line.ends_with("\x1b[0m")), "{both}");
-    // The word is in the file alone then.
+    // With a file, the word is only in the file.
     let code = add(&["tablet", "--qr", "--invite-out", "tablet"]);
     assert!(code.contains('█') && !code.contains("marline1"), "{code}");
     let word = std::fs::read_to_string(dir.path().join("tablet")).unwrap();

@@ -1,6 +1,6 @@
-//! Test of a 20 MB download through `marline client` and `marline server`, over WiFi and a sleeping
-//! LTE radio. WiFi loses everything after 1.5 s; the client, which only receives, opens LTE because
-//! it hears nothing. Prints the length of the stall and its parts. Needs root.
+//! Test of a 20 MB download through `marline client` and `marline server`, over WiFi and a sleeping LTE radio. WiFi
+//! loses everything after 1.5 s. The client, which only receives, opens LTE because it receives nothing. Prints the
+//! length of the stall and its parts. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it dead_download -- --nocapture
@@ -20,14 +20,14 @@ const LTE: &str = "rate=20M,delay=30ms,queue=100ms,radio=lte";
 
 const BYTES: usize = 20_000_000;
 const DIES_AFTER: Duration = Duration::from_millis(1_500);
-/// The promotion of the LTE radio, in milliseconds, and one of its round trips, of which a Fast JOIN takes
-/// two until what was missing is here.
+/// Promotion time of the LTE radio, and its round-trip time, both in milliseconds. A Fast JOIN takes two round
+/// trips until the missing data has arrived.
 const PROMOTION_MS: f64 = 260.1;
 const LTE_RTT_MS: f64 = 60.0;
-/// What a busy machine may add.
+/// Allowance for a busy machine.
 const SLACK_MS: f64 = 500.0;
 
-/// Where the bytes come from: whoever connects gets them.
+/// Source of the bytes, for any client that connects.
 #[test]
 fn source() {
     if two_uplinks::plays(source) {
@@ -35,7 +35,7 @@ fn source() {
     }
 }
 
-/// Where they go: says when the first came, and in the end where the longest pause was.
+/// Receiver of the bytes: reports the first arrival and, at the end, the position of the longest pause.
 #[test]
 fn sink() {
     if !two_uplinks::plays(sink) {
@@ -61,13 +61,13 @@ fn sink() {
     println!("sum {count} {} {}", longest.as_micros(), whole.as_micros());
 }
 
-/// The value of a key in a line of `marline monitor --json`.
+/// The time of an event in a line of `marline monitor --json`.
 fn at_us(line: &str) -> f64 {
     let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
     event["at_us"].as_f64().expect("a time")
 }
 
-/// In milliseconds: the longest pause, and of it from the verdict to the established subflow.
+/// Longest pause, and its part from the verdict to the established subflow, in milliseconds.
 struct Hole {
     total_ms: f64,
     open_ms: f64,

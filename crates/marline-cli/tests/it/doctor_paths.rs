@@ -1,6 +1,5 @@
-//! Tests of `marline doctor --server` against middleboxes between two namespaces: it names what
-//! each does, and a connection through it delivers the right bytes or an error. Native TCP; needs
-//! root.
+//! Tests of `marline doctor --server` against middleboxes between two namespaces. It must name the behavior of
+//! each, and a connection must deliver the right bytes or an error. Native TCP. Needs root.
 
 use super::support;
 use std::path::Path;
@@ -11,13 +10,13 @@ use std::time::{Duration, Instant};
 use marline_testkit::need;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
-/// Most of the time each only waits.
+/// Number of concurrent diagnoses, which mostly wait.
 const AT_ONCE: usize = 8;
-/// Some middleboxes act by chance, and a busy machine stretches what they do: one that was not named is examined again
-/// with fewer beside it, and with another seed.
+/// Numbers of concurrent diagnoses in further attempts. Some middleboxes act at random, and a busy machine changes
+/// their timing, so a diagnosis that failed is repeated with less load and another seed.
 const AGAIN: [usize; 2] = [2, 1];
 
-/// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
+/// Two namespaces, the link between them, and the doctor's other end. Dropping this ends all of it.
 struct NamespacePair {
     names: [String; 2],
     children: Vec<Child>,
@@ -77,7 +76,7 @@ impl NamespacePair {
         self.children.push(command.spawn().expect("the program starts"));
     }
 
-    /// What the doctor says.
+    /// Output of the doctor.
     fn examine(&self) -> String {
         let words = ["netns", "exec", &self.names[0], "timeout", "100", PROGRAM, "doctor"];
         let mut command = Command::new("ip");
@@ -98,7 +97,7 @@ fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 
 const RIGHT: &str = "157200 bytes came back right";
 
-/// Middleboxes, and what the doctor must say (all of it).
+/// Middleboxes, and all texts that the doctor's output must contain.
 const BOXES: &[(&str, &[&str])] = &[
     ("", &["Multipath TCP, 157200", "no middlebox interferes with Multipath TCP"]),
     (
@@ -109,7 +108,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",strip=mptcp:rest", &[RIGHT, "strips the options of Multipath TCP after the handshake"]),
     (",up.strip=mptcp:rest", &[RIGHT, "after the handshake, towards the server"]),
     (",down.strip=mptcp:rest", &[RIGHT, "after the handshake, towards here"]),
-    // Begins while messages go to and fro, and RFC 8684 has no way on: a clear error.
+    // Starts while messages are exchanged, when RFC 8684 has no fallback, so the result is a clear error.
     (",strip=mptcp:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
     (",up.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards the server"]),
     (",down.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards here"]),
@@ -163,7 +162,7 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
     assert!(words.is_empty(), "{}", words.join("\n"));
 }
 
-/// Has the doctor look at these middleboxes; returns those of which it did not say what it must.
+/// Diagnoses these middleboxes. Returns those whose output lacked an expected text.
 fn examine_all(numbers: &[usize], at_once: usize, seed: usize) -> Vec<(usize, String)> {
     let next = Mutex::new(numbers.iter());
     let complaints = Mutex::new(Vec::new());
@@ -174,7 +173,7 @@ fn examine_all(numbers: &[usize], at_once: usize, seed: usize) -> Vec<(usize, St
             let namespaces = NamespacePair::new(number, boxes, seed);
             let mut said = namespaces.examine();
             if boxes.is_empty() {
-                // Asked again at once, the other end tells nothing of the first time.
+                // On an immediate second diagnosis, the other end must not report the first one.
                 said = namespaces.examine();
             }
             let missing: Vec<&&str> = words.iter().filter(|word| !said.contains(**word)).collect();

@@ -24,7 +24,7 @@ use super::support::{Running, run_ok, start_client, start_server, texts, write_p
 use marline_testkit::need;
 use ring::digest::{Context, SHA256, digest};
 
-/// Bytes that do not repeat within a segment, by position.
+/// Bytes that depend on their position and do not repeat within a segment.
 pub(crate) fn pattern(offset: u64, out: &mut [u8]) {
     for (index, byte) in out.iter_mut().enumerate() {
         let at = offset + index as u64;
@@ -36,7 +36,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// An HTTP server: GET /N gives N bytes of pattern, PUT answers with the SHA-256 of what came.
+/// An HTTP server: GET /N returns N bytes of the pattern, PUT returns the SHA-256 of the received content.
 fn http_target() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -98,7 +98,7 @@ fn curl(socks: SocketAddr, seconds: u64) -> Command {
     command
 }
 
-/// A link to the server that dies and comes back.
+/// A link to the server that fails and returns.
 fn link(dir: &Path, to: SocketAddr, spec: &str, at: &[&str]) -> (Running, SocketAddr) {
     let to = to.to_string();
     let mut args = vec!["link", "--json", "--listen", "127.0.0.1:0", "--to", &to];
@@ -111,7 +111,7 @@ fn link(dir: &Path, to: SocketAddr, spec: &str, at: &[&str]) -> (Running, Socket
     (process, address)
 }
 
-/// Ends a link; what it delivered in both directions together, and what it dropped while down.
+/// Ends a link. Returns the bytes delivered in both directions together, and those dropped while down.
 fn ended(link: &mut Running) -> (u64, u64) {
     link.signal("INT");
     let report = link.line_with("delivered_bytes");
@@ -133,7 +133,7 @@ fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
-    // Slow enough that the cut falls into both transfers.
+    // Slow enough that the cut occurs during both transfers.
     let rate = if size() > 100 << 20 { "rate=200M,delay=5ms" } else { "rate=20M,delay=5ms" };
     let cuts = ["2s down", "4s up", "6s down", "9s up"];
     let (mut wifi_link, wifi) = link(dir.path(), server.address, rate, &cuts);
@@ -170,7 +170,7 @@ fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
         mib(wifi),
         mib(lte)
     );
-    // Both paths did a real share, and the cut hit running traffic.
+    // Both paths carried a real share, and the cut hit running traffic.
     assert!(wifi > size() / 8 && lte > size() / 8 && lost > 0);
 }
 

@@ -1,5 +1,5 @@
-//! Endurance tests: churn, many streams, and abrupt ends. Small versions run with all tests; `cargo
-//! xtask endurance` runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
+//! Endurance tests: churn, many streams, and abrupt ends. Small versions run with all tests, and `cargo xtask
+//! endurance` runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -19,12 +19,12 @@ use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// What a process holds.
+/// Resources used by a process.
 #[derive(Copy, Clone, Debug, Default)]
 struct Held {
     kib: u64,
     descriptors: usize,
-    /// Processor time so far, ms: not held, but it must not grow faster and faster either.
+    /// Processor time so far in ms, whose growth must not accelerate.
     processor_ms: u128,
 }
 
@@ -42,7 +42,7 @@ fn nginx(dir: &Path) -> (Beside, SocketAddr) {
     page(Path::new("nginx"), dir, &"x".repeat(1_000))
 }
 
-/// Fetches the page over a new connection of the kernel's, Multipath TCP or plain.
+/// Fetches the page over a new connection of the kernel, by Multipath TCP or plain TCP.
 fn fetch(server: SocketAddr, source: Ipv4Addr, mptcp: bool) -> io::Result<()> {
     let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
     let mut socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
@@ -62,8 +62,8 @@ fn mptcp_works() -> bool {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
 }
 
-/// `marline serve` in front of nginx: so many connections one after the other, sixteen at once. Memory and
-/// descriptors are looked at after a tenth and at the end.
+/// `marline serve` in front of nginx: this many connections in total, sixteen at a time. Memory and descriptors are
+/// checked after a tenth and at the end.
 fn churn(connections: u64) {
     if !need::root() || need::program("nginx").is_none() {
         return;
@@ -85,7 +85,7 @@ fn churn(connections: u64) {
         for worker in 0..16_u8 {
             let (done, failed) = (&done, &failed);
             scope.spawn(move || {
-                // Sources of their own, or the ports of one would run out.
+                // Each worker has its own source, or the ports of one would run out.
                 let source = Ipv4Addr::new(127, 0, 1, worker + 1);
                 loop {
                     let number = done.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +110,7 @@ fn churn(connections: u64) {
         }
     });
     let seconds = start.elapsed().as_secs_f64();
-    // What is still being closed counts as held: TIME-WAIT is kept for a minute, and is bounded.
+    // Closing connections count as held. TIME-WAIT lasts a minute, and its size is bounded.
     std::thread::sleep(Duration::from_secs(2));
     let end = Held::by(serve.id());
     let rate = connections as f64 / seconds;
@@ -130,7 +130,7 @@ fn churn(connections: u64) {
     println!("  2 s after the last one {end:?}; failed: {}", failed.load(Ordering::Relaxed));
     assert_eq!(failed.load(Ordering::Relaxed), 0, "every page came whole");
     let warm = samples.first().map_or(begin, |(_, held)| *held);
-    // A fifth, and what allocators keep, once TIME-WAIT has filled (16,384 entries).
+    // A fifth, and memory kept by allocators, once TIME-WAIT has filled (16,384 entries).
     let filled = samples.iter().find(|(count, _)| *count > 40_000).map_or(warm, |(_, held)| *held);
     let allowed = filled.kib + filled.kib / 5 + 8_192;
     assert!(end.kib <= allowed, "{} KiB, at most {allowed}", end.kib);
@@ -150,17 +150,17 @@ fn a_front_survives_two_hundred_thousand_connections() {
     churn(200_000);
 }
 
-/// As many descriptors as the system gives to root.
+/// Raises the limit of descriptors, up to the maximum for root.
 pub(crate) fn raise_descriptors(wanted: u64) -> bool {
     let limit = Rlimit { current: Some(wanted), maximum: Some(wanted) };
     let enough = getrlimit(Resource::Nofile).current.is_none_or(|current| current >= wanted);
     enough || setrlimit(Resource::Nofile, limit).is_ok()
 }
 
-/// The variable that makes [`the_echo`] one.
+/// Environment variable that makes [`the_echo`] an echo service.
 const ECHO: &str = "MARLINE_ENDURANCE_ECHO";
 
-/// An echo in a process of its own, so that its descriptors are not ours; it ends with this.
+/// An echo service in a process with descriptors of its own. Dropping it ends the process.
 pub(crate) struct Echo {
     process: Child,
     pub(crate) address: SocketAddr,
@@ -186,7 +186,7 @@ pub(crate) fn echo(dir: &Path) -> Echo {
     Echo { process, address: found.expect("an address") }
 }
 
-/// No test: the other end of those that need an echo. One thread per connection, with small stacks.
+/// Not a test, but the other end for tests that need an echo. One thread per connection, with small stacks.
 #[test]
 #[ignore = "a part of other tests"]
 fn the_echo() {
@@ -208,10 +208,10 @@ fn the_echo() {
     }
 }
 
-/// How long a stream may be silent: ten thousand at once on a busy machine take their time.
+/// Time limit for an answer on a stream. Ten thousand at once take long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Opens a stream through the proxy; a read fails after this patience.
+/// Opens a stream through the proxy. A read fails after `PATIENCE`.
 pub(crate) fn through(
     socks: SocketAddr,
     target: SocketAddr,
@@ -230,7 +230,7 @@ pub(crate) fn through(
     if reply[1] == 0 { Ok(stream) } else { Err(io::Error::other(format!("SOCKS5: {}", reply[1]))) }
 }
 
-/// Two messages on each, all at once; each must get its own.
+/// Sends two messages on each stream, all concurrently. Each must receive its own echoes.
 fn echo_twice(open: &mut [TcpStream]) {
     for round in 0..2_u8 {
         for (number, stream) in open.iter_mut().enumerate() {
@@ -246,7 +246,7 @@ fn echo_twice(open: &mut [TcpStream]) {
     }
 }
 
-/// Opens so many streams through the proxy, eight at a time.
+/// Opens `count` streams through the proxy, eight at a time.
 pub(crate) fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> Vec<TcpStream> {
     const AT_ONCE: usize = 8;
     let mut open = Vec::with_capacity(count);
@@ -267,13 +267,13 @@ pub(crate) fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> V
     open
 }
 
-/// What is held once the descriptors are back and `small` holds of the memory, or after a while.
+/// Resources in use once the descriptors are freed and `small` accepts the memory, or after a timeout.
 fn settled(
     processes: [u32; 2],
     begin: &[Held; 2],
     small: impl Fn(usize, &Held) -> bool,
 ) -> [Held; 2] {
-    // Until ends are noticed, TIME-WAIT's minute, then some seconds until free pages are given back.
+    // Time to detect ends, a minute of TIME-WAIT, then some seconds until free pages are released.
     let until = Instant::now() + Duration::from_secs(120);
     loop {
         let held = processes.map(Held::by);
@@ -286,7 +286,7 @@ fn settled(
     }
 }
 
-/// Client and server with room for many streams, and what answers behind them.
+/// A client and a server with room for many streams, and an echo service behind them.
 struct Proxy {
     echo: Echo,
     client: Running,
@@ -295,7 +295,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// With room for so many streams; `None` if this machine has no descriptors for them.
+    /// A proxy with room for `count` streams. `None` if this machine has too few descriptors.
     fn for_streams(dir: &Path, count: usize) -> Option<Proxy> {
         if !raise_descriptors(count as u64 + 2_000) {
             need::skip("descriptors cannot be raised here");
@@ -311,9 +311,9 @@ impl Proxy {
     }
 }
 
-/// The proxy with so many streams at once, several times: each is opened, all stay open, each echoes a
-/// message twice, all are closed. What they took is given back each time, and does not grow from round to
-/// round. Before what is left counts, there is a rest.
+/// Opens this many streams through the proxy, lets each echo a message twice while all are open, and closes them,
+/// for several rounds. Their memory must be released each time and must not grow from round to round. It is
+/// measured after `rest`.
 fn streams(count: usize, rounds: usize, rest: Duration) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(proxy) = Proxy::for_streams(dir.path(), count) else { return };
@@ -335,7 +335,7 @@ fn streams(count: usize, rounds: usize, rest: Duration) {
             "  round {round}: opened in {opened_s:.1} s, two echoes on each in {echoes_s:.1} s"
         );
         println!("    with all open {held:?}");
-        // An eighth of what they took, for TIME-WAIT and tables; and what allocators keep.
+        // An eighth of their memory, for TIME-WAIT and tables, and memory kept by allocators.
         let allowed =
             |at: usize| begin[at].kib + held[at].kib.saturating_sub(begin[at].kib) / 8 + KEPT_KIB;
         std::thread::sleep(rest);
@@ -352,20 +352,20 @@ fn streams(count: usize, rounds: usize, rest: Duration) {
     }
 }
 
-/// What may stay after streams were closed, beside a part of what they took.
+/// Memory that may stay after streams were closed, in addition to a part of theirs.
 const KEPT_KIB: u64 = 6_144;
-/// What an open stream may take at one end, with its part of what all share.
+/// Memory of an open stream at one end, with its part of shared memory.
 const PER_STREAM_KIB: u64 = 48;
 
 #[test]
 fn the_proxy_carries_many_streams_and_gives_their_memory_back() {
     let _alone = support::alone();
-    // What is given back when a flood is over must be more than what is kept anyway.
+    // The memory released after a flood must exceed the memory that is always kept.
     streams(800, 2, Duration::ZERO);
 }
 
-/// Streams opened and closed again and again, each time within the minute in which the server remembers the last
-/// ones' ports: every one gets a subflow, and its bytes.
+/// Opens and closes streams repeatedly, each time within the minute in which the server remembers the last ports:
+/// every stream gets a subflow and its bytes.
 fn streams_again(count: usize, rounds: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(proxy) = Proxy::for_streams(dir.path(), count) else { return };
@@ -401,8 +401,8 @@ fn the_proxy_carries_ten_thousand_streams() {
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn memory_does_not_grow_from_round_to_round() {
     let _alone = support::alone();
-    // TIME-WAIT's minute, and some until free pages are given back: or the next round would begin with
-    // what is left of the last one.
+    // The minute of TIME-WAIT, and some seconds until free pages are released. Otherwise the next round would start
+    // with memory of the last one.
     streams(2_000, 5, Duration::from_secs(75));
 }
 
@@ -411,7 +411,7 @@ fn printed(program: &str, words: &[&str]) -> String {
     output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What a killed process might leave on the machine: rules, namespaces, interfaces.
+/// Traces that a killed process might leave on the machine: rules, namespaces, interfaces.
 fn traces_left() -> [BTreeSet<String>; 3] {
     let lines = |text: String| text.lines().map(str::to_owned).collect();
     let links = printed("ip", &["-o", "link"]);
@@ -423,7 +423,8 @@ fn traces_left() -> [BTreeSet<String>; 3] {
     ]
 }
 
-/// kill -9 of each end: its port can be had again at once, by it and by others, and nothing is left.
+/// After kill -9 of each end, its port is free at once, for the same and for other programs, and no traces are
+/// left.
 #[test]
 fn nothing_is_left_by_who_is_killed() {
     let _others = support::among_others();
@@ -440,7 +441,7 @@ fn nothing_is_left_by_who_is_killed() {
         let server = serve.address_after("listening on ");
         fetch(server, Ipv4Addr::LOCALHOST, false)
             .unwrap_or_else(|error| panic!("{round}: {error}"));
-        // A connection in the middle of things, whose other end is killed.
+        // A connection in use whose other end is killed.
         let mut held = TcpStream::connect(server).expect("a connection");
         held.write_all(b"GET / HTTP/1.0\r\n").expect("half a request");
         serve.signal("KILL");
@@ -474,7 +475,7 @@ fn nothing_is_left_by_who_is_killed() {
     drop(stream);
     let ServerSideEnd(address) = kill_server(server);
     drop(std::net::UdpSocket::bind(address).expect("the UDP port is free at once"));
-    // Other tests make namespaces of their own meanwhile; ours must be gone.
+    // Other tests create namespaces concurrently. Ours must be gone.
     let after = traces_left();
     let rules: Vec<_> =
         after[0].difference(&before[0]).filter(|line| line.contains(&mine)).collect();

@@ -1,5 +1,5 @@
-//! Tests of the first hour of a new user: an invite that is stored once, what is typed without root, paths that are not
-//! there yet, terminals that stay as they are, and mobile data that is not spent silently. Needs root, for the hosts.
+//! Tests of a new user's first hour: storing an invite once, commands without root, paths that do not exist yet,
+//! restored terminals, and no silent use of mobile data. Needs root, for the hosts.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it first_hour:: -- --nocapture
@@ -12,7 +12,7 @@ use super::support;
 use super::support::two_uplinks::{PATIENCE, hear};
 use marline_lab::scenario::Side;
 
-/// Runs what follows with its own layer above `/etc`, in which the user 1000 has this directory as home.
+/// Runs the following command with a layer of its own above `/etc`, in which user 1000 has this directory as home.
 const OWN_ETC: &str = r#"
 mkdir -p etc
 exec unshare --mount bash -euc '
@@ -26,7 +26,7 @@ exec unshare --mount bash -euc '
     eval "$1"' _ "$inner"
 "#;
 
-/// Runs this as root of the client's host; its output, with what went wrong.
+/// Runs this as root of the client's host. Returns its output with any errors.
 fn as_root(world: &World, inner: &str) -> String {
     let mut command = world.hosts.command(OWN_ETC);
     command.env("inner", format!("exec 2>&1\n{inner}"));
@@ -35,7 +35,7 @@ fn as_root(world: &World, inner: &str) -> String {
     support::texts(&child.wait_with_output().expect("output")).0
 }
 
-/// What the user saw of it, both outputs; it must succeed or fail.
+/// Both outputs of a command, which must succeed or fail as given.
 fn seen(world: &World, text: &str, ok: bool) -> String {
     let output = world.output(text);
     let (out, err) = support::texts(&output);
@@ -57,7 +57,7 @@ const WIFI: &str = "--path wifi";
 fn an_invite_is_stored_once_and_every_command_of_its_user_finds_it() {
     let _others = support::among_others();
     let Some(mut world) = World::set("join", &["curl"]) else { return };
-    // Without one each says what to type.
+    // Without an invite, each command prints what to type.
     for command in ["client", "run -- true", "connect a.example 1", "doctor --path wifi"] {
         let said = seen(&world, &format!("marline {command}"), false);
         assert!(said.contains("marline join"), "{command}: {said}");
@@ -73,7 +73,7 @@ fn an_invite_is_stored_once_and_every_command_of_its_user_finds_it() {
     );
     assert!(seen(&world, "marline join \"$(cat invite)\"", true).contains("already"));
 
-    // Another one is not stored by accident.
+    // Another invite is not stored by accident.
     world.hosts.shell(
         Side::Server,
         "umask 077; marline server --config marline.toml credential add second > second 2> /dev/null
@@ -83,7 +83,7 @@ fn an_invite_is_stored_once_and_every_command_of_its_user_finds_it() {
     assert!(said.contains("--replace") && !said.contains("marline1"), "{said}");
     assert!(seen(&world, "head -c 60 second | marline join -", false).contains("cut short"));
 
-    // They find it.
+    // All commands find the invite.
     let url = format!("http://{TARGET_V4}:{}/1000", targets::HTTP);
     seen(&world, &format!("marline doctor {WIFI}"), true);
     let fetch =
@@ -94,7 +94,7 @@ fn an_invite_is_stored_once_and_every_command_of_its_user_finds_it() {
     let said = seen(&world, &connect, true);
     assert!(said.contains("200") && !said.contains("WARN"), "{said}");
 
-    // One that runs takes another when it reads its configuration again.
+    // A running client uses another invite after a reload.
     let client = format!("./as-user marline client {WIFI} --socks5 127.0.0.1:1080");
     let lines = world.hosts.program(Side::Client, &client);
     hear(&lines, "socks5 listening");
@@ -120,11 +120,11 @@ fn root_stores_the_machines_invite_and_under_sudo_finds_the_callers() {
     );
     assert!(said.contains("/etc/marline/invite") && said.contains("600 root"), "{said}");
     assert!(said.contains("200"), "{said}");
-    // The user joined, and root did not.
+    // The user has joined, but root has not.
     seen(&world, "marline join < invite", true);
     let said = as_root(&world, &format!("export SUDO_UID=1000; {connect}"));
     assert!(said.contains("200"), "{said}");
-    // Only by sudo, and only if it is the user's own.
+    // Only through sudo, and only if the user owns the file.
     let said = as_root(&world, &connect);
     assert!(said.contains("marline join"), "{said}");
     let said = as_root(
@@ -204,7 +204,7 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
     let client = "./as-user marline client --invite-file invite --path wifi --path lte9 \
                   --path 10.7.0.9 --socks5 127.0.0.1:1080 --control absent.sock";
     let lines = world.hosts.program(Side::Client, client);
-    // For whoever mistyped it.
+    // For a user who has mistyped the name.
     let said = hear(&lines, "path lte9: there is no interface");
     assert!(said.contains("waiting") && said.contains("wifi") && said.contains("lte"), "{said}");
     hear(&lines, "path 10.7.0.9: no interface of this machine has the address");
@@ -221,12 +221,12 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
     );
     hear(&lines, "path lte9: now here");
     hear(&lines, "path 10.7.0.9: now here");
-    // It carries alone what follows.
+    // This path alone carries the following data.
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
     until("the path that came late carries data", || {
         world.output(&format!("timeout 10 {curl}")).status.success()
     });
-    // A one-shot command says what is missing.
+    // A one-shot command reports the missing path.
     let said =
         seen(&world, "marline connect --invite-file invite --path nosuch0 a.example 1", false);
     assert!(said.contains("nosuch0") && said.lines().count() == 1, "{said}");
@@ -247,14 +247,14 @@ fn connect_writes_to_the_terminal_of_ssh_only_what_ends_it() {
     assert!(output.status.success() && out.contains("200") && err.is_empty(), "{out}\n{err}");
     let output = world.output(&connect("-v", targets::HTTP));
     assert!(support::texts(&output).1.contains("nosuch0"), "-v has the rest");
-    // Nobody listens there.
+    // A port without a listener.
     let output = world.output(&connect("", 1));
     let (_, err) = support::texts(&output);
     assert!(!output.status.success() && err.lines().count() == 1, "{err}");
     assert!(err.starts_with("marline: "), "{err}");
 }
 
-/// Runs it in a terminal; what that shows.
+/// Runs a command in a terminal. Returns its output.
 fn in_terminal(world: &World, text: &str) -> String {
     seen(world, &format!("script -qec '{text}' /dev/null"), true)
 }
@@ -263,7 +263,7 @@ fn in_terminal(world: &World, text: &str) -> String {
 fn warnings_stay_out_of_a_terminal_that_belongs_to_the_program() {
     let _others = support::among_others();
     let Some(world) = World::set("terminal", &["script", "getent"]) else { return };
-    // Names do not resolve there, which is worth a warning.
+    // Names do not resolve there, which causes a warning.
     let run = |flags: &str| {
         format!(
             "marline {flags} run --invite-file invite --path wifi --dns 203.0.113.7:99 -- \

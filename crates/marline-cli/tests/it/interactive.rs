@@ -1,7 +1,6 @@
-//! Test of `--mode interactive` between namespaces, over native TCP: WiFi falls silent and comes
-//! back while keystrokes are echoed. LTE sleeps until then, carries everything meanwhile, including
-//! new connections, and sleeps again afterwards. Once with `marline server`, once with the kernel's
-//! Multipath TCP. Needs root.
+//! Test of `--mode interactive` between namespaces, over native TCP: WiFi becomes silent and returns while
+//! keystrokes are echoed. LTE sleeps until then, carries everything meanwhile, including new connections, and
+//! sleeps again afterwards. Once with `marline server`, once with the kernel's Multipath TCP. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it interactive -- --nocapture
@@ -26,23 +25,23 @@ const WIFI: &str = "10.0.1.2:";
 const LTE: &str = "10.0.2.2:";
 const KEY_BYTES: usize = 60;
 const TYPES_EVERY: Duration = Duration::from_millis(50);
-/// WiFi is there for so long, then silent, then back; and the keys end.
+/// WiFi becomes silent, then it returns, then the keystrokes end.
 const DIES: Duration = Duration::from_secs(3);
 const RETURNS: Duration = Duration::from_secs(8);
 const ENDS: Duration = Duration::from_secs(21);
-/// While it is silent a new connection is opened then ...
+/// A new connection is opened at this time, while WiFi is silent ...
 const OPENS: Duration = Duration::from_millis(5_500);
-/// ... and of so many keys.
+/// ... with this many keystrokes.
 const NEW_KEYS: usize = 40;
-/// LTE must be closed so long after WiFi's return: a question every 1.2 s (lost ones 2.4 s apart), a clean
-/// period of 2 s, a quiet time of 2 s; and every answer that a busy machine makes late begins them anew.
+/// LTE must be closed within this time after WiFi's return: a probe every 1.2 s (2.4 s after a loss), a clean
+/// period of 2 s, and a quiet time of 2 s. Every answer delayed by a busy machine restarts these.
 const ASLEEP_AFTER: Duration = Duration::from_secs(11);
-/// And what is under way then comes to rest.
+/// Time for traffic in progress to end.
 const AT_REST: Duration = Duration::from_millis(500);
-/// The longest echo: with our server, and with one that knows nothing of what we do.
+/// The longest echo: with our server, and with one without our extensions.
 const HOLE_MS: [f64; 2] = [1_500.0, 3_000.0];
 
-/// Sends back what comes.
+/// Echoes all data.
 #[test]
 fn echo() {
     if two_uplinks::plays(echo) {
@@ -50,7 +49,7 @@ fn echo() {
     }
 }
 
-/// Types keys, compares what comes back, and tells how many came and the longest wait.
+/// Types keys, compares the echoes, and prints their number and the longest wait.
 fn type_keys(count: usize) {
     let stream = TcpStream::connect("127.0.0.1:9000").expect("connect");
     stream.set_nodelay(true).expect("nodelay");
@@ -93,7 +92,7 @@ fn new_keys() {
     }
 }
 
-/// What `marline monitor --json` said, in its order.
+/// Output of `marline monitor --json`, in order.
 struct Events {
     lines: Receiver<String>,
     seen: Vec<Value>,
@@ -105,7 +104,7 @@ impl Events {
         self.seen.extend(lines.filter_map(|line| serde_json::from_str(&line).ok()));
     }
 
-    /// Those of this name whose local address begins so.
+    /// Events with this name whose local address has this prefix.
     fn of(&self, name: &str, local: &str) -> Vec<&Value> {
         let here = |event: &&Value| {
             event["event"] == name && event["local"].as_str().is_none_or(|l| l.starts_with(local))
@@ -113,7 +112,7 @@ impl Events {
         self.seen.iter().filter(here).collect()
     }
 
-    /// What LTE was woken for is closed some seconds after WiFi's return.
+    /// Collects events until the subflows opened on LTE are closed, some seconds after WiFi's return.
     fn collect_until_asleep(&mut self, begun: Instant) {
         while !self.all_joined_are_closed(LTE) {
             assert!(begun.elapsed() < RETURNS + ASLEEP_AFTER, "LTE is awake: {:#?}", self.seen);
@@ -122,7 +121,8 @@ impl Events {
         }
     }
 
-    /// Connections made by this address close, too, without having joined.
+    /// True if all subflows that joined from this address are closed. Subflows of new connections close too,
+    /// without having joined.
     fn all_joined_are_closed(&self, local: &str) -> bool {
         let closed = self.of("SF_CLOSED", local);
         let is_closed = |joined: &&Value| closed.iter().any(|c| c["local"] == joined["local"]);
@@ -130,7 +130,7 @@ impl Events {
     }
 }
 
-/// Packets that LTE's link was offered so far, and how often its radio was woken.
+/// Packets offered to LTE's link so far, and the number of its radio's wakeups.
 fn lte(hosts: &TwoUplinks) -> (u64, u64) {
     let report = hosts.net.report().expect("report").pop().expect("two links");
     let packets = report.up.stats.offered_packets + report.down.stats.offered_packets;
@@ -141,21 +141,21 @@ fn table(hosts: &TwoUplinks) -> String {
     hosts.shell(Side::Client, "marline monitor --table --once --control client.sock")
 }
 
-/// The path health monitor's line for a local address.
+/// Line of the path health monitor for a local address.
 fn health(table: &str, local: &str) -> String {
     let table_below = table.split("path health\n").nth(1).unwrap_or_default();
     let line = table_below.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
     line.unwrap_or_else(|| panic!("no {local} in\n{table}")).to_owned()
 }
 
-/// Who answers.
+/// The server in use.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Server {
     Ours,
     Kernel,
 }
 
-/// WiFi falls silent and comes back; what happened is checked as it happens.
+/// WiFi becomes silent and returns. The effects are checked as they occur.
 fn day_out(dir: &Path, server: Server) {
     let mut hosts = TwoUplinks::set(SCENARIO, "mobile", dir);
     let (wrapper, options) = match server {
@@ -183,7 +183,7 @@ fn day_out(dir: &Path, server: Server) {
     until(DIES);
     assert_eq!(lte(&hosts), (0, 0), "asleep while WiFi works");
     let before = table(&hosts);
-    // On a busy machine an answer may be late, and the pair be watched for a moment.
+    // On a busy machine an answer may be late, and the pair may be watched for a moment.
     assert!(!health(&before, WIFI).contains("bad"), "{before}");
     hosts.net.command("wifi", "down").expect("WiFi dies");
 
@@ -231,7 +231,7 @@ fn day_out(dir: &Path, server: Server) {
     read_captures(&dir.join("caps"), server);
 }
 
-/// What the client captured: our checker verifies keys, HMACs, mappings and bytes, Wireshark the rest.
+/// Checks the client's captures: our checker verifies keys, HMACs, mappings and bytes, Wireshark the rest.
 fn read_captures(dir: &Path, server: Server) {
     let files: Vec<_> = std::fs::read_dir(dir).expect("captures").flatten().collect();
     let bytes: Vec<_> = files.iter().map(|f| std::fs::read(f.path()).expect("read")).collect();

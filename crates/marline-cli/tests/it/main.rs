@@ -1,4 +1,5 @@
-//! Tests of the program as its users run it, as processes: one program, so that it is linked once.
+//! Tests of the program as users run it, with real processes. All are in one test program, so that it is linked
+//! once.
 
 mod applications;
 mod backup;

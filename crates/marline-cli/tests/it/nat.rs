@@ -1,6 +1,6 @@
-//! Tests with a NAT that loses its translations while connections pass it, as after a power cycle:
-//! the kernel's own NAT, between namespaces. Connections over UDP survive unnoticed; native ones
-//! continue on a new subflow. Needs root.
+//! Tests with a NAT that loses its mappings while connections pass it, as after a power cycle: the kernel's own
+//! NAT, between namespaces. Connections over UDP survive unnoticed. Native ones continue on a new subflow. Needs
+//! root.
 
 mod path_health;
 
@@ -18,7 +18,7 @@ fn testbed(dir: &Path) -> Option<Testbed> {
     Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "nginx", "python3"])
 }
 
-/// A service that says a line, and another one after a silence.
+/// A service that sends a line, and another one after a silence.
 const LATE: &str = "python3 -u -c '
 import socket, time
 listener = socket.create_server((\"127.0.0.1\", 8081))
@@ -31,7 +31,7 @@ while True:
     stream.close()
 '";
 
-/// The server, and a client that uses these paths. `marline server` logs what moves.
+/// Starts the server, and a client with these paths. `marline server` logs address changes.
 fn start(testbed: &mut Testbed, carrier: &str, paths: &str) -> usize {
     start_nginx(testbed, "", "127.0.0.1:8080", 8080);
     testbed.start("server", LATE, Until::Says("ready"));
@@ -48,7 +48,8 @@ fn start(testbed: &mut Testbed, carrier: &str, paths: &str) -> usize {
     server
 }
 
-/// Fetches 32 MB in some three seconds, and meanwhile the translator forgets twice. What came of it.
+/// Fetches 32 MB in some three seconds, during which the NAT loses its mappings twice. Returns the result and the
+/// duration.
 fn download(testbed: &Testbed) -> (String, Duration) {
     let begin = Instant::now();
     testbed.run("client", "rm -f large sums");
@@ -60,7 +61,7 @@ fn download(testbed: &Testbed) -> (String, Duration) {
     let large = testbed.dir.join("client/large");
     let said = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| testbed.run("client", &fetch));
-        // The second time, it has come over what the first one did.
+        // The second loss occurs after data has arrived over the mapping that followed the first.
         for share in [3, 2] {
             support::under_way(&large, LARGE / share, LARGE);
             testbed.run("nat", "nat forget");
@@ -70,7 +71,7 @@ fn download(testbed: &Testbed) -> (String, Duration) {
     (said, begin.elapsed())
 }
 
-/// The server's view of how often an address of the client's changed.
+/// Number of changes of the client's addresses, as seen by the server.
 fn moves(testbed: &Testbed, server: usize) -> usize {
     testbed.log(server).matches("moved").count()
 }
@@ -80,13 +81,13 @@ fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut testbed) = testbed(dir.path()) else { return };
-    // No other path to go on by.
+    // There is no other path.
     let server = start(&mut testbed, "udp", "--path wlan0");
     let (said, took) = download(&testbed);
     assert!(said.contains("large: OK"), "{said}");
     assert!(took < Duration::from_secs(15), "{took:?}");
     assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
-    // Upwards: the sender's limit holds back what it sends.
+    // Upload: the sender's limit makes it last.
     let upload = format!(
         "head -c {SENT} /dev/urandom > sent
         {CURL} -H Expect: --limit-rate 8M -T sent http://127.0.0.1:8082/ | sha256sum; sha256sum < sent"
@@ -101,7 +102,7 @@ fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     });
     let sums: Vec<&str> = sums.lines().collect();
     assert!(sums.len() == 2 && sums[0] == sums[1], "{sums:?}");
-    // The client is silent when its address changes, and the next word is the server's.
+    // The client is silent when its address changes, and the server sends next.
     let listen = "marline -q connect --socks5 127.0.0.1:1080 127.0.0.1 8081 < /dev/null";
     let begin = Instant::now();
     let heard = std::thread::scope(|scope| {
@@ -114,7 +115,8 @@ fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
-/// The translator forgets connections of a process that has been replaced: what comes from the new addresses finds it.
+/// The NAT loses mappings for connections of a replaced process, which must still receive packets from the new
+/// addresses.
 #[test]
 fn over_udp_connections_of_a_replaced_process_are_found_again() {
     let _others = support::among_others();
@@ -125,7 +127,7 @@ fn over_udp_connections_of_a_replaced_process_are_found_again() {
     let (heard, (said, took), _newest) = std::thread::scope(|scope| {
         let hearing = scope.spawn(|| testbed.run("client", listen));
         let downloading = scope.spawn(|| download(&testbed));
-        // Before the translator forgets for the first time.
+        // Before the first loss.
         std::thread::sleep(Duration::from_millis(600));
         let said = testbed.run("server", "marline upgrade");
         assert!(said.contains("has taken over"), "{said}");
@@ -138,10 +140,10 @@ fn over_udp_connections_of_a_replaced_process_are_found_again() {
     assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
 }
 
-/// Bytes of an upload.
+/// Size of an upload in bytes.
 const SENT: u64 = 16_000_000;
 
-/// A web server that writes an upload into the file `got` as it comes, and answers with its bytes.
+/// A web server that writes an upload into the file `got` as it arrives, and answers with its bytes.
 const ECHO: &str = "python3 -u -c '
 from http.server import BaseHTTPRequestHandler, HTTPServer
 class Echo(BaseHTTPRequestHandler):
@@ -162,8 +164,8 @@ print(\"ready\")
 server.serve_forever()
 '";
 
-/// Native segments get another port like all others. The server knows no such connection and says so, and both
-/// ends of the subflow hear it: another one comes at once, on the only path too.
+/// Native segments get another port like all others. The server does not know that connection and sends a reset,
+/// which both ends of the subflow receive. Another subflow is opened at once, even on the only path.
 #[test]
 fn native_connections_go_on_by_a_new_subflow() {
     let _others = support::among_others();
@@ -178,8 +180,7 @@ fn native_connections_go_on_by_a_new_subflow() {
     }
 }
 
-/// A translator that drops what belongs to nothing it knows, and tells nobody: the path is as good as dead, and
-/// the other one carries on.
+/// A NAT that silently drops packets without a mapping: the path is dead, and the other path continues.
 #[test]
 fn native_connections_leave_a_path_that_swallows_them() {
     let _others = support::among_others();
@@ -205,7 +206,7 @@ fn the_doctor_names_it() {
     let said = testbed.run("client", doctor);
     assert!(said.contains("translates addresses or ports (NAT)"), "{said}");
     assert!(said.contains("no middlebox interferes with Multipath TCP"), "{said}");
-    // Some other server, of which only this end can tell.
+    // Another server, about which only this end can report.
     testbed.start("server", "python3 -m http.server --bind 9.9.9.1 8000", Until::Listens(8000));
     let other = testbed.run("client", "marline doctor --server 9.9.9.1:8000 --path wlan0 || true");
     assert!(other.contains("the SYN/ACK comes without the option of Multipath TCP"), "{other}");

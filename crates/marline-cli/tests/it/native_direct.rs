@@ -1,5 +1,5 @@
-//! Tests of `marline client --direct` with real servers: a kernel's Multipath TCP (by `mptcpize`),
-//! and plain TCP by fallback, over two networks between namespaces. Needs root.
+//! Tests of `marline client --direct` with real servers: a kernel's Multipath TCP (by `mptcpize`), and plain TCP by
+//! fallback, over two networks between namespaces. Needs root.
 
 use super::support;
 use super::support::native::{LARGE, start_nginx, start_sshd, testbed};
@@ -7,7 +7,7 @@ use super::support::testbed::{Testbed, Until};
 
 const CLIENT: &str = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
 
-/// Fetches by both names through the SOCKS5 port; what comes must be what was there.
+/// Fetches by both names through the SOCKS5 port, and compares the result with the original.
 fn fetch(testbed: &Testbed, port: u16) {
     for name in ["four.example", "six.example"] {
         let curl = "curl -sS --fail --socks5-hostname 127.0.0.1:1080";
@@ -24,7 +24,7 @@ fn fetch(testbed: &Testbed, port: u16) {
     }
 }
 
-/// The kernel announces its second address and takes joins to both.
+/// Lets the kernel announce its second address and accept joins to both.
 fn announce(testbed: &Testbed) {
     testbed.run(
         "server",
@@ -58,7 +58,7 @@ fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
     start_nginx(&mut testbed, "", "[::]:80 ipv6only=off", 80);
     let client = testbed.start("client", CLIENT, Until::Says("socks5 listening"));
     let events = testbed.start("client", "marline monitor", Until::Says(""));
-    // It says nothing before something happens; the first fetch may be before it listens.
+    // The monitor prints nothing before an event, and may miss the first fetch.
     fetch(&testbed, 80);
     fetch(&testbed, 80);
     assert!(testbed.log(client).contains("by plain TCP"), "{}", testbed.log(client));
@@ -132,7 +132,7 @@ fn a_forward_survives_the_loss_of_a_network() {
     let fetch = "curl -sS --fail -o sums http://127.0.0.1:8080/sums
         curl -sS --fail -N -o large 'http://127.0.0.1:8080/large?rate=8m'
         sha256sum --check --ignore-missing sums";
-    // What arrives there is lost; nothing says so.
+    // Packets to this address are lost silently.
     let lose = "ip link set net1 arp off; ip neigh flush dev net1
         ip neigh replace 10.91.1.1 lladdr 02:00:00:00:00:01 dev net1";
     let large = testbed.dir.join("client/large");
@@ -171,7 +171,7 @@ fn the_tunnel_to_our_own_server_can_be_native_too() {
     assert!(text.contains("large: OK"), "{text}");
 }
 
-/// Answers with what came up to the end, behind whether some of it came with the SYN.
+/// Answers with the received data up to the end, after a line whether some of it came with the SYN.
 const OPEN_SERVER: &str = "
 import socket, sys
 l = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if sys.argv[1] == 'mptcp' else 0)
@@ -189,7 +189,7 @@ while True:
     s.close()
 ";
 
-/// Asks a forward, with so many bytes at once and an end, four times.
+/// Sends a number of bytes and an end to a forward at once, four times.
 const OPEN_CLIENT: &str = "
 import os, socket, sys
 for n in range(4):
@@ -204,8 +204,9 @@ for n in range(4):
     print(when.decode())
 ";
 
-/// The first bytes of a forward's application go with the SYN once the target's kernel has given a cookie, at the ports
-/// where that is wanted; the rest follows, and nothing twice. A kernel that speaks Multipath TCP is spared.
+/// The first bytes of a forward's application go with the SYN once the target's kernel has given a cookie, at the
+/// configured ports. The rest follows, and nothing twice. Fast Open is not used with a kernel that supports
+/// Multipath TCP.
 #[test]
 fn first_bytes_go_with_the_syn_to_targets_that_take_them() {
     let _others = support::among_others();
@@ -226,15 +227,15 @@ fn first_bytes_go_with_the_syn_to_targets_that_take_them() {
     assert_eq!(ask(8081, 100), "later\n".repeat(4), "nobody said that port");
     assert_eq!(ask(8080, 100), format!("later\n{}", "with the SYN\n".repeat(3)));
     assert_eq!(ask(8080, 50_000), "with the SYN\n".repeat(4), "as much as has room");
-    // The address gave its cookie where it spoke plain TCP, so that one is tried.
+    // The address gave its cookie with plain TCP, so Fast Open is tried.
     let multipath = ask(8082, 100);
     assert!(multipath.ends_with(&"later\n".repeat(3)), "{multipath}");
     assert_eq!(testbed.counter("server", "MPTcpExtMPCapableACKRX"), 4);
-    // What speaks it at one port may at another.
+    // A host that supports Multipath TCP at one port may at another.
     assert_eq!(ask(8080, 100), "later\n".repeat(4));
 }
 
-/// What drops SYNs with data costs two connections a second, and is known from then on.
+/// A network that drops SYNs with data delays two connections by a second, and is remembered.
 #[test]
 fn a_network_that_swallows_fast_open_goes_without() {
     let _others = support::among_others();
@@ -259,14 +260,15 @@ fn a_network_that_swallows_fast_open_goes_without() {
     assert!(rules.contains("counter packets 2 "), "{rules}");
 }
 
-/// What only receives is told by the questions that it asks, and by nothing else, that its server was
-/// killed and came back: nothing in flight means no retransmission that could be answered by a reset.
+/// A client that only receives learns only by its keepalives that its server was killed and restarted: nothing is
+/// in flight, so no retransmission could be answered by a reset.
 #[test]
 fn a_download_fails_soon_after_a_killed_native_server_is_back() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "python3"]) else { return };
-    // A kilobyte every 10 ms without an announced length: an end of the stream would look like its end.
+    // A kilobyte every 10 ms without an announced length, so that an end of the stream would look like the end of
+    // the content.
     let source = "
 import http.server, time
 class Endless(http.server.BaseHTTPRequestHandler):

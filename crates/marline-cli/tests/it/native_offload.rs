@@ -1,15 +1,15 @@
-//! Tests of segments that leave `marline serve` as one packet (segmentation offload), with the kernel's Multipath TCP
-//! as the client, over two networks between namespaces. Needs root and tcpdump.
+//! Tests of segments that leave `marline serve` as one packet (segmentation offload), with the kernel's Multipath
+//! TCP as the client, over two networks between namespaces. Needs root and tcpdump.
 
 use super::support;
 use super::support::native::{start_nginx, testbed};
 use super::support::testbed::{Testbed, Until};
 
-/// Frames that hold more than one segment of 1,500 bytes' packets.
+/// Filter for frames that hold more than one segment at an MTU of 1,500 bytes.
 const JOINED: &str = "greater 3000";
 const PROGRAMS: [&str; 4] = ["curl", "nginx", "tcpdump", "python3"];
 
-/// A front with a web server behind it, and a capture of what it sends on each interface, by its first 128 bytes.
+/// A front with a web server behind it, and captures of its packets on each interface, by their first 128 bytes.
 struct Front {
     testbed: Testbed,
     captures: Vec<usize>,
@@ -51,7 +51,7 @@ impl Front {
         }
     }
 
-    /// How many frames of a capture pass the filter.
+    /// Number of frames of a capture that match the filter.
     fn count(&self, interface: &str, filter: &str) -> usize {
         let command = format!("tcpdump -n -r {interface}.pcap '{filter}' 2> /dev/null | wc -l");
         self.testbed.run("server", &command).trim().parse().expect("a number")
@@ -82,7 +82,7 @@ fn runs_of_segments_leave_as_one_packet_and_arrive() {
     }
 }
 
-/// Turns off what a network card would do (ETHTOOL_STSO, STXCSUM): the kernel does it.
+/// Disables the offloads of a network card (ETHTOOL_STSO, STXCSUM), so that the kernel does the work.
 const NO_OFFLOADS: &str = "
 import array, fcntl, socket, struct, sys
 for command in (0x1f, 0x17):
@@ -118,7 +118,7 @@ fn without_a_card_that_does_it_the_kernel_cuts_whole_segments_with_right_checksu
             );
             front.testbed.run("server", &tshark).trim().parse::<usize>().unwrap()
         };
-        // A mapping is larger than the segment that says it: these are of a joined packet.
+        // A mapping that is larger than its segment belongs to a joined packet.
         let cut = count("tcp.len > 1300 && tcp.options.mptcp.datalvllen > 12000");
         println!("{interface}: {cut} segments of large mappings of {}", count("tcp"));
         assert!(cut > 50, "{cut}");
@@ -154,7 +154,7 @@ fn where_the_firewall_follows_connections_nothing_goes_around_it() {
     }
 }
 
-/// The neighbour has another address, and then one network goes away, each in mid-transfer.
+/// The neighbor's address changes, and then one network goes down, each in mid-transfer.
 #[test]
 fn a_neighbour_that_changes_and_an_interface_that_goes_lose_nothing() {
     let _others = support::among_others();

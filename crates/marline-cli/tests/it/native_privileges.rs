@@ -1,5 +1,5 @@
-//! Tests of the native carrier's privileges: CAP_NET_RAW at start, none while it runs. Includes the
-//! sandbox of the units in `packaging/`, as far as it works without systemd. Needs root.
+//! Tests of the native carrier's privileges: CAP_NET_RAW at the start, none while running. Includes the sandbox of
+//! the units in `packaging/`, as far as it works without systemd. Needs root.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use marline_testkit::need;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 
-/// Runs what follows as nobody, with these capabilities and never any others.
+/// Runs the following command as nobody, limited to these capabilities.
 fn as_nobody(capabilities: &str) -> String {
     let set = if capabilities.is_empty() { "-all".into() } else { format!("-all,{capabilities}") };
     format!(
@@ -35,7 +35,7 @@ fn one_capability_is_enough_and_none_is_kept() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
-    // The testbed's directory is root's alone.
+    // The testbed's directory is accessible to root only.
     testbed.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
     start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
     testbed.run("server", "mkdir run && chown nobody run");
@@ -90,7 +90,7 @@ fn files_may_carry_the_capability() {
         "server",
         &format!("chmod a+rx {0} {0}/bin; mkdir run; chown nobody run", dir.path().display()),
     );
-    // Without --no-new-privs, which would void the file's.
+    // Without --no-new-privs, which would disable the file's capabilities.
     let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all";
     testbed.start("server", &format!("{nobody} {SERVE}"), Until::Says("listening on"));
 }
@@ -137,7 +137,7 @@ fn behind_an_interface_of_its_own_it_needs_none() {
     assert!(support::texts(&output).1.contains("ip tuntap add"), "{output:?}");
 }
 
-/// The verdict on `what`, and its text.
+/// Verdict on `what`, and its text.
 fn verdict(testbed: &Testbed, wrapper: &str, what: &str) -> (String, String) {
     let command = format!("{wrapper} marline doctor --json");
     let output = testbed.command("server", &command, "30").output().unwrap();
@@ -174,7 +174,7 @@ fn the_doctor_finds_what_works_and_what_does_not() {
     assert!(firewall == "note" && text.contains("t strict"), "{text}");
 }
 
-/// systemd's judgement of a unit: 0 nothing exposed, 10 everything.
+/// systemd's rating of a unit, from 0 (not exposed) to 10 (fully exposed).
 fn exposure(unit: &Path) -> f64 {
     let mut command = std::process::Command::new("systemd-analyze");
     let output = command.args(["security", "--offline=true"]).arg(unit).output().unwrap();
@@ -210,7 +210,8 @@ fn units_are_valid_and_expose_little() {
         assert!(output.status.success() && !complaint.contains(ours), "{ours}: {complaint}");
         let level = exposure(&unit);
         eprintln!("{ours}: exposure {level}");
-        // That of the whole machine is root with CAP_NET_ADMIN, has a device, and changes a setting of the kernel.
+        // The unit for the whole machine runs as root with CAP_NET_ADMIN, has a device, and changes a kernel
+        // setting.
         let is_of_machine =
             ["marline-up", "marline-lockdown"].iter().any(|name| ours.starts_with(name));
         let most = if is_of_machine { 2.6 } else { 2.0 };

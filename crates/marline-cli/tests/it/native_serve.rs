@@ -1,11 +1,11 @@
-//! Tests of `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP
-//! (by `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
+//! Tests of `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (by `mptcpize`)
+//! and plain TCP, over two networks between namespaces. Needs root.
 
 use super::support;
 use super::support::native::{LARGE, start_nginx, start_sshd, testbed};
 use super::support::testbed::{Testbed, Until};
 
-/// The kernel of the client spoke Multipath TCP on so many connections, and none fell back.
+/// Asserts that the client's kernel used Multipath TCP on this many connections without fallback.
 fn used_mptcp(testbed: &Testbed, connections: u64) {
     let count = |name: &str| testbed.counter("client", name);
     assert!(count("MPTcpExtMPCapableSYNACKRX") >= connections, "no MPTCP was spoken");
@@ -87,7 +87,7 @@ fn fifty_streams_of_http_2_share_one_connection() {
 
 /// Bytes received.
 fn iperf3(testbed: &Testbed, way: &str) -> u64 {
-    // Its server is busy for a moment after a test.
+    // The iperf3 server is busy for a moment after a test.
     let command = format!(
         "for try in $(seq 50); do
             mptcpize run iperf3 --json -c four.example -p 5201 -t 2 {way} > report || true
@@ -117,7 +117,7 @@ fn iperf3_both_ways() {
     let serve = "marline serve --listen 10.91.1.1:5201 --to 127.0.0.1:5202 --signal 10.91.2.1";
     testbed.start("server", serve, Until::Says("listening on"));
     for way in ["", "--reverse", "--bidir"] {
-        // About once in a hundred times iperf3 counts nothing for one of two directions at once.
+        // About once in a hundred runs iperf3 counts nothing for one of two concurrent directions.
         let much = (0..3).any(|_| iperf3(&testbed, way) > 1 << 20);
         assert!(much, "{way}: three times next to nothing");
     }
@@ -148,7 +148,7 @@ fn ssh_logs_in_and_copies() {
     used_mptcp(&testbed, 2);
 }
 
-/// The rules that docs/operate/deploy.md shows.
+/// The rules in docs/operate/deploy.md.
 fn documented_rules() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/deploy.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -202,7 +202,7 @@ fn a_drain_finishes_what_runs_and_refuses_what_comes() {
     support::under_way(&large, 1, LARGE);
     testbed.signal(serve, "TERM");
     testbed.log_with(serve, "stopping");
-    // A connection that comes in the very moment may be taken and reset; the next SYNs are refused.
+    // A connection made at this very moment may be accepted and reset. Later SYNs are refused.
     let refused = "for attempt in $(seq 50); do
             code=0
             curl -sS -m 5 http://four.example/sums > word 2>&1 || code=$?
@@ -236,8 +236,8 @@ fn ends_of_either_side_reach_the_other() {
     assert!(testbed.counter("client", "MPTcpExtMPFastcloseTx") >= 1);
 }
 
-/// A kernel's client asks for a cookie, and sends its next question with the SYN: on plain TCP and with Multipath TCP.
-/// At the port where it is off the SYN alone is acknowledged, and the question comes again.
+/// A kernel's client requests a cookie, and sends its next request with the SYN, with plain TCP and with Multipath
+/// TCP. At a port without Fast Open only the SYN is acknowledged, and the request is sent again.
 #[test]
 fn a_kernels_question_comes_with_its_syn() {
     let _others = support::among_others();
@@ -261,7 +261,7 @@ fn a_kernels_question_comes_with_its_syn() {
     }
     testbed.signal(serve, "TERM");
     assert!(testbed.wait(serve), "SIGTERM is an orderly end");
-    // A second witness: who asked, what came with a SYN, and what acknowledged it.
+    // Independent check by captures: cookie requests, SYNs with data, and their acknowledgments.
     let count = |filter: &str| {
         let command = format!(
             "set -o pipefail; for f in captures/*; do tshark -r $f -Y '{filter}' || exit; done | wc -l"
@@ -278,7 +278,7 @@ fn a_kernels_question_comes_with_its_syn() {
     assert_eq!(count(&format!("{answers} && tcp.options.tfo.cookie")), 1);
 }
 
-/// Asks so many times, with what fits the SYN; tells whether the server took it from there.
+/// Sends requests that fit in the SYN. Prints whether the server accepted each from there.
 pub(super) const EARLY: &str = "
 import socket, sys, time
 told = []
@@ -294,8 +294,8 @@ for n in range(int(sys.argv[3])):
 print(', '.join(told))
 ";
 
-/// Answers "count" with the number of bytes up to the end, "reset" by a reset, "heard" with how the
-/// last "listen" ended; other connections wait.
+/// Answers "count" with the number of bytes up to the end, "reset" by a reset, "heard" with the result of the last
+/// "listen". Other connections wait.
 pub(super) const SERVICE: &str = "
 import socket, struct, threading
 last = ['nothing']

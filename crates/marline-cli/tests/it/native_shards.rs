@@ -1,6 +1,6 @@
-//! Tests of native TCP by several shards, over two networks between namespaces: `marline serve --shards 2` on raw
-//! sockets and on the queues of TUN interfaces with the kernel's Multipath TCP as the client, and a `marline server`
-//! with a `marline client`. Needs root.
+//! Tests of native TCP with several shards, over two networks between namespaces: `marline serve --shards 2` on raw
+//! sockets and on the queues of TUN interfaces with the kernel's Multipath TCP as the client, and a `marline
+//! server` with a `marline client`. Needs root.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::support::native::{start_nginx, testbed};
 use super::support::testbed::{Testbed, Until};
 use super::support::{self, CURL};
 
-/// Connections at once, each with a subflow over either network.
+/// Number of concurrent connections, each with a subflow over both networks.
 const CONNECTIONS: u64 = 48;
 
-/// Gives back what it gets, until the end.
+/// Echoes all data until the end.
 const SERVICE: &str = "
 import socket, threading
 def serve(s):
@@ -28,8 +28,8 @@ while True:
     threading.Thread(target=serve, args=(s,), daemon=True).start()
 ";
 
-/// Opens all connections, waits until each has its second subflow, and then sends as much on all of them as the
-/// service gives back. What comes must be what went.
+/// Opens all connections, waits until each has its second subflow, and then exchanges data on all of them with the
+/// service, which must echo it correctly.
 const CLIENT: &str = "
 import hashlib, os, socket, subprocess, sys, threading, time
 host, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -83,7 +83,7 @@ fn counter(metrics: &str, event: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{event} is none of\n{metrics}")) as u64
 }
 
-/// What both shards counted of joins, of what came to the one that was meant for the other, and of what was wrong.
+/// Counts of both shards: joins, joins and segments that arrived at the wrong shard, and bad checksums.
 fn counters(testbed: &Testbed) -> [u64; 4] {
     let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
     let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
@@ -106,10 +106,10 @@ fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
     (count("0"), count("1"))
 }
 
-/// Runs the client against a front that is ready, over both networks, and looks who had what.
+/// Runs the client against a running front over both networks, and checks the counts of the shards.
 ///
-/// `least`: how many segments of each foreign join come to the other shard. The queue of an interface to which the
-/// kernel gives a flow is soon the one it is written to.
+/// `least`: number of segments of each foreign join that arrive at the other shard. The kernel soon moves a flow to
+/// the queue of the interface to which it is written.
 fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str], least: u64) {
     std::fs::write(testbed.dir.join("client/client.py"), CLIENT).expect("a file");
     for host in hosts {
@@ -122,7 +122,7 @@ fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str], least:
     let counters = counters(testbed);
     let [joined, foreign, segments, wrong] = counters;
     let all = CONNECTIONS * hosts.len() as u64;
-    // A half of them, but for chance.
+    // Half of them, apart from chance.
     assert!(joined >= all && (joined / 4..=joined * 3 / 4).contains(&foreign), "{counters:?}");
     assert!(segments > least * foreign, "{counters:?}");
     assert_eq!(wrong, 0);
@@ -134,7 +134,7 @@ fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str], least:
     for shard in [0, 1] {
         let (connections, joins) = answers(testbed, shard);
         println!("shard {shard}: {connections} connections, {joins} joins");
-        // Of all that were opened, later ones included.
+        // Includes connections that were opened later.
         assert!(
             connections >= all / 2 && joins >= all / 4,
             "shard {shard}: {connections}, {joins}"
@@ -157,7 +157,7 @@ fn two_shards_on_raw_sockets_serve_a_kernels_clients() {
     both_shards_serve(&mut testbed, front, &["10.91.1.1", "fd91:1::1"], 2);
 }
 
-/// A cookie that one shard gave is good at the other, which takes the data of its SYNs from then on.
+/// A cookie from one shard is valid at the other, which then accepts the data of its SYNs.
 #[test]
 fn a_cookie_of_fast_open_is_good_at_either_shard() {
     let _others = support::among_others();
@@ -185,7 +185,7 @@ fn a_cookie_of_fast_open_is_good_at_either_shard() {
             ),
         );
         let count: u32 = count.trim().parse().expect("a number");
-        // A half of them, but for chance.
+        // Half of them, apart from chance.
         assert!((8..=39).contains(&count), "shard {shard}: {count} SYNs with data of 47");
     }
 }
@@ -197,7 +197,7 @@ fn two_shards_on_the_queues_of_an_interface_serve_a_kernels_clients() {
     let Some(mut testbed) = testbed(dir.path(), &PROGRAMS) else { return };
     std::fs::write(testbed.dir.join("server/service.py"), SERVICE).expect("a file");
     testbed.start("server", "python3 -u service.py", Until::Says("ready"));
-    // A host of its own behind the machine, with an address for each network.
+    // A separate host behind the machine, with an address for each network.
     testbed.run(
         "server",
         "for n in 1 2; do
@@ -220,7 +220,7 @@ fn two_shards_on_the_queues_of_an_interface_serve_a_kernels_clients() {
     both_shards_serve(&mut testbed, front, &["10.92.1.1"], 1);
 }
 
-/// The 50 files of the web server at a time, twice: all come whole, as connections of either shard.
+/// Fetches the 50 files of the web server concurrently, twice. All arrive complete, on connections of both shards.
 const FETCH: &str = "
 CURL -o sums http://127.0.0.1:8080/sums
 for round in 1 2; do
@@ -230,8 +230,8 @@ for round in 1 2; do
     ls f[0-9]* | wc -l
 done";
 
-/// Streams of a client's at a server of two shards, half of which have their second subflow at the other shard. They
-/// outlive the network over which most of them began.
+/// Streams of a client at a server with two shards, half of which have their second subflow at the other shard.
+/// They survive the loss of the network over which most of them started.
 #[test]
 fn two_shards_of_a_server_have_the_streams_of_a_client_between_them() {
     let _others = support::among_others();
@@ -259,7 +259,7 @@ fn two_shards_of_a_server_have_the_streams_of_a_client_between_them() {
     println!("fetched in {:?}", before.elapsed());
     assert_eq!(fetched, "50\n50\n");
     let counters = counters(&testbed);
-    // A half of them, but for chance; and what is fetched comes by way of the other shard.
+    // Half of them, apart from chance. Fetched data arrives at the other shard.
     let [joined, foreign, segments, wrong] = counters;
     assert!(joined >= 40 && (joined / 8..=joined * 7 / 8).contains(&foreign), "{counters:?}");
     assert!(segments > 10 * foreign && wrong == 0, "{counters:?}");

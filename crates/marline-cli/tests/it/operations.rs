@@ -1,4 +1,4 @@
-//! Life of a program over the years: settings that change, quotas, and full disks.
+//! Tests of long-term operation: changing settings, quotas, and full disks.
 
 mod agreement;
 mod deadlines;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use super::support;
 
-/// How long something may take to be so.
+/// Time limit for an expected state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -32,7 +32,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A value of the metrics at an address; 0: there is none.
+/// Value of a metric at an address. 0 if it is missing.
 fn metric(at: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(at).expect("metrics");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request");
@@ -43,7 +43,7 @@ fn metric(at: SocketAddr, name: &str) -> u64 {
     value.parse::<f64>().expect("a number") as u64
 }
 
-/// Bytes there and back, until there is an error.
+/// Sends bytes and reads their echoes until an error.
 fn pump(stream: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
     let chunk = vec![7; 10_000];
     let mut back = vec![0; chunk.len()];
@@ -55,12 +55,12 @@ fn pump(stream: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Asks a program at its control socket, and gives what it says; `ok`: whether that is to be a success.
+/// Runs a command on a program's control socket, and returns its output. `ok`: whether it must succeed.
 fn ask(dir: &Path, args: &[&str], ok: bool) -> String {
     if ok { support::run_ok(dir, args) } else { support::run_err(dir, args) }
 }
 
-/// What `marline status` says, whether a path works or not.
+/// Output of `marline status`, regardless of its exit status.
 fn look(dir: &Path, args: &[&str]) -> String {
     let output = support::run(dir, args);
     let (out, err) = support::texts(&output);

@@ -1,5 +1,5 @@
-//! Tests of what a server's clients cannot reach: the server's own addresses, also those that the kernel does not send
-//! from, and also when the server has no file descriptor left to ask the kernel. Needs root, for the hosts.
+//! Tests that a server's clients cannot reach the server's own addresses, including those that the kernel does not
+//! send from, and even if the server has no file descriptor left to ask the kernel. Needs root, for the hosts.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,19 @@ use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear, wifi_and_lte
 use super::support::{self};
 use marline_lab::scenario::Side;
 
-/// The server's addresses: a first one, a second one of the same subnet (which the kernel never sends from by itself),
-/// one of a subnet that is routed to the server as a whole (AnyIP), and one of IPv6.
+/// Addresses of the server: a first one, a second one of the same subnet (which the kernel never sends from by
+/// itself), one of a subnet that is routed to the server as a whole (AnyIP), and one of IPv6.
 const PRIMARY: &str = "9.9.9.77";
 const SECONDARY: &str = "9.9.9.78";
 const WHOLE_SUBNET: &str = "9.9.10.5";
 const IPV6: &str = "2620:fe::77";
-/// A public address that is not the server's.
+/// A public address that does not belong to the server.
 const ELSEWHERE: &str = "9.9.11.5";
 const SERVICE: u16 = 8_000;
 
 const LINK: &str = "rate=50M,delay=1ms,queue=100ms";
 
-/// Says a line to whoever connects, and notes each datagram in a file.
+/// Sends a line to every client, and records each datagram in a file.
 const SERVICE_PROGRAM: &str = r#"
 import socket, threading
 def tcp(s):
@@ -39,7 +39,7 @@ while True:
         f.write(payload.decode() + "\n")
 "#;
 
-/// Sends what standard input says, `ADDRESS TEXT` a line, as datagrams of one association of SOCKS5.
+/// Sends lines of standard input, `ADDRESS TEXT`, as datagrams of one SOCKS5 association.
 const DATAGRAMS: &str = r#"
 import socket, struct, sys
 t = socket.create_connection(("127.0.0.1", 1080))
@@ -53,7 +53,7 @@ for line in sys.stdin:
     u.sendto(b"\0\0\0\1" + socket.inet_aton(address) + struct.pack("!H", 8000) + text.encode(), to)
 "#;
 
-/// The smallest number that no descriptor of a process has.
+/// Smallest unused descriptor number of a process.
 const FIRST_FREE: &str = "n=0; while [ -e /proc/$pid/fd/$n ]; do n=$((n + 1)); done";
 
 struct World {
@@ -62,7 +62,7 @@ struct World {
 }
 
 impl World {
-    /// A server that allows these blocks besides, and a client with a SOCKS5 port.
+    /// A server that also allows these blocks, and a client with a SOCKS5 port.
     fn set(name: &str, allow: &str) -> Option<World> {
         if !two_uplinks::possible(&["python3", "curl", "prlimit"]) {
             return None;
@@ -96,7 +96,7 @@ impl World {
         Some(World { hosts, _dir: dir })
     }
 
-    /// curl's exit status and SOCKS5's error, if any, for a connection to the service at this address.
+    /// curl's exit status and the SOCKS5 error, if any, for a connection to the service at this address.
     fn connect(&self, address: &str) -> (String, String) {
         let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
         let text = self.hosts.shell(
@@ -149,7 +149,7 @@ fn without_a_free_descriptor_nothing_is_taken_for_somebody_elses_address() {
         sender.flush().expect("flush");
     };
     let begun = Instant::now();
-    // The server's socket for this application is open once something has come by it.
+    // Once a datagram has arrived, the server's socket for this application is open.
     while !world.delivered().contains("before") {
         assert!(begun.elapsed() < PATIENCE, "no datagram comes");
         send(ELSEWHERE, "lost");
@@ -173,7 +173,7 @@ fn without_a_free_descriptor_nothing_is_taken_for_somebody_elses_address() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(!world.delivered().contains("exhausted"), "{}", world.delivered());
-    // With descriptors again, they are still the server's own.
+    // When descriptors are available again, the addresses are still the server's own.
     world.hosts.shell(Side::Server, "prlimit --pid $(cat server.pid) --nofile=1024:");
     for _ in 0..5 {
         send(SECONDARY, "exhausted");

@@ -1,10 +1,11 @@
-//! Test of the return to a path that was dead or slow: a TCP stream and a UDP flow of echoes through `marline client`
-//! and `marline server`, over WiFi and LTE. Prints how soon after WiFi's return echoes go over it again. Needs root.
+//! Test of the return to a path that was dead or slow: a TCP stream and a UDP flow of echoes through `marline
+//! client` and `marline server`, over WiFi and LTE. Prints the time from WiFi's return until echoes use it again.
+//! Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it path_returns -- --nocapture --include-ignored
 //! ```
-//! The same in virtual time, with bounds: `cargo test -p marline-sim --test it path_returns -- --nocapture`.
+//! The same test in virtual time, with limits: `cargo test -p marline-sim --test it path_returns -- --nocapture`.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -24,30 +25,31 @@ const LTE: &str = "up.rate=6M,down.rate=15M,delay=100ms,queue=100ms";
 const SLOW: &str = "rate=300k,delay=400ms,queue=1s";
 const MESSAGE: usize = 100;
 const EVERY: Duration = Duration::from_millis(100);
-/// A round trip of WiFi and a busy machine's delay; an echo that went one way over LTE takes 108 ms.
+/// A round trip over WiFi and the delay of a busy machine. An echo with one direction over LTE takes 108 ms.
 const OVER_WIFI: Duration = Duration::from_millis(90);
-/// After this time only probes are sent on a silent path.
+/// Time after which only probes are sent on a silent path.
 const SETTLING: Duration = Duration::from_secs(2);
-/// Probes of both sides on a silent path. They are counted in silences of this length and more: in shorter ones a
-/// single probe counts much.
+/// Limit of both sides' probes on a silent path. They are counted during silences of at least this length, because
+/// in shorter ones a single probe counts much.
 const MOST_PROBE_BYTES_PER_S: f64 = 300.0;
 const COUNTED_S: u64 = 10;
-/// A link beside which a dead one is to be noticed by its own round trips.
+/// Links of a test in which a dead link must be detected by its own round-trip time, not by that of the slower
+/// link.
 const FIBER: &str = "rate=20M,delay=20ms,queue=100ms";
 const SATELLITE: &str = "rate=50M,delay=300ms,queue=300ms,loss=0.5%";
 const FIBER_DEATHS: usize = 6;
 const SATELLITE_KNOWN: Duration = Duration::from_secs(4);
-/// A return is most of so many echoes in a row: one may be late on a busy machine.
+/// A return requires most of this many echoes in a row, because one may be late on a busy machine.
 const IN_A_ROW: usize = 10;
 const MOST: usize = 8;
 
-/// The clock that both processes have.
+/// Time of a clock shared by both processes.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Where TCP streams lead to.
+/// Target of TCP streams.
 #[test]
 pub(super) fn tcp_echo() {
     if two_uplinks::plays(tcp_echo) {
@@ -55,7 +57,7 @@ pub(super) fn tcp_echo() {
     }
 }
 
-/// Where UDP flows lead to.
+/// Target of UDP flows.
 #[test]
 pub(super) fn udp_echo() {
     if !two_uplinks::plays(udp_echo) {
@@ -69,7 +71,7 @@ pub(super) fn udp_echo() {
     }
 }
 
-/// Sends messages at a pace, and says of each that came back when it was sent and how long that took.
+/// Sends messages at a fixed rate. Prints for each echo when its message was sent and how long it took.
 #[test]
 pub(super) fn user() {
     if !two_uplinks::plays(user) {
@@ -117,12 +119,13 @@ fn came_back(kind: &str, message: &[u8; MESSAGE]) {
     println!("{kind} {sent} {}", now_ns().saturating_sub(sent));
 }
 
-/// Echoes of one kind: when each was sent, and how long it took.
+/// Echoes of one kind: sending time and duration of each.
 #[derive(Debug, Default)]
 struct Echoes(Vec<(u64, u64)>);
 
 impl Echoes {
-    /// The longest time without an echo that began before or within half a second after `since`, and ended after it.
+    /// The longest time without an echo that began before `since` or within half a second after it, and ended after
+    /// it.
     fn gap(&self, since: u64) -> Duration {
         let mut arrived: Vec<u64> = self.0.iter().map(|(sent, took)| sent + took).collect();
         arrived.sort_unstable();
@@ -131,7 +134,7 @@ impl Echoes {
         Duration::from_nanos(gaps.max().unwrap_or_default())
     }
 
-    /// The first moment since `since` at which echoes go over WiFi both ways.
+    /// Time from `since` until echoes use WiFi in both directions.
     fn over_wifi(&self, since: u64) -> Option<Duration> {
         let after: Vec<_> = self.0.iter().filter(|(sent, took)| sent + took >= since).collect();
         let quick = |(_, took): &&(u64, u64)| Duration::from_nanos(*took) <= OVER_WIFI;
@@ -170,7 +173,7 @@ impl Heard {
         }
     }
 
-    /// Waits until both kinds of echoes go over WiFi, and says how long after `since` they did.
+    /// Waits until both kinds of echoes use WiFi. Returns the times since `since`.
     fn returns(&mut self, since: u64) -> (Duration, Duration) {
         let begun = Instant::now();
         loop {
@@ -195,7 +198,7 @@ fn offered(hosts: &TwoUplinks) -> u64 {
     wifi.map(|link| link.up.stats.offered_bytes + link.down.stats.offered_bytes).sum()
 }
 
-/// What befalls WiFi.
+/// Kind of failure of WiFi.
 #[derive(Copy, Clone, Debug)]
 enum Trouble {
     Silent,
@@ -204,7 +207,7 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// Returns how many bytes a second both sides sent on it from some time on.
+    /// Applies the failure. Returns how many bytes per second both sides sent on WiFi after it had settled.
     fn befall(self, hosts: &TwoUplinks, seconds: u64) -> f64 {
         let order = |order: &str| hosts.net.command("wifi", order).expect("an order");
         let (begun, length) = (Instant::now(), Duration::from_secs(seconds));
@@ -236,7 +239,7 @@ impl Trouble {
     }
 }
 
-/// A server's and a client's settings.
+/// Settings of a server and a client.
 #[derive(Copy, Clone, Debug)]
 struct Settings {
     carrier: &'static str,
@@ -248,8 +251,8 @@ const BY_TCP: Settings = Settings { carrier: "tcp", ..USUAL };
 /// Connections of one client are in different shards of the server, and each shard probes for its own.
 const FOUR_SHARDS: Settings = Settings { server: "--shards 4", ..USUAL };
 
-/// Plays these troubles one after another on one pair of hosts; each return has to be sooner than the trouble lasted,
-/// and the probes of a silence are bounded.
+/// Applies these failures in turn on one pair of hosts. Each return must take less time than the failure lasted,
+/// and the probes during a silence are limited.
 fn play(dir: &Path, name: &str, settings: Settings, troubles: &[(Trouble, u64)]) {
     let (hosts, mut heard) = talking(dir, name, settings, [WIFI, LTE]);
     heard.returns(now_ns());
@@ -268,12 +271,12 @@ fn play(dir: &Path, name: &str, settings: Settings, troubles: &[(Trouble, u64)])
         if matches!(trouble, Trouble::Silent) && *seconds >= COUNTED_S {
             assert!(bytes_per_s <= MOST_PROBE_BYTES_PER_S, "{seconds} s: {bytes_per_s} B/s");
         }
-        // Before the next trouble it is in use for some time.
+        // The path is in use for some time before the next failure.
         std::thread::sleep(Duration::from_secs(2));
     }
 }
 
-/// Hosts between which a TCP stream and a UDP flow of echoes go, over two links, of which the first is called wifi.
+/// Hosts with a TCP stream and a UDP flow of echoes between them, over two links, of which the first is named wifi.
 fn talking(dir: &Path, name: &str, settings: Settings, links: [&str; 2]) -> (TwoUplinks, Heard) {
     let Settings { carrier, server, .. } = settings;
     let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(links[0], links[1]), name, dir);
@@ -311,7 +314,7 @@ fn echoes_are_back_on_wifi_through_a_server_of_four_shards() {
     play(dir.path(), "shards", FOUR_SHARDS, &[(Trouble::Silent, 4), (Trouble::Silent, 12)]);
 }
 
-/// The system's TCP repeats what it carries, a full segment a second, so that its connections are ended early.
+/// The system's TCP retransmits its data, a full segment per second, so its connections are closed early.
 #[test]
 fn echoes_are_back_on_wifi_by_tcp() {
     let _alone = support::alone();
@@ -322,8 +325,8 @@ fn echoes_are_back_on_wifi_by_tcp() {
     play(dir.path(), "by-tcp", BY_TCP, &[(Trouble::Silent, 4), (Trouble::Silent, 15)]);
 }
 
-/// The fiber dies, and what notices it must not wait for the satellite's round trips. In virtual time, with bounds:
-/// `cargo test -p marline-sim --test it satellite -- --nocapture`.
+/// The fiber link fails, and its detection must not wait for the satellite's round trips. In virtual time, with
+/// limits: `cargo test -p marline-sim --test it satellite -- --nocapture`.
 #[test]
 fn echoes_go_on_by_the_satellite_when_the_fiber_beside_it_dies() {
     let _alone = support::alone();
@@ -361,7 +364,7 @@ fn echoes_are_back_on_wifi_soon_after_any_trouble() {
     play(dir.path(), "returns-all", USUAL, &[&silent[..], &slow, &flapping].concat());
 }
 
-/// UDP is blocked on WiFi, so that only TCP notices its return.
+/// UDP is blocked on WiFi, so that only TCP detects its return.
 #[test]
 fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
     let _alone = support::alone();
@@ -380,7 +383,7 @@ fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
          nft add rule ip way in iifname wifi meta l4proto udp drop
          nft add rule ip way out oifname wifi meta l4proto udp drop",
     );
-    // Until its connections go by TCP there.
+    // Wait until its connections use TCP there.
     std::thread::sleep(Duration::from_secs(8));
     heard.returns(now_ns());
     for seconds in [12, 25] {

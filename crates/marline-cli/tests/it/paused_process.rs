@@ -1,5 +1,5 @@
-//! Stops `marline client` by a signal for some seconds while an answer is on its way: that time must not be taken for a
-//! round trip. Needs root.
+//! Test that stops `marline client` by a signal for some seconds while an answer is on its way. That time must not
+//! count as a round-trip time. Needs root.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,11 +10,11 @@ use marline_lab::scenario::Side;
 use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 
-/// A round trip of 300 ms, which leaves time to stop the client within it.
+/// A round trip of 300 ms, during which the client is stopped.
 const SLOW: &str = "rate=20M,delay=150ms,queue=100ms";
 const STOPPED: Duration = Duration::from_secs(4);
 
-/// Sends back what comes.
+/// Echoes all data.
 #[test]
 fn reflector() {
     if two_uplinks::plays(reflector) {
@@ -22,7 +22,7 @@ fn reflector() {
     }
 }
 
-/// Sends a word for each line on its standard input, and prints a line when it comes back.
+/// Sends a word for each line on its standard input, and prints a line when the echo arrives.
 #[test]
 fn speaker() {
     if !two_uplinks::plays(speaker) {
@@ -40,7 +40,7 @@ fn speaker() {
     }
 }
 
-/// The longest smoothed round trip that `marline status` knows, in microseconds.
+/// The longest smoothed round-trip time in `marline status`, in microseconds.
 fn longest_round_trip_us(hosts: &TwoUplinks) -> u64 {
     let text = hosts.shell(Side::Client, "marline status --json --control client.sock");
     let mut longest = None;

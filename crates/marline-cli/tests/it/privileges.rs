@@ -1,5 +1,5 @@
-//! Tests of what commands that talk to the network may still do when root has started them: next to nothing, on every
-//! thread. Needs root, for the hosts.
+//! Tests of the privileges that network commands keep when started by root: almost none, on every thread. Needs
+//! root, for the hosts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,14 +39,14 @@ impl World {
         Some(World { hosts, _dir: dir })
     }
 
-    /// Starts it, and waits until it has said `ready`.
+    /// Starts a command, and waits until it has printed `ready`.
     fn start(&mut self, side: Side, command: &str, ready: &str) {
         let lines = self.hosts.program(side, command);
         hear(&lines, ready);
         std::thread::spawn(move || for _ in lines {});
     }
 
-    /// The processes of the program under test that run here with this among their arguments.
+    /// Processes of the program under test in this world with this argument.
     fn processes(&self, subcommand: &str) -> Vec<PathBuf> {
         let here = |process: &PathBuf| {
             let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
@@ -60,7 +60,7 @@ impl World {
         all.filter(here).collect()
     }
 
-    /// Checks every thread of each process of this command.
+    /// Checks all threads of each process of this command.
     fn check(&self, subcommand: &str, kept: u64) {
         let processes = self.processes(subcommand);
         assert!(!processes.is_empty(), "no `marline {subcommand}` runs");
@@ -87,7 +87,7 @@ fn threads(process: &Path) -> usize {
     std::fs::read_dir(process.join("task")).map_or(0, Iterator::count)
 }
 
-/// What a thread may do, as its status says.
+/// Privileges of a thread, from its status.
 fn privileges(task: &Path) -> Vec<(String, u64)> {
     let text = std::fs::read_to_string(task.join("status")).expect("its status");
     let found = text.lines().filter_map(|line| {
@@ -121,7 +121,7 @@ fn what_root_starts_keeps_no_privileges() {
     world.check("serve", NONE);
     world.start(Side::Server, "marline doctor --listen 10.0.1.1:8001", "listening on");
     world.check("doctor", NONE);
-    // One that waits for an answer from its target.
+    // A command that waits for an answer from its target.
     let silent = "import socket, time; s = socket.create_server((\"127.0.0.1\", 8080)); \
                   print(\"ready\", flush=True); time.sleep(100)";
     world.start(Side::Server, &format!("python3 -c '{silent}'"), "ready");
@@ -131,7 +131,7 @@ fn what_root_starts_keeps_no_privileges() {
         "begun",
     );
     let begun = Instant::now();
-    // Its threads are there once it is connected.
+    // Its threads exist once it is connected.
     while !world.processes("connect").iter().any(|process| threads(process) > 1) {
         assert!(begun.elapsed() < PATIENCE, "it does not begin");
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -172,7 +172,7 @@ fn a_program_inside_has_the_privileges_that_it_had_and_its_carrier_has_none() {
     };
     assert_eq!(lines(&inside), lines(&own), "as outside");
     world.check("run", NONE);
-    // The carrier stays for what the program has left behind, and then ends.
+    // The carrier process stays for processes that the program left behind, and then ends.
     let dir = world.hosts.dir.clone();
     let begun = Instant::now();
     let mut seen_left_behind = false;

@@ -1,5 +1,5 @@
-//! Tests of the metrics with a real Prometheus: promtool finds nothing to object to, every panel of the board has data,
-//! the alerts of a path that dies fire, and `marline status` says the same to scripts. Needs root, Prometheus and
+//! Tests of the metrics with a real Prometheus: promtool reports no errors, every panel of the board has data, the
+//! alerts for a failed path fire, and `marline status` reports the same to scripts. Needs root, Prometheus and
 //! promtool.
 
 use super::support::{self, SERVICES};
@@ -16,13 +16,13 @@ const BOARD: &str = include_str!("../../../../packaging/grafana/marline.json");
 const SCENARIO: &str = include_str!("support/phone.toml");
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
-/// A user of the proxy, for as long as the test: pages, datagrams, and a port where nobody listens.
+/// A user of the proxy during the test: pages, datagrams, and requests for a closed port.
 const USER: &str = "bash -c 'echo begins; while true; do \
     curl -s --max-time 5 --socks5-hostname 127.0.0.1:1080 -o page http://127.0.0.1:8080/page; \
     curl -s --max-time 5 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:9/ ; \
     echo over there > /dev/udp/127.0.0.1/5353; sleep 0.1; done'";
 
-/// The answer of Prometheus to a question of its API.
+/// The answer of Prometheus to an API request.
 fn ask(hosts: &TwoUplinks, what: &str, query: Option<&str>) -> Value {
     let query = query.map(|query| {
         std::fs::write(hosts.dir.join("query"), query).expect("write");
@@ -36,7 +36,7 @@ fn ask(hosts: &TwoUplinks, what: &str, query: Option<&str>) -> Value {
     answer["data"].clone()
 }
 
-/// Asks until the answer is good, and returns it.
+/// Repeats a check until it succeeds.
 fn await_answer(mut is_good: impl FnMut() -> Result<(), String>) {
     let begun = Instant::now();
     while let Err(why) = is_good() {
@@ -45,7 +45,7 @@ fn await_answer(mut is_good: impl FnMut() -> Result<(), String>) {
     }
 }
 
-/// The queries of a board's panels, with what Grafana fills in.
+/// Queries of a board's panels, with Grafana's variables filled in.
 fn queries() -> Vec<(String, String)> {
     let board: Value = serde_json::from_str(BOARD).expect("JSON");
     let mut found = Vec::new();
@@ -61,7 +61,7 @@ fn queries() -> Vec<(String, String)> {
     found
 }
 
-/// Configuration for a test: seconds in place of minutes, and both ends.
+/// Configuration for the test: seconds instead of minutes, and both ends.
 fn configure(dir: &Path) {
     let read = |name: &str| std::fs::read_to_string(format!("{PACKAGING}/prometheus/{name}"));
     let config = read("prometheus.yml").expect("read").replace("15s", "1s");
@@ -78,7 +78,7 @@ fn configure(dir: &Path) {
     std::fs::write(dir.join("marline.rules.yml"), rules).expect("write");
 }
 
-/// Both ends, something to fetch, somebody who does, and Prometheus.
+/// Starts both ends, a service, its user, and Prometheus.
 fn start(hosts: &mut TwoUplinks) {
     std::fs::write(hosts.dir.join("page"), vec![7; 100_000]).expect("write");
     hear(&hosts.program(Side::Server, SERVICES), "ready");
@@ -93,19 +93,19 @@ fn start(hosts: &mut TwoUplinks) {
     hear(&hosts.program(Side::Client, &prometheus), "Server is ready");
 }
 
-/// What scripts get from `marline status`.
+/// Exit status of `marline status`, for scripts.
 fn status(hosts: &TwoUplinks) -> String {
     let line = "marline status --control client.sock > status && echo 0 || echo $?";
     hosts.shell(Side::Client, line).trim().to_owned()
 }
 
-/// The alerts that fire in place of another, and what the client says of itself and its paths meanwhile.
+/// Error with the alerts that fire instead of the expected one, and the client's status meanwhile.
 fn others_fire(hosts: &TwoUplinks, fires: &[String]) -> Result<(), String> {
     let told = hosts.shell(Side::Client, "marline status --json --control client.sock || true");
     Err(format!("firing: {fires:?}, while the client says {told}"))
 }
 
-/// Every alert of the rules fires when it should, and says what it should, and not sooner; promtool plays the time.
+/// Every alert fires at the right time, with the right text, and not earlier. promtool simulates the time.
 #[test]
 fn each_alert_fires_when_it_should() {
     let Some(promtool) = need::program("promtool") else { return };

@@ -1,10 +1,10 @@
 //! Test that executes docs/start/quickstart.md literally.
 //!
-//! The page's blocks say in their info strings who runs them (`role=`), whether they stay running
-//! (`background ready=".."`), what is typed (`stdin=`, `type=`), what must appear (`expect=`) and what
-//! happens before (`event=`). The world they run in are three network namespaces: a client with `wlan0`
-//! and `wwan0`, a server, and an internet between them with example.org and host.example, whose addresses are
-//! public there and nowhere else. That needs root; without it the test is left out loudly.
+//! Info strings of the page's blocks contain the machine that runs them (`role=`), whether they keep running
+//! (`background ready=".."`), the input (`stdin=`, `type=`), the expected output (`expect=`), and an event before
+//! them (`event=`). The blocks run in three network namespaces: a client with `wlan0` and `wwan0`, a server, and an
+//! internet between them with example.org and host.example, whose addresses are public only there. This needs root.
+//! Without it the test is skipped with a message.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,7 +19,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/start/quicks
 const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/quickstart_world.sh");
 const STEP_S: &str = "30";
 
-/// A fenced block.
+/// A fenced block of the page.
 struct Block {
     line: usize,
     language: String,
@@ -41,7 +41,7 @@ fn blocks(page: &str) -> Vec<Block> {
     out
 }
 
-/// `a=b c="d e" f`: a word without value has an empty one.
+/// `a=b c="d e" f`: a word without a value has an empty one.
 fn attributes(text: &str) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut rest = text.trim();
@@ -70,7 +70,7 @@ fn make_world(dir: &Path) -> Testbed {
     Testbed::make(dir, WORLD)
 }
 
-/// Runs a block as the page has it.
+/// Runs a block as it is on the page.
 fn run(testbed: &mut Testbed, block: &Block, input: &[u8]) {
     let get = |name: &str| block.attributes.get(name).map(String::as_str);
     let role = get("role").expect("a role");

@@ -1,6 +1,6 @@
-//! Tests of this program together with the last release's (the newest tag), in namespaces: either is the client, by
-//! each carrier. The released program is built by `cargo xtask nightly releases`, which names it in the environment.
-//! Needs root, nft, curl and python3.
+//! Tests of this program together with the last release (the newest tag), in namespaces, each of them as the
+//! client, over each carrier. `cargo xtask nightly releases` builds the released program and passes its path in the
+//! environment. Needs root, nft, curl and python3.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,32 +9,33 @@ use super::support::testbed::{Testbed, Until};
 use super::support::{self, CURL, SERVICES};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/udp_blocked_world.sh");
-/// How long anything may take.
+/// Time limit for any expected state.
 const PATIENCE: Duration = Duration::from_secs(40);
 const LARGE: u64 = 4_000_000;
-/// Bytes per second of the download that loses a path: it takes seven seconds.
+/// Rate of the download that loses a path, in bytes per second: it takes seven seconds.
 const RATE: u32 = 600_000;
-/// Bytes that a path must have brought to count as used: more than what opens it.
+/// Bytes received on a path from which on it counts as used: more than opening it needs.
 const USED: u64 = 4_000;
 
-/// The programs' names in the testbed.
+/// Names of the programs in the testbed.
 const NEW: &str = "marline";
 const OLD: &str = "marline-released";
 
-/// What goes between client and server.
+/// Transport between client and server.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Way {
-    /// Frames by UDP, sealed.
+    /// Frames over UDP, sealed.
     Udp,
-    /// The same frames within TCP: the network drops UDP.
+    /// The same frames over TCP, in a network that drops UDP.
     Tcp,
-    /// The proxy by native Multipath TCP.
+    /// The proxy over native Multipath TCP.
     Raw,
-    /// `client --direct` to `serve`: native Multipath TCP and nothing above it.
+    /// `client --direct` to `serve`: native Multipath TCP alone.
     Front,
 }
 
-/// Asks for an association by SOCKS5, and sends a datagram by it, and by the client's `-U` port, until both come back.
+/// Requests a SOCKS5 association, and sends a datagram over it, and over the client's `-U` port, until both are
+/// echoed.
 const DATAGRAMS: &str = "python3 -c '
 import socket, struct
 control = socket.create_connection((\"127.0.0.1\", 1080))
@@ -59,11 +60,11 @@ for way, to, before in [(\"associated\", relay, header), (\"forwarded\", (\"127.
             pass
 '";
 
-/// What is asked for by a remote forward: the client has a service of its own.
+/// The client's service behind a remote forward.
 const CLIENTS_PAGE: &str =
     "python3 -m http.server --bind 127.0.0.1 --directory page 8090 2> /dev/null";
 
-/// A path that dies, either way: nothing is said, and its link stays up. By whom, and what arrives there.
+/// Ends of the path that fails silently while its link stays up: namespace and interface.
 const WIFI: [(&str, &str); 2] = [("net", "c0"), ("client", "wlan0")];
 
 struct World {
@@ -74,7 +75,7 @@ struct World {
 }
 
 impl World {
-    /// Both programs in everybody's path, a server that one of them set up and runs, and the other as its client.
+    /// Both programs in all PATHs, a server that one of them set up and runs, and the other as its client.
     fn start(dir: &Path, way: Way, client: &str, server: &str) -> Option<World> {
         let released = released();
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3"])?;
@@ -111,7 +112,7 @@ impl World {
         Some(world)
     }
 
-    /// Starts this program as the server, with the configuration that is there.
+    /// Starts this program as the server, with the existing configuration.
     fn serve(&mut self, program: &str) {
         let command = match self.way {
             Way::Front => "serve --listen 9.9.9.1:8080 --to 127.0.0.1:8080".to_owned(),
@@ -124,8 +125,7 @@ impl World {
         self.server = self.testbed.start("server", &command, Until::Says("listening on"));
     }
 
-    /// Ends the server and starts this program in its place. How long it took until a connection by the client, which
-    /// goes on, succeeded.
+    /// Replaces the server by this program. Returns the time until a connection by the running client succeeded.
     fn replace(&mut self, program: &str) -> Duration {
         self.testbed.signal(self.server, "TERM");
         assert!(self.testbed.wait(self.server), "an orderly end");
@@ -146,24 +146,24 @@ impl World {
         if self.way == Way::Front { "http://9.9.9.1:8080" } else { "http://127.0.0.1:8080" }
     }
 
-    /// What is fetched, at the client.
+    /// The fetched file at the client.
     fn large(&self) -> PathBuf {
         self.testbed.dir.join("client/large")
     }
 
-    /// Bytes that have come in by a path of the client's.
+    /// Bytes received on a path of the client.
     fn received(&self, path: &str) -> u64 {
         let command = format!("awk '$1 == \"{path}:\" {{ print $2 }}' /proc/net/dev");
         self.testbed.run("client", &command).trim().parse().expect("a count")
     }
 
-    /// Fetches the file at so many bytes per second while `meanwhile` happens; it must come whole.
+    /// Fetches the file at this rate in bytes per second while `meanwhile` runs. The file must be complete.
     fn download(&self, rate: u32, meanwhile: impl FnOnce()) {
         support::download_from(&self.testbed, self.host(), rate, meanwhile);
     }
 
-    /// A download by both paths that loses the first one in its middle. The longest time without a byte, and how many
-    /// were lost on their way.
+    /// A download over both paths that loses the first one in the middle. Returns the longest time without a byte,
+    /// and the number of bytes lost in transit.
     fn lose_wifi(&self) -> (Duration, u64) {
         let paths = ["wlan0", "wwan0"];
         let before = paths.map(|path| self.received(path));
@@ -200,7 +200,7 @@ impl World {
         (gap, to_client)
     }
 
-    /// The longest time in which nothing came, until so many bytes are there.
+    /// The longest time without data until this many bytes have been received.
     fn longest_gap(&self, enough: u64) -> Duration {
         let (mut had, mut since, mut longest) = (0, Instant::now(), Duration::ZERO);
         while had < enough {
@@ -215,7 +215,7 @@ impl World {
         longest
     }
 
-    /// All that goes through a client: streams, datagrams both ways in, and streams back.
+    /// Checks everything that a client carries: streams, datagrams by both ways in, and remote streams.
     fn carries_everything(&self) {
         self.download(20_000_000, || {});
         if matches!(self.way, Way::Udp | Way::Tcp) {
@@ -237,7 +237,7 @@ impl World {
     }
 }
 
-/// The last release's program.
+/// Path of the last release's program.
 fn released() -> PathBuf {
     let named = std::env::var_os("MARLINE_RELEASED");
     named.expect("MARLINE_RELEASED: `cargo xtask nightly releases` runs this").into()
@@ -249,7 +249,7 @@ fn together(way: Way, client: &str, server: &str) {
     let Some(mut world) = World::start(dir.path(), way, client, server) else { return };
     world.carries_everything();
     let (gap, lost) = world.lose_wifi();
-    // From one version to the other with the same files and the same client, and back again.
+    // From one version to the other with the same files and the same client, and back.
     let other = if server == NEW { OLD } else { NEW };
     let there = world.replace(other);
     world.carries_everything();

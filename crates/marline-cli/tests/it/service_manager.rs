@@ -1,4 +1,4 @@
-//! Tests of what is said to a service manager, by a socket such as systemd gives.
+//! Tests of messages to a service manager, over a socket like systemd's.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -21,7 +21,7 @@ impl Manager {
         Manager { socket }
     }
 
-    /// Waits for a message that has this line, and gives all of it.
+    /// Waits for a message that contains this line. Returns the whole message.
     fn hears(&self, line: &str) -> String {
         let until = Instant::now() + PATIENCE;
         let mut heard = Vec::new();
@@ -54,7 +54,7 @@ fn a_client_says_when_it_is_ready_alive_reading_and_stopping() {
         ["client", "--invite-file", invite, "--path", "127.0.0.1", "--socks5", "127.0.0.1:0"];
     let mut command = marline(dir.path(), &args);
     command.env("NOTIFY_SOCKET", dir.path().join("notify"));
-    // Of another process, whose place this one would have taken.
+    // The id of a predecessor, which this process would have replaced.
     command.env("WATCHDOG_USEC", "600000").env("WATCHDOG_PID", "1");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.spawn().unwrap();

@@ -1,7 +1,7 @@
-//! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a
-//! sleeping LTE radio: keys are typed, WiFi dies, and the echo continues. Prints the length of the
-//! gap, which docs/start/quickstart.md quotes. And the other way round: a session from the server's
-//! machine to the client's, by a remote forward (-R). Needs root.
+//! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a sleeping LTE radio:
+//! keys are typed, WiFi fails, and the echo continues. Prints the length of the gap, which docs/start/quickstart.md
+//! quotes. Also in the other direction: a session from the server's machine to the client's, by a remote forward
+//! (-R). Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it ssh_hole -- --nocapture
@@ -20,18 +20,18 @@ use marline_lab::scenario::Side;
 
 const SCENARIO: &str = include_str!("support/phone.toml");
 
-/// A key each so often ...
+/// Interval between keys ...
 const TYPES_EVERY: Duration = Duration::from_millis(50);
-/// ... so many before WiFi dies (by then the radio of an LTE subflow that was opened at the start
-/// sleeps again), and after.
+/// ... with this many before WiFi fails (by then the radio of an LTE subflow that was opened at the start sleeps
+/// again), and after.
 const BEFORE: usize = 280;
 const AFTER: usize = 160;
-/// How long a login may take, and a key to be echoed.
+/// Time limit for a login, and for the echo of a key.
 const READY: Duration = Duration::from_secs(20);
-/// The promotion of the LTE radio and a round trip, which nobody can be without.
+/// Promotion of the LTE radio and a round trip, which cannot be avoided.
 const PROMOTION_AND_WAY: Duration = Duration::from_millis(260 + 60);
 
-/// Two hosts, the server's programs running.
+/// Two hosts with the server's programs running.
 fn set(dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(SCENARIO, "ssh", dir);
     hosts.shell(Side::Server, SSHD_FILES);
@@ -40,10 +40,10 @@ fn set(dir: &Path) -> TwoUplinks {
     hosts
 }
 
-/// Starts the SSH server that the files are for.
+/// Starts the SSH server for these files.
 pub(crate) const SSHD: &str = "$(command -v sshd) -D -e -f sshd_config";
 
-/// Keys and settings of an SSH server on loopback and of its client, in the directory it runs in.
+/// Keys and settings of an SSH server on loopback and of its client, in the directory in which it runs.
 pub(crate) const SSHD_FILES: &str = "\
 mkdir -p /run/sshd
 ssh-keygen -q -t ed25519 -N '' -f host_key
@@ -76,7 +76,7 @@ FILE
 
 type Lines = Arc<Mutex<Vec<(Instant, String)>>>;
 
-/// What a program says, with the time of each piece.
+/// Output of a program, with the time of each piece.
 fn collect(mut from: impl Read + Send + 'static) -> Lines {
     let said = Lines::default();
     let all = Arc::clone(&said);
@@ -90,14 +90,14 @@ fn collect(mut from: impl Read + Send + 'static) -> Lines {
     said
 }
 
-/// When each of the keys came back; they are the letters of the alphabet, in turns.
+/// Time of each key's echo. The keys are the letters of the alphabet, in turn.
 fn echoes(said: &Lines) -> Vec<Instant> {
     let said = said.lock().expect("lock");
     let typed = |c: &char| c.is_ascii_lowercase();
     said.iter().flat_map(|(at, text)| text.chars().filter(typed).map(|_| *at)).collect()
 }
 
-/// Types the key of this number and waits for its echo. How long that took.
+/// Types the key with this number and waits for its echo. Returns the time it took.
 fn type_key(keyboard: &mut impl Write, said: &Lines, number: usize) -> Duration {
     let typed = Instant::now();
     keyboard.write_all(b"k").and_then(|()| keyboard.flush()).expect("type");
@@ -108,8 +108,8 @@ fn type_key(keyboard: &mut impl Write, said: &Lines, number: usize) -> Duration 
     typed.elapsed()
 }
 
-/// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
-/// the longest delay of an echo before that and after, and the joules that LTE's packets cost in all.
+/// Types into an `ssh` session through a client with these options while WiFi fails. Returns the longest delay of
+/// an echo before and after the failure, and the energy of LTE's packets in joules.
 fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
     let mut hosts = set(dir);
     let client = format!(
@@ -117,7 +117,7 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
          --socks5 127.0.0.1:1080 {options}"
     );
     hear(&hosts.program(Side::Client, &client), "socks5 listening on");
-    // A terminal at the far end: it echoes what is typed, whoever reads it.
+    // A terminal at the far end, which echoes typed text even if no program reads it.
     let mut command =
         hosts.command("exec ssh -F ssh_config -tt 127.0.0.1 'echo READY; exec cat > /dev/null'");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -180,8 +180,8 @@ fn keys_are_echoed_although_wifi_dies() {
     }
 }
 
-/// A session over ten upgrades of the server, and WiFi dies after the fifth: whatever opens another path then does so
-/// for a connection that the first process has.
+/// A session over ten upgrades of the server. WiFi fails after the fifth, so that another path is opened for a
+/// connection of the first process.
 #[test]
 fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
     const UPGRADES: usize = 10;
@@ -201,7 +201,7 @@ fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
     let mut keyboard = ssh.stdin.take().expect("piped");
     let mut successors = Vec::new();
     let mut slowest = Duration::ZERO;
-    // The first one takes the login with it.
+    // The first time includes the login.
     for number in 0..=2 * UPGRADES {
         if number % 2 == 1 {
             successors.push(TookOver::told_by(&hosts.shell(Side::Server, "marline upgrade")));
@@ -244,7 +244,7 @@ fn a_session_by_a_remote_forward_goes_on_although_wifi_dies() {
     let said = collect(ssh.stdout.take().expect("piped"));
     let mut keyboard = ssh.stdin.take().expect("piped");
     let mut slowest = [Duration::ZERO; 2];
-    // The first one takes the login with it.
+    // The first time includes the login.
     for number in 0..41 {
         if number == 21 {
             hosts.net.command("wifi", "down").expect("WiFi dies");

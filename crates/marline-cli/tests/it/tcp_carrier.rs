@@ -1,5 +1,6 @@
-//! Test of `--carrier tcp` over a link that loses 2 % beneath it, beside plain TCP over the same link: TCP within TCP
-//! must not repeat what the outer one repeats. Prints what an application gets of both. Needs root.
+//! Test of `--carrier tcp` over a link that loses 2 % below it, compared with plain TCP over the same link: TCP
+//! within TCP must not retransmit data that the outer one retransmits. Prints an application's results with both.
+//! Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it tcp_carrier -- --nocapture --include-ignored
@@ -25,7 +26,7 @@ fn number(variable: &str) -> u64 {
     std::env::var(variable).expect("a variable").parse().expect("a number")
 }
 
-/// What is asked: sends messages back on one port, and on the other as many bytes as it is asked for.
+/// The service: echoes messages on one port, and sends a requested number of bytes on the other.
 #[test]
 fn host() {
     if !two_uplinks::plays(host) {
@@ -52,7 +53,7 @@ fn host() {
     }
 }
 
-/// Who asks: echoes in an open loop, then bytes as fast as they come.
+/// The application: echoes in an open loop, then bytes as fast as they arrive.
 #[test]
 fn asker() {
     if !two_uplinks::plays(asker) {
@@ -98,13 +99,13 @@ fn asker() {
     assert_eq!(came, bytes);
     let rate = came as f64 * 8e-6 / begun.elapsed().as_secs_f64();
     println!("sum p50 {:.1} ms, p99 {:.1} ms, {rate:.2} Mbit/s", at(0.5), at(0.99));
-    // Until it is ended: what is said of connections is only of those that are there.
+    // Runs until it is stopped, because only existing connections are reported.
     loop {
         std::thread::park();
     }
 }
 
-/// Bytes of segments that the process with this control socket sent, and of these again.
+/// Segment bytes sent by the process with this control socket, and retransmitted ones among them.
 fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     let table = format!("marline monitor --table --once --json --control {control}");
     let (mut sent, mut again) = (0, 0);
@@ -115,8 +116,8 @@ fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     (sent, again)
 }
 
-/// Two hosts with a link that loses 2 %, under this congestion control of the kernel and this seed, what is asked
-/// there, and a client and a server that carry by TCP.
+/// Two hosts with a link that loses 2 %, with this congestion control of the kernel and this seed, the service, and
+/// a client and a server with the TCP carrier.
 fn start(congestion: &str, seed: u64, dir: &Path) -> TwoUplinks {
     let scenario = format!(
         "seed = {seed}\n[[path]]\nname = \"wifi\"\n\
@@ -144,13 +145,13 @@ fn start(congestion: &str, seed: u64, dir: &Path) -> TwoUplinks {
     hosts
 }
 
-/// Starts to ask by one of both ways: plain TCP to the other host, or through the client's ports.
+/// Starts the application in one of two ways: plain TCP to the other host, or through the client's ports.
 fn ask(hosts: &mut TwoUplinks, target: &str, echoes: u64, bytes: u64) -> Receiver<String> {
     let wrapper = format!("env TARGET={target} ECHOES={echoes} BYTES={bytes} TIMES={target}");
     hosts.role(Side::Client, &wrapper, asker)
 }
 
-/// What came out of it.
+/// The result of the application.
 fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
     let until = Instant::now() + GAP * u32::try_from(echoes).expect("few") + 4 * PATIENCE;
     while Instant::now() < until {
@@ -189,7 +190,7 @@ fn nothing_is_repeated_above_a_tcp_that_repeats() {
     }
 }
 
-/// The figures of docs/results.md.
+/// Figures of docs/results.md.
 #[test]
 #[ignore = "takes minutes, and all of the machine"]
 fn figures() {
@@ -201,13 +202,13 @@ fn figures() {
     }
 }
 
-/// Worlds of the comparison of tails, echoes in each, and how many worlds run at once.
+/// Worlds of the comparison of tails, echoes per world, and concurrent worlds.
 const WORLDS: u64 = 9;
 const ECHOES: u64 = 4_000;
 const AT_ONCE: usize = 3;
 
-/// Times of echoes of one world, in microseconds: over plain TCP, and carried by TCP over the same link at the same
-/// time.
+/// Times of echoes in one world, in microseconds: over plain TCP, and with the TCP carrier over the same link at
+/// the same time.
 fn times(congestion: &str, seed: u64) -> [Vec<u64>; 2] {
     let dir = tempfile::tempdir().expect("a folder");
     let mut hosts = start(congestion, seed, dir.path());
@@ -228,8 +229,8 @@ fn quantile(worlds: &[&Vec<u64>], share: f64) -> f64 {
     all[((all.len() - 1) as f64 * share) as usize] as f64
 }
 
-/// The tail of echoes, of which a few repeats that are lost in their turn decide: so over many worlds, and with the
-/// 95 % interval of the ratio over them (bootstrap, both ways drawn apart).
+/// Tail of the echoes, which depends on a few lost retransmissions. Therefore over many worlds, with the 95 %
+/// interval of the ratio over them (bootstrap, with the two ways drawn separately).
 #[test]
 #[ignore = "a quarter of an hour"]
 fn tails() {

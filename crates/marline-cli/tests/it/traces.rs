@@ -1,5 +1,5 @@
-//! Test of `--qlog` in real programs: a download over WiFi and LTE, WiFi dies, and the traces of both ends tell of the
-//! hole, of what was rescued and where it came. Needs root.
+//! Test of `--qlog` in real programs: a download over WiFi and LTE, during which WiFi fails. The traces of both
+//! ends must contain the hole, the rescued data and its arrival. Needs root.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ const LTE: &str = "rate=20M,delay=30ms,queue=50ms";
 
 const BYTES: usize = 8_000_000;
 
-/// Where the bytes come from: whoever connects gets them.
+/// Source of the bytes, for any client that connects.
 #[test]
 fn source() {
     if two_uplinks::plays(source) {
@@ -25,7 +25,7 @@ fn source() {
     }
 }
 
-/// Where they go: says when half of them are here, and when all are.
+/// Receiver of the bytes: reports when half of them, and when all of them have arrived.
 #[test]
 fn sink() {
     if !two_uplinks::plays(sink) {
@@ -43,7 +43,7 @@ fn sink() {
     println!("sum {count}");
 }
 
-/// The trace in this directory that fits, as soon as there is one.
+/// The matching trace in this directory, as soon as there is one.
 fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recording) {
     let begun = Instant::now();
     let mut why = String::new();
@@ -53,7 +53,7 @@ fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recor
             match read(&text) {
                 Ok(recording) if fits(&recording) => return (entry.path(), recording),
                 Ok(recording) => why = format!("{} records, none fits", recording.records.len()),
-                // A record that is half written is no error; anything else is.
+                // A half-written record is not an error. Anything else is.
                 Err(error) => panic!("{}: {error}", entry.path().display()),
             }
         }
@@ -62,7 +62,7 @@ fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recor
     panic!("no such trace in {}: {why}", directory.display());
 }
 
-/// Bytes that came in order on this subflow, at this place among them.
+/// Subflows on which the byte with this sequence number was received in order.
 fn came_on(recording: &Recording, dsn: u64) -> Vec<u64> {
     let came = recording.records.iter().filter(|record| record.name == "data_received");
     let holds = |record: &&marline_qlog::Record| {
@@ -72,7 +72,7 @@ fn came_on(recording: &Recording, dsn: u64) -> Vec<u64> {
     came.filter(holds).filter_map(|record| record.number("subflow")).collect()
 }
 
-/// Slot of the subflow over the interface with this address at the client, once there is one.
+/// Slot of the subflow over the interface with this address at the client, once it exists.
 fn slot(recording: &Recording, address: &str) -> Option<u64> {
     let of = |record: &&marline_qlog::Record| {
         let ends = [record.word("local"), record.word("remote")];
@@ -91,7 +91,7 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
     let dir = tempfile::tempdir().expect("directory");
     let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "qlog", dir.path());
     hear(&hosts.role(Side::Server, "", source), "ready");
-    // That scheduler leaves reinjection to the retransmission timer, so that there is a hole to be told.
+    // This scheduler leaves reinjection to the retransmission timer, so that there is a hole.
     hosts.marline_server("udp --scheduler linux --qlog at-server");
     let client = "marline client --invite-file invite --path wifi --path lte -L 9000:127.0.0.1:8080 \
                   --warm 0 --scheduler linux --qlog at-client";
@@ -107,7 +107,7 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
         acked && course.bytes(Manner::Reinjection) > 0
     };
     let (file, server) = trace(&dir.path().join("at-server"), sent);
-    // A busy machine makes holes as well, and those end on WiFi; this is the one that ends on LTE.
+    // A busy machine also causes holes, which end on WiFi. This one ends on LTE.
     let rescued_by_lte = |recording: &Recording| {
         let hole = |record: &marline_qlog::Record| {
             record.name == "delivery_hole" && record.word("direction") == Some("received")
@@ -121,7 +121,7 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
     let (course, wifi) = (Course::of(&server), slot(&server, "10.0.1.2").expect("WiFi's"));
     let rescued: Vec<&Carried> =
         course.carried.iter().filter(|carried| carried.manner == Manner::Reinjection).collect();
-    // All of it goes over LTE; the first of it is what WiFi held when it died, and came to the client over LTE.
+    // All of it is sent over LTE. The first part was on WiFi when it failed, and arrived at the client over LTE.
     assert!(rescued.iter().all(|carried| carried.subflow != wifi));
     let first = rescued[0];
     let before = course.carried.iter().find(|carried| {
@@ -131,7 +131,7 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
     assert_eq!(before.map(|carried| carried.subflow), Some(wifi));
     let lte = slot(&client, "10.0.2.2").expect("LTE's");
     assert!(came_on(&client, first.dsn).contains(&lte), "{first:?}");
-    // Nothing of what was agreed on in secret.
+    // The trace contains no secrets.
     let text = std::fs::read_to_string(&file).expect("the trace");
     assert!(!text.contains("key") && !text.contains("token") && !text.contains("hmac"));
 
@@ -146,14 +146,14 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
     assert!(said.contains("B reinjection"), "{said}");
     let drawn = std::fs::read_to_string(dir.path().join("x.svg")).expect("a drawing");
     assert!(drawn.contains("10.0.1.2") && drawn.contains("\nreinjection\n"), "{}", drawn.len());
-    // The report has the same drawing.
+    // The report contains the same drawing.
     let said = by_lab(&["report", "--out", "none", "--page", "page.html", "--trace", &trace]);
     assert!(said.contains("page.html: 0 of "), "{said}");
     let page = std::fs::read_to_string(dir.path().join("page.html")).expect("the page");
     assert!(page.contains("10.0.1.2") && page.contains("\nreinjection\n"), "{}", page.len());
 }
 
-/// `--qlog` of a place that has no room: said once, and the connection does not notice.
+/// `--qlog` on a full disk: logged once, and the connection is not affected.
 #[test]
 fn a_full_disk_ends_no_connection() {
     let _others = support::among_others();

@@ -1,5 +1,5 @@
-//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server by TCP, path
-//! by path, and goes back to UDP when that passes again. Needs root, nft and curl.
+//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server by TCP,
+//! path by path, and returns to UDP when that passes again. Needs root, nft and curl.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use super::support::{self, CURL, SERVICES};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/udp_blocked_world.sh");
 /// The client needs no privilege.
 const NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups";
-/// How long a route may take to come back to UDP once that passes again.
+/// Time limit for a route to return to UDP once that passes again.
 const RETURN: Duration = Duration::from_secs(45);
 
-/// Sends a datagram again and again until it comes back.
+/// Sends a datagram repeatedly until it is echoed.
 const DATAGRAM: &str = "python3 -c '
 import socket
 port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -37,7 +37,7 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server, what is behind it, and a client, started while `udp` is the case.
+    /// The namespaces, a server, the services behind it, and a client that is started in the state `udp`.
     fn start(dir: &Path, udp: &str, server: &str) -> Option<World> {
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3", "setpriv"])?;
         testbed.run("net", &format!("udp {udp}"));
@@ -62,7 +62,7 @@ impl World {
         self.testbed.run("net", &format!("udp {what}"));
     }
 
-    /// What the client knows of its paths.
+    /// State of the paths, as listed by the client.
     fn paths(&self) -> Vec<(String, bool)> {
         let command = format!("{NOBODY} marline path --json --control ./control.sock");
         let said = self.testbed.run("client", &command);
@@ -76,7 +76,7 @@ impl World {
         paths.as_array().expect("a list").iter().map(of).collect()
     }
 
-    /// Waits until the paths are carried so: by name, whether by TCP.
+    /// Waits for these carriers of the paths: by name, true for TCP.
     fn wait_for(&self, wanted: &[(&str, bool)]) {
         let deadline = Instant::now() + RETURN;
         loop {
@@ -93,23 +93,23 @@ impl World {
         }
     }
 
-    /// Fetches 6 MB at so many bytes per second while `meanwhile` happens; it must come whole.
+    /// Fetches 6 MB at this rate in bytes per second while `meanwhile` runs. The file must be complete.
     fn download(&self, rate: u32, meanwhile: impl FnOnce()) {
         support::download(&self.testbed, rate, meanwhile);
     }
 }
 
-/// Requests of a client that is starved of processor time: so many times, so many at once.
+/// Requests of a client without processor time: number of rounds, and concurrent requests per round.
 const STARVED_ROUNDS: usize = 4;
 const STARVED_AT_ONCE: usize = 8;
 
 const TO_TCP: &str = "no answer over UDP: connections use TCP until there is one";
 const TO_UDP: &str = "UDP is answered again";
 
-/// Bytes that would take five minutes at the rate to which datagrams are policed.
+/// Bytes that would take five minutes at the rate to which datagrams are limited.
 const POLICED_BYTES: u32 = 40_000_000;
 
-/// UDP is policed to 1 Mbit/s on both of the client's networks.
+/// Limits UDP to 1 Mbit/s on both of the client's networks.
 fn police(world: &World) {
     for way in ["iifname", "oifname"] {
         for network in ["c0", "c1"] {
@@ -122,9 +122,9 @@ fn police(world: &World) {
     }
 }
 
-/// The client finds out that TCP is faster, and says so.
+/// Checks that the client detects that TCP is faster, and reports it.
 fn goes_by_tcp_as_that_is_faster(world: &World) {
-    // At the end of the comparison, which the transfer may not last for.
+    // At the end of the comparison, which may take longer than the transfer.
     let log = world.testbed.log_with(world.client, "UDP is rate-limited and slower than TCP");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
@@ -146,7 +146,7 @@ fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
     goes_by_tcp_as_that_is_faster(&world);
 }
 
-/// Datagrams at 6 Mbit/s, which are sent back, for a minute.
+/// Datagrams at 6 Mbit/s for a minute, with echoes.
 const VIDEO: &str = "python3 -u -c '
 import socket, threading, time
 port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -172,26 +172,26 @@ fn where_udp_is_policed_datagrams_alone_find_that_out_too() {
     goes_by_tcp_as_that_is_faster(&world);
 }
 
-/// Keeps processes from running for most of the time, until it is dropped.
+/// Keeps processes from running for most of the time, until dropped.
 enum Starvation {
     Quota {
         _group: ProcessorCgroup,
     },
-    /// A shell stops and continues them.
+    /// A shell stops and continues the processes.
     Signals {
         _shell: support::Running,
     },
 }
 
 impl Starvation {
-    /// A quota of the system's: so many milliseconds of every 100.
+    /// By a quota of the system: this many milliseconds of every 100.
     fn by_quota(percent: u64, processes: [u32; 2]) -> Option<Starvation> {
         let group = ProcessorCgroup::with_percent(percent)?;
         processes.into_iter().for_each(|process| group.take(process));
         Some(Starvation::Quota { _group: group })
     }
 
-    /// As [`by_quota`](Self::by_quota), by signals, which any machine has: 3 ms of every 100.
+    /// Like [`by_quota`](Self::by_quota), by signals, which work on every machine: 3 ms of every 100.
     fn by_signals(processes: [u32; 2]) -> Starvation {
         let [one, other] = processes;
         let mut shell = std::process::Command::new("bash");
@@ -203,7 +203,7 @@ impl Starvation {
     }
 }
 
-/// A client that has hardly any processor time finds the answer and the end of its patience at the same time.
+/// A client with hardly any processor time sees the answer and its own timeout at the same time.
 fn does_not_take_its_own_delay_for_blocked_udp(
     starve: impl FnOnce([u32; 2]) -> Option<Starvation>,
 ) {
@@ -218,13 +218,13 @@ fn does_not_take_its_own_delay_for_blocked_udp(
     let Some(starvation) = starve(processes) else { return };
     for _ in 0..STARVED_ROUNDS {
         std::thread::scope(|all| {
-            // Port 9 refuses: each request is answered, and nothing is passed on.
+            // Port 9 refuses: each request is answered, and nothing is relayed.
             (0..STARVED_AT_ONCE)
                 .for_each(|_| drop(all.spawn(|| support::socks::open(socks, target).err())));
         });
     }
     let said = client.said();
-    // A group can be removed when nothing is in it.
+    // A group can be removed only when it is empty.
     for process in [&mut client, &mut server.process] {
         process.signal("KILL");
         process.end();
@@ -250,7 +250,7 @@ fn without_any_udp_streams_and_datagrams_go_by_tcp_and_back_when_it_passes() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "drop c0 c1", "") else { return };
-    // curl's own limit is the promise: a page within 5 s.
+    // curl's own limit is the requirement: a page within 5 s.
     let page = "curl -sS --fail --max-time 5 --socks5-hostname 127.0.0.1:1080 \
                 http://127.0.0.1:8080/sums";
     assert!(world.testbed.run("client", page).contains("large"));
@@ -280,19 +280,19 @@ fn where_one_path_drops_udp_it_alone_goes_by_tcp_and_no_stream_is_lost() {
     });
     world.udp("pass");
     world.wait_for(&[("wlan0", false), ("wwan0", false)]);
-    // A network that says no instead of nothing.
+    // A network that rejects UDP instead of dropping it.
     world.udp("reject c0 c1");
     world.download(600_000, || world.wait_for(&[("wlan0", true), ("wwan0", true)]));
 }
 
-/// What is typed into an `ssh` session until the file `over` is there comes back whole and in order.
+/// Text typed into an `ssh` session until the file `over` exists arrives complete and in order.
 const SSH: &str = "rm -f over
     (n=0; until test -e over; do n=$((n+1)); echo $n; sleep 0.1; done) |
         ssh -F ../server/ssh_config 127.0.0.1 cat > heard
     seq $(wc -l < heard) | cmp - heard
     wc -l < heard";
 
-/// WiFi, a network without UDP under the same name, and WiFi again: one stream outlives it, and a shell.
+/// WiFi, then a network without UDP under the same name, and WiFi again: one stream and a shell survive it.
 #[test]
 fn a_long_stream_and_an_ssh_session_outlive_a_network_without_udp() {
     let _others = support::among_others();
@@ -339,7 +339,7 @@ fn a_server_that_does_not_listen_on_tcp_is_named_as_such() {
     let paths = format!("{NOBODY} marline path --control ./control.sock");
     let said = world.testbed.run("client", &paths);
     assert!(said.contains("the server does not listen on TCP there"), "{said}");
-    // UDP alone serves an old server as ever.
+    // UDP alone works with an old server as before.
     world.udp("pass");
     world.download(20_000_000, || {});
 }

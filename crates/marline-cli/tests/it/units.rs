@@ -1,5 +1,5 @@
-//! Tests of the units of `packaging/`, started by systemd itself with all their restrictions: a
-//! machine in its own namespaces. Needs root, systemd and permission to create a cgroup.
+//! Tests of the units of `packaging/`, started by systemd itself with all their restrictions, on a machine in
+//! namespaces of its own. Needs root, systemd and permission to create a cgroup.
 
 use super::support;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/units_world.sh");
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A machine; everything on it ends with it, and its cgroup is gone.
+/// A machine. Dropping it ends all its processes and removes its cgroup.
 struct Machine {
     child: Child,
     cgroups: Vec<PathBuf>,
@@ -21,7 +21,7 @@ struct Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Its first process ends with this one, and with that all others.
+        // Its first process ends with this one, and all others end with that.
         let _ = self.child.kill();
         let _ = self.child.wait();
         for group in &self.cgroups {
@@ -30,7 +30,7 @@ impl Drop for Machine {
     }
 }
 
-/// Removes a cgroup and those in it, as soon as nobody is in them any more.
+/// Removes a cgroup and its children once they are empty.
 fn remove(group: &Path) {
     let until = Instant::now() + Duration::from_secs(5);
     while group.exists() && Instant::now() < until {
@@ -44,7 +44,7 @@ fn remove(group: &Path) {
     }
 }
 
-/// Cgroups for the machine, in each hierarchy that systemd uses.
+/// Creates cgroups for the machine, in each hierarchy that systemd uses.
 fn make_cgroups() -> Option<Vec<PathBuf>> {
     let base = Path::new("/sys/fs/cgroup");
     let hierarchies = if base.join("cgroup.controllers").exists() {
@@ -86,7 +86,7 @@ fn machine(dir: &Path) -> Option<Machine> {
     Some(Machine { child, cgroups })
 }
 
-/// What was said in the end, or so far if there is no end to it.
+/// Final output, or the output so far at the time limit.
 fn heard(machine: &mut Machine, dir: &Path) -> String {
     let until = Instant::now() + PATIENCE;
     loop {

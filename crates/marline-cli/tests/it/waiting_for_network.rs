@@ -1,5 +1,5 @@
-//! Tests of commands that begin before there is a network, as services do at a machine's start: they wait for it, and
-//! say so. Needs root, for the hosts.
+//! Tests of commands that start before there is a network, like services at boot: they wait for it, and report
+//! this. Needs root, for the hosts.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl World {
         );
     }
 
-    /// Starts it as a service manager would.
+    /// Starts a command like a service manager.
     fn start(&mut self, command: &str) -> (std::sync::mpsc::Receiver<String>, UnixDatagram) {
         let path = self.hosts.dir.join("notify");
         let _ = std::fs::remove_file(&path);
@@ -53,7 +53,7 @@ impl World {
     }
 }
 
-/// Waits until the manager has heard all of these; whatever else it hears is collected.
+/// Waits until the manager has received all of these. Other messages are collected.
 fn hears(manager: &UnixDatagram, wanted: &[&str], heard: &mut String) {
     let begun = Instant::now();
     while !wanted.iter().all(|word| heard.contains(word)) {

@@ -1,5 +1,5 @@
-//! Test of the dissector for Wireshark: tshark finds frames, and Multipath TCP in them, in what a client and a server
-//! send by UDP and by TCP. Needs root, tcpdump and tshark.
+//! Test of the dissector for Wireshark: tshark finds frames, and Multipath TCP in them, in the packets of a client
+//! and a server over UDP and TCP. Needs root, tcpdump and tshark.
 
 use super::support::{self, SERVICES};
 use std::collections::BTreeMap;
@@ -12,8 +12,7 @@ const DISSECTOR: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/wireshark/marline.lua");
 const SCENARIO: &str = include_str!("support/phone.toml");
 
-/// Captures on WiFi what a client with this carrier sends and receives while a page is fetched and datagrams are
-/// echoed.
+/// Captures the packets of a client with this carrier on WiFi while a page is fetched and datagrams are echoed.
 fn capture(carrier: &str, dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(SCENARIO, "shark", dir);
     std::fs::write(dir.join("page"), vec![7; 200_000]).expect("write");
@@ -37,7 +36,7 @@ fn capture(carrier: &str, dir: &Path) -> TwoUplinks {
     hosts
 }
 
-/// What tshark says of the capture, by a filter: a line per packet with these fields.
+/// Fields of the captured packets that match a filter, one row per packet, from tshark.
 fn fields(hosts: &TwoUplinks, filter: &str, names: &[&str]) -> Vec<Vec<String>> {
     let wanted: Vec<String> = names.iter().map(|name| format!("-e {name}")).collect();
     let command = format!(
@@ -49,7 +48,7 @@ fn fields(hosts: &TwoUplinks, filter: &str, names: &[&str]) -> Vec<Vec<String>> 
     said.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-/// How many frames of each type; a packet may have several.
+/// Number of frames of each type. A packet may contain several.
 fn types(hosts: &TwoUplinks) -> BTreeMap<u8, usize> {
     let mut counts = BTreeMap::new();
     for row in fields(hosts, "marline", &["marline.type"]) {
@@ -68,14 +67,14 @@ fn check(carrier: &str) {
     let of = |kind: u8| types.get(&kind).copied().unwrap_or_default();
     assert!(of(0) > 100 && of(1) >= 2 && of(8) > 10, "{types:?}");
     assert!(types.keys().all(|kind| *kind <= 8), "{types:?}");
-    // The handshake, a join and mappings of Multipath TCP, as Wireshark itself reads them.
+    // Handshake, join and mappings of Multipath TCP, as decoded by Wireshark itself.
     for subtype in [0, 2] {
         let filter = format!("marline and tcp.options.mptcp.subtype == {subtype}");
         assert!(!fields(&hosts, &filter, &["frame.number"]).is_empty(), "subtype {subtype}");
     }
     let broken = fields(&hosts, "_ws.malformed or marline.short", &["frame.number"]);
     assert_eq!(broken, Vec::<Vec<String>>::new(), "malformed");
-    // Nothing of the carrier is left over; datagrams of the probing of UDP are frames, too.
+    // No packet of the carrier is left over. Datagrams of UDP probes are frames, too.
     let other = match carrier {
         "tcp" => {
             "tcp.len > 0 and tcp.port == 7777 and not marline and not marline_tcp \

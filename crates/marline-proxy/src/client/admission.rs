@@ -1,10 +1,8 @@
-//! Choice between resuming a session and a full TLS handshake, with a limit on simultaneous
-//! handshakes.
+//! Choice between resuming a session and a full TLS handshake, with a limit on simultaneous handshakes.
 //!
-//! A server limits unauthenticated clients, and a client with a session is not among them. So the
-//! first request makes the TLS handshake, and all others wait for the session that results from it.
-//! If it takes long (it may be on a path that died) a few more try. The
-//! session is renewed by one such handshake before it ends.
+//! A server limits unauthenticated clients but not clients with a session. Therefore the first request makes the
+//! TLS handshake, and all others wait for the session that results from it. If the handshake takes long (it may be
+//! on a failed path), a few more are tried. The session is renewed by one such handshake before it ends.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,17 +13,17 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::session::{LIFETIME, Session, SessionId};
 
-/// Handshakes under way at a time: a server lets 16 of a source in, and others may share our address.
+/// Largest number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
 const MOST: usize = 8;
-/// While a session may still come of the first handshake, the next one starts after this long.
+/// While the first handshake may still give a session, the next one starts after this delay.
 const HEDGE: Duration = Duration::from_secs(1);
 
-/// What a request goes with.
+/// Means of authentication for a request.
 #[derive(Debug)]
 pub(super) enum Admitted {
     /// A session.
     Session(Arc<Session>),
-    /// Permission to make a handshake.
+    /// Permission to make a TLS handshake.
     Stranger(Turn),
 }
 
@@ -39,20 +37,20 @@ struct Current {
 #[derive(Debug, Default)]
 struct State {
     current: Option<Current>,
-    /// A renewal of the session is in progress.
+    /// True while a renewal of the session is in progress.
     renewing: bool,
     shaking: usize,
     last_begun: Option<Instant>,
 }
 
-/// What all requests share.
+/// State shared by all requests.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
 }
 
-/// A handshake under way. Dropping it lets the next one start.
+/// A running handshake. Dropping it lets the next one start.
 #[derive(Debug)]
 pub(super) struct Turn {
     state: Arc<Mutex<State>>,
@@ -71,7 +69,7 @@ impl Drop for Turn {
 }
 
 impl State {
-    /// The session that is in force.
+    /// The current session.
     fn session(&mut self, now: Instant) -> Option<Arc<Session>> {
         if self.current.as_ref().is_some_and(|current| current.ends_at <= now) {
             self.current = None;
@@ -79,7 +77,7 @@ impl State {
         self.current.as_ref().map(|current| Arc::clone(&current.session))
     }
 
-    /// When the next handshake may start; `None`: when one ends.
+    /// Time at which the next handshake may start. `None`: when a running one ends.
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
         match (self.shaking, self.last_begun) {
             (0, _) | (_, None) => Some(now),
@@ -97,8 +95,7 @@ impl Admission {
         Turn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
-    /// Waits for a session, or for permission to make a handshake. `alone`: a session is not
-    /// usable.
+    /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session.
     async fn wait(&self, alone: bool) -> Admitted {
         loop {
             let changed = self.changed.notified();
@@ -149,12 +146,12 @@ impl Admission {
         (free && state.session(now).is_none()).then(|| self.begin(&mut state, now))
     }
 
-    /// A handshake began this session, which the server keeps for `lifetime`.
+    /// Stores a session from a handshake. The server keeps it for `lifetime`.
     pub(super) fn begun(&self, session: Arc<Session>, lifetime: Duration) {
         let now = Instant::now();
         let lifetime = lifetime.min(LIFETIME);
         let mut state = lock(&self.state);
-        // Ours must be the earlier end, and what renews it may take a while.
+        // The client's end must be the earlier one, and a renewal may take a while.
         let (renew_at, ends_at) = (now + lifetime * 3 / 4, now + lifetime * 19 / 20);
         state.current = Some(Current { session, renew_at, ends_at });
         state.renewing = false;
@@ -162,7 +159,7 @@ impl Admission {
         self.changed.notify_waiters();
     }
 
-    /// The server does not know this session (any more).
+    /// Removes a session that the server does not know, or no longer.
     pub(super) fn forgotten(&self, id: SessionId) {
         let mut state = lock(&self.state);
         if state.current.as_ref().is_some_and(|current| current.session.id() == id) {
@@ -170,7 +167,7 @@ impl Admission {
         }
     }
 
-    /// Whether it is time for the caller, and for nobody else, to renew the session.
+    /// True if the session is due for renewal and no other caller has started it.
     pub(super) fn is_to_renew(&self) -> bool {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -178,18 +175,18 @@ impl Admission {
         due && !std::mem::replace(&mut state.renewing, true)
     }
 
-    /// Renewing failed; the next request may try again.
+    /// Records a failed renewal. The next request may try again.
     pub(super) fn not_renewed(&self) {
         lock(&self.state).renewing = false;
     }
 
-    /// Where the server is itself reached that knows the session.
+    /// Addresses at which the server that knows the session is reached.
     pub(super) fn own_addresses(&self) -> Vec<SocketAddr> {
         let session = lock(&self.state).session(Instant::now());
         session.map(|session| session.own_addresses().to_vec()).unwrap_or_default()
     }
 
-    /// Ends the session here, and its secret with the last connection that is being opened.
+    /// Ends the session in this client. Its secret is dropped with the last connection that is being opened.
     pub(super) fn close(&self) {
         lock(&self.state).current = None;
     }

@@ -1,14 +1,15 @@
-//! First bytes of an application that go ahead of its target's answer.
+//! First bytes of an application, sent ahead of the answer about its target.
 //!
-//! *Problem.* An application behind a forward has a connection before its target has one, and mostly speaks first. Held
-//! back until the server has said Connected, its bytes would come a round trip later than they could. But a request
-//! whose connection breaks before that is made again on another one, and no byte of an application may arrive twice.
+//! *Problem.* An application behind a forward has a connection before its target has one, and mostly sends first.
+//! If its bytes were held back until the server's Connected, they would arrive a round trip later than possible.
+//! But a request whose connection breaks before that is repeated on another one, and no byte of an application may
+//! arrive twice.
 //!
-//! *Solution.* They go ahead where a repetition is unlikely to be wanted: on a connection that carried a request to its
-//! end within the last second, so that its server was there. Each is kept until the target is connected. If the server
-//! ends the connection in good order in place of an answer, it has begun nothing, and request and bytes are repeated.
-//! If the connection breaks, nobody knows: then the application's is reset, as it would be a moment later. An outage of
-//! the network breaks none, and is waited for as always.
+//! *Solution.* Bytes are sent ahead where a repetition is unlikely: on a connection that carried a complete request
+//! within the last second, so that its server was reachable. They are kept until the target is connected. If the
+//! server closes the connection properly instead of answering, it has not started the request, and request and
+//! bytes are repeated. If the connection breaks, the bytes may have arrived, and the application's connection is
+//! reset. An outage of the network breaks no connection and is waited for as usual.
 
 use std::future::Future;
 use std::io;
@@ -19,32 +20,32 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// Bytes that go ahead at most: less than a session's stream seals without waiting for room, and than a server's
-/// receive window, for it reads them when it has reached the target.
+/// Largest number of bytes sent ahead. It is below what a session's stream seals without waiting for room, and
+/// below a server's receive window, because the server reads the bytes only after reaching the target.
 const MOST: usize = 4 * 1_024;
 
-/// What goes ahead of an application's target.
+/// Bytes of an application that are sent ahead.
 #[derive(Debug)]
 pub struct Ahead<'a> {
     application: &'a TcpStream,
-    /// What was taken from it.
+    /// Bytes read from the application.
     taken: Vec<u8>,
-    /// Its end was seen.
+    /// True if the application's end was read.
     ended: bool,
-    /// It broke.
+    /// Error of the application's connection.
     error: Option<io::Error>,
-    /// What was taken went on a connection that broke: it may have arrived.
+    /// True if the bytes were sent on a connection that broke, so that they may have arrived.
     spent: bool,
 }
 
 impl<'a> Ahead<'a> {
-    /// Of this application.
+    /// An empty start for this application.
     #[must_use]
     pub const fn of(application: &'a TcpStream) -> Ahead<'a> {
         Ahead { application, taken: Vec::new(), ended: false, error: None, spent: false }
     }
 
-    /// The number of bytes that were taken from the application, and are its target's.
+    /// Number of bytes read from the application, which the target has received.
     ///
     /// # Errors
     /// The application's connection has broken.
@@ -52,29 +53,30 @@ impl<'a> Ahead<'a> {
         self.error.map_or(Ok(self.taken.len() as u64), Err)
     }
 
-    /// Whether the request can be made again, and these bytes with it.
+    /// True if the request can be repeated together with these bytes.
     pub(super) const fn is_repeatable(&self) -> bool {
         !self.spent
     }
 
-    /// The connection that what was taken went on is of no use. If its server has begun nothing, nothing has arrived.
+    /// Records that the connection with the bytes has failed. If its server has not started the request, no byte
+    /// has arrived.
     pub(super) const fn on_break(&mut self, began_nothing: bool) {
         self.spent = !self.taken.is_empty() && !began_nothing;
     }
 
-    /// Sends what was taken, to a target that is connected.
+    /// Sends the bytes again, to a target that is connected.
     pub(super) async fn repeat(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         if self.taken.is_empty() { Ok(()) } else { send(writer, &self.taken).await }
     }
 
-    /// What the application says first, if it speaks within `patience`.
+    /// The first bytes of the application, if it sends within `patience`.
     pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
-        // Silent: so are most protocols whose servers speak first.
+        // An application that stays silent is normal for protocols in which the server sends first.
         let _ = timeout(patience, self.take()).await;
         &self.taken
     }
 
-    /// Takes more, when there is more. Safe to cancel.
+    /// Reads more bytes when they arrive. Cancel safe.
     async fn take(&mut self) {
         loop {
             let readable = self.application.readable().await;
@@ -88,7 +90,8 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Sends what the application says until `answer` is there. `None`: nothing went ahead, and `patience` is over.
+    /// Sends the application's bytes until `answer` resolves. `None`: nothing was sent ahead, and `patience` is
+    /// over.
     pub(super) async fn send_until<R>(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),

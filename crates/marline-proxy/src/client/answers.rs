@@ -1,4 +1,4 @@
-//! Answers of a server, and what a client takes from each.
+//! Answers of a server, with the value that a client takes from each.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::message::{Message, Offer};
 use crate::session::datagram_keys::LaneEnd;
 
-/// It works on a request.
+/// The server has received the request.
 pub(super) fn working(message: &Message) -> Option<()> {
     matches!(message, Message::Working).then_some(())
 }
 
-/// It listens there.
+/// The server listens at this address.
 pub(super) fn listening(message: &Message) -> Option<SocketAddr> {
     match message {
         Message::Listening(address) => Some(*address),
@@ -19,7 +19,7 @@ pub(super) fn listening(message: &Message) -> Option<SocketAddr> {
     }
 }
 
-/// Its end of a lane.
+/// The server's end of a lane.
 pub(super) fn lane(message: &Message) -> Option<LaneEnd> {
     match message {
         Message::Lane(end) => Some(*end),
@@ -27,7 +27,7 @@ pub(super) fn lane(message: &Message) -> Option<LaneEnd> {
     }
 }
 
-/// It lets us in: how long an unused connection may wait, the session that it offers, its own addresses.
+/// The client is authenticated. Returns the idle limit, the offered session and the server's own addresses.
 pub(super) fn welcome(message: &Message) -> Option<(Duration, Option<Offer>, Vec<SocketAddr>)> {
     match message {
         Message::Welcome { idle_limit_s, session, own } => {

@@ -1,4 +1,4 @@
-//! Requests on a connection that was just used, with the application's first bytes behind them.
+//! Requests on a recently used connection, followed by the application's first bytes.
 
 use tokio::io::split;
 
@@ -12,7 +12,7 @@ use crate::message::Message;
 use crate::transport::Transport;
 
 impl<C: Connect> Tunnel<C> {
-    /// Asks on a connection that was heard from just now, and has the application's first bytes follow the request.
+    /// Sends the request on a connection that was active just now, followed by the application's first bytes.
     pub(super) async fn on_used(
         &self,
         mut stream: Channel<C::Stream>,

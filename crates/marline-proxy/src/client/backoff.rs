@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// The pauses between the attempts of one request.
+/// Pauses between the attempts of one request.
 #[derive(Debug)]
 pub(super) struct Backoff {
     pause: Duration,
@@ -16,16 +16,16 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Attempts are made for so long from now on.
+    /// Allows attempts for `patience` from now on.
     pub(super) fn new(patience: Duration) -> Backoff {
         Backoff { pause: FIRST, until: Instant::now() + patience }
     }
 
-    /// Waits for the next attempt; `false`: it would be too late.
+    /// Waits until the next attempt. `false` if that would be too late.
     pub(super) async fn wait(&mut self) -> bool {
-        // Between half of it and all of it: those that were refused together do not come back together.
+        // Between half the pause and all of it, so that requests refused together do not return together.
         let mut random = [0];
-        // Without randomness all wait as long.
+        // Without randomness, all wait equally long.
         let _ = ring::rand::SystemRandom::new().fill(&mut random);
         let pause = self.pause.mul_f64(0.5 + f64::from(random[0]) / 512.0);
         self.pause = (self.pause * 2).min(LONGEST);

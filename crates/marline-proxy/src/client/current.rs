@@ -25,14 +25,14 @@ impl<O> Current<O> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Resolves when another one is current.
+    /// Resolves when the current way is no longer `way`.
     pub async fn replaced(&self, way: &Arc<O>) {
         let mut now = self.0.subscribe();
-        // It cannot fail: the sender is here.
+        // Cannot fail, because the sender is in `self`.
         let _ = now.wait_for(|now| !Arc::ptr_eq(now, way)).await;
     }
 
-    /// Replaces the way; returns the old one.
+    /// Replaces the way and returns the old one.
     pub fn replace(&self, way: Arc<O>) -> Arc<O> {
         self.0.send_replace(way)
     }

@@ -1,4 +1,4 @@
-//! Multipath connections to the servers that an invite names.
+//! Multipath connections to the servers in an invite.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -14,41 +14,42 @@ pub use super::server_names::{LookupFuture, NameLookup};
 use super::tunnel::Connect;
 use crate::target::Target;
 
-/// A server that has not answered on any path within this time does not.
+/// Time after which a server that has not answered on any path counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Addresses that do not answer within this time may have become another's: their names are resolved again.
+/// Addresses that do not answer within this time may have passed to another machine, so their names are resolved
+/// again.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 
-/// A member of a fleet has so long to answer at its own address, before the one that leads to all is tried beside:
-/// that of another costs a TLS handshake.
+/// Time for a member of a fleet to answer at its own address before the shared address is tried as well. Reaching
+/// another member costs a TLS handshake.
 const HEAD_START: Duration = Duration::from_millis(750);
-/// A member's own address that did not answer, while the common one did, is not tried again for so long.
+/// If a member's own address did not answer while the shared one did, it is not tried again for this time.
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// Connections that are with such a member end when nothing is heard on them for so long. Without a reason to
-/// believe that the network is there, they would wait for it for an hour (decisions/outages.md).
+/// Connections to such a member end when nothing is received on them for this time. Without evidence that the
+/// network works, they would wait for it for an hour (decisions/outages.md).
 const GONE_AFTER: Duration = Duration::from_secs(120);
 
 /// Connects over all paths.
 #[derive(Debug)]
 pub struct Dialer {
     client: Client,
-    /// Protocol name of the carrier, as firewalls know it.
+    /// Protocol of the carrier, as named in firewalls.
     transport: &'static str,
     names: Arc<ServerNames>,
-    /// Own addresses of a member that did not answer last, and when.
+    /// Own addresses of a member that did not answer last, and the time of the attempt.
     silent: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }
 
 impl Dialer {
-    /// Connects with `client`, whose packets firewalls know as `transport`, to `servers`.
+    /// Connects to `servers` with `client`. `transport` is the protocol that firewalls see.
     #[must_use]
     pub fn new(client: Client, servers: Vec<Target>, transport: &'static str) -> Dialer {
         let names = ServerNames::new(client.clone(), servers, NameLookup::default());
         Dialer { client, transport, names: Arc::new(names), silent: Mutex::default() }
     }
 
-    /// The same, with the servers' names resolved so.
+    /// Replaces the resolution of the servers' names.
     #[must_use]
     pub fn resolving(self, names: NameLookup) -> Dialer {
         let servers = self.names.servers.clone();
@@ -56,7 +57,7 @@ impl Dialer {
         Dialer { names: Arc::new(names), ..self }
     }
 
-    /// The paths that were tried, in words.
+    /// Text about the paths that were tried.
     fn paths(&self) -> String {
         let word = |path: marline::PathStatus| {
             let cause = path.cause.filter(|_| !path.health.works());
@@ -67,8 +68,8 @@ impl Dialer {
 }
 
 impl Dialer {
-    /// Connects to an address that the servers' names have. If the known ones do not answer soon, the names are
-    /// resolved again, and others are tried beside.
+    /// Connects to an address of the servers' names. If the known addresses do not answer soon, the names are
+    /// resolved again, and new addresses are tried in parallel.
     async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
         let known = self.names.addresses().await?;
         self.names.watch();
@@ -109,8 +110,8 @@ impl Dialer {
         Err(unanswered(servers, self.transport, &tried))
     }
 
-    /// Connects by name since a member's own addresses gave nothing. If that succeeds, it was not the network, and
-    /// what is still with that member need not wait for a path as long as if it were.
+    /// Connects by name because a member's own addresses gave no connection. If that succeeds, the network works,
+    /// so connections to that member need not wait for it as long as in an outage.
     async fn connect_instead(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         let stream = self.connect_by_name().await?;
         let asked = self.client.expect_answer(own, GONE_AFTER);
@@ -140,7 +141,7 @@ impl Connect for Dialer {
         self.client.set_rejection(reason);
     }
 
-    /// Where the member does not answer, the address that leads to all is asked: one that was killed refuses at once.
+    /// If the member does not answer, the shared address is tried. A member that was killed refuses at once.
     async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         if own.is_empty() || self.is_silent(own) {
             return self.connect_by_name().await;
@@ -151,7 +152,7 @@ impl Connect for Dialer {
             Ok(Err(_)) => return self.connect_instead(own).await,
             Err(_) => {}
         }
-        // Beside it, and without its failure: the names' says more.
+        // In parallel, and ignoring its failure: that of the names is more informative.
         let late = async {
             match to_member.await {
                 Ok(stream) => stream,

@@ -1,12 +1,12 @@
-//! Direct connections to the target, over all paths: to any server that speaks Multipath TCP, and
-//! by fallback to any that speaks TCP.
+//! Direct connections to the target over all paths: to any server that speaks Multipath TCP, and by fallback to any
+//! that speaks TCP.
 //!
-//! Names are resolved here, by this machine's resolver. Addresses are then tried over all paths, a
-//! stagger apart (RFC 8305), until the first handshake completes. Nothing is encrypted that the
-//! application does not encrypt itself.
+//! Names are resolved by this machine's resolver. The addresses are tried over all paths, a stagger apart (RFC
+//! 8305), until the first handshake completes. The application's data is not encrypted in addition.
 //!
-//! Where Fast Open is on for the target's port and the target has given a cookie, the first bytes of an application
-//! that has a connection already (a forward's, a router's) go with the SYN (docs/decisions/opening.md).
+//! If Fast Open is enabled for the target's port and the target has given a cookie, the first bytes of an
+//! application that is already connected (through a forward or a router) are sent with the SYN
+//! (docs/decisions/opening.md).
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::message::{ErrorCode, Failure};
 use crate::resolve::resolve;
 use crate::target::Target;
 
-/// A target that has not answered on any path within this time does not.
+/// Time after which a target that has not answered on any path counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// So long the first bytes of an application are waited for that may go with the SYN: a round trip to the devices of a
-/// home, and less than one that is saved.
+/// Time to wait for the first bytes of an application that may be sent with the SYN: a round trip to devices in a
+/// home, and less than the round trip that is saved.
 const FIRST_BYTES: Duration = Duration::from_millis(10);
 
 /// Direct connections without a Marline server.
@@ -34,7 +34,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Connects with `client`, whose carrier must be a native one, by these latency requirements of applications.
+    /// Connects with `client`, whose carrier must be a native one, with these latency requirements of applications.
     #[must_use]
     pub fn new(client: Client, deadlines: Deadlines) -> Direct {
         Direct { client, deadlines }
@@ -70,10 +70,10 @@ impl Open for Direct {
                 return Err(OpenError::Refused(failure));
             }
         };
-        // For good: another target has another connection.
+        // Permanent, because another target uses another connection.
         self.deadlines.begin(&stream, target.port);
         tracing::debug!(%target, address = %stream.peer_addr(), "connected");
-        // Without names of targets, which nobody asked for.
+        // Names of targets are not logged by default.
         match stream.fallback() {
             None => tracing::info!("connected by Multipath TCP"),
             Some(why) => tracing::info!("connected by plain TCP ({why})"),

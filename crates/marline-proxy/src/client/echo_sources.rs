@@ -1,8 +1,7 @@
-//! Sources of echo requests (ICMP): the addresses and identifiers that applications send from, with a sender of the
-//! tunnel for each.
+//! Sources of echo requests (ICMP): addresses and identifiers of applications, each with a sender of the tunnel.
 //!
-//! An identifier is to an echo request what a port is to a datagram (RFC 5508): another one has another identifier at
-//! the server as well.
+//! An identifier has the role of a port (RFC 5508): each identifier of an application gets an identifier of its own
+//! at the server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,19 +14,19 @@ use super::udp_tunnel::echoes::EchoSender;
 use super::udp_tunnel::{TooBig, UdpTunnel};
 use crate::udp::{ECHO_IDLE, MOST_ECHOES};
 
-/// Who sends requests: an address, and its identifier.
+/// Source of echo requests: an address and an identifier.
 pub type EchoSource = (IpAddr, u16);
 
-/// The sources of a way in; dropping them ends all.
+/// Sources of one way in. Dropping them closes all.
 #[derive(Debug)]
 pub struct EchoSources {
     udp: Arc<UdpTunnel>,
-    /// With when each sent last. Locked before the tunnel, never while it is.
+    /// Senders with the time of their last request. Locked before the tunnel, never while the tunnel is locked.
     table: Mutex<BTreeMap<EchoSource, (EchoSender, Instant)>>,
 }
 
 impl EchoSources {
-    /// None yet.
+    /// An empty set of sources.
     #[must_use]
     pub fn new(udp: Arc<UdpTunnel>) -> EchoSources {
         EchoSources { udp, table: Mutex::default() }
@@ -37,11 +36,11 @@ impl EchoSources {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request. What comes for a new source is given to `serve`; the one that was silent for longest goes for
-    /// it if there are too many.
+    /// Sends a request. The inbox of a new source is passed to `serve`. If there are too many, the source that was
+    /// silent longest is removed.
     ///
     /// # Errors
-    /// It is known not to fit.
+    /// The request is known to be too large for the paths.
     pub fn send(
         &self,
         from: EchoSource,
@@ -53,7 +52,7 @@ impl EchoSources {
         let mut table = self.lock();
         if !table.contains_key(&from) {
             make_room(&mut table);
-            // Where the tunnel has no room the request is lost, as on any link.
+            // If the tunnel has no room, the request is lost, as on any link.
             let Some((sender, inbox)) = self.udp.echo() else { return Ok(()) };
             serve(inbox);
             table.insert(from, (sender, now));
@@ -63,7 +62,7 @@ impl EchoSources {
         sender.send(request, payload)
     }
 
-    /// Ends those that have been silent for long.
+    /// Removes sources that have been silent for long.
     pub fn sweep(&self) {
         let now = Instant::now();
         self.lock().retain(|_, (_, used_at)| now.duration_since(*used_at) < ECHO_IDLE);

@@ -1,4 +1,4 @@
-//! Failed attempts at a connection to the server, and which of them are worth repeating.
+//! Failed attempts to connect to the server, classified by whether a repetition makes sense.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use crate::transport;
 pub(super) enum Failed {
     /// Permanent.
     Finally(OpenError),
-    /// The server is overloaded: it said so, or closed before it let us in.
+    /// The server is overloaded: it said so, or closed before its Welcome.
     Busy(OpenError),
-    /// The path was lost before the server answered. Nothing of it was used: another connection takes another path.
+    /// The path was lost before the server answered, and no data was used. Another connection takes another path.
     PathLost(OpenError),
-    /// The server does not know the session any more, and another task is making a new one.
+    /// The server no longer knows the session, and another task is making a new one.
     Forgotten,
 }
 
@@ -30,12 +30,12 @@ impl From<OpenError> for Failed {
 }
 
 impl Failed {
-    /// What went wrong while the server had not let us in yet.
+    /// An error of reading or writing before the server's Welcome.
     pub(super) fn at_the_door(what: &str, error: io::Error) -> Failed {
         Failed::before_welcome(OpenError::from_io(what, error))
     }
 
-    /// The same, where the error has been wrapped already.
+    /// Classifies an error before the server's Welcome.
     pub(super) fn before_welcome(error: OpenError) -> Failed {
         let OpenError::Server(why) = error else { return error.into() };
         let cause = why.downcast_ref::<io::Error>();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::message::Failure;
 
-    /// The server evicts handshakes of clients when it has too many: they are to come again.
+    /// The server evicts handshakes of clients when it has too many. Those clients should retry.
     #[test]
     fn an_end_before_the_welcome_is_worth_another_attempt_and_a_refusal_is_not() {
         let failed = |kind: io::ErrorKind| {

@@ -1,4 +1,4 @@
-//! HTTP at the port of SOCKS5: CONNECT, requests in absolute-form, the PAC file.
+//! HTTP on the SOCKS5 port: CONNECT, requests in absolute-form, the PAC file.
 
 use std::io;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::rewound::Rewound;
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// An application's whole head of a request must be here within this time.
+/// Time limit for the complete head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of empty lines before a request.
+/// Largest number of bytes in empty lines before a request.
 const MAX_EMPTY: usize = 64;
-/// How long an application may take to read an answer of ours, and how much of what it sent is
-/// passed over meanwhile: a reset would take the answer with it.
+/// Time an application may take to read an answer of the proxy, and the number of its bytes that are discarded
+/// meanwhile. A reset would destroy the answer.
 const FAREWELL: Duration = Duration::from_secs(5);
 const MAX_PASSED_OVER: u64 = 256 * 1_024;
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 impl<O: Open> SocksListener<O> {
-    /// Reads the request of an application that speaks HTTP, and what came behind its head. `None`: there is none, and
-    /// the application has been answered.
+    /// Reads the request of an application that speaks HTTP, and the bytes after its head. `None`: the request is
+    /// invalid, and the application has received the answer.
     pub(super) async fn http_request(socket: &mut TcpStream) -> Option<(Request, Vec<u8>)> {
         let refusal = match timeout(HEAD_TIMEOUT, read_head(socket)).await {
             Ok(Ok(Ok(read))) => return Some(read),
@@ -49,12 +49,12 @@ impl<O: Open> SocksListener<O> {
         None
     }
 
-    /// Serves one application that has asked by HTTP.
+    /// Serves one application that has sent an HTTP request.
     pub(super) async fn http(&self, mut socket: TcpStream, request: Request, behind: Vec<u8>) {
         match request {
             Request::Connect(target) => self.connect(socket, target, behind).await,
             Request::Forward(mut forward) => match forward.take_content(&behind) {
-                // Boxed: CONNECT would have its size.
+                // Boxed, or CONNECT would have its size as well.
                 Ok(()) => Box::pin(self.forward(socket, forward)).await,
                 Err(error) => {
                     refuse(&mut socket, &Refusal::bad_request(error.to_string())).await;
@@ -78,7 +78,7 @@ impl<O: Open> SocksListener<O> {
                 if socket.write_all(ESTABLISHED).await.is_err() {
                     return stream.abort();
                 }
-                // What it said without waiting is the target's.
+                // Bytes that the application sent without waiting belong to the target.
                 self.pass(Rewound::new(behind, socket), stream, &target).await;
             }
         }
@@ -93,7 +93,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Answers a request with the reason why its target is not reached.
+    /// Answers a request with the reason why its target is unreachable.
     pub(super) async fn answer_refusal(socket: &mut TcpStream, failure: &Failure) {
         let refusal = Refusal::new(status_of(failure.code), &failure.text);
         say(socket, &refusal.to_bytes()).await;
@@ -103,7 +103,7 @@ impl<O: Open> SocksListener<O> {
         tracing::warn!(%target, "{error}");
         let refusal = match error {
             OpenError::Refused(failure) => return Self::answer_refusal(&mut socket, failure).await,
-            // The reason names our server and paths, and a page may read what it gets.
+            // The reason names the server and its paths, and a web page may be able to read the answer.
             OpenError::Pin | OpenError::Server(_) => {
                 Refusal::new(502, "the Marline server cannot be used: the client's log says why")
             }
@@ -112,13 +112,13 @@ impl<O: Open> SocksListener<O> {
     }
 }
 
-/// The first request, and what was read behind its head; or why there is none.
+/// The first request and the bytes after its head, or the refusal.
 type Read = Result<(Request, Vec<u8>), Refusal>;
 
 async fn read_head(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Read> {
     let mut bytes = Vec::with_capacity(1_024);
     let mut empty = 0;
-    // What is damaged shows early, and what comes byte by byte is not parsed that often.
+    // Damaged heads are detected early, and a head that arrives byte by byte is not parsed each time.
     let mut try_at = 1;
     loop {
         let before = bytes.len();
@@ -152,13 +152,13 @@ async fn refuse(socket: &mut TcpStream, refusal: &Refusal) {
     say(socket, &refusal.to_bytes()).await;
 }
 
-/// Gives an answer, and ends so that it can be read.
+/// Sends an answer, and closes so that it can be read.
 async fn say(socket: &mut TcpStream, answer: &[u8]) {
     let said = async {
         socket.write_all(answer).await?;
         socket.shutdown().await?;
         tokio::io::copy(&mut (&mut *socket).take(MAX_PASSED_OVER), &mut tokio::io::sink()).await
     };
-    // The application may be gone already.
+    // The application may have disconnected already.
     let _ = timeout(FAREWELL, said).await;
 }

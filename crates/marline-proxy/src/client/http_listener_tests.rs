@@ -32,7 +32,7 @@ async fn near() -> Near {
     Near { address, _stopper: stopper }
 }
 
-/// All that the port says to these bytes until it ends.
+/// Sends these bytes and returns everything that the port sends until its end.
 async fn talk(near: &Near, bytes: &[u8]) -> String {
     let mut socket = TcpStream::connect(near.address).await.unwrap();
     socket.write_all(bytes).await.unwrap();
@@ -41,7 +41,7 @@ async fn talk(near: &Near, bytes: &[u8]) -> String {
     String::from_utf8(said).unwrap()
 }
 
-/// A target that tells in its answer what it was asked, whole, and how it ended.
+/// A target whose answer contains the whole request and the way it ended.
 async fn mirror() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -134,7 +134,7 @@ async fn the_pac_file_names_the_port() {
     assert!(said.contains(&format!("SOCKS5 {0}; PROXY {0}", near.address)), "{said}");
 }
 
-/// Whatever comes first, somebody else is served after it.
+/// After any first byte, another application is still served.
 #[tokio::test]
 async fn hostile_first_bytes_end_their_own_connection_only() {
     let near = near().await;
@@ -144,7 +144,7 @@ async fn hostile_first_bytes_end_their_own_connection_only() {
         socket.shutdown().await.unwrap();
         let mut said = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut said));
-        // A reset is an end as well.
+        // A reset is also an end.
         let _ = read.await.unwrap_or_else(|_| panic!("first byte {first}: no end"));
     }
     let target = echo_target().await;

@@ -1,4 +1,4 @@
-//! Leased connection, returned to its tunnel when its user ends in good order.
+//! Leased connection, returned to its tunnel when its user ends it properly.
 
 use std::io;
 use std::pin::Pin;
@@ -11,14 +11,14 @@ use crate::channel::Channel;
 use crate::deadlines::{Deadlines, Usual};
 use crate::transport::{PeerState, Transport};
 
-/// Takes back a connection that has carried something in good order.
+/// Takes back a connection that ended properly.
 type Home<S> = Box<dyn FnOnce(Channel<S>) + Send>;
 
 /// A connection to a target, with the owner it is returned to.
 pub struct Leased<S: Transport> {
     channel: Channel<S>,
     home: Home<S>,
-    /// Its scheduler without this target's deadline, if that has one.
+    /// Scheduler of the connection before it got this target's deadline.
     usual: Option<Usual>,
 }
 
@@ -35,12 +35,12 @@ impl<S: Transport> Leased<S> {
         Leased { channel, home, usual: None }
     }
 
-    /// Has it go by the rule for its target's port.
+    /// Applies the deadline for its target's port.
     pub(super) fn hurry(&mut self, deadlines: &Deadlines, port: u16) {
         self.usual = deadlines.begin(&self.channel, port);
     }
 
-    /// Whether it is a session's connection.
+    /// True if the connection belongs to a session.
     #[cfg(test)]
     pub(crate) const fn is_session(&self) -> bool {
         matches!(self.channel, Channel::Session(_))
@@ -69,7 +69,7 @@ impl<S: Transport> Transport for Leased<S> {
     }
 
     fn finish(mut self) {
-        // With a scheduler of somebody else's target it is of no use to the next.
+        // With the scheduler of this target's deadline, the connection must not serve another target.
         let usual = self.usual.is_none_or(|usual| usual.again(&self.channel));
         if usual && self.channel.renew() {
             (self.home)(self.channel);

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use socket2::{Domain, Socket, Type};
 
-/// Applications that the kernel queues for us. Beyond, it drops their SYNs, and they wait for a second: what a
-/// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
+/// Length of the kernel's queue of applications. Beyond it, the kernel drops their SYNs, which are repeated after a
+/// second, so the connections that a browser opens at once must fit. (`somaxconn` may lower it.)
 const BACKLOG: i32 = 4_096;
 
-/// Why nothing listens at an address, and what helps.
+/// Error about an address at which the program cannot listen, with a hint.
 pub(super) fn cannot_listen(
     protocol: &str,
     address: SocketAddr,
@@ -20,7 +20,7 @@ pub(super) fn cannot_listen(
     anyhow::Error::new(error).context(format!("cannot listen on {protocol} {address}{help}"))
 }
 
-/// Listens at an address, on a socket that `prepare` has seen before.
+/// Listens at an address. `prepare` is called with the socket first.
 pub(super) fn listening(
     address: SocketAddr,
     prepare: impl FnOnce(&Socket) -> io::Result<()>,

@@ -1,4 +1,4 @@
-//! Ways to a target: through a server, or direct.
+//! Ways to a target: through a server, or directly.
 
 use std::fmt;
 use std::io;
@@ -12,15 +12,15 @@ use crate::transport::Transport;
 
 /// A way to targets.
 pub trait Open: Send + Sync + 'static {
-    /// What it opens.
+    /// Type of the opened streams.
     type Stream: Transport;
 
-    /// A stream whose bytes are the target's.
+    /// Opens a stream to the target.
     fn open(&self, target: &Target)
     -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
 
-    /// The same for an application that has a connection already: its first bytes may go ahead, and what is written to
-    /// the stream comes behind them. A way that knows no such thing takes none.
+    /// Opens a stream to the target for an application that is already connected. Its first bytes may be sent
+    /// ahead, and the stream continues after them. A way that does not support this takes no bytes.
     fn open_behind(
         &self,
         target: &Target,
@@ -57,7 +57,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl OpenError {
-    /// RFC 8803's code for it.
+    /// Code of the error in RFC 8803.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -67,7 +67,7 @@ impl OpenError {
         }
     }
 
-    /// The error of reading or writing, where the server was to be at the other end.
+    /// Error of reading from or writing to the server.
     #[must_use]
     pub fn from_io(what: &str, error: io::Error) -> OpenError {
         if tls::is_pin_mismatch(&error) {

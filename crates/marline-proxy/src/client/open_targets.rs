@@ -1,6 +1,6 @@
-//! Targets of the streams that are open at a client, for its owner, who may ask where his connections lead.
+//! Targets of a client's open streams, for its owner, who may ask where the connections lead.
 //!
-//! They are told to nobody else: what shows a program otherwise (log, metrics, dashboard) has no access to this list.
+//! The targets are not disclosed elsewhere: log, metrics and dashboard have no access to this list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,14 +13,14 @@ use crate::relay::Traffic;
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// Streams that are open, with their targets. Clones are one list.
+/// Open streams with their targets. Clones share one list.
 #[derive(Clone, Default)]
 pub struct OpenTargets(Arc<Mutex<List>>);
 
 #[derive(Default)]
 struct List {
     last: u64,
-    /// By the order in which they were opened.
+    /// In the order in which they were opened.
     open: BTreeMap<u64, Entry>,
 }
 
@@ -31,14 +31,14 @@ struct Entry {
     traffic: Arc<Traffic>,
 }
 
-/// A stream that is open now.
+/// An open stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenTarget {
-    /// Where it leads.
+    /// Target of the stream.
     pub target: Target,
-    /// The connection that carries it, unless its stream is none of Marline's.
+    /// Connection that carries the stream. `None` if it is not a Marline connection.
     pub connection: Option<ConnectionId>,
-    /// For how long it has been open.
+    /// Time since the stream was opened.
     pub age: Duration,
     /// Bytes from the application to the target.
     pub to_target: u64,
@@ -46,7 +46,7 @@ pub struct OpenTarget {
     pub from_target: u64,
 }
 
-/// A stream's place in the list, which it leaves when this is dropped.
+/// Entry of a stream in the list. Dropping it removes the entry.
 #[must_use]
 pub struct Listed {
     list: OpenTargets,
@@ -54,7 +54,7 @@ pub struct Listed {
 }
 
 impl OpenTargets {
-    /// Enters a stream that leads to this target and counts its bytes there.
+    /// Adds a stream to this target, whose bytes are counted in `traffic`.
     pub fn enter(
         &self,
         target: &Target,
@@ -75,7 +75,7 @@ impl OpenTargets {
         Listed { list: self.clone(), number }
     }
 
-    /// All of them, those that were opened first in front.
+    /// All open streams, the oldest first.
     #[must_use]
     pub fn list(&self) -> Vec<OpenTarget> {
         let shown = |entry: &Entry| {
@@ -92,7 +92,7 @@ impl OpenTargets {
     }
 }
 
-/// Without the targets: what is printed may get into a log.
+/// Omits the targets, because printed values may get into a log.
 impl fmt::Debug for OpenTargets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenTargets").field("open", &self.lock().open.len()).finish()

@@ -1,21 +1,22 @@
-//! Times after which a tunnel gives something up.
+//! Timeouts of a tunnel.
 
 use std::time::Duration;
 
 /// Timeouts of a tunnel.
 #[derive(Copy, Clone, Debug)]
 pub struct Patience {
-    /// For the stream below TLS.
+    /// Time limit for the stream below TLS.
     pub connect: Duration,
-    /// For TLS and the server's Welcome.
+    /// Time limit for TLS and the server's Welcome.
     pub handshake: Duration,
-    /// For the server's answer to an opening with a session, after which a second connection is tried beside.
+    /// Time for the server's answer to an opening with a session, after which a second connection is tried in
+    /// parallel.
     pub hedge: Duration,
-    /// For a warm connection's `Working`; it costs one round trip and no work.
+    /// Time for the `Working` of a warm connection, which costs one round trip and no work.
     pub warm: Duration,
-    /// For the target; the server gives up before.
+    /// Time limit for the target. The server gives up earlier.
     pub target: Duration,
-    /// For an overloaded server, over all attempts together.
+    /// Time limit for an overloaded server, over all attempts together.
     pub busy: Duration,
 }
 

@@ -24,7 +24,7 @@ pub struct Turn(
     #[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit,
 );
 
-/// A place; it is free again once this is dropped.
+/// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place(
     #[expect(dead_code, reason = "held for the length of the connection")] OwnedSemaphorePermit,
@@ -53,7 +53,8 @@ impl Places {
         }
     }
 
-    /// Changes their number. Existing connections stay; a lower number is reached as they end. Needs a runtime.
+    /// Changes the number of places. Existing connections stay, and a lower number is reached as they end. Needs a
+    /// runtime.
     pub fn resize(&self, places: usize) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         if places > *count {
@@ -61,7 +62,7 @@ impl Places {
         }
         if let Some(fewer @ 1..) = count.checked_sub(places) {
             let free = Arc::clone(&self.free);
-            // Waits in front of the connections that come from now on.
+            // Waits ahead of later connections.
             tokio::spawn(async move {
                 let fewer = u32::try_from(fewer).unwrap_or(u32::MAX);
                 if let Ok(permits) = free.acquire_many_owned(fewer).await {
@@ -84,7 +85,7 @@ impl Places {
     /// Takes a place, or waits for one for up to 3 s.
     ///
     /// # Errors
-    /// All places are taken, as the application is to be told. The log says so once a minute.
+    /// All places are taken. The failure is meant for the application. A warning is logged once a minute.
     pub async fn take(&self, turn: Turn) -> Result<Place, Failure> {
         let taken = timeout(WAIT, Arc::clone(&self.free).acquire_owned()).await;
         drop(turn);
@@ -97,7 +98,7 @@ impl Places {
     /// Takes a place if one is free now.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// Same as [`take`](Self::take).
     pub fn try_take(&self) -> Result<Place, Failure> {
         Arc::clone(&self.free).try_acquire_owned().map(Place).map_err(|_| self.refuse())
     }

@@ -1,10 +1,9 @@
-//! Pool of warm connections: authenticated and idle, so that a request costs one round trip, not
-//! three.
+//! Pool of warm connections: authenticated and idle, so that a request costs one round trip instead of three.
 //!
-//! A keeper task holds each one and reads from it: a byte, an end or an error before the request
-//! means that it is unusable. It closes old ones before the server does. A connection may be dead
-//! unnoticed; this shows when the server does not send `Working`, and the request is then repeated
-//! on a new one (no application data was sent yet).
+//! A keeper task holds each connection and reads from it: a byte, an end or an error before the request makes it
+//! unusable. The keeper closes old connections before the server does. A connection may have failed unnoticed. In
+//! this case the server does not send `Working`, and the request is repeated on a new connection (no application
+//! data has been sent by then).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +43,7 @@ impl<S: Transport> Pool<S> {
             let keeper = self.keepers().pop_back()?;
             self.changed.notify_one();
             let (order, delivery) = oneshot::channel();
-            // A keeper whose connection has just died drops the order: ask the next.
+            // A keeper whose connection has just failed drops the order, so ask the next one.
             if keeper.send(order).is_ok()
                 && let Ok(stream) = delivery.await
             {
@@ -64,7 +63,7 @@ impl<S: Transport> Pool<S> {
         self.keepers().push_back(keeper);
     }
 
-    /// Drops all connections: one was found dead, so the others are suspect.
+    /// Drops all connections. To be called when one has failed, because the others may have as well.
     pub fn clear(&self) {
         self.keepers().clear();
         self.changed.notify_one();
@@ -76,7 +75,7 @@ impl<S: Transport> Pool<S> {
         self.clear();
     }
 
-    /// Number of connections missing, after dead ones were removed.
+    /// Number of missing connections, after failed ones were removed.
     pub fn wanted(&self) -> usize {
         let mut keepers = self.keepers();
         keepers.retain(|keeper| !keeper.is_closed());
@@ -94,18 +93,18 @@ async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>
     let mut byte = [0];
     tokio::select! {
         biased;
-        // The server has nothing to say before the request, but goodbye.
+        // Before the request, the server sends nothing except its end.
         _ = stream.read(&mut byte) => {}
         order = &mut order => {
             if let Ok(order) = order {
-                // Whoever ordered it may be gone.
+                // The receiver of the order may be gone.
                 let _ = order.send(stream);
                 return;
             }
         }
         () = sleep(life) => {}
     }
-    // Refuse orders before the farewell, or one could be lost in it.
+    // Refuse orders before closing, or one could be lost during it.
     drop(order);
     let _ = timeout(FAREWELL, stream.shutdown()).await;
 }

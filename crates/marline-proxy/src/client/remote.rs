@@ -1,9 +1,9 @@
-//! Remote forwards: the server listens, and whoever connects there reaches a target of ours.
+//! Remote forwards: the server listens, and its visitors reach a target of the client.
 //!
-//! A connection to the server controls each one. It says who has come; then the target is connected
-//! to, and a multipath connection of its own is opened for that visitor, as for any application.
-//! The control connection is kept as long as its paths may come back. When it ends, because the
-//! server was started again for instance, another one asks for the same address.
+//! Each forward has a connection to the server that controls it. The server announces each visitor on it. The
+//! client then connects to the target and opens a multipath connection of its own for that visitor, as for any
+//! application. The control connection is kept as long as its paths may come back. When it ends, for example
+//! because the server was restarted, a new one requests the same address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,41 +24,41 @@ use crate::outgoing;
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// Signs of life are so far apart. They tell the server that the client is there, and are answered: by
-/// what is sent it is found out that the server knows the connection no more.
+/// Interval of keepalives. They show the server that the client is alive, and are answered. Sending also reveals
+/// whether the server still knows the connection.
 const ALIVE_EVERY: Duration = Duration::from_secs(20);
-/// A target that does not answer within this time does not; the visitor waits for longer.
+/// Time limit for connecting to a target. The visitor waits longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses between attempts: after a failure, doubling, and after a refusal that only a change of the
-/// server's configuration ends.
+/// Pauses between attempts: after a failure, doubling, and after a refusal that lasts until the server's
+/// configuration changes.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// Refusals that wait to be told.
+/// Largest number of refused visitors waiting to be reported.
 const DECLINED: usize = 64;
 
 /// A remote forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteForward {
-    /// The server's address where it listens.
+    /// Address of the server at which it listens.
     pub listen: SocketAddr,
-    /// Where visitors are taken, as this machine sees it.
+    /// Target of visitors, from the view of this machine.
     pub target: Target,
 }
 
-/// What is to be done after an attempt.
+/// Result of an attempt.
 enum Next {
-    /// It listened, and the connection ended.
+    /// The server listened, and the connection ended.
     Again,
-    /// It did not.
+    /// The server did not listen.
     Failed(OpenError),
-    /// Another client with this credential listens there.
+    /// Another client with this credential listens at the address.
     Displaced(Failure),
 }
 
 impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
-    /// Keeps a remote forward until the drain, and its visitors until they end. `announce` is told each
-    /// time that the server listens.
+    /// Maintains a remote forward until the drain, and its visitors until they end. `announce` is called each time
+    /// that the server starts to listen.
     pub async fn remote(self: Arc<Self>, forward: RemoteForward, announce: impl Fn(SocketAddr)) {
         let mut visitors = JoinSet::new();
         tokio::select! {
@@ -80,7 +80,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             let (tunnel, began) = (self.way.now(), Instant::now());
             let next = tokio::select! {
                 next = self.listen(&tunnel, forward, announce, visitors) => next,
-                // Dropped: the server sees the end, and gives the address up.
+                // When dropped, the server sees the end and releases the address.
                 () = self.way.replaced(&tunnel) => Next::Again,
             };
             drop(tunnel);
@@ -93,7 +93,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                     }
                 }
                 Next::Failed(error) => {
-                    // Once for people; repeats are for those who look closer.
+                    // Logged once at a visible level. Repetitions are for debugging.
                     let text = error.to_string();
                     match text == told {
                         true => tracing::debug!(address = %forward.listen, "still: {text}"),
@@ -115,7 +115,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         }
     }
 
-    /// Has the server listen once, until the connection that controls it ends.
+    /// Makes the server listen once, until the control connection ends.
     async fn listen(
         self: &Arc<Self>,
         tunnel: &Arc<Tunnel<C>>,
@@ -131,14 +131,14 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         let (reader, writer) = split(stream);
         let (decline, declined) = mpsc::channel(DECLINED);
         let visit = |id, from| {
-            // Reaps those that ended.
+            // Removes ended tasks.
             while visitors.try_join_next().is_some() {}
             let (front, tunnel) = (Arc::clone(self), Arc::clone(tunnel));
             let visit = Visit { id, from, target: forward.target.clone() };
             let decline = decline.clone();
             visitors.spawn(async move {
                 if front.visit(&tunnel, visit).await.is_err() {
-                    // Who is not told of it is let go when its time is up.
+                    // If the server does not get this message, the visitor is disconnected after its waiting time.
                     let _ = decline.try_send(id);
                 }
             });
@@ -157,7 +157,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         }
     }
 
-    /// Takes a visitor to the target. An error: it did not come to that.
+    /// Connects a visitor with the target. An error means that no connection was made.
     async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
         let Visit { id, from, target } = visit;
         let Ok(_place) = self.places.try_take() else {
@@ -170,7 +170,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         let socket = connected.inspect_err(|error| {
             tracing::warn!(%target, "visitor {from} refused: {error}");
         })?;
-        // Boxed, for handshakes take several times the room that a relay takes for hours.
+        // Boxed, because handshakes take several times the memory of a relay that runs for hours.
         let opened = tokio::select! {
             opened = Box::pin(tunnel.accept(id)) => opened,
             () = self.stop.over() => {
@@ -189,21 +189,21 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     }
 }
 
-/// Somebody who has come.
+/// A visitor that was announced.
 struct Visit {
     id: VisitorId,
     from: SocketAddr,
     target: Target,
 }
 
-/// Whether only the server's owner can change it.
+/// True if only the server's owner can resolve the error.
 fn is_lasting(error: &OpenError) -> bool {
     let lasting = [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion];
     matches!(error, OpenError::Pin)
         || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
 }
 
-/// Reads what the server says, until it says why it ends.
+/// Reads the server's messages until it gives the reason for its end.
 async fn hear(
     mut reader: impl AsyncRead + Unpin,
     mut visit: impl FnMut(VisitorId, SocketAddr),
@@ -221,7 +221,7 @@ async fn hear(
     }
 }
 
-/// Tells the server who is not wanted, and that we are here.
+/// Reports refused visitors to the server, and sends keepalives.
 async fn tell(
     mut writer: impl AsyncWrite + Unpin,
     mut declined: mpsc::Receiver<VisitorId>,

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 struct Client {
     way: Arc<Current<Tunnel<Bound>>>,
     stopper: Stopper,
-    /// Where the server says that it listens.
+    /// Addresses at which the server reported to listen.
     listening: mpsc::UnboundedReceiver<SocketAddr>,
     running: tokio::task::JoinHandle<()>,
 }
@@ -43,7 +43,7 @@ fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
     Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap()
 }
 
-/// A client that has the server listen on `listen`.
+/// A client with a remote forward at `listen`.
 fn client(bench: &Arc<Bench>, listen: &str, target: Target, places: usize) -> Client {
     let way = Arc::new(Current::new(tunnel(bench)));
     let stopper = Stopper::default();
@@ -57,7 +57,7 @@ fn client(bench: &Arc<Bench>, listen: &str, target: Target, places: usize) -> Cl
     let forward = RemoteForward { listen: listen.parse().unwrap(), target };
     let (tell, listening) = mpsc::unbounded_channel();
     let announce = move |address| {
-        // A test that has ended does not listen.
+        // The receiver is gone if the test has ended.
         let _ = tell.send(address);
     };
     let running = tokio::spawn(front.remote(forward, announce));
@@ -164,7 +164,7 @@ async fn a_client_that_comes_back_takes_its_address_over() {
     let free = free().await.to_string();
     let mut first = client(&bench, &free, echo_target().await, 8);
     let address = first.listens().await;
-    // As after a crash: nobody has said goodbye.
+    // As after a crash, without an orderly end.
     let mut second = client(&bench, &free, echo_target().await, 8);
     assert_eq!(second.listens().await, address);
     echo(address, b"by way of the second").await;
@@ -205,7 +205,7 @@ async fn a_replaced_way_is_followed_and_a_drain_ends_the_listener() {
     while TcpStream::connect(before).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A server that is about to end lets go at once.
+    // A server that drains releases the address at once.
     two.stopper.drain();
     while TcpStream::connect(after).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -247,7 +247,7 @@ async fn listeners_of_a_client_are_bounded() {
 async fn who_gives_no_sign_of_life_loses_the_address_and_who_is_not_accepted_is_sent_away() {
     let bench = bench(&["127.0.0.1:0"]);
     let way = tunnel(&bench);
-    // Nobody behind it says that they are alive, or accepts.
+    // The client behind it sends no keepalive and accepts no visitor.
     let (_control, address) = way.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let mut visitor = TcpStream::connect(address).await.unwrap();
     let early = timeout(Duration::from_secs(25), visitor.read(&mut [0])).await;

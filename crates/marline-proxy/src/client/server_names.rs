@@ -1,12 +1,12 @@
-//! Addresses of the servers that an invite names.
+//! Addresses of the servers in an invite.
 //!
-//! The network that answers may be the one that just went away, so nobody waits for an answer where there is an earlier
-//! one: it is used at once, and renewed in the background. The system's resolution asks one resolver at a time. If it
+//! The resolver may be in the network that just became unreachable. Therefore a connection uses an earlier answer
+//! at once, and the answer is renewed in the background. The system's resolution asks one resolver at a time. If it
 //! takes long, the resolvers of every path's own network are asked over that path as well.
 //!
-//! A server's address may change while its name stays. If the known addresses do not answer, on a new connection or on
-//! all paths of the existing ones, the names are resolved again; the connections that there are move to what is new, or
-//! end if the server that is there does not know them.
+//! A server's address may change while its name stays. If the known addresses do not answer, on a new connection or
+//! on all paths of the existing ones, the names are resolved again. Existing connections move to the new addresses,
+//! or end if the server there does not know them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -23,26 +23,26 @@ use crate::target::Target;
 /// An answer is renewed when it is used after this time.
 const FRESH: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Two resolvers that do not answer, each asked twice.
+/// Enough for two resolvers that do not answer, each asked twice.
 const OTHER_WAY_TIMEOUT: Duration = Duration::from_secs(9);
-/// The usual resolution has this long before the paths' own resolvers are asked as well.
+/// Delay after which the paths' own resolvers are asked in addition to the usual resolution.
 const HEAD_START: Duration = Duration::from_millis(500);
-/// Names are not resolved again for silence before an answer is this old.
+/// Smallest age of an answer before unanswered connections cause another resolution.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// Connections to an address that the name has lost end if nothing is heard on them for this long.
+/// Time without received data after which connections to an address end that the name no longer has.
 const GONE_AFTER: Duration = Duration::from_secs(30);
 
-/// Addresses of a host, by something other than the system's resolution.
+/// Addresses of a host from a resolution other than the system's.
 pub type LookupFuture = Pin<Box<dyn Future<Output = Vec<IpAddr>> + Send>>;
 
-/// How the servers' names are resolved: by the system unless there is another way, which is asked first.
+/// Resolution of the servers' names: by the system, unless another way is set, which is then asked first.
 #[derive(Clone, Default)]
 pub struct NameLookup(Option<Arc<OtherWay>>);
 
 type OtherWay = dyn Fn(&str) -> LookupFuture + Send + Sync;
 
 impl NameLookup {
-    /// By this way and, where it finds nothing, by the system.
+    /// Resolves with `way` and, if it finds nothing, with the system.
     pub fn by(way: impl Fn(&str) -> LookupFuture + Send + Sync + 'static) -> NameLookup {
         NameLookup(Some(Arc::new(way)))
     }
@@ -60,7 +60,7 @@ impl NameLookup {
         }
     }
 
-    /// The addresses of a host, as the usual way or a path's own resolver says first.
+    /// Addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
     async fn addresses(&self, client: &Client, host: &str) -> std::io::Result<Vec<IpAddr>> {
         let mut usual = pin!(self.usual(host));
         let failed = match timeout(HEAD_START, &mut usual).await {
@@ -92,14 +92,14 @@ impl fmt::Debug for NameLookup {
     }
 }
 
-/// What is known of the names.
+/// Results of resolving the names.
 #[derive(Debug, Default)]
 struct Known {
-    /// The latest answer, and when it came.
+    /// The latest answer with its time.
     answer: Option<(Instant, Vec<SocketAddr>)>,
-    /// The latest failure, and when.
+    /// The latest failure with its time.
     failure: Option<(Instant, String)>,
-    /// Silence of all paths is noticed.
+    /// True if a task watches for the silence of all paths.
     watched: bool,
 }
 
@@ -124,7 +124,7 @@ impl ServerNames {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses: those that are known, at once. Without any, the names are resolved.
+    /// The addresses. Known ones are returned at once. If there are none, the names are resolved.
     ///
     /// # Errors
     /// No name resolves.
@@ -142,8 +142,8 @@ impl ServerNames {
         }
     }
 
-    /// The known addresses do not answer: resolves again, unless that was done just now, and tells the connections that
-    /// there are. `Some`: there are others than `tried`.
+    /// Resolves the names again because the known addresses do not answer, unless that was done just now, and
+    /// passes the result to the existing connections. `Some`: there are addresses other than `tried`.
     pub(super) async fn renew(&self, tried: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
         if !self.has_names() {
             return None;
@@ -171,7 +171,7 @@ impl ServerNames {
         self.servers.iter().any(|server| server.host.as_name().is_ok())
     }
 
-    /// Resolves the names, or waits for whoever does. An answer or failure since `since` will do.
+    /// Resolves the names, or waits for a running resolution. An answer or failure since `since` suffices.
     async fn ask(&self, since: Instant) -> anyhow::Result<Vec<SocketAddr>> {
         let _asking = self.asking.lock().await;
         {
@@ -220,14 +220,14 @@ impl ServerNames {
         }
     }
 
-    /// From now on, notices when all paths are silent. Needs a runtime.
+    /// Starts to watch for the silence of all paths. Needs a runtime.
     pub(super) fn watch(self: &Arc<Self>) {
         if self.has_names() && !std::mem::replace(&mut self.lock().watched, true) {
             tokio::spawn(watch_silence(Arc::downgrade(self), self.client.path_events()));
         }
     }
 
-    /// No path leads to a server that answers.
+    /// True if there are paths that are up, and no server answers on any of them.
     fn is_silent(&self) -> bool {
         let paths = self.client.paths();
         let mut up = paths.iter().filter(|path| path.up).peekable();
@@ -235,7 +235,7 @@ impl ServerNames {
     }
 }
 
-/// Resolves the names again whenever all paths are silent, as long as they are.
+/// Resolves the names whenever all paths are silent, and repeats this while they are.
 async fn watch_silence(names: Weak<ServerNames>, mut events: broadcast::Receiver<PathEvent>) {
     loop {
         if let Err(RecvError::Closed) = events.recv().await {
@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// Names of which the first lookup answers and no other does; how many there were.
+    /// Names whose first lookup answers and whose later ones do not, with the number of lookups.
     async fn names() -> (Arc<ServerNames>, Arc<AtomicUsize>) {
         let mut client = Client::builder();
         let client = client.path("127.0.0.1".parse().unwrap()).bind().await.unwrap();

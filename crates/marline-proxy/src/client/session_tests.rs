@@ -37,7 +37,7 @@ async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C::Stream>
     stream
 }
 
-/// Says all there is to say, and gives the connection back.
+/// Ends both directions and returns the connection.
 async fn finish<S: Transport>(mut stream: Leased<S>) {
     stream.shutdown().await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
@@ -68,7 +68,8 @@ async fn what_ended_in_good_order_carries_the_next_request() {
     for _ in 0..10 {
         finish(echo(&way, &target).await).await;
     }
-    // TLS ends with what it carried; the session's first connection carries all else, and other targets.
+    // A TLS connection ends with its request. The session's first connection carries all others, also to other
+    // targets.
     assert_eq!(connects.load(Ordering::Relaxed), 2);
     let (other, another) = (echo_target().await, echo_target().await);
     let (one, two) = (echo(&way, &other).await, echo(&way, &another).await);
@@ -84,7 +85,7 @@ async fn what_ended_otherwise_carries_nothing_more() {
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
     drop(echo(&way, &target).await);
-    // Only one direction has ended, or none: it is given back all the same.
+    // Returned although only one direction has ended, or none.
     let mut half = echo(&way, &target).await;
     half.shutdown().await.unwrap();
     half.finish();
@@ -125,7 +126,7 @@ async fn a_tunnel_that_is_closed_takes_nothing_back() {
     }
 }
 
-/// Several times what a stranger's source may have, with room for one: one handshake, and nobody is refused.
+/// More handshakes than a source may have, with room for one: only one is made, and no request is refused.
 #[tokio::test]
 async fn five_hundred_at_once_wait_for_one_handshake() {
     let admission =
@@ -152,7 +153,7 @@ async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connec
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
     drop(echo(&way, &target).await);
-    // As after a restart: nothing known but the credentials.
+    // As after a restart, which leaves only the credentials.
     bench.server.forget_sessions();
     let stream = echo(&way, &target).await;
     assert!(!stream.is_session());
@@ -202,7 +203,7 @@ async fn a_revoked_credential_ends_its_sessions() {
 async fn sessions_end_with_their_hour_and_are_renewed_before() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, connects) = tunnel_to(&bench);
-    // Refused by the rules: an answer of the server without a socket, which knows no paused time.
+    // Refused by the rules: an answer of the server that needs no socket and so works with paused time.
     let ask = || async { way.open(&"10.0.0.1:80".parse().unwrap()).await.unwrap_err().code() };
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
     tokio::time::sleep(Duration::from_secs(2_800)).await;
@@ -218,7 +219,7 @@ async fn sessions_end_with_their_hour_and_are_renewed_before() {
     assert_eq!(bench.server.sessions_known(), 0, "without anybody's asking");
 }
 
-/// The server does not see the keys that the client sees, as when a middlebox took an option off.
+/// The server sees other keys than the client, as after a middlebox removed an option.
 struct Unequal(Arc<Bench>);
 
 impl Connect for Unequal {
@@ -261,8 +262,7 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
     }
 }
 
-/// Clients behind one address, each with its own invite's worth of requests: the admission limit is lower than
-/// their number, and all get in.
+/// Clients behind one address with more handshakes than the admission limit: all get in.
 #[tokio::test]
 async fn many_clients_behind_one_address_all_get_in() {
     let admission =
@@ -297,7 +297,7 @@ async fn a_client_beyond_its_number_of_connections_waits_for_one_to_end() {
     drop(second);
 }
 
-/// Connects to a bench; the path of the second connection dies as soon as that is established.
+/// Connects to a bench. The path of the second connection fails as soon as that is established.
 struct SecondDies(Bound);
 
 impl Connect for SecondDies {
@@ -333,7 +333,7 @@ async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it
     assert_eq!(connects.load(Ordering::Relaxed), 4, "who is answered in time has no other");
 }
 
-/// Notes to which addresses it was asked to connect.
+/// Records the addresses of each connection attempt.
 struct Noting {
     bound: Bound,
     asked: Arc<Mutex<Vec<Vec<SocketAddr>>>>,
@@ -348,7 +348,7 @@ impl Connect for Noting {
     }
 }
 
-/// Makes three requests at once, each on a connection of its own: what each was to be connected to.
+/// Makes three requests at once, each on a connection of its own. Returns the addresses of each attempt.
 async fn asked(bench: &Arc<Bench>) -> Vec<Vec<SocketAddr>> {
     let asked = Arc::<Mutex<Vec<_>>>::default();
     let bound = Bound { bench: Arc::clone(bench), connects: Arc::default() };
@@ -376,10 +376,10 @@ async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, _) = tunnel_to(&bench);
     let end = LaneEnd { generation: [1; 16], lane: 1 };
-    // The server offers none, ...
+    // The server does not offer datagrams, ...
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
     assert!(refused.contains("carries no datagrams"), "{refused}");
-    // ... or the connection is no multipath stream in UDP.
+    // ... or the connection is not a multipath stream over UDP.
     bench.server.offer_datagrams(crate::testing::lane_config(), Default::default());
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
     assert!(refused.contains("need the UDP carrier"), "{refused}");

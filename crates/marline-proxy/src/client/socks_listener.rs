@@ -1,4 +1,4 @@
-//! Listeners for applications: SOCKS ports, which speak HTTP as well, and forwards.
+//! Listeners for applications: SOCKS ports, which also accept HTTP, and forwards.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -28,10 +28,11 @@ use crate::socks::{self, Reply, Request, SocksError, Version};
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// An application whose request is not complete within this time is disconnected.
+/// Time limit for an application's complete request.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Applications that have not said yet where to. Beyond, the oldest of the source with most of them is disconnected.
+/// Limit of applications without a complete request. Beyond it, the oldest of the source with most of them is
+/// disconnected.
 const ASKING: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
 
 /// State shared by all listening ports.
@@ -49,25 +50,25 @@ pub struct SocksListener<O> {
 /// Service of a listening port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Asks for the target by SOCKS5, SOCKS4 or HTTP.
+    /// The application names the target by SOCKS5, SOCKS4 or HTTP.
     Socks5,
     /// Fixed target.
     Forward(Target),
-    /// Connections that are led here have a target of their own.
+    /// Redirected connections, each with a target of its own.
     Transparent,
 }
 
-/// Binds a port for applications; it is served once there is a runtime.
+/// Binds a port for applications. It is served once there is a runtime.
 ///
 /// # Errors
-/// It is taken or not allowed.
+/// The port is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     listening(address, |_| Ok(())).map_err(|error| cannot_listen("TCP", address, error))
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications use this `way`, at most `places` at the same time; their streams are entered in `targets`, and
-    /// `memory` is charged for what passes through.
+    /// Applications use `way`, at most `places` at the same time. Their streams are added to `targets`, and their
+    /// memory is charged to `memory`.
     #[must_use]
     pub fn new(
         way: Arc<O>,
@@ -88,13 +89,14 @@ impl<O: Open> SocksListener<O> {
         })
     }
 
-    /// Changes the maximum number of simultaneous applications. Existing ones stay; a lower limit
-    /// is reached as they end. Needs a runtime.
+    /// Changes the maximum number of simultaneous applications. Existing ones stay, and a lower limit is reached as
+    /// they end. Needs a runtime.
     pub fn bound(&self, places: usize) {
         self.places.resize(places);
     }
 
-    /// Serves one listening port until the drain or until `closed` resolves, and what it accepted until that ends.
+    /// Serves one listening port until the drain or until `closed` resolves, and all accepted connections until
+    /// they end.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
@@ -106,12 +108,12 @@ impl<O: Open> SocksListener<O> {
         loop {
             let (socket, remote, turn) = tokio::select! {
                 next = self.accept(&listener) => next,
-                // Reaps those that ended.
+                // Removes ended tasks.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = self.stop.draining() => break,
                 () = &mut closed => break,
             };
-            // An interactive application's bytes must not wait for each other.
+            // Small writes of an interactive application must not wait for each other.
             let _ = socket.set_nodelay(true);
             let (front, service) = (Arc::clone(&self), service.clone());
             running.spawn(async move {
@@ -122,7 +124,7 @@ impl<O: Open> SocksListener<O> {
                         Err(error) => tracing::info!("{error}"),
                     },
                     Service::Socks5 => {
-                        // It takes another one when it has asked.
+                        // The application takes another turn when its request is complete.
                         drop(turn);
                         front.application(socket, remote).await;
                     }
@@ -133,14 +135,14 @@ impl<O: Open> SocksListener<O> {
         while running.join_next().await.is_some() {}
     }
 
-    /// The next application, once fewer than the maximum wait for a place: the others queue in the kernel.
+    /// Accepts the next application, once fewer than the maximum wait for a place. The others queue in the kernel.
     async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Turn) {
         let turn = self.places.turn().await;
         loop {
             match listener.accept().await {
                 Ok((socket, remote)) => return (socket, remote, turn),
                 Err(error) => {
-                    // Out of descriptors, or the application gave up while queued.
+                    // Out of descriptors, or the application disconnected while queued.
                     tracing::warn!("accept: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -148,7 +150,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Serves an application whose target is known without asking. Without a place it is reset.
+    /// Serves an application whose target is known without a request. Resets it if there is no place.
     async fn connect_at_once(&self, socket: TcpStream, target: Target, turn: Turn) {
         let place = tokio::select! {
             place = self.places.take(turn) => place,
@@ -163,7 +165,7 @@ impl<O: Open> SocksListener<O> {
     /// Serves an application at a SOCKS port.
     async fn application(&self, mut socket: TcpStream, remote: SocketAddr) {
         let mut asking = self.asking.admit(remote.ip());
-        // Boxed, for what reads a request takes more room than a relay takes for hours.
+        // Boxed, because reading a request takes more memory than a relay that runs for hours.
         let asked = tokio::select! {
             asked = Box::pin(asked_by::<O>(&mut socket)) => asked,
             () = asking.evicted() => {
@@ -186,7 +188,7 @@ impl<O: Open> SocksListener<O> {
             Asked::Socks(version, Request::Connect(target)) => {
                 self.connect_to(socket, target, Some(version)).await;
             }
-            // Boxed, as HTTP is: few do this, and all others would have its size.
+            // Boxed like HTTP, because this is rare and all other requests would have its size.
             Asked::Socks(_, Request::Associate(port)) => {
                 Box::pin(self.associate(socket, port)).await;
             }
@@ -194,7 +196,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Answers an application for which there is no place.
+    /// Refuses an application for which there is no place.
     async fn turn_away(mut socket: TcpStream, asked: &Asked, failure: Failure) {
         match asked {
             Asked::Socks(version, _) => {
@@ -204,7 +206,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Connects an application to its target. `asked`: it asked by SOCKS, and waits for the answer.
+    /// Connects an application to its target. `asked`: the SOCKS version of a request that waits for an answer.
     async fn connect_to(&self, mut socket: TcpStream, target: Target, asked: Option<Version>) {
         let mut ahead = Ahead::of(&socket);
         let opened = self.open_behind(&target, asked.is_none().then_some(&mut ahead)).await;
@@ -226,7 +228,7 @@ impl<O: Open> SocksListener<O> {
         self.pass_behind(ahead.unwrap_or_default(), socket, stream, &target).await;
     }
 
-    /// Opens a target; `None`: everything is to end.
+    /// Opens a target. `None`: the program is stopping.
     pub(super) async fn open(&self, target: &Target) -> Option<Result<O::Stream, OpenError>> {
         self.open_behind(target, None).await
     }
@@ -236,7 +238,7 @@ impl<O: Open> SocksListener<O> {
         target: &Target,
         ahead: Option<&mut Ahead<'_>>,
     ) -> Option<Result<O::Stream, OpenError>> {
-        // Boxed, for handshakes take several times the room that a relay takes for hours.
+        // Boxed, because handshakes take several times the memory of a relay that runs for hours.
         let opening = async {
             let _room = wait_for_memory(self.traffic.memory()).await;
             self.way.open_behind(target, ahead).await
@@ -247,12 +249,12 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Passes bytes between an application and its target to the end.
+    /// Relays bytes between an application and its target until the end.
     pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
         self.pass_behind(0, local, remote, target).await;
     }
 
-    /// The same behind so many bytes of the application that the target has.
+    /// Relays after `ahead_bytes` bytes of the application that the target already has.
     async fn pass_behind(
         &self,
         ahead_bytes: u64,
@@ -279,11 +281,12 @@ impl<O: Open> SocksListener<O> {
 /// The request of an application.
 enum Asked {
     Socks(Version, Request),
-    /// With what came behind its head.
+    /// The request and the bytes after its head.
     Http(Box<HttpRequest>, Vec<u8>),
 }
 
-/// Reads what an application asks for. `None`: nothing that can be served, and it has been answered.
+/// Reads the request of an application. `None`: the request cannot be served, and the application has been
+/// answered.
 async fn asked_by<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
     match timeout(SOCKS_TIMEOUT, asked_by_socks(socket)).await {
         Ok(Ok(Some((version, request)))) => Some(Asked::Socks(version, request)),
@@ -302,7 +305,7 @@ async fn asked_by<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
     }
 }
 
-/// What an application asks for by SOCKS. `None`, and nothing is taken from the socket: the first byte is HTTP's.
+/// Reads a SOCKS request. `None`: the first byte is that of HTTP, and nothing was read from the socket.
 async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<(Version, Request)>, SocksError> {
     let mut first = [0];
     let seen = socket.peek(&mut first).await?;
@@ -314,7 +317,7 @@ async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<(Version, Reque
 
 async fn refuse(mut socket: TcpStream, asked: Option<Version>, error: &OpenError) {
     let Some(version) = asked else { return socket.abort() };
-    // The application may be gone already.
+    // The application may have disconnected already.
     let _ = socks::reply(&mut socket, version, error.code().into()).await;
     let _ = socket.shutdown().await;
 }

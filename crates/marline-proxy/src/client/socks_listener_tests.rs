@@ -47,7 +47,7 @@ fn request(target: &Target) -> Vec<u8> {
     out
 }
 
-/// The two answers of a SOCKS port to a request, and the connection.
+/// Requests a target from a SOCKS port. Returns its two answers and the connection.
 async fn ask(near: &Near, target: &Target) -> (Vec<u8>, TcpStream) {
     let mut socket = TcpStream::connect(near.address).await.unwrap();
     socket.write_all(&request(target)).await.unwrap();
@@ -156,7 +156,7 @@ async fn applications_that_ask_for_nothing_take_no_place_from_those_that_do() {
     for _ in 0..300 {
         silent.push(TcpStream::connect(near.address).await.unwrap());
     }
-    // They would be disconnected after ten seconds, two at a time.
+    // They would be disconnected only after ten seconds, two at a time.
     let target = echo_target().await;
     let asked = tokio::time::timeout(Duration::from_secs(5), ask(&near, &target)).await;
     let (answer, mut socket) = asked.expect("an answer at once");

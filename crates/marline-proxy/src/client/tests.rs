@@ -51,7 +51,7 @@ async fn a_warm_tunnel_opens_on_what_waits_and_fills_up_again() {
     while bench.server.authenticated() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The server knows a little earlier than the pool.
+    // The server notices a little earlier than the pool.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut stream = tunnel.open(&echo_target().await).await.unwrap();
     echo(&mut stream).await;
@@ -85,7 +85,7 @@ async fn a_wrong_token_says_so() {
     assert!(error.to_string().contains("new invite"), "{error}");
 }
 
-/// A server with a key of its own that counts the bytes of application data it was sent.
+/// A server with another key that counts the application bytes it receives.
 struct Impostor {
     key: ServerKey,
     application_bytes: Arc<AtomicUsize>,
@@ -133,11 +133,11 @@ async fn an_invite_of_another_server_fails_before_the_token_is_sent() {
     assert_eq!(application_bytes.load(Ordering::SeqCst), 0);
 }
 
-/// The first connection greets and then behaves badly, the later ones are a bench's.
+/// The first connection greets and then misbehaves. Later ones lead to a bench.
 struct BadFirst {
     bench: Arc<Bench>,
     connects: Arc<AtomicUsize>,
-    /// Ends the connection when the request comes, instead of keeping silent.
+    /// Ends the connection when the request arrives, instead of staying silent.
     ends: bool,
 }
 
@@ -181,7 +181,7 @@ async fn a_warm_connection_that_turns_out_dead_is_replaced_by_a_fresh_one() {
     }
 }
 
-/// A stream whose local address may go in the first round trip: nothing is read from it but that.
+/// A stream whose local address may disappear in the first round trip. Only that property is read from it.
 struct Handover {
     stream: DuplexStream,
     lost: bool,
@@ -222,7 +222,7 @@ impl Transport for Handover {
     fn abort(self) {}
 }
 
-/// Connections whose path is lost, the first of them.
+/// Connections of which the first ones lose their path.
 struct LostFirst {
     bench: Arc<Bench>,
     connects: Arc<AtomicUsize>,

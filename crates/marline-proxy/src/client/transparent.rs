@@ -1,8 +1,8 @@
-//! Connections that a router leads here although they are to somebody else, by TPROXY or by REDIRECT.
+//! Connections that a router redirects to this port, by TPROXY or by REDIRECT.
 //!
-//! The kernel's TCP takes them, so they are established before anybody knows whether their target can be reached; where
-//! it cannot, they are reset. TPROXY leaves the target as the socket's own address, REDIRECT writes it anew and
-//! remembers it. Who connects to the port itself means neither, and would be led in a circle.
+//! The kernel accepts them, so they are established before the program knows whether their target can be reached.
+//! If it cannot, they are reset. TPROXY keeps the target as the socket's own address. REDIRECT rewrites the address
+//! and remembers the original one. A connection to the port itself has no target and would lead back to the port.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,19 +15,19 @@ use tokio::net::TcpStream;
 use super::listening::{cannot_listen, listening};
 use crate::target::Target;
 
-/// Linux' EAFNOSUPPORT.
+/// Linux's EAFNOSUPPORT.
 const NO_SUCH_FAMILY: i32 = 97;
 
-/// Binds a port of all addresses, of both families if the system has them; it is served once there is a runtime.
-/// Without CAP_NET_ADMIN it takes what is redirected, and nothing by TPROXY.
+/// Binds a port of all addresses, of both families if the system has them. It is served once there is a runtime.
+/// Without CAP_NET_ADMIN it accepts connections by REDIRECT but not by TPROXY.
 ///
 /// # Errors
-/// It is taken or not allowed.
+/// The port is taken or not allowed.
 pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let what = || format!("cannot listen on TCP port {port}");
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let v4 = bind_one(any).map_err(|error| cannot_listen("TCP", any, error))?;
-    // Port 0 was chosen by the system.
+    // The system may have chosen the port.
     let port = v4.local_addr().with_context(what)?.port();
     let v6 = match bind_one((Ipv6Addr::UNSPECIFIED, port).into()) {
         Ok(v6) => Some(v6),
@@ -52,15 +52,15 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     })
 }
 
-/// Where a connection was to go.
+/// The original destination of a connection.
 ///
 /// # Errors
-/// Here, or it is gone.
+/// The connection is to this port itself, or has been closed.
 pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     let local = canonical(socket.local_addr()?);
     let socket = SockRef::from(socket);
     let before = if local.is_ipv6() { socket.original_dst_v6() } else { socket.original_dst_v4() };
-    // Without connection tracking there is none.
+    // There is none without connection tracking.
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
     if meant == local && is_here(local.ip()) {
         let text = format!(
@@ -71,7 +71,7 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     Target::new(meant.ip().into(), meant.port()).map_err(io::Error::other)
 }
 
-/// Whether an address is this machine's, or may be: what leads to itself must not be led in a circle.
+/// True if an address is, or may be, this machine's. A connection to the port itself must not be relayed to itself.
 fn is_here(address: IpAddr) -> bool {
     is_local_address(address).unwrap_or(true)
 }

@@ -1,4 +1,5 @@
-//! Trouble between a client and its server: why the latest request for a connection failed, and what helps.
+//! Trouble between a client and its server: the reason why the latest request for a connection failed, and what
+//! helps.
 
 use std::fmt;
 use std::io;
@@ -7,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use super::open::OpenError;
 use crate::message::ErrorCode;
 
-/// Why a client's latest request for a connection to its server failed.
+/// Reason why a client's latest request for a connection to its server failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Its kind.
+    /// Kind of trouble.
     pub kind: TroubleKind,
-    /// What happened, in words.
+    /// Description of the failure.
     pub text: String,
 }
 
@@ -23,16 +24,16 @@ pub enum TroubleKind {
     Credential,
     /// The server has another key than the invite names.
     Key,
-    /// What answers does not speak the protocol of this client.
+    /// The peer does not speak the protocol of this client.
     Protocol,
-    /// The server answers, but has no room now.
+    /// The server answers but is overloaded.
     Busy,
     /// The server was not reached, or the connection to it was lost.
     Unreached,
 }
 
 impl TroubleKind {
-    /// One word for it.
+    /// One word for the kind.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -44,13 +45,13 @@ impl TroubleKind {
         }
     }
 
-    /// Whether the server answered, and turned this client away for good: no path is of use until that changes.
+    /// True if the server answered and rejected this client permanently. No path helps until that changes.
     #[must_use]
     pub const fn is_rejection(self) -> bool {
         matches!(self, TroubleKind::Credential | TroubleKind::Key | TroubleKind::Protocol)
     }
 
-    /// What helps.
+    /// Advice for the user.
     #[must_use]
     pub const fn help(self) -> &'static str {
         match self {
@@ -96,7 +97,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Whether bytes came that the protocol does not have.
+/// True if bytes were received that are not valid in the protocol.
 fn is_nonsense(error: &anyhow::Error) -> bool {
     let io = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -104,20 +105,20 @@ fn is_nonsense(error: &anyhow::Error) -> bool {
     error.chain().filter_map(io).any(|kind| kind == io::ErrorKind::InvalidData)
 }
 
-/// The trouble of a client, as its latest requests found it.
+/// The trouble found by a client's latest requests.
 #[derive(Debug, Default)]
 pub(super) struct LastTrouble(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     trouble: Option<Trouble>,
-    /// Another tunnel has taken over: what still comes back is of no interest.
+    /// True if another tunnel has taken over, so that late results are ignored.
     closed: bool,
 }
 
 impl LastTrouble {
-    /// Notes the outcome of a request; without an error it got a connection. A server that is not reached has not
-    /// taken back that it turned the client away. `Some`: why the client is turned away now, if it is.
+    /// Records the outcome of a request. `None` as error means success. An unreachable server does not end an
+    /// earlier rejection. `Some`: the rejection has changed, with its current reason.
     pub(super) fn note(&self, error: Option<&OpenError>) -> Option<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.closed {
@@ -132,12 +133,12 @@ impl LastTrouble {
         Some(rejection.map(|trouble| trouble.text.clone()))
     }
 
-    /// The trouble.
+    /// The current trouble.
     pub(super) fn now(&self) -> Option<Trouble> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
     }
 
-    /// Forgets it, and notes no more.
+    /// Removes the trouble and ignores later results.
     pub(super) fn close(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
             State { trouble: None, closed: true };

@@ -1,8 +1,9 @@
-//! Tunnel to a target through a server: over a used or a warm connection if there is one, else over a new one.
+//! Tunnel to a target through a server, over a used or a warm connection if there is one, else over a new one.
 //!
-//! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer is there two
-//! round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one; just used: none,
-//! as the application's first bytes go ahead. A refused request is repeated: no byte of the application was sent.
+//! Round trips until the answer: two on a new connection with a session (the multipath handshake, then the opening
+//! and Connect together), and three without a session, because TLS is added. One on a warm or used connection, and
+//! none on a recently used one, where the application's first bytes are sent ahead. A refused request is repeated,
+//! since no byte of the application was sent.
 
 use std::future::Future;
 use std::io;
@@ -39,20 +40,20 @@ use crate::transport::Transport;
 
 /// Opens the streams below TLS.
 pub trait Connect: Send + Sync + 'static {
-    /// What it opens.
+    /// Type of the opened streams.
     type Stream: Transport;
 
-    /// Opens one to the server; preferably to that of its members that is reached at `own`, unless that is empty.
+    /// Opens a stream to the server, preferably to its member at the addresses `own`, unless `own` is empty.
     fn connect(
         &self,
         own: &[SocketAddr],
     ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 
-    /// Learns why the server that answers does not serve this client; `None`: it serves it.
+    /// Reports why the server rejects this client. `None`: it is not rejected.
     fn note_rejection(&self, _reason: Option<String>) {}
 }
 
-/// One server, as its invite describes it.
+/// One server, as described by its invite.
 pub struct Tunnel<C: Connect> {
     connect: C,
     tls: TlsConnector,
@@ -63,14 +64,14 @@ pub struct Tunnel<C: Connect> {
     pool: Pool<Channel<C::Stream>>,
     used: Used<Channel<C::Stream>>,
     trouble: LastTrouble,
-    /// For tasks that must not keep it.
+    /// For tasks that must not keep the tunnel alive.
     me: Weak<Tunnel<C>>,
 }
 
-/// An authenticated connection, how long it may be unused, and the session it is of.
+/// An authenticated connection, its idle limit, and its session.
 type Fresh<T> = (Channel<T>, Duration, Arc<Session>);
 
-/// The connection that controls datagrams, and what was agreed on there.
+/// The connection that controls datagrams, with the negotiated ends of the lane.
 pub(crate) struct Control<T> {
     pub(super) stream: Channel<T>,
     pub(super) session: Arc<Session>,
@@ -79,7 +80,7 @@ pub(crate) struct Control<T> {
 }
 
 impl<C: Connect> Tunnel<C> {
-    /// A tunnel to the server with this key, as this client, with `warm` connections kept ready.
+    /// A tunnel to the server with this key, for this client, with `warm` connections kept ready.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -93,7 +94,7 @@ impl<C: Connect> Tunnel<C> {
         Tunnel::in_time(connect, pin, token, (patience, Deadlines::default()), warm)
     }
 
-    /// The same, with latency requirements of applications.
+    /// Like [`new`](Self::new), with latency requirements of applications.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -117,7 +118,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(tunnel)
     }
 
-    /// Why the latest request for a connection to the server failed, if it did.
+    /// Reason why the latest request for a connection to the server failed, if it did.
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble.now()
     }
@@ -128,13 +129,13 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// Opens a connection to the server, up to its welcome, and closes it.
+    /// Opens a connection to the server, up to its Welcome, and closes it.
     ///
     /// # Errors
-    /// The server is not reached, is another one, or refuses this client.
+    /// The server is unreachable, has another key, or refuses this client.
     pub async fn check(&self) -> Result<(), OpenError> {
         let (mut stream, ..) = self.fresh(None).await?;
-        // A goodbye that does not arrive changes nothing.
+        // It does not matter if the end is not delivered.
         let _ = timeout(self.patience.warm, stream.shutdown()).await;
         Ok(())
     }
@@ -147,12 +148,12 @@ impl<C: Connect> Tunnel<C> {
         self.trouble.close();
     }
 
-    /// Lends a connection that has just been connected to a target. Used in good order, it is kept for the
-    /// next request.
+    /// Lends a connection that has just been connected to a target. If it ends properly, it is kept for the next
+    /// request.
     fn lend(&self, channel: Channel<C::Stream>) -> Leased<C::Stream> {
         let me = Weak::clone(&self.me);
         let take_back = move |channel| {
-            // Without a tunnel nobody will ask for anything: dropped, it ends in good order.
+            // Without a tunnel no further request will come. The dropped connection ends properly.
             if let Some(tunnel) = me.upgrade() {
                 tunnel.used.put(channel);
             }
@@ -160,7 +161,7 @@ impl<C: Connect> Tunnel<C> {
         Leased::new(channel, Box::new(take_back))
     }
 
-    /// A connection that waits for a request, and whether it carried one just now.
+    /// A waiting connection, and whether it carried a request within the last second.
     async fn waiting(&self) -> Option<(Channel<C::Stream>, bool)> {
         match self.used.take() {
             Some((stream, since)) => Some((stream, since < Duration::from_secs(1))),
@@ -203,9 +204,9 @@ impl<C: Connect> Tunnel<C> {
             .map_err(OpenError::Server)
     }
 
-    /// An authenticated connection. Without a request the server's Welcome was read and only that;
-    /// with one the request is on its way too. A server that has too much to do is asked again, and so is one whose
-    /// path was lost before it answered.
+    /// An authenticated connection. Without a request, exactly the server's Welcome was read. With a request, the
+    /// request has also been sent. Attempts are repeated if the server is overloaded, or if the path was lost
+    /// before the server answered.
     async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let fresh = self.ask_again(request).await;
         self.note(fresh.as_ref().err());
@@ -241,9 +242,10 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// An attempt with a session, and after a while without an answer another one beside it. The path of a
-    /// connection may die between the server's SYN/ACK and the first answer, when no other path can be joined yet: then
-    /// it never comes to anything. Nothing of the application's was sent, so the second may ask for the same.
+    /// An attempt with a session, and if the answer takes long, a second attempt in parallel. The path of a
+    /// connection may fail between the server's SYN/ACK and the first answer, when no other path can be joined yet.
+    /// Such a connection never completes. No application data was sent, so the second attempt may send the same
+    /// request.
     async fn attempt_known(
         &self,
         session: &Arc<Session>,
@@ -271,7 +273,7 @@ impl<C: Connect> Tunnel<C> {
     ) -> Result<Fresh<C::Stream>, Failed> {
         let stream = self.below(session.own_addresses()).await?;
         let Some(binding) = stream.binding() else {
-            // Plain TCP: nothing that a session could be bound to.
+            // Plain TCP has no binding for a session.
             let turn = self.admission.enter_alone().await;
             return self.as_stranger(stream, &turn, request).await;
         };
@@ -303,7 +305,7 @@ impl<C: Connect> Tunnel<C> {
         self.as_stranger(stream, &turn, request).await
     }
 
-    /// Opens `stream` with the session, or gives it back: the server does not know it.
+    /// Opens `stream` with the session. Returns the stream if the server does not know the session.
     async fn by_session(
         &self,
         mut stream: C::Stream,
@@ -331,7 +333,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
-    /// TLS, and a session out of it.
+    /// Authenticates by TLS, which also gives a session.
     async fn as_stranger(
         &self,
         stream: C::Stream,
@@ -341,7 +343,7 @@ impl<C: Connect> Tunnel<C> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
             let stream = handshake.map_err(|e| Failed::at_the_door("TLS with the server", e))?;
-            // The pin is verified: now, and only now, the token.
+            // The token is sent only now that the pin is verified.
             let mut bytes =
                 Message::Hello { version: VERSION, token: self.token.clone() }.to_bytes();
             if let Some(request) = request {
@@ -374,7 +376,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(session)
     }
 
-    /// A stream that is one with what the server was asked for, behind the bytes that go ahead, if any may.
+    /// Sends a request. Returns the stream to the target, after the bytes sent ahead, if any may be.
     async fn ask(
         &self,
         request: &Message,
@@ -407,18 +409,18 @@ impl<C: Connect> Tunnel<C> {
         Ok(self.lend(stream))
     }
 
-    /// A stream to somebody who has connected to an address where the server listens for us.
+    /// A stream to a visitor of an address where the server listens for this client.
     ///
     /// # Errors
-    /// They are gone, or the server cannot be reached.
+    /// The visitor has left, or the server cannot be reached.
     pub(super) async fn accept(&self, id: VisitorId) -> Result<Leased<C::Stream>, OpenError> {
         self.ask(&Message::Accept(id), None).await
     }
 
-    /// Has the server listen: gives the connection that controls it, and where it listens.
+    /// Makes the server listen. Returns the control connection and the address.
     ///
     /// # Errors
-    /// It does not, or cannot be reached.
+    /// The server refuses, or cannot be reached.
     pub(crate) async fn listen(
         &self,
         wanted: SocketAddr,
@@ -430,11 +432,11 @@ impl<C: Connect> Tunnel<C> {
         Ok((stream, address))
     }
 
-    /// Begins datagrams beside a connection of their own: gives it, the server's end of the lane, and the session that
-    /// both are of. `end`: draws ours for that connection.
+    /// Starts datagrams beside a connection of their own. Returns that connection with the session and the ends of
+    /// the lane. `end` draws the client's end for the connection.
     ///
     /// # Errors
-    /// The server does not carry them, or cannot be reached.
+    /// The server does not carry datagrams, or cannot be reached.
     pub(crate) async fn datagrams(
         &self,
         end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
@@ -455,10 +457,10 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// Makes a new session before the old one ends, on a connection of its own that ends at once.
+    /// Makes a new session before the old one ends, on a connection of its own that is closed at once.
     async fn renew(&self) {
         let turn = self.admission.enter_alone().await;
-        // Of the same member: what was begun there, a remote forward perhaps, refers to it.
+        // From the same member, which may have state of this client such as a remote forward.
         let own = self.admission.own_addresses();
         match self.attempt_unknown(turn, &own, None).await {
             Ok((mut stream, ..)) => {
@@ -474,7 +476,7 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// Reads one message, which must be the one that `pick` takes.
+    /// Reads one message, which `pick` must accept.
     pub(super) async fn expect<T>(
         &self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -504,7 +506,7 @@ impl<C: Connect> Open for Tunnel<C> {
         target: &Target,
         ahead: Option<&mut Ahead<'_>>,
     ) -> Result<Self::Stream, OpenError> {
-        // Bytes with a deadline wait for it to be set.
+        // Bytes with a deadline must wait until the deadline is set.
         let ahead = ahead.filter(|_| self.deadlines.of(target.port).is_none());
         let mut stream = self.ask(&Message::Connect(target.clone()), ahead).await?;
         stream.hurry(&self.deadlines, target.port);
@@ -527,7 +529,7 @@ pub(super) async fn send(
 async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-    /// `changed` cannot be awaited for ever: the tunnel must be able to end.
+    /// `changed` cannot be awaited for ever, because the tunnel must be able to end.
     const LOOK_EVERY: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {
@@ -540,13 +542,13 @@ async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
                 if pause > FIRST_PAUSE {
                     tracing::info!("the server answers again");
                 }
-                // Ours must be the earlier end: the server's could meet a request on its way.
+                // The client must close first: the server's close could collide with a request.
                 tunnel.pool.put(stream, limit * 4 / 5);
                 pause = FIRST_PAUSE;
             }
             Err(error) => {
                 drop(tunnel);
-                // Once per outage for people; repeats are for those who look closer.
+                // Logged once per outage at a visible level. Repetitions are for debugging.
                 match pause == FIRST_PAUSE {
                     true => tracing::warn!("{error}"),
                     false => tracing::debug!("still: {error}"),

@@ -1,4 +1,4 @@
-//! Keeper of a client's lane for datagrams: makes it when it is wanted, and again when it was lost.
+//! Keeper of a client's lane for datagrams, which opens it when it is needed and again when it was lost.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,20 +19,20 @@ use crate::message::{ErrorCode, Message};
 use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 
-/// Signs of life are so far apart: the server keeps our sockets as long as it hears them.
+/// Interval of keepalives. The server keeps the client's sockets while it receives them.
 const ALIVE_EVERY: Duration = Duration::from_secs(20);
-/// When a path falls silent, a sign of life is due at once; but no sooner after the last one than this.
+/// A keepalive is sent at once when a path becomes silent, but not sooner after the last one than this.
 const ALIVE_AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// A lane without sockets lasts so long.
+/// Time after which a lane without sockets is closed.
 const UNUSED: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Messages that wait to be told.
+/// Largest number of messages waiting to be sent.
 const UNTOLD: usize = 64;
 
-/// Pauses after refusals that only a change at the server ends. The first are short: it may have come from a server
-/// that was just being replaced, or by a connection that had no session.
+/// Pauses after refusals that last until the server changes. The first ones are short, because the refusal may have
+/// come from a server that was just being replaced, or concern a connection without a session.
 struct RefusedPauses {
     next: Duration,
 }
@@ -42,7 +42,7 @@ impl RefusedPauses {
     const LONGEST: Duration = Duration::from_secs(60);
     const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST };
 
-    /// The pause after one more.
+    /// The pause after another refusal.
     fn next(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(Self::LONGEST);
@@ -50,13 +50,13 @@ impl RefusedPauses {
     }
 }
 
-/// What is to be done after an attempt.
+/// Result of an attempt.
 enum Next {
-    /// There was a lane, and it ended.
+    /// The lane existed and has ended.
     Again,
-    /// Nobody needs it any more.
+    /// The lane is no longer needed.
     Unused,
-    /// There was none.
+    /// No lane was opened.
     Failed(OpenError),
 }
 
@@ -75,7 +75,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     }
 }
 
-/// Keeps a lane for UDP on this `way`, whenever there are sockets, until it is dropped.
+/// Keeps a lane for UDP on this `way`, while there are sockets, until dropped.
 pub async fn keep_lane<C: Connect>(
     way: &Current<Tunnel<C>>,
     udp: &Arc<UdpTunnel>,
@@ -117,7 +117,7 @@ impl Keeper {
                     }
                 }
                 Next::Failed(error) => {
-                    // Once for people; repeats are for those who look closer.
+                    // Logged once at a visible level. Repetitions are for debugging.
                     let text = error.to_string();
                     match text == told {
                         true => tracing::debug!("datagrams, still: {text}"),
@@ -137,7 +137,7 @@ impl Keeper {
         }
     }
 
-    /// Has a lane once, until the connection that controls it ends.
+    /// Runs a lane once, until its control connection ends.
     async fn once<C: Connect>(&self, tunnel: &Tunnel<C>) -> Next {
         let end = |stream: &crate::channel::Channel<C::Stream>| {
             let no = || anyhow::anyhow!("datagrams need the carrier `auto`, `udp` or `tcp`");
@@ -178,7 +178,7 @@ impl Keeper {
         Ok(below.open_lane(self.config.borrow().clone(), ids, keys, PathNumbers::Ours)?)
     }
 
-    /// Takes what comes in until the key is spent.
+    /// Handles arrivals until the lane ends or its key limit is reached.
     async fn receive(&self, lane: &Datagrams, say: mpsc::Sender<Message>) {
         let mut arrivals = Arrivals::default();
         while lane.recv(&mut arrivals).await.is_ok() {
@@ -190,7 +190,7 @@ impl Keeper {
                 }
             }
             if arrivals.is_silent() {
-                // It also finds out whether the server knows the connection.
+                // This also reveals whether the server still knows the connection.
                 let _ = say.try_send(Message::Alive);
             }
             if arrivals.is_spent() {
@@ -212,7 +212,7 @@ impl Keeper {
     }
 }
 
-/// Whether only the server's owner can change it.
+/// True if only the server's owner can resolve the error.
 fn is_lasting(error: &OpenError) -> bool {
     let lasting =
         [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion, ErrorCode::UnsupportedMessage];
@@ -220,7 +220,7 @@ fn is_lasting(error: &OpenError) -> bool {
         || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
 }
 
-/// Reads what the server says, until it says why it ends.
+/// Reads the server's messages until it gives the reason for its end.
 async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
     loop {
         match Message::read(&mut reader).await? {
@@ -234,7 +234,7 @@ async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
     }
 }
 
-/// Tells the server what there is to tell, and that we are here.
+/// Sends messages to the server, and keepalives.
 async fn tell(mut writer: impl AsyncWrite + Unpin, mut said: mpsc::Receiver<Message>) -> io::Error {
     let mut alive_at = Instant::now();
     loop {

@@ -1,8 +1,8 @@
 //! Ways in for UDP: SOCKS5 associations, and forwards of a UDP port.
 //!
-//! An application's socket is one socket at the server, whichever way it comes: an association is one, and of a forward
-//! each address that sends to its port. So a peer always sees the same address of an application, as behind a NAT
-//! (RFC 4787).
+//! Each socket of an application is one socket at the server: an association is one socket, and so is each address
+//! that sends to the port of a forward. Therefore a peer always sees the same address of an application, as behind
+//! a NAT (RFC 4787).
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ use crate::socks::{self, Reply, Version};
 use crate::target::Target;
 use crate::udp::{LONGEST_DATAGRAM, send_to};
 
-/// Datagrams taken from a socket before others get their turn.
+/// Largest number of datagrams read from a socket in one turn.
 const AT_ONCE: usize = 32;
-/// After an error of a socket, so that one that stays does not keep us busy.
+/// Pause after an error of a socket, so that a lasting error does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(20);
-/// An application takes the answer to its request within this time.
+/// Time limit for sending the answer to an application's request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A forward of a UDP port to one target.
@@ -38,10 +38,10 @@ pub struct UdpForward {
 }
 
 impl UdpForward {
-    /// Binds a port for applications; it is served once there is a runtime.
+    /// Binds a port for applications. It is served once there is a runtime.
     ///
     /// # Errors
-    /// It is taken or not allowed.
+    /// The port is taken or not allowed.
     pub fn bind(address: SocketAddr, target: Target) -> anyhow::Result<UdpForward> {
         let bound = std::net::UdpSocket::bind(address).and_then(|socket| {
             socket.set_nonblocking(true)?;
@@ -51,15 +51,15 @@ impl UdpForward {
         Ok(UdpForward { socket, target })
     }
 
-    /// Where it listens.
+    /// Local address.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Whom its datagrams go to.
+    /// Target of the datagrams.
     #[must_use]
     pub const fn target(&self) -> &Target {
         &self.target
@@ -82,7 +82,7 @@ struct Forward {
     datagrams: Received,
 }
 
-/// Datagrams taken from a socket in one go.
+/// Datagrams read from a socket in one turn.
 #[derive(Debug, Default)]
 struct Received {
     bytes: Vec<u8>,
@@ -90,11 +90,11 @@ struct Received {
 }
 
 impl Received {
-    /// Takes what is there, in place of what was.
+    /// Replaces the contents by the datagrams that have arrived.
     fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.bytes.clear();
         self.ends.clear();
-        // A byte more, so that what is longer can be told from what is not.
+        // One byte more than the limit, so that a longer datagram is detected.
         let mut buffer = [0; LONGEST_DATAGRAM + LONGEST_HEADER + 1];
         while self.ends.len() < AT_ONCE {
             match socket.try_recv_from(&mut buffer) {
@@ -139,7 +139,7 @@ impl Forward {
         let sources = self.sources.lock();
         let mut batch = self.sources.tunnel().batch();
         for (from, payload) in datagrams.iter() {
-            // A source that was forgotten for another of this batch comes again.
+            // A source that was removed for another one of this batch will send again.
             if let Some(sender) = sources.get(&from) {
                 match payload.len() {
                     ..=LONGEST_DATAGRAM => batch.send(sender, &self.target, payload),
@@ -158,7 +158,7 @@ impl Forward {
     }
 }
 
-/// Passes the target's answers to an address, until its socket is closed.
+/// Passes the target's answers to an address until its socket is closed.
 struct Answers {
     socket: Arc<UdpSocket>,
     to: SocketAddr,
@@ -168,11 +168,11 @@ struct Answers {
 impl Answers {
     async fn pass(self, mut inbox: UdpInbox) {
         while let Some(inbound) = inbox.recv().await {
-            // Who uses a forward takes whatever comes from it for the target's.
+            // A user of a forward expects all datagrams to be from the target.
             if inbound.asked {
                 let Some(sources) = self.sources.upgrade() else { return };
                 sources.is_answered(self.to);
-                // For want of room it is lost, as on any link.
+                // If there is no room, the datagram is lost, as on any link.
                 let _ = send_to(&self.socket, &inbound.payload, self.to);
             }
         }
@@ -180,7 +180,7 @@ impl Answers {
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications may send UDP, which goes this way.
+    /// Sends the UDP of applications through this tunnel.
     pub fn carry_udp(&self, udp: Arc<UdpTunnel>) {
         *self.udp.write().unwrap_or_else(PoisonError::into_inner) = Some(udp);
     }
@@ -197,7 +197,7 @@ impl<O: Open> SocksListener<O> {
         self.udp.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves a UDP association until the application ends the connection that asked for it.
+    /// Serves a UDP association until the application closes the connection that requested it.
     pub(super) async fn associate(&self, mut control: TcpStream, port: u16) {
         let association = match self.udp() {
             None => Err(Reply::CommandNotSupported),
@@ -227,7 +227,7 @@ impl<O: Open> SocksListener<O> {
     }
 }
 
-/// Resolves when a connection has ended. What it says is of no interest.
+/// Resolves when a connection has ended. Its data is ignored.
 async fn ended(mut control: TcpStream) {
     let mut ignored = [0; 64];
     while matches!(control.read(&mut ignored).await, Ok(1..)) {}
@@ -236,9 +236,9 @@ async fn ended(mut control: TcpStream) {
 /// A UDP association.
 struct Association {
     socket: UdpSocket,
-    /// Where it is bound.
+    /// Local address of the socket.
     address: SocketAddr,
-    /// The application: its host, and its port once that is known.
+    /// Address of the application. The port is 0 until it is known.
     application: SocketAddr,
     sender: UdpSender,
     inbox: UdpInbox,
@@ -247,7 +247,7 @@ struct Association {
 }
 
 impl Association {
-    /// `port`: from where the application says that it will send; 0: it did not say.
+    /// `port` is the announced port of the application. 0: not announced.
     async fn open(control: &TcpStream, udp: Arc<UdpTunnel>, port: u16) -> io::Result<Association> {
         let (local, application) = (control.local_addr()?, control.peer_addr()?);
         let socket = UdpSocket::bind((local.ip(), 0)).await?;
@@ -292,7 +292,7 @@ impl Association {
             match datagram::parse(bytes) {
                 Ok((_, payload)) if payload.len() > LONGEST_DATAGRAM => batch.too_big(),
                 Ok((peer, payload)) => {
-                    // The first to send is the application.
+                    // The first sender is the application.
                     self.application = from;
                     batch.send(&self.sender, &peer, payload);
                 }
@@ -307,7 +307,7 @@ impl Association {
             return;
         }
         datagram::write(from, payload, &mut self.out);
-        // For want of room it is lost, as on any link.
+        // If there is no room, the datagram is lost, as on any link.
         let _ = send_to(&self.socket, &self.out, self.application);
     }
 }

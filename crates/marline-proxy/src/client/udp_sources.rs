@@ -1,7 +1,7 @@
-//! Sources of a way in for UDP: the addresses that applications send from, with a socket of the tunnel for each.
+//! Sources of a way in for UDP: addresses of applications, each with a socket of the tunnel.
 //!
-//! A source is one socket at the server, whomever it speaks to: a NAT that is independent of endpoints (RFC 4787), as
-//! the server's is.
+//! A source is one socket at the server for all its peers: an endpoint-independent NAT (RFC 4787), like the
+//! server's.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use super::udp_tunnel::{TooBig, UdpInbox, UdpSender, UdpTunnel};
 use crate::target::Target;
 use crate::udp::{DNS_PORT, idle_limit};
 
-/// Sources that have a socket at a time; the one that was silent for longest goes for a new one.
+/// Largest number of sources with a socket. A new source replaces the one that was silent longest.
 const MOST_SOURCES: usize = 512;
-/// Between two looks for those that are silent.
+/// Interval of checks for silent sources.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// What stands for a source.
+/// State of a source.
 #[derive(Debug)]
 struct Source<S> {
     socket: S,
-    /// Its answers count.
+    /// Time of the last datagram sent or answered.
     used_at: Instant,
     only_dns: bool,
 }
 
-/// The sources, and what stands for each.
+/// Sources by address.
 #[derive(Debug)]
 pub(super) struct Table<S> {
     most: usize,
@@ -40,7 +40,7 @@ impl<S> Table<S> {
         Table { most, by_address: BTreeMap::new() }
     }
 
-    /// What stands for a source that sends to this port.
+    /// Records a datagram from a source to this port. Returns its socket.
     fn sends(&mut self, from: SocketAddr, port: u16, now: Instant) -> Option<&S> {
         let source = self.by_address.get_mut(&from)?;
         source.used_at = now;
@@ -48,12 +48,12 @@ impl<S> Table<S> {
         Some(&source.socket)
     }
 
-    /// What stands for a source.
+    /// Socket of a source.
     pub(super) fn get(&self, from: &SocketAddr) -> Option<&S> {
         self.by_address.get(from).map(|source| &source.socket)
     }
 
-    /// A source was answered.
+    /// Records an answer to a source.
     fn is_answered(&mut self, address: SocketAddr, now: Instant) {
         if let Some(source) = self.by_address.get_mut(&address) {
             source.used_at = now;
@@ -80,16 +80,16 @@ impl<S> Table<S> {
     }
 }
 
-/// The sources of a way in; dropping them closes all their sockets.
+/// Sources of one way in. Dropping them closes all their sockets.
 #[derive(Debug)]
 pub struct UdpSources {
     udp: Arc<UdpTunnel>,
-    /// Locked before the tunnel, never while it is.
+    /// Locked before the tunnel, never while the tunnel is locked.
     table: Mutex<Table<UdpSender>>,
 }
 
 impl UdpSources {
-    /// None yet. Those that fall silent are looked for on the current tokio runtime.
+    /// An empty set of sources. Silent ones are removed on the current tokio runtime.
     #[must_use]
     pub fn start(udp: Arc<UdpTunnel>) -> Arc<UdpSources> {
         let sources = Arc::new(UdpSources { udp, table: Mutex::new(Table::new(MOST_SOURCES)) });
@@ -97,7 +97,7 @@ impl UdpSources {
         sources
     }
 
-    /// The tunnel that they send into.
+    /// The tunnel of the sources.
     #[must_use]
     pub const fn tunnel(&self) -> &Arc<UdpTunnel> {
         &self.udp
@@ -107,8 +107,8 @@ impl UdpSources {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that an address which sends to this port has a socket; what comes for a new one is given to
-    /// `serve`. `false`: there are too many.
+    /// Makes sure that an address which sends to this port has a socket. The inbox of a new one is passed to
+    /// `serve`. `false` if there are too many.
     pub fn admit(&self, from: SocketAddr, port: u16, serve: impl FnOnce(UdpInbox)) -> bool {
         let now = Instant::now();
         if self.lock().sends(from, port, now).is_some() {
@@ -127,22 +127,22 @@ impl UdpSources {
         true
     }
 
-    /// Sends a datagram of an address that was admitted.
+    /// Sends a datagram of an admitted address.
     ///
     /// # Errors
-    /// As [`UdpSender::send`].
+    /// Same as [`UdpSender::send`].
     pub fn send(&self, from: SocketAddr, to: &Target, payload: &[u8]) -> Result<(), TooBig> {
-        // One that was forgotten meanwhile is as one that was lost.
+        // For a source that was removed in the meantime, the datagram is lost.
         self.lock().get(&from).map_or(Ok(()), |sender| sender.send(to, payload))
     }
 
-    /// An address was answered, by somebody whom it had asked.
+    /// Records that a peer which an address had sent to has answered.
     pub fn is_answered(&self, address: SocketAddr) {
         self.lock().is_answered(address, Instant::now());
     }
 }
 
-/// Closes the sockets of silent sources, as long as there are any.
+/// Closes the sockets of silent sources until the sources are dropped.
 async fn sweep(sources: Weak<UdpSources>) {
     let mut look = interval(SWEEP_EVERY);
     loop {
@@ -189,7 +189,7 @@ mod tests {
         sources.sends(port(2), DNS_PORT, begun);
         sources.sends(port(2), 443, begun);
         sources.sends(port(3), 443, begun);
-        // What it asks for later does not make it a port of DNS again.
+        // Later DNS queries do not make it a DNS-only source again.
         sources.sends(port(2), DNS_PORT, begun);
         sources.sweep(begun + secs(29));
         assert_eq!(sources.by_address.len(), 3);

@@ -1,9 +1,9 @@
-//! UDP of applications through a server: their sockets, the flows of these, and the lane they go on.
+//! UDP of applications through a server: their sockets, flows, and the lane that carries them.
 //!
-//! Sockets come and go with SOCKS associations and forwards. The lane is made when there is a socket, on a connection
-//! to the server that only controls it, and lasts while there are sockets and a while longer. When that connection
-//! ends, because the server was started again for instance, another lane takes its place: flows say anew what they
-//! stand for, and go on.
+//! Sockets come and go with SOCKS associations and forwards. The lane is opened when there is a socket, on a
+//! connection to the server that serves only for control, and lasts while there are sockets and a while longer.
+//! When that connection ends, for example because the server was restarted, another lane replaces it: flows send
+//! their keys again and continue.
 
 pub mod echo;
 pub mod echoes;
@@ -29,39 +29,39 @@ use crate::udp::{
     UdpCounts, count,
 };
 
-/// Sockets of applications.
+/// Largest number of application sockets.
 const MOST_SOCKETS: usize = 1_024;
-/// Datagrams that wait for a lane, together.
+/// Largest number of datagrams that wait for a lane.
 const EARLY: usize = 64;
-/// They wait no longer than this.
+/// Time after which a waiting datagram is dropped.
 const EARLY_PATIENCE: Duration = Duration::from_secs(5);
-/// A flow that was silent for so long says again what it stands for: a server may have forgotten it.
+/// Time of silence after which a flow sends its key again, because the server may have removed it.
 const DESCRIBE_AFTER: Duration = Duration::from_secs(20);
-/// A flow that was refused is not tried again for so long.
+/// Time for which a refused flow is not tried again.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// A datagram for an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inbound {
-    /// Whom it is from. A name stands for itself until the server has told its address.
+    /// The sender. A peer that was named by host name keeps the name until the server reports its address.
     pub from: Target,
-    /// Its bytes.
+    /// Payload of the datagram.
     pub payload: Vec<u8>,
-    /// The application had sent something there before.
+    /// True if the application had sent to this peer before.
     pub asked: bool,
 }
 
-/// What is known of a flow that an application began.
+/// State of a flow that an application started.
 #[derive(Copy, Clone, Debug, Default)]
 struct Own {
-    /// The server knows what it stands for.
+    /// True if the server has confirmed the flow.
     known: bool,
-    /// The address of its name.
+    /// Address of a named peer.
     address: Option<SocketAddr>,
     refused_until: Option<Instant>,
 }
 
-/// Something that waits for a lane.
+/// A datagram or request that waits for a lane.
 #[derive(Debug)]
 struct Early {
     at: Instant,
@@ -70,7 +70,7 @@ struct Early {
     payload: Vec<u8>,
 }
 
-/// What an application sends, without its bytes.
+/// Kind of data from an application, without its bytes.
 #[derive(Clone, Debug)]
 enum Sent {
     /// A datagram to this peer.
@@ -79,7 +79,7 @@ enum Sent {
     Echo(EchoRequest),
 }
 
-/// Where what comes for a socket goes.
+/// Receiver of a socket's data.
 #[derive(Debug)]
 enum Socket {
     Datagrams(Delivery<Inbound>),
@@ -96,42 +96,42 @@ struct State {
     lane: Option<Arc<Datagrams>>,
     early: VecDeque<Early>,
     outbox: Outbox,
-    /// When there was a socket last.
+    /// Last time at which there was a socket.
     used_at: Instant,
-    /// The server gives no lane; it is not asked again before this.
+    /// The server refuses a lane, and is not asked again before this time.
     refused_until: Option<Instant>,
 }
 
-/// A client's UDP.
+/// UDP tunnel of a client.
 #[derive(Debug)]
 pub struct UdpTunnel {
     state: Mutex<State>,
     counters: UdpCounters,
-    /// There is a socket.
+    /// Notified when a socket is opened.
     wanted: Notify,
     memory: MemoryAccount,
 }
 
-/// An application's socket as it sends; dropping it closes it, at the server, too.
+/// Sending half of an application's socket. Dropping it closes the socket, also at the server.
 #[derive(Debug)]
 pub struct UdpSender {
     number: u32,
     tunnel: Arc<UdpTunnel>,
 }
 
-/// A datagram is longer than what the paths take now.
+/// A datagram is larger than the paths currently carry.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the paths take datagrams of {most} bytes at most")]
 pub struct TooBig {
-    /// Bytes of the longest that they take.
+    /// Largest size that they carry, in bytes.
     pub most: usize,
 }
 
 impl UdpSender {
-    /// Sends a datagram. It is lost if there is no way: see [`UdpTunnel::counts`].
+    /// Sends a datagram. It is lost if it cannot be sent: see [`UdpTunnel::counts`].
     ///
     /// # Errors
-    /// It is known not to fit.
+    /// The datagram is known to be too large.
     pub fn send(&self, peer: &Target, payload: &[u8]) -> Result<(), TooBig> {
         let mut batch = self.tunnel.batch();
         match batch.most() {
@@ -146,13 +146,13 @@ impl UdpSender {
         }
     }
 
-    /// The tunnel that it is of.
+    /// The tunnel of the socket.
     pub(super) const fn tunnel(&self) -> &Arc<UdpTunnel> {
         &self.tunnel
     }
 }
 
-/// Datagrams of applications that leave together, when this is dropped. Meanwhile the tunnel does nothing else.
+/// Datagrams of applications that leave together when this is dropped. The tunnel is locked until then.
 pub(super) struct Batch<'a> {
     tunnel: &'a UdpTunnel,
     state: MutexGuard<'a, State>,
@@ -171,7 +171,7 @@ impl Batch<'_> {
         self.keep_early(socket, Sent::Datagram(peer.clone()), payload);
     }
 
-    /// Keeps something until there is a lane; the oldest goes for it.
+    /// Keeps a datagram or request until there is a lane. If too many wait, the oldest is dropped.
     fn keep_early(&mut self, socket: u32, what: Sent, payload: &[u8]) {
         let early = &mut self.state.early;
         if early.len() >= EARLY {
@@ -181,12 +181,12 @@ impl Batch<'_> {
         early.push_back(Early { at: self.now, socket, what, payload: payload.to_vec() });
     }
 
-    /// Bytes of the longest datagram that the paths take, if that is known.
+    /// Largest datagram that the paths carry, in bytes, if that is known.
     fn most(&self) -> Option<usize> {
         self.lane.as_ref().and_then(|_| self.state.outbox.most())
     }
 
-    /// A datagram of an application was longer than any that can be carried.
+    /// Counts a datagram that is larger than the limit.
     pub(super) fn too_big(&self) {
         count(&self.tunnel.counters.from_local);
         count(&self.tunnel.counters.too_big);
@@ -207,10 +207,10 @@ impl Drop for UdpSender {
     }
 }
 
-/// Where the UDP of a listener goes, if it carries any.
+/// Tunnel for the UDP of a listener, if it carries any.
 pub(super) type UdpWay = RwLock<Option<Arc<UdpTunnel>>>;
 
-/// What comes for an application's socket; it ends when the socket is closed.
+/// Data for an application's socket. Ends when the socket is closed.
 pub type UdpInbox = Inbox<Inbound>;
 
 impl Default for UdpTunnel {
@@ -220,7 +220,7 @@ impl Default for UdpTunnel {
 }
 
 impl UdpTunnel {
-    /// One whose waiting datagrams are charged to this account.
+    /// A tunnel whose waiting datagrams are charged to this account.
     #[must_use]
     pub fn charged_to(memory: MemoryAccount) -> Self {
         let state = State {
@@ -243,9 +243,9 @@ impl UdpTunnel {
     }
 }
 
-/// Applications.
+/// Interface for applications.
 impl UdpTunnel {
-    /// A socket for an application; `None`: there are too many.
+    /// A socket for an application. `None` if there are too many.
     pub fn socket(self: &Arc<Self>) -> Option<(UdpSender, UdpInbox)> {
         let (delivery, inbox) = inbox(&self.memory);
         Some((self.open(Socket::Datagrams(delivery))?, inbox))
@@ -277,13 +277,13 @@ impl UdpTunnel {
         self.counters.now()
     }
 
-    /// Whether there is a lane now.
+    /// True if there is a lane.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.lock().lane.is_some()
     }
 
-    /// Whether the server gives no lane, whatever is sent. It is asked again later, when somebody wants to send.
+    /// True if the server refuses a lane. It is asked again later, when an application sends.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.lock().refused_until.is_some_and(|until| Instant::now() < until)
@@ -306,7 +306,7 @@ impl UdpTunnel {
         }
     }
 
-    /// Datagrams that leave together.
+    /// Starts a batch of datagrams that leave together.
     pub(super) fn batch(&self) -> Batch<'_> {
         let mut state = self.lock();
         let lane = state.lane.clone();
@@ -319,7 +319,7 @@ impl UdpTunnel {
     /// Puts a datagram into the outbox.
     fn put(&self, state: &mut State, now: Instant, (socket, peer): (u32, &Target), payload: &[u8]) {
         let key = (socket, peer.clone());
-        // A peer that the server told of first has a flow already; but one of our own is no worse.
+        // A peer that the server announced first already has a flow, but one of our own works equally well.
         let flow = match state.own.find(&key) {
             Some(flow) => flow,
             None => {
@@ -345,7 +345,7 @@ impl UdpTunnel {
     }
 }
 
-/// The lane.
+/// Interface for the lane.
 impl UdpTunnel {
     /// Resolves when there is a socket.
     pub(super) async fn wanted(&self) {
@@ -358,13 +358,13 @@ impl UdpTunnel {
         }
     }
 
-    /// How long there has been no socket.
+    /// Time since there was last a socket.
     pub(super) fn unused_for(&self) -> Duration {
         let state = self.lock();
         if state.sockets.is_empty() { state.used_at.elapsed() } else { Duration::ZERO }
     }
 
-    /// The server gives no lane, and will not for so long. What waits for one is lost.
+    /// Records that the server refuses a lane for this period. Waiting datagrams are dropped.
     pub(super) fn refuse_for(&self, period: Duration) {
         let mut state = self.lock();
         state.refused_until = Some(Instant::now() + period);
@@ -373,7 +373,7 @@ impl UdpTunnel {
         }
     }
 
-    /// From now on this lane carries everything. The server knows nothing of flows yet.
+    /// Uses this lane from now on. The server does not know any flow yet.
     pub(super) fn attach(&self, lane: Arc<Datagrams>) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -398,12 +398,12 @@ impl UdpTunnel {
         state.refused_until = None;
     }
 
-    /// The lane is gone.
+    /// Removes the lane.
     pub(super) fn detach(&self) {
         self.lock().lane = None;
     }
 
-    /// Takes what came in on the lane.
+    /// Handles arrivals on the lane.
     pub(super) fn on_arrivals(&self, arrivals: &Arrivals) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -470,7 +470,7 @@ impl UdpTunnel {
         self.deliver(state, socket, Inbound::new(from, payload, true));
     }
 
-    /// The server tells of a peer to whom no application had sent anything.
+    /// Handles the server's announcement of a peer that sent first.
     fn on_unasked(&self, state: &mut State, now: Instant, flow: u64, key: (u32, Target)) {
         if state.unasked.find(&key) != Some(flow) {
             count(&self.counters.flows);

@@ -1,10 +1,10 @@
-//! Reuse of connections that have carried a request: another one costs no handshake, and it starts
-//! on all paths, with the state of their congestion controllers.
+//! Reuse of connections that have carried a request. Another request needs no handshake and starts on all paths,
+//! with the state of their congestion controllers.
 //!
-//! They wait for a few seconds, which is where most further requests come (the files of a page, the
-//! next call of a program), and are fewer than a page needs. No task reads from them: one is
-//! checked when it is taken. If it died unnoticed the server does not send `Working`, and the
-//! request is repeated on another, unless the application's first bytes went ahead (`ahead.rs`).
+//! Connections wait for a few seconds, because most further requests follow quickly (the files of a page, the next
+//! call of a program), and their number is bounded. No task reads from them: a connection is checked when it is
+//! taken. If it failed unnoticed, the server does not send `Working`, and the request is repeated on another,
+//! unless the application's first bytes were sent ahead (`ahead.rs`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,22 +16,23 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::transport::Transport;
 
-/// How many wait at most. The oldest makes room for another.
+/// Largest number of waiting connections. Beyond it, the oldest is closed.
 const MOST: usize = 64;
-/// How long one waits: less than the inactivity timers of cellular radios, so that its end does not wake one.
+/// Waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
+/// wake one.
 const LIFE: Duration = Duration::from_secs(5);
-/// How often the old ones are looked for.
+/// Interval of checks for expired connections.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long an orderly end may take.
+/// Time limit for an orderly end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Those that wait, the oldest first.
+/// Waiting connections, the oldest first.
 #[derive(Debug)]
 struct Waiting<S> {
     streams: Vec<(S, Instant)>,
-    /// Somebody looks for the old ones.
+    /// True if a task checks for expired ones.
     watched: bool,
-    /// No more are wanted.
+    /// True if no further connections are accepted.
     closed: bool,
 }
 
@@ -50,7 +51,7 @@ fn lock<S>(waiting: &Mutex<Waiting<S>>) -> MutexGuard<'_, Waiting<S>> {
 }
 
 impl<S: Transport> Used<S> {
-    /// Takes the one that was used last and is still good, and how long ago that was.
+    /// Takes the most recently used connection that still works, with the time since its use.
     pub(super) fn take(&self) -> Option<(S, Duration)> {
         loop {
             let (mut stream, since) = lock(&self.0).streams.pop()?;
@@ -61,7 +62,7 @@ impl<S: Transport> Used<S> {
         }
     }
 
-    /// Has one wait. Needs a runtime.
+    /// Adds a waiting connection. Needs a runtime.
     pub(super) fn put(&self, stream: S) {
         let mut waiting = lock(&self.0);
         if waiting.closed {
@@ -76,38 +77,39 @@ impl<S: Transport> Used<S> {
         }
     }
 
-    /// Lets all go: one proved dead, so the others are suspect.
+    /// Closes all connections. To be called when one has failed, because the others may have as well.
     pub(super) fn clear(&self) {
         let streams = std::mem::take(&mut lock(&self.0).streams);
         streams.into_iter().for_each(|(stream, _)| bid_farewell(stream));
     }
 
-    /// Lets all go and wants no more.
+    /// Closes all connections and accepts no more.
     pub(super) fn close(&self) {
         lock(&self.0).closed = true;
         self.clear();
     }
 
-    /// How many wait.
+    /// Number of waiting connections.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         lock(&self.0).streams.len()
     }
 }
 
-/// Between requests the server has nothing to say: a byte, an end or an error means that it is no good.
+/// True if nothing was received. Between requests the server sends nothing, so a byte, an end or an error makes the
+/// connection unusable.
 fn is_silent(stream: &mut (impl AsyncRead + Unpin)) -> bool {
     let mut byte = [0];
     let mut cx = Context::from_waker(Waker::noop());
     Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
 }
 
-/// Ends one in good order.
+/// Closes a connection properly.
 fn bid_farewell<S: Transport>(mut stream: S) {
     tokio::spawn(async move { timeout(FAREWELL, stream.shutdown()).await });
 }
 
-/// Ends the old ones until none are left.
+/// Closes expired connections until none are left.
 async fn watch<S: Transport>(waiting: Arc<Mutex<Waiting<S>>>) {
     loop {
         sleep(LOOK_EVERY).await;
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!((used.count(), old.read(&mut [0]).await.unwrap()), (1, 0));
         sleep(Duration::from_secs(3)).await;
         assert_eq!(used.count(), 0);
-        // Whoever looked for the old ones has gone, and comes again.
+        // The task that checked for expired connections has ended, and is started again.
         let mut late = put(&used);
         assert_eq!(late.read(&mut [0]).await.unwrap(), 0);
     }

@@ -77,7 +77,7 @@ async fn a_running_server_follows_the_file_and_survives_a_broken_one() {
     let mut following = store.clone().follow(Arc::clone(&again), Suspensions::default()).unwrap();
     following.mark_unchanged();
     again.notify_one();
-    // Read again, although the file is as it was.
+    // The file is read again although it has not changed.
     following.changed().await.unwrap();
     let token = store.change(|c| c.add("new")).unwrap();
     following.changed().await.unwrap();

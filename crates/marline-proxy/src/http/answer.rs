@@ -19,13 +19,13 @@ impl Refusal {
         Refusal { status, text: text.into() }
     }
 
-    /// A request that breaks the protocol's rules.
+    /// Refusal of a request that breaks the protocol's rules.
     #[must_use]
     pub fn bad_request(text: impl Into<String>) -> Refusal {
         Refusal::new(400, text)
     }
 
-    /// The bytes of the answer that says so.
+    /// The answer as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = format!("{}\n", self.text);
@@ -34,7 +34,7 @@ impl Refusal {
     }
 }
 
-/// The status that tells an application of a failure to reach its target.
+/// Status that reports a failure to reach the target.
 #[must_use]
 pub fn status_of(code: ErrorCode) -> u16 {
     match code {
@@ -45,8 +45,8 @@ pub fn status_of(code: ErrorCode) -> u16 {
     }
 }
 
-/// An answer with a document; `kind` is its media type and further fields, `without_body` is for
-/// HEAD. No page of another origin may take it for a script of its own.
+/// An answer with a document. `kind` is its media type and further fields, `without_body` is for HEAD. The fields
+/// prevent a page of another origin from loading it as a script.
 #[must_use]
 pub fn document(status: u16, kind: (&str, &str), text: &str, without_body: bool) -> Vec<u8> {
     let (media_type, more) = kind;

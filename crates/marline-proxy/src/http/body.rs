@@ -1,36 +1,35 @@
-//! Content of a request, followed to its end: by length, or chunk by chunk (RFC 9112 section 7.1).
+//! Content of a request, parsed up to its end: by length, or chunk by chunk (RFC 9112 section 7.1).
 //!
-//! It is passed on as it came, so it must mean the same to whoever reads it next. The grammar is
-//! therefore taken at its strictest: lines end in CRLF, and extensions and trailers have no control
-//! characters.
+//! The content is passed on unchanged, so the next recipient must find the same end. The grammar is therefore
+//! applied strictly: lines end in CRLF, and extensions and trailers contain no control characters.
 
-/// Bytes of one chunk's extensions.
+/// Largest size of one chunk's extensions, in bytes.
 const MAX_EXTENSION: usize = 1_024;
-/// Bytes of all trailers.
+/// Largest size of all trailers, in bytes.
 const MAX_TRAILER: usize = 8 * 1_024;
-/// Hexadecimal digits of a chunk's size.
+/// Largest number of hexadecimal digits in a chunk's size.
 const MAX_DIGITS: u8 = 16;
 
 /// An error in chunked content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBody {
-    /// A byte that must not be here.
+    /// A byte that is not allowed here.
     #[error("invalid byte {byte:#04x} in {place} of chunked content")]
     Byte {
         /// The byte.
         byte: u8,
-        /// Where it is.
+        /// Part of the content.
         place: &'static str,
     },
-    /// Extensions or trailers without an end.
+    /// Extensions or trailers that exceed their limit.
     #[error("{0} of chunked content is too long")]
     Long(&'static str),
 }
 
-/// Where the next byte belongs.
+/// Parser state: what the next byte belongs to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Place {
-    /// A content of known length, or a chunk's data: so many bytes.
+    /// Content of known length, or the data of a chunk, with the number of bytes left.
     Data {
         left: u64,
         chunked: bool,
@@ -49,9 +48,9 @@ enum Place {
     },
     /// CR after a chunk's data.
     DataEnd,
-    /// LF after that.
+    /// LF after that CR.
     ChunkEnd,
-    /// Trailers have so many bytes so far; the line has begun or not.
+    /// Size of the trailers so far, and whether the current line has begun.
     Trailer {
         len: usize,
         begun: bool,
@@ -70,28 +69,28 @@ enum Place {
 pub struct Body(Place);
 
 impl Body {
-    /// So many bytes, or none.
+    /// Content of `length` bytes.
     #[must_use]
     pub fn of_length(length: u64) -> Body {
         Body(if length == 0 { Place::Over } else { Place::Data { left: length, chunked: false } })
     }
 
-    /// Chunks.
+    /// Chunked content.
     #[must_use]
     pub fn chunked() -> Body {
         Body(Place::Size { digits: 0, value: 0 })
     }
 
-    /// Whether all of it was there.
+    /// True if the content is complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.0 == Place::Over
     }
 
-    /// Follows the next bytes; returns how many of them are the content's. What comes behind is not.
+    /// Parses the next bytes. Returns how many of them belong to the content. The rest does not.
     ///
     /// # Errors
-    /// They are not what chunked content looks like.
+    /// The bytes are not valid chunked content.
     pub fn follow(&mut self, bytes: &[u8]) -> Result<usize, BadBody> {
         let mut at = 0;
         while at < bytes.len() && !self.is_complete() {
@@ -116,7 +115,7 @@ impl Body {
     }
 }
 
-/// The place after a byte of the framing.
+/// State after a byte of the framing.
 fn after(place: Place, byte: u8) -> Result<Place, BadBody> {
     let wrong = |place| Err(BadBody::Byte { byte, place });
     let next = match (place, byte) {
@@ -157,7 +156,7 @@ fn after(place: Place, byte: u8) -> Result<Place, BadBody> {
     Ok(next)
 }
 
-/// Neither a control character nor part of a line's end.
+/// True unless the byte is a control character.
 const fn is_text(byte: u8) -> bool {
     byte == b'\t' || byte >= 0x20 && byte != 0x7f
 }
@@ -168,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that belong to it, and whether it is complete.
+    /// Number of bytes that belong to the content, and whether it is complete.
     fn follow(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
         body.follow(bytes).map(|count| (count, body.is_complete()))
     }

@@ -1,10 +1,10 @@
-//! One request and its answer, as a stream: what is read from it goes to the target, what is
-//! written to it is the target's.
+//! One request and its answer, as a stream: bytes read from it go to the target, bytes written to it come from the
+//! target.
 //!
-//! Reading gives the rewritten head and the content to its end; what an application sends behind it
-//! is passed over, since it was told that the connection carries one request (RFC 9112 section
-//! 9.6). Its end is passed on when it comes. The answer's head is held back until it is complete,
-//! and rewritten; from there on bytes go as they come, until the target's end.
+//! Reading gives the rewritten head and all of the content. Data that the application sends after the request is
+//! discarded, because the connection carries only one request (RFC 9112 section 9.6). The end of the application's
+//! stream is passed on. The head of the answer is held back until it is complete, and rewritten. After that, bytes
+//! are passed on unchanged until the target's end.
 
 use std::future::Future;
 use std::io;
@@ -22,19 +22,19 @@ use super::request::Forward;
 use super::response::rewrite;
 use crate::transport::{PeerState, Transport};
 
-/// Bytes behind the request that are passed over. A reset would take the answer with it.
+/// Largest number of bytes discarded after the request. A reset would destroy the answer.
 const MAX_PASSED_OVER: usize = 256 * 1_024;
-/// How long the application may take to end after its answer has ended, for the same reason.
+/// Time the application gets to close after its answer has ended, for the same reason.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How far the answer is.
+/// State of the answer.
 #[derive(Debug)]
 enum Answer {
-    /// Its head is not complete; this much is there.
+    /// The head is incomplete. Holds the bytes so far.
     Head(Vec<u8>),
-    /// Bytes go as they come.
+    /// Bytes are passed on unchanged.
     Passing,
-    /// It is none, and the application is told so.
+    /// The answer is invalid, and the application receives an error.
     Bad,
 }
 
@@ -42,14 +42,14 @@ enum Answer {
 #[derive(Debug)]
 pub struct Exchange<S> {
     socket: S,
-    /// For the target, before what is read of the content.
+    /// Bytes for the target that precede the unread content.
     ahead: Vec<u8>,
     given: usize,
     body: Body,
     passed_over: usize,
     is_old: bool,
     answer: Answer,
-    /// For the application, before what else is written.
+    /// Bytes for the application that precede further writes.
     unwritten: Vec<u8>,
     written: usize,
     linger: Option<Pin<Box<Sleep>>>,
@@ -74,7 +74,7 @@ impl<S> Exchange<S> {
         }
     }
 
-    /// Takes bytes of the answer.
+    /// Handles bytes of the answer.
     fn hear(&mut self, bytes: &[u8]) {
         let Answer::Head(head) = &mut self.answer else { return };
         head.extend_from_slice(bytes);
@@ -95,7 +95,7 @@ impl<S> Exchange<S> {
         }
     }
 
-    /// Has the application told that there is no answer.
+    /// Answers the application with an error because the target's answer is invalid.
     fn fail(&mut self, why: &str) {
         tracing::info!("HTTP: the target gave {why}");
         self.answer = Answer::Bad;
@@ -121,7 +121,7 @@ impl<S: AsyncWrite + Unpin> Exchange<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// After a bad answer: the application reads why, and the exchange breaks.
+    /// After an invalid answer: sends the error to the application and fails the exchange.
     fn poll_bad(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_unwritten(cx))?;
         ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
@@ -130,7 +130,7 @@ impl<S: AsyncWrite + Unpin> Exchange<S> {
 }
 
 impl<S: AsyncRead + Unpin> Exchange<S> {
-    /// Reads to the application's end, and nothing of it matters.
+    /// Reads and discards data up to the application's end.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut room = [0; 2_048];
         loop {
@@ -156,7 +156,7 @@ impl<S: AsyncRead + Unpin> Exchange<S> {
 
 impl<S: Transport> Transport for Exchange<S> {
     fn abort(self) {
-        // A reset would overtake what the application is told.
+        // A reset could arrive before the application has read the error.
         if !matches!(self.answer, Answer::Bad) || !self.unwritten.is_empty() {
             self.socket.abort();
         }
@@ -223,7 +223,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Exchange<S> {
             Answer::Head(_) => {
                 ready!(this.poll_unwritten(cx))?;
                 this.hear(bytes);
-                // What cannot leave now does with the next write, flush or end.
+                // Bytes that cannot be sent now follow with the next write, flush or end.
                 let _ = this.poll_unwritten(cx)?;
                 Poll::Ready(Ok(bytes.len()))
             }
@@ -248,7 +248,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Exchange<S> {
         ready!(this.poll_unwritten(cx))?;
         ready!(Pin::new(&mut this.socket).poll_shutdown(cx))?;
         let mut linger = Box::pin(sleep(LINGER));
-        // So that it wakes whoever waits for the application's end.
+        // Polled once so that the timer wakes the task that waits for the application's end.
         let _ = linger.as_mut().poll(cx);
         this.linger = Some(linger);
         Poll::Ready(Ok(()))
@@ -272,7 +272,7 @@ mod tests {
         relayed: tokio::task::JoinHandle<io::Result<DuplexStream>>,
     }
 
-    /// An application that has sent `head` and `behind`, and a target, with a relay between.
+    /// A relay between an application that has sent `head` and `behind`, and a target.
     fn exchange(head: &str, behind: &[u8]) -> Ends {
         let Some((Request::Forward(mut forward), _)) = parse(head.as_bytes()).unwrap() else {
             panic!("a request to pass on");
@@ -318,7 +318,7 @@ mod tests {
         let mut rest = String::new();
         ends.application.read_to_string(&mut rest).await.unwrap();
         assert_eq!(rest, "bytes more");
-        // What came behind the request has not gone on; the end does.
+        // Data after the request is not passed on. The end is.
         ends.application.shutdown().await.unwrap();
         let mut behind = Vec::new();
         ends.target.read_to_end(&mut behind).await.unwrap();

@@ -1,14 +1,14 @@
-//! Header fields of requests and answers: what is looked up in them, and what is passed on.
+//! Header fields of requests and answers: lookup and forwarding.
 
 use std::fmt;
 
 use httparse::Header;
 
-/// Fields that one head may have.
+/// Largest number of fields in one head.
 pub(super) const MOST: usize = 128;
-/// Bytes of one head: as much as common servers take, and far more than applications send.
+/// Largest size of one head in bytes: as much as common servers accept, and far more than applications send.
 pub const MAX_HEAD: usize = 32 * 1_024;
-/// Name under which the proxy tells of itself in `Via`.
+/// Name of the proxy in `Via`.
 const PSEUDONYM: &str = "marline";
 
 /// Fields for the next hop only, whether `Connection` names them or not (RFC 9110 section 7.6.1).
@@ -23,19 +23,19 @@ const HOP_BY_HOP: [&str; 9] = [
     "proxy-authenticate",
     "proxy-authentication-info",
 ];
-/// Fields that `Connection` must not name: without them a message has another end or recipient.
+/// Fields that `Connection` must not name: removing them would change the end or the recipient of a message.
 const ESSENTIAL: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 
 /// An error in a head's fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BadFields {
-    /// `Connection` names one that is not the connection's.
+    /// `Connection` names an essential field.
     Nominated(&'static str),
-    /// Not a decimal number, or more than one.
+    /// `Content-Length` is not a decimal number, or is repeated.
     Length,
-    /// `Transfer-Encoding` does not end in `chunked`, or meets `Content-Length` or HTTP/1.0.
+    /// `Transfer-Encoding` does not end in `chunked`, or is combined with `Content-Length` or HTTP/1.0.
     Framing,
-    /// A transfer coding that is not understood.
+    /// An unsupported transfer coding.
     Coding,
 }
 
@@ -63,13 +63,13 @@ impl<'a> Fields<'a> {
         of_name.map(|field| field.value)
     }
 
-    /// The elements of a field that is a list.
+    /// The elements of a list-valued field.
     fn elements(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
         let all = self.values(name).flat_map(|value| value.split(|b| *b == b','));
         all.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
     }
 
-    /// The content's length, if it is announced.
+    /// The announced content length, if there is one.
     pub(super) fn content_length(self) -> Result<Option<u64>, BadFields> {
         let mut values = self.values("content-length");
         let Some(value) = values.next() else { return Ok(None) };
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether the content is chunked. Other codings are not understood.
+    /// True if the content is chunked. Other codings are not supported.
     pub(super) fn is_chunked(self) -> Result<bool, BadFields> {
         if self.values("transfer-encoding").next().is_none() {
             return Ok(false);
@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Appends the fields that go on to the next hop, but those of `also_without`.
+    /// Appends the fields for the next hop, except those in `also_without`.
     pub(super) fn pass_on(self, also_without: &[&str], out: &mut Vec<u8>) -> Result<(), BadFields> {
         let nominated: Vec<&[u8]> = self.elements("connection").collect();
         let essential = ESSENTIAL.iter().find(|name| is_among(&nominated, name));
@@ -129,8 +129,8 @@ pub(super) fn put(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends what ends every head that is passed on: who did it (RFC 9110 section 7.6.3; `minor` is of
-/// the version that was received), and that the connection carries nothing more.
+/// Appends the end of every forwarded head: the `Via` of this proxy (RFC 9110 section 7.6.3, with the `minor`
+/// version that was received), and a field that announces the end of the connection.
 pub(super) fn end(minor: u8, out: &mut Vec<u8>) {
     put("Via", format!("1.{minor} {PSEUDONYM}").as_bytes(), out);
     put("Connection", b"close", out);

@@ -1,13 +1,13 @@
-//! PAC file of the port: a script by which browsers and systems choose a proxy for a URL.
+//! PAC file of the port: a script by which browsers and systems choose a proxy for each URL.
 //!
-//! Everything goes through the port but what names this machine or its own network, where a
-//! server far away would find something else. The script never resolves a name: that would tell the
-//! network which names are visited. And it never answers `DIRECT` as a fallback: when the client is
-//! stopped, connections fail instead of going another way unnoticed.
+//! All traffic uses the port except names of this machine or its own network, which mean something else at a
+//! distant server. The script never resolves a name, because that would reveal the visited names to the network. It
+//! never returns `DIRECT` as a fallback: when the client is stopped, connections fail instead of silently using
+//! another route.
 //!
-//! Whoever can make a name resolve to this machine (DNS rebinding) could have a browser take the
-//! port for a site of theirs and read from it. So requests are answered only if `Host` is an
-//! address or `localhost`, which no site can be.
+//! A site that makes its name resolve to this machine (DNS rebinding) could let a browser treat the port as part of
+//! the site and read from it. Therefore requests are answered only if `Host` is an address or `localhost`, which
+//! cannot be the name of a site.
 
 use super::answer::{Refusal, document};
 use super::request::Own;
@@ -16,10 +16,10 @@ use crate::target::Host;
 const PATHS: [&str; 2] = ["/proxy.pac", "/wpad.dat"];
 const MEDIA_TYPE: &str = "application/x-ns-proxy-autoconfig";
 
-/// Answers a request for something of this port; `local` is what the application connected to.
+/// Answers a request for a resource of this port. `local` is the address that the application connected to.
 ///
 /// # Errors
-/// There is no such thing, or it is not for whoever asks.
+/// There is no such resource, or the request has a foreign `Host`.
 pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refusal> {
     let authority = match &asked.host {
         Some(host) => own_authority(host)?,
@@ -40,7 +40,7 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
     Ok(document(200, (MEDIA_TYPE, ""), &script(&authority), is_head))
 }
 
-/// What the application asked, if no site's name can be that.
+/// The authority in the request, if it cannot be the name of a site.
 fn own_authority(host: &str) -> Result<String, Refusal> {
     let strange = || {
         let text = "this port answers only to its address or localhost (another name may be a site's that was \
@@ -62,7 +62,7 @@ fn own_authority(host: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The script. `isInNet` is asked about addresses only, which it need not resolve.
+/// The script. `isInNet` is called for addresses only, so that nothing is resolved.
 fn script(authority: &str) -> String {
     format!(
         r#"// Everything through Marline, but for this machine and its own network.

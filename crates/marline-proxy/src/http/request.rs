@@ -1,4 +1,4 @@
-//! Head of a request, and what of it is passed on.
+//! Head of a request, and its form for the target.
 
 use httparse::{Error, Status};
 
@@ -8,32 +8,32 @@ pub use super::fields::MAX_HEAD;
 use super::fields::{self, BadFields, Fields};
 use crate::target::{BadTarget, Host, Target};
 
-/// What an application asks for.
+/// Request of an application.
 #[derive(Debug)]
 pub enum Request {
-    /// Bytes to and from a target, from here on.
+    /// A tunnel to a target: all following bytes are relayed.
     Connect(Target),
-    /// One request that is passed on.
+    /// A request to forward.
     Forward(Forward),
-    /// Something of this port itself.
+    /// A request for a resource of this port itself.
     Own(Own),
 }
 
-/// A request to pass on.
+/// A request to forward.
 #[derive(Debug)]
 pub struct Forward {
-    /// Where to.
+    /// Target of the request.
     pub target: Target,
-    /// Its head, as the target is to get it, and what of its content is here already.
+    /// Head for the target, followed by the content received so far.
     pub head: Vec<u8>,
-    /// The rest of its content, which follows.
+    /// State of the content that is still to come.
     pub body: Body,
-    /// The application speaks HTTP/1.0.
+    /// True if the application speaks HTTP/1.0.
     pub is_old: bool,
 }
 
 impl Forward {
-    /// Takes what came behind the head. What is not content is passed over.
+    /// Takes bytes received after the head. Bytes after the content are discarded.
     ///
     /// # Errors
     /// The content is malformed.
@@ -44,28 +44,28 @@ impl Forward {
     }
 }
 
-/// A request for something of this port.
+/// A request for a resource of this port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
     /// The method.
     pub method: String,
     /// Path and query.
     pub path: String,
-    /// Field `Host`, if there is one.
+    /// Value of the `Host` field, if there is one.
     pub host: Option<String>,
 }
 
-/// Whether a connection that begins with this byte may be HTTP (and then is not SOCKS).
+/// True if a connection that starts with this byte may be HTTP (and cannot be SOCKS).
 #[must_use]
 pub const fn begins_with(byte: u8) -> bool {
-    // An empty line may come before a request (RFC 9112 section 2.2).
+    // An empty line may precede a request (RFC 9112 section 2.2).
     byte.is_ascii_alphabetic() || matches!(byte, b'\r' | b'\n')
 }
 
-/// Parses a request's head; with it goes its length. `None`: the head is not complete.
+/// Parses the head of a request. Returns the request and the length of the head. `None`: the head is incomplete.
 ///
 /// # Errors
-/// It is no request, or none that is served here.
+/// The head is invalid, or the request is not supported.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
     let mut room = [httparse::EMPTY_HEADER; fields::MOST];
     let mut parsed = httparse::Request::new(&mut room);
@@ -127,7 +127,7 @@ impl Head<'_> {
         }
     }
 
-    /// RFC 9110 section 7.6.2: how many more may pass it on, where that is asked for.
+    /// How many more hops may forward the request, for methods that have this limit (RFC 9110 section 7.6.2).
     fn hops_left(&self) -> Result<Option<u32>, Refusal> {
         if !matches!(self.method, "OPTIONS" | "TRACE") {
             return Ok(None);
@@ -139,7 +139,7 @@ impl Head<'_> {
         number.map(Some).ok_or_else(|| Refusal::bad_request("Max-Forwards is not a number"))
     }
 
-    /// RFC 9112 section 3.2: one field, and in HTTP/1.0 none is fine, too.
+    /// The single `Host` field, which HTTP/1.0 may omit (RFC 9112 section 3.2).
     fn host(&self) -> Result<Option<String>, Refusal> {
         let mut values = self.fields.values("host");
         let host = match (values.next(), values.next()) {
@@ -157,15 +157,15 @@ impl Head<'_> {
     fn forward(&self, hops_left: Option<u32>) -> Result<Forward, Refusal> {
         let uri = absolute(self.method, self.uri)?;
         let body = self.body().map_err(refusal)?;
-        // The application's version: who speaks 1.0 would not understand chunks.
+        // The application's version is kept, because an HTTP/1.0 application would not understand chunks.
         let line = format!("{} {} HTTP/1.{}\r\n", self.method, uri.path, self.minor);
         let mut head = line.into_bytes();
-        // RFC 9112 section 3.2.2: the field is replaced, whatever it said.
+        // The field is replaced regardless of its value (RFC 9112 section 3.2.2).
         fields::put("Host", uri.authority.as_bytes(), &mut head);
         let replaced = &["host", "transfer-encoding", "max-forwards"];
         let replaced = &replaced[..if hops_left.is_some() { 3 } else { 2 }];
         self.fields.pass_on(replaced, &mut head).map_err(refusal)?;
-        // Said in one way only: empty elements and further lines could confuse somebody.
+        // Written in one form only, because empty elements and repeated lines could be interpreted differently.
         if self.fields.is_chunked().map_err(refusal)? {
             fields::put("Transfer-Encoding", b"chunked", &mut head);
         }
@@ -196,7 +196,7 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
     let bad = |why: &str| Refusal::bad_request(format!("the request's target: {why}"));
     let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither URI nor path"))?;
     if !scheme.eq_ignore_ascii_case("http") {
-        // TLS is between application and target: nobody here could speak it for them.
+        // TLS runs between application and target, so the proxy cannot handle it.
         let text = "only http:// is forwarded; use CONNECT for everything else";
         return Err(Refusal::new(501, text));
     }
@@ -209,7 +209,7 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
         None => (rest.len(), ""),
     };
     let path = match path {
-        // RFC 9112 section 3.2.4.
+        // RFC 9112 section 3.2.4
         "" if method == "OPTIONS" => "*".to_owned(),
         "" => "/".to_owned(),
         query if query.starts_with('?') => format!("/{query}"),
@@ -220,13 +220,13 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
     Ok(Absolute { authority, target, path })
 }
 
-/// `HOST:PORT`; the port may be left out if there is one to take instead.
+/// Parses `HOST:PORT`. The port may be omitted if there is a default.
 fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
     if text.contains('@') {
-        // RFC 9110 section 4.2.4: a disguise more often than a name.
+        // Used to disguise a host more often than to log in (RFC 9110 section 4.2.4).
         return Err(Refusal::bad_request("a user name or password is not allowed before the host"));
     }
-    // The colon behind brackets, or the only one.
+    // The colon after brackets, or the only one.
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
@@ -241,7 +241,7 @@ fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
     target.map_err(|error| Refusal::bad_request(format!("bad destination: {error}")))
 }
 
-/// An address of IPv6 stands in brackets here, and nothing else does.
+/// Parses a host. Exactly IPv6 addresses must be in brackets.
 fn host_of(text: &str) -> Result<Host, BadTarget> {
     let host = Host::parse(text)?;
     match matches!(host, Host::V6(_)) == text.starts_with('[') {

@@ -1,21 +1,21 @@
-//! Head of an answer, and what of it is passed on.
+//! Head of an answer, and its form for the application.
 
 use httparse::Status;
 
 use super::fields::{self, BadFields, Fields, MAX_HEAD};
 
-/// An answer's head, rewritten.
+/// Rewritten head of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewritten {
-    /// Bytes that it took.
+    /// Length of the original head.
     pub len: usize,
-    /// What the application gets instead.
+    /// Head for the application.
     pub bytes: Vec<u8>,
-    /// Another head follows (status 1xx).
+    /// True if another head follows (status 1xx).
     pub is_interim: bool,
 }
 
-/// An answer that cannot be passed on.
+/// An answer that cannot be forwarded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid HTTP answer: {0}")]
 pub struct BadAnswer(String);
@@ -26,10 +26,10 @@ impl From<BadFields> for BadAnswer {
     }
 }
 
-/// Rewrites an answer's head, for an application of HTTP/1.0 if it `is_old`. `None`: it is not complete.
+/// Rewrites the head of an answer. `is_old`: the application speaks HTTP/1.0. `None`: the head is incomplete.
 ///
 /// # Errors
-/// It is none.
+/// The head is not valid.
 pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<Rewritten>, BadAnswer> {
     let mut room = [httparse::EMPTY_HEADER; fields::MOST];
     let mut parsed = httparse::Response::new(&mut room);
@@ -41,7 +41,7 @@ pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<Rewritten>, BadAnswe
     };
     let (code, minor) = (parsed.code.unwrap_or_default(), parsed.version.unwrap_or_default());
     let is_interim = (100..200).contains(&code);
-    // Nobody asked for another protocol: that request stayed here.
+    // An upgrade cannot have been requested, because that field is not forwarded.
     if code == 101 || !(100..600).contains(&code) {
         return Err(BadAnswer(format!("status {code}")));
     }
@@ -58,7 +58,7 @@ pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<Rewritten>, BadAnswe
     Ok(Some(Rewritten { len, bytes: out, is_interim }))
 }
 
-/// RFC 9112 section 6.3: a transfer coding overrides a length, which then must not be passed on.
+/// A transfer coding overrides a length, which must then be removed (RFC 9112 section 6.3).
 fn without(fields: Fields<'_>, minor: u8) -> Result<&'static [&'static str], BadFields> {
     let coded = fields.values("transfer-encoding").next().is_some();
     match (coded, minor) {

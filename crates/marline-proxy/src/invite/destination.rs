@@ -1,5 +1,5 @@
-//! Destination of a new invite: a file that only its owner can read, or standard output. The invite
-//! exists nowhere else, so the file is created before the client is.
+//! Destination of a new invite: a file that only its owner can read, or standard output. There is no other copy of
+//! the invite, so the file is created before the client.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,14 +15,14 @@ use crate::private_file;
 /// Destination of an invite.
 #[derive(Debug)]
 pub enum Destination {
-    /// Standard output, with nothing else, so that it can be piped.
+    /// Standard output. Only the invite is printed, so that it can be piped.
     Output,
-    /// A file, created and still empty.
+    /// A new, empty file.
     File(File, PathBuf),
 }
 
 impl Destination {
-    /// A new file, or standard output without one.
+    /// A new file, or standard output if no file is given.
     ///
     /// # Errors
     /// The file exists, or cannot be created.
@@ -31,22 +31,22 @@ impl Destination {
         Ok(Destination::File(private_file::reserve(&path)?, path))
     }
 
-    /// Passes `result` on; after a failure no empty file is left.
+    /// Passes `result` on. On failure, the empty file is removed.
     ///
     /// # Errors
-    /// That of `result`.
+    /// The error in `result`.
     pub fn unless_failed<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
         if let (Err(_), Destination::File(_, path)) = (&result, self) {
-            // It is empty.
+            // The file is still empty.
             let _ = std::fs::remove_file(path);
         }
         result
     }
 
-    /// Writes the invite of `client` there and reports this on standard error.
+    /// Writes the invite of `client` and reports this on standard error.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The invite cannot be written.
     pub fn put(self, invite: &Invite, client: &str) -> anyhow::Result<()> {
         let word = invite.to_word();
         match self {
@@ -78,7 +78,7 @@ impl Destination {
     }
 }
 
-/// Whether standard output is a file that others may read.
+/// True if standard output is a file that other users may read.
 fn output_is_read_by_others() -> bool {
     let file = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
     let meta = file.and_then(|file| file.metadata());

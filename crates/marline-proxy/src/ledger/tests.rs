@@ -39,7 +39,7 @@ fn what_was_written_is_there_after_a_crash_and_the_rest_is_bounded() {
     ledger.count("laptop", bytes(7), at(NOW + SAVE_AFTER_S));
     ledger.finish(due.run());
     assert_eq!(ledger.tally("laptop", at(NOW)).sent_bytes, 1_007, "with what came meanwhile");
-    // It is killed here.
+    // The process is killed here.
     let ledger = Ledger::open(path.clone());
     let tally = ledger.tally("laptop", at(NOW));
     assert_eq!((tally.sent_bytes, tally.received_bytes, tally.connections), (1_000, 5, 1));
@@ -99,7 +99,7 @@ fn a_month_begins_anew_and_sums_go_on_whoever_writes_first() {
     let tally = Ledger::open(path.clone()).tally("lte", december);
     assert_eq!((tally.period_bytes, tally.sent_bytes), (3, 103));
     assert_eq!(tally.period_start_unix_s, december.period_start_unix_s);
-    // One that was counted in November, and written late, does not bring it back.
+    // A late write of counts from November does not restore that month.
     let mut late = Ledger::open(path.clone());
     late.unwritten.insert(
         "lte".into(),
@@ -122,11 +122,11 @@ fn a_clock_that_is_not_set_begins_no_month_and_one_that_was_ahead_ends_none() {
     let (_dir, path) = file();
     let mut ledger = Ledger::open(path.clone());
     ledger.count("lte", bytes(100), at(NOW));
-    // After a boot, before the network has told the time.
+    // After a boot, before the clock is set.
     ledger.count("lte", bytes(1), at(60));
     assert_eq!(ledger.tally("lte", at(60)).period_bytes, 101);
     assert_eq!(ledger.tally("lte", at(NOW)).period_bytes, 101);
-    // Ten years ahead: a new month, and when the clock is right again it is this one.
+    // Ten years ahead: a new month. When the clock is right again, it becomes the current month.
     let ahead = at(NOW + 3_650 * DAY_S);
     ledger.count("lte", bytes(5), ahead);
     assert_eq!(ledger.tally("lte", ahead).period_bytes, 5);

@@ -91,7 +91,7 @@ fn own_addresses_stand_behind_the_session() {
     assert_eq!(bytes.len(), HEADER_LEN + 22 + 7 + 19);
     assert_eq!(bytes[25..32], [0x1e, 0x61, 1, 192, 0, 2, 1]);
     let body = &bytes[HEADER_LEN..];
-    // One more than may be, half of one, a name, and no port.
+    // Too many addresses, half an address, a name, and no port.
     let tails: [&[u8]; 4] = [
         &[0, 9, 1, 192, 0, 2, 2].repeat(MAX_OWN - 1),
         &[0, 9, 1, 192, 0],

@@ -1,18 +1,17 @@
-//! One direction of a relay: what is read is written on, including the end of the stream.
+//! One direction of a relay: bytes that are read are written on, including the end of the stream.
 //!
-//! Most connections are silent most of the time, and a buffer that each keeps for its next bytes
-//! would be most of what it costs: two of 59 KiB at either end of ten thousand silent streams are
-//! 2.4 GB. So a direction has a buffer only while bytes are in it. To read, it borrows the one of
-//! its thread; when all of what was read is written, which is nearly always at once, the thread has
-//! it back. Only while the writer is blocked does the buffer stay with the direction. Besides, a
-//! buffer shared by all streams of a thread is likely to be in its cache.
+//! Most connections are idle most of the time, and a permanent buffer for the next bytes would be most of their
+//! cost: two of 59 KiB at either end of ten thousand idle streams are 2.4 GB. Therefore a direction has a buffer
+//! only while bytes are in it. To read, it borrows the buffer of its thread, and returns it when everything is
+//! written, which is nearly always at once. Only while the writer is blocked does the direction keep the buffer.
+//! Besides, a buffer shared by all streams of a thread is likely to be in its cache.
 //!
-//! Where memory is short, a direction reads less at a time, and only once the writer has passed on what it was given
-//! and has room for more. So a blocked direction mostly holds nothing: the bytes wait where they are. What it was left
-//! with it keeps in a buffer of just that length.
+//! When memory is short, a direction reads less at a time, and only once the writer has passed on everything and
+//! has room for more. A blocked direction then mostly holds nothing, because the bytes wait at their source. Any
+//! remaining bytes are kept in a buffer of exactly their length.
 //!
-//! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`, but for the end, which
-//! flushes by itself: fill up while there is room, write, flush before waiting for more.
+//! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`: fill up while there is room,
+//! write, flush before waiting for more. The only difference is the end, which includes the flush.
 
 use std::cell::Cell;
 use std::io;
@@ -23,24 +22,25 @@ use std::task::{Context, Poll, ready};
 use marline::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers, on
-/// paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB a second one follows each with what is left over.
+/// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers,
+/// on paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB, a second packet with the remainder would follow
+/// each.
 pub(super) const BUFFER_LEN: usize = 59 * 1_024;
 /// Fillings of the buffer before other tasks get their turn: 118 KiB, which is a tenth of a millisecond of a bulk
-/// transfer. By tokio's own budget they would wait for 2 MB, and a message of another stream with them.
+/// transfer. With tokio's own budget other tasks, and with them messages of other streams, would wait for 2 MB.
 const FILLS_PER_TURN: usize = 2;
 
-/// The least that is read at a time, where memory is short.
+/// Smallest number of bytes read at a time when memory is short.
 const LEAST: usize = 4 * 1_024;
 
 const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "places in it are small numbers");
 
 thread_local! {
-    /// The buffer of this thread, while nobody has it.
+    /// The buffer of this thread, while no direction has borrowed it.
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// Whether a direction reads only what its writer has room for.
+/// True if a direction may read only as much as its writer has room for.
 pub(super) fn is_short(memory: &MemoryAccount) -> bool {
     memory.allowance() < BUFFER_LEN as u64
 }
@@ -55,15 +55,15 @@ fn give_back(buffer: Box<[u8]>) {
     }
 }
 
-/// What a blocked direction holds, and what is charged for it.
+/// Buffer of a blocked direction, and the charge for it.
 #[derive(Debug)]
 struct Held {
-    /// Bytes that are not written yet; empty while the direction waits for room before it reads.
+    /// Bytes that are not written yet. Empty while the direction waits for room before it reads.
     buffer: Box<[u8]>,
     _charge: MemoryCharge,
 }
 
-/// How far a direction is.
+/// State of a direction.
 #[derive(Debug, Default)]
 enum Phase {
     /// Bytes are copied.
@@ -71,7 +71,7 @@ enum Phase {
     Copying,
     /// All bytes are written; the end must be signalled to the writer.
     Ending,
-    /// It is.
+    /// The end has been signalled.
     Done,
 }
 
@@ -79,24 +79,24 @@ enum Phase {
 #[derive(Debug, Default)]
 pub(super) struct Pump {
     phase: Phase,
-    /// Only while it is blocked.
+    /// Set only while the direction is blocked.
     held: Option<Box<Held>>,
-    /// Of the buffer, what is written and what is filled. Small numbers, as every stream has two pumps for as long as
-    /// it lasts.
+    /// Written and filled length of the buffer. Small integers, because every stream has two pumps for its whole
+    /// life.
     written: u16,
     filled: u16,
-    /// The reader has no more.
+    /// True if the reader has ended.
     read_all: bool,
-    /// Something was written since the last flush.
+    /// True if something was written since the last flush.
     unflushed: bool,
 }
 
 impl Pump {
-    /// Goes on until the reader's end has been passed on. `memory` is charged for what it holds. `has_room`: the
-    /// writer would take bytes now, as far as is known; it matters only [where memory is short](is_short).
+    /// Copies until the reader's end has been passed on. The buffer is charged to `memory`. `has_room`: the writer
+    /// would accept bytes now, as far as is known. This matters only [when memory is short](is_short).
     ///
     /// # Errors
-    /// The first of either side.
+    /// The first error of either side.
     pub(super) fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -122,7 +122,7 @@ impl Pump {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes of the buffer that are written. They change with each step while a writer takes some of it.
+    /// Bytes of the buffer that are written. The number changes with each step while a writer takes only a part.
     pub(super) const fn written(&self) -> usize {
         self.written as usize
     }
@@ -131,28 +131,28 @@ impl Pump {
         self.written.into()..self.filled.into()
     }
 
-    /// Whether it waits for the writer to take bytes or the end.
+    /// True if the direction waits for the writer to accept bytes or the end.
     pub(super) const fn is_blocked(&self) -> bool {
         self.held.is_some() || matches!(self.phase, Phase::Ending)
     }
 
-    /// Whether the reader has ended, as far as has been read.
+    /// True if the reader's end has been read.
     pub(super) const fn has_read_all(&self) -> bool {
         self.read_all
     }
 
-    /// Whether the end has been passed on.
+    /// True if the end has been passed on.
     pub(super) const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// Whether it has a buffer of its own.
+    /// True if the direction holds a buffer of its own.
     #[cfg(test)]
     pub(super) fn holds_memory(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.buffer.is_empty())
     }
 
-    /// Waits until the writer has passed on all that it was given, and has room.
+    /// Waits until the writer has passed on everything and has room.
     fn poll_room<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -189,7 +189,7 @@ impl Pump {
         let mut buffer = held.map_or_else(borrow, |held| held.buffer);
         let allowed = usize::try_from(memory.allowance()).unwrap_or(usize::MAX);
         let (most, fills) = match allowed < BUFFER_LEN {
-            // What is held is written before more is read, and each reading waits for room.
+            // Held bytes are written before more is read, and each read waits for room.
             true if self.filled > 0 => (self.filled.into(), 1),
             true => (allowed.max(LEAST), 1),
             false => (buffer.len(), FILLS_PER_TURN),
@@ -223,7 +223,7 @@ impl Pump {
         for _ in 0..fills {
             let filled = self.poll_fill(cx, buffer, reader)?;
             if filled.is_pending() && self.filled == 0 {
-                // Who is to answer what waits in the writer cannot before it has it.
+                // The peer cannot answer data that still waits in the writer, so it is flushed first.
                 if self.unflushed {
                     ready!(Pin::new(&mut *writer).poll_flush(cx))?;
                     self.unflushed = false;
@@ -241,7 +241,7 @@ impl Pump {
                     Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        // More to write when it goes on; and an error of the reader is heard of now.
+                        // Reads on, so that there is more to write later and an error of the reader is noticed now.
                         ready!(self.poll_fill(cx, buffer, reader))?;
                         return Poll::Pending;
                     }
@@ -249,7 +249,7 @@ impl Pump {
             }
             (self.written, self.filled) = (0, 0);
             if self.read_all {
-                // The end of the writer flushes it: last bytes and end leave together.
+                // The end of the writer flushes it, so that the last bytes and the end leave together.
                 return Poll::Ready(Ok(()));
             }
         }
@@ -257,7 +257,7 @@ impl Pump {
         Poll::Pending
     }
 
-    /// Reads into what is free of the buffer. Ready if there was nothing to do.
+    /// Reads into the free part of the buffer. Ready if there was nothing to do.
     fn poll_fill<R: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -293,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// Who waits for bytes has no buffer; who waits for room has one, until there is room.
+    /// A direction that waits for bytes has no buffer. One that waits for room has a buffer until there is room.
     #[tokio::test]
     async fn a_buffer_is_held_only_while_bytes_are_in_it() {
         let (mut source, mut reader) = duplex(1 << 20);
@@ -314,7 +314,7 @@ mod tests {
         assert!(got[..600] == [1; 600] && got[600..] == [2; 600]);
     }
 
-    /// Where memory is short, little is read ahead and nothing more is held.
+    /// When memory is short, little is read ahead and nothing else is held.
     #[tokio::test]
     async fn little_is_held_where_memory_is_short() {
         let budget = MemoryBudget::new(Some(0));
@@ -339,7 +339,7 @@ mod tests {
         assert!(!pump.holds_memory() && memory.used() == 0);
     }
 
-    /// Where memory is short, nothing is read for a writer that has no room or has not passed on what it was given.
+    /// When memory is short, nothing is read for a writer that has no room or has not passed on its data.
     #[tokio::test]
     async fn nothing_is_read_for_a_writer_without_room_where_memory_is_short() {
         let budget = MemoryBudget::new(Some(0));
@@ -364,8 +364,8 @@ mod tests {
         assert!(!pump.is_blocked() && memory.used() == 0);
     }
 
-    /// A reader that always has more, and a writer that takes all, do not keep the thread: it is another task's turn
-    /// after a few fillings, and the direction asks for its next one.
+    /// A reader that always has more and a writer that accepts everything do not occupy the thread: after a few
+    /// fillings another task gets its turn, and the direction wakes itself.
     #[tokio::test]
     async fn a_turn_ends_although_there_is_more() {
         let woken = Arc::new(Woken::default());
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// How often a task was woken.
+    /// Number of times a task was woken.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -391,8 +391,8 @@ mod tests {
         }
     }
 
-    /// More than the buffer holds, against a writer that takes little: nothing is lost or doubled, and the
-    /// end comes after the last byte.
+    /// More than the buffer holds, with a writer that accepts little: nothing is lost or duplicated, and the end
+    /// comes after the last byte.
     #[tokio::test]
     async fn bytes_come_in_order_through_a_narrow_writer() {
         let sent: Vec<u8> = (0..5 * BUFFER_LEN + 77).map(|at| (at % 251) as u8).collect();

@@ -1,17 +1,18 @@
-//! Buffers of a relay outside its pumps: those of the kernel for its socket, and of the encryption.
+//! Buffers of a relay outside its pumps: those of the kernel for its socket, and those of the encryption.
 //!
-//! While bytes flow they are next to empty, and nothing is charged. When a direction is blocked, they fill: what an
-//! application or target sends waits in the receive buffer, which the kernel lets grow to megabytes, and what it does
-//! not read waits in the send buffer. So a blocked direction is charged for as much as its buffer may hold.
+//! While bytes flow, these buffers are nearly empty and nothing is charged. When a direction is blocked, they fill:
+//! data from an application or target waits in the receive buffer, which the kernel lets grow to megabytes, and
+//! data that it does not read waits in the send buffer. Therefore a blocked direction is charged for the full size
+//! of its buffer.
 //!
-//! Where memory is short, a connection that we open begins with a small receive buffer, so that its peer is told of a
-//! small window from the first, and any receive buffer grows no further. It is never made smaller: the kernel would
-//! drop what it promised room for, and the sender, which takes that for congestion, or sees a window that is smaller
-//! than a segment (on loopback), would wait for up to two minutes before it sends on. Once there is plenty of memory,
-//! the kernel tunes it again.
+//! When memory is short, an outgoing connection starts with a small receive buffer, so that its peer sees a small
+//! window from the start, and existing receive buffers stop growing. A receive buffer is never reduced: the kernel
+//! would drop data that the advertised window allowed, and the sender, which treats that as congestion or sees a
+//! window smaller than a segment (on loopback), would wait for up to two minutes. Once there is plenty of memory,
+//! the kernel tunes the buffer again.
 //!
-//! Of what was not sent yet the kernel holds [`UNSENT`] at most, where memory is short as little as [`LEAST_UNSENT`],
-//! or a socket whose peer does not read would hold megabytes.
+//! Unsent bytes in the kernel are limited to [`UNSENT`], and to as little as [`LEAST_UNSENT`] when memory is short.
+//! Otherwise a socket whose peer does not read would hold megabytes.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,28 +20,28 @@ use marline::{MemoryAccount, MemoryCharge, MemoryKind};
 use marline_io::{begin_with_small_receive_buffer, restore_receive_buffer};
 use socket2::{SockRef, Socket};
 
-/// Bytes that the kernel holds unsent for a socket.
+/// Limit of unsent bytes that the kernel holds for a socket.
 const UNSENT: u32 = 128 * 1_024;
-/// The same where there is no memory left.
+/// Limit of unsent bytes when no memory is left.
 const LEAST_UNSENT: u32 = 4 * 1_024;
-/// Size of a buffer where there is no memory left. Half of a receive buffer is its window.
+/// Size of a buffer when no memory is left. Half of a receive buffer is its window.
 const LEAST: usize = 8 * 1_024;
-/// Size of a receive buffer by default (`tcp_rmem`).
+/// Default size of a receive buffer (`tcp_rmem`).
 const USUAL: usize = 128 * 1_024;
-/// A larger one cannot be fixed at its size by everybody (`rmem_max`): it would be smaller then.
+/// Larger receive buffers cannot be fixed at their size without privileges (`rmem_max`): they would become smaller.
 const FIXED_AT_MOST: usize = 400_000;
-/// While a buffer may hold so much, the kernel's own limits are good enough.
+/// Allowance from which on the kernel's own limits suffice.
 const PLENTY: u64 = 1024 * 1_024;
 
-/// The kernel's buffers of one relay's socket, and what its encryption keeps.
+/// Charges for the kernel's buffers of one relay's socket and for its encryption.
 #[derive(Debug, Default)]
 pub(super) struct SocketBuffers {
     charge: Option<Box<Charges>>,
-    /// Which direction was blocked: from the socket, and to it.
+    /// Blocked directions: from the socket, and to it.
     blocked: (bool, bool),
-    /// The receive buffer does not grow.
+    /// True if the receive buffer does not grow.
     is_fixed: bool,
-    /// The limit of unsent bytes; 0: the kernel's own.
+    /// Limit of unsent bytes. 0: the kernel's default.
     unsent: u32,
 }
 
@@ -51,14 +52,14 @@ struct Charges {
 }
 
 impl SocketBuffers {
-    /// A relay begins.
+    /// State for a new relay.
     pub(super) fn begin(socket: Option<BorrowedFd<'_>>, memory: &MemoryAccount) -> SocketBuffers {
         let mut buffers = SocketBuffers::default();
         let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };
         let allowance = memory.allowance();
         if allowance < PLENTY {
             buffers.fix(&socket);
-            // The kernel takes twice of what it is asked for, to have room for its own.
+            // The kernel doubles the requested size, to have room for its own data.
             let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
         }
         buffers.limit_unsent(&socket, allowance);
@@ -69,12 +70,12 @@ impl SocketBuffers {
         let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(LEAST_UNSENT, UNSENT);
         if unsent != self.unsent {
             self.unsent = unsent;
-            // Not known to a unix socket.
+            // Not supported by a Unix socket.
             let _ = socket.set_tcp_notsent_lowat(unsent);
         }
     }
 
-    /// Directions are blocked or not, from the socket and to it.
+    /// Records which directions are blocked: from the socket, and to it.
     pub(super) fn note_blocked(
         &mut self,
         socket: Option<BorrowedFd<'_>>,
@@ -84,7 +85,7 @@ impl SocketBuffers {
         let Some(socket) = socket else { return };
         if self.is_fixed && memory.allowance() > PLENTY {
             self.is_fixed = false;
-            // Where it cannot be done, the buffer stays as it is.
+            // If this fails, the buffer stays unchanged.
             let _ = restore_receive_buffer(socket);
         }
         if self.blocked != blocked {
@@ -113,7 +114,7 @@ impl SocketBuffers {
         }
     }
 
-    /// The encryption keeps so many bytes.
+    /// Records how many bytes the encryption holds.
     pub(super) fn note_kept(&mut self, memory: &MemoryAccount, bytes: u64) {
         match &mut self.charge {
             Some(charges) => charges.kept.resize(bytes),
@@ -130,7 +131,7 @@ impl SocketBuffers {
         })
     }
 
-    /// Has the receive buffer stay as it is.
+    /// Stops the growth of the receive buffer.
     fn fix(&mut self, socket: &SockRef<'_>) {
         let size = socket.recv_buffer_size().unwrap_or(usize::MAX);
         if !self.is_fixed && size <= FIXED_AT_MOST {
@@ -139,22 +140,22 @@ impl SocketBuffers {
     }
 }
 
-/// Whether unused room of buffers is worth returning.
+/// True if unused space of buffers should be freed.
 pub(super) fn is_tight(memory: &MemoryAccount) -> bool {
     memory.allowance() < PLENTY
 }
 
-/// The size that a buffer begins with for an allowance: that of the kernel where there is [`PLENTY`].
+/// Initial size of a buffer for an allowance. With [`PLENTY`], the kernel's default.
 fn size_of(allowance: u64) -> usize {
     let share = allowance / (PLENTY / USUAL as u64);
     usize::try_from(share).unwrap_or(usize::MAX).clamp(LEAST, USUAL)
 }
 
-/// Prepares a socket that is still to be connected: where memory is short, its peer is told of a small window.
+/// Prepares a socket that is not connected yet. When memory is short, it will advertise a small window.
 pub(crate) fn prepare(socket: &Socket, memory: &MemoryAccount) {
     let allowance = memory.allowance();
     if allowance < PLENTY {
-        // Where it cannot be done, the kernel goes on by its own measure.
+        // If this fails, the kernel uses its own default.
         let _ = begin_with_small_receive_buffer(socket.as_fd(), size_of(allowance));
     }
 }
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(memory.used(), 77, "the encryption's");
         buffers.note_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
-        // Memory is short now.
+        // Memory is short from here on.
         budget.set_limit(Some(0));
         buffers.note_blocked(socket, &memory, (true, false));
         assert_eq!(memory.used(), receive as u64, "what was promised is kept");

@@ -1,13 +1,13 @@
-//! Time limit for a relay whose application is gone and whose receiver takes nothing.
+//! Time limit for a relay whose application has left and whose receiver accepts nothing.
 //!
-//! A stream has no limit of time while its application is there: people pause films and suspend editors. But when the
-//! application has closed its connection and the other side takes none of the bytes that are left, nobody is there to
-//! be patient for, and each such stream would hold its buffers for as long as the process runs. So a direction ends
-//! the relay if its sender has finished, its receiver answers but takes no data, and nothing has moved for
-//! [`LIMIT`]. A receiver of which nothing is heard is another matter: its path may be down, and comes back.
+//! A stream has no time limit while its application is present: people pause films and suspend editors. But when
+//! the application has closed its connection and the other side accepts none of the remaining bytes, waiting serves
+//! no purpose, and each such stream would hold its buffers for as long as the process runs. Therefore a direction
+//! ends the relay if its sender has finished, its receiver answers but accepts no data, and nothing has moved for
+//! [`LIMIT`]. A receiver from which nothing is received is exempt: its path may be down and come back.
 //!
-//! The timer exists only in relays in which a writer was blocked or one direction has ended, and it is looked at, not
-//! polled, by the turns that follow.
+//! The timer exists only in relays in which a writer was blocked or one direction has ended. Later turns check it
+//! without polling it.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tokio::time::{Sleep, sleep};
 use super::pump::Pump;
 use crate::transport::PeerState;
 
-/// Time without progress after which such a relay ends. It ends within twice that time.
+/// Time without progress after which such a relay ends. The actual end comes within twice that time.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Watches a relay for progress. Most relays never need the timer, and are small without it.
@@ -29,11 +29,11 @@ pub(super) struct Standstill(Option<Box<Watch>>);
 #[derive(Debug)]
 struct Watch {
     timer: Pin<Box<Sleep>>,
-    /// How far the relay was when the timer began.
+    /// Progress when the timer was started.
     was: Progress,
 }
 
-/// How far a relay is.
+/// Progress of a relay.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 struct Progress {
     /// Bytes to the local side, and from it.
@@ -43,11 +43,11 @@ struct Progress {
 }
 
 impl Standstill {
-    /// Looks at a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `looked`
-    /// gives its bytes to the local side and from it, and what is known of the two peers.
+    /// Checks a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `looked`
+    /// gives its bytes to the local side and from it, and the state of the two peers.
     ///
     /// # Errors
-    /// It has stood still for too long: `TimedOut`.
+    /// `TimedOut` if the relay has made no progress for too long.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -69,14 +69,14 @@ impl Standstill {
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         let mut timer = Box::pin(sleep(LIMIT));
-        // Registers this task; when it fires, the relay is polled.
+        // Registers this task, so that the timer causes a poll of the relay.
         let _ = timer.as_mut().poll(cx);
         self.0 = Some(Box::new(Watch { timer, was: is }));
         Ok(())
     }
 }
 
-/// Whether the sender of a direction has finished, and its receiver does not take what is left.
+/// True if the sender of a direction has finished and its receiver does not accept the remaining bytes.
 fn is_forsaken(direction: &Pump, sender: PeerState, receiver: PeerState) -> bool {
     let finished = direction.has_read_all() || sender.finished;
     let left = match direction.is_done() {

@@ -63,7 +63,7 @@ async fn a_reset_arrives_as_a_reset() {
 async fn an_end_without_close_notify_is_an_error() {
     let (app, app_side) = tcp_pair().await;
     let (near, far) = tls_over_tcp().await;
-    // The far end's TCP ends in good order, TLS does not: somebody cut the stream.
+    // The far end's TCP ends properly but its TLS does not: the stream was cut.
     let Channel::Tls(far) = far else { panic!("made by TLS") };
     let tokio_rustls::TlsStream::Server(far) = far.into_inner() else { panic!("the far end") };
     let (mut raw, _) = far.into_inner();

@@ -1,16 +1,16 @@
 //! Fair turns for the relays of different clients.
 //!
-//! A runtime polls the tasks that are ready in the order in which they became so. A client with thousands of streams
-//! may have hundreds of tasks ready, and each message of another client would wait for all of them, on its way in and
-//! on its way out. So relays take turns by account, in rounds: in a round, each account has one turn, and its other
-//! relays queue for the next round. That is round-robin scheduling (Nagle, RFC 970), with the relays' polls as packets.
-//! A relay's turn may pass on 118 KiB in each direction. A turn that an account does not use is not kept for it.
+//! A runtime polls ready tasks in the order in which they became ready. A client with thousands of streams may have
+//! hundreds of ready tasks, and each message of another client would wait for all of them, on its way in and on its
+//! way out. Therefore relays take turns by account, in rounds: in a round, each account has one turn, and its other
+//! relays queue for the next round. This is round-robin scheduling (Nagle, RFC 970), with the relays' polls as
+//! packets. A relay's turn may pass on 118 KiB in each direction. An unused turn is not saved.
 //!
 //! *Rounds.* A new round begins when all relays that were given a turn in the last one have taken it. By then, the
-//! runtime has polled every task that was ready when that round began. While nobody queues, no round begins.
+//! runtime has polled every task that was ready when that round began. While no relay queues, no round begins.
 //!
-//! *Cost.* None while there is one account. Else a turn without a queue is a lock that hardly anybody else holds, and
-//! one with a queue is a second poll, which returns at once.
+//! *Cost.* None while there is one account. Otherwise a turn without a queue costs a lock that is rarely contended,
+//! and a turn with a queue costs a second poll, which returns at once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,34 +23,34 @@ pub(crate) struct FairTurns(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Accounts so far.
+    /// Number of accounts so far.
     accounts: AtomicUsize,
     round: AtomicU64,
-    /// Locked before any account.
+    /// Locked before any account's state.
     queues: Mutex<Queues>,
 }
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// Turns that were given in this round and not taken yet.
+    /// Turns of this round that were given and not taken yet.
     given: u32,
     /// Accounts with relays that queue.
     accounts: VecDeque<AccountTurns>,
 }
 
-/// An account and those that it shares a runtime with.
+/// An account, with the accounts that share its runtime.
 #[derive(Debug)]
 struct Account {
     shared: Arc<Shared>,
     used: Mutex<Used>,
 }
 
-/// What an account has used.
+/// Use of turns by an account.
 #[derive(Debug, Default)]
 struct Used {
     /// The round of its last turn.
     round: Option<u64>,
-    /// Relays that wait for a turn, in their order. Some may have ended.
+    /// Relays that wait for a turn, in order. Some may have ended.
     queue: VecDeque<Arc<Waiter>>,
 }
 
@@ -58,9 +58,10 @@ struct Used {
 struct Waiter {
     shared: Arc<Shared>,
     waker: Waker,
-    /// It has a turn. Set while the queues are locked.
+    /// True if the relay has a turn. Set while the queues are locked.
     is_given: AtomicBool,
-    /// Its relay ended without one. Set while the queues are locked, so that no turn is given to it meanwhile.
+    /// True if the relay ended without a turn. Set while the queues are locked, so that it cannot be given one
+    /// meanwhile.
     is_over: AtomicBool,
 }
 
@@ -72,7 +73,7 @@ impl FairTurns {
     }
 }
 
-/// The turns of one account's relays. Clones are the same account.
+/// Turns of one account's relays. Clones are the same account.
 #[derive(Clone, Debug)]
 pub(crate) struct AccountTurns(Arc<Account>);
 
@@ -88,12 +89,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Turn {
-    /// Ready when it is the relay's turn. Each call that returns so takes one.
+    /// Ready when it is the relay's turn. Each call that returns ready takes one turn.
     pub(super) fn poll(&mut self, cx: &Context<'_>, turns: &AccountTurns) -> Poll<()> {
         match &self.0 {
             Some(waiting) if !waiting.0.is_given.load(Ordering::Acquire) => Poll::Pending,
             Some(_) => {
-                // Dropping it takes the turn.
+                // Dropping the waiter takes the turn.
                 self.0 = None;
                 Poll::Ready(())
             }
@@ -107,14 +108,15 @@ impl Turn {
 }
 
 impl Drop for Waiting {
-    /// A turn that was given is taken, or the relay ended.
+    /// The relay has taken its turn, or has ended.
     fn drop(&mut self) {
         self.0.shared.on_over(&self.0);
     }
 }
 
 impl AccountTurns {
-    /// Takes a turn of this round, if the account has one left and no relay queues for it. An account alone always has.
+    /// Takes a turn of this round, if the account has one left and none of its relays is queued. Always succeeds if
+    /// there is only one account.
     fn take(&self) -> bool {
         let Account { shared, used } = &*self.0;
         if shared.accounts.load(Ordering::Relaxed) == 1 {
@@ -128,8 +130,8 @@ impl AccountTurns {
         true
     }
 
-    /// Enters a relay at the end of the account's queue. If nobody has a turn now, it gets one behind the tasks that
-    /// are ready: when it takes it, the round is over.
+    /// Appends a relay to the account's queue. If no relay has a turn now, it gets one behind the tasks that are
+    /// ready. When it takes that turn, the round is over.
     fn queue(&self, cx: &Context<'_>) -> Waiting {
         let shared = &self.0.shared;
         let mut queues = lock(&shared.queues);
@@ -156,7 +158,7 @@ impl AccountTurns {
 }
 
 impl Used {
-    /// Gives the turn of this round to the first that queues. To be called while the queues are locked.
+    /// Gives the turn of this round to the first queued relay. The queues must be locked.
     fn give(&mut self, round: u64) -> Option<Arc<Waiter>> {
         while let Some(waiter) = self.queue.pop_front() {
             if !waiter.is_over.load(Ordering::Acquire) {
@@ -170,7 +172,7 @@ impl Used {
 }
 
 impl Shared {
-    /// A relay no longer waits. After the last turn that was given, the next round begins.
+    /// Ends the wait of a relay. After the last turn that was given, the next round begins.
     fn on_over(&self, waiter: &Waiter) {
         let mut queues = lock(&self.queues);
         if !waiter.is_given.load(Ordering::Acquire) {
@@ -200,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// A relay with its wake-ups.
+    /// A relay with its waker.
     struct Relay {
         account: AccountTurns,
         turn: Turn,
@@ -224,7 +226,7 @@ mod tests {
             Relay { account: account.clone(), turn: Turn::default(), waker, woken }
         }
 
-        /// Whether it has a turn now.
+        /// True if the relay has a turn now.
         fn poll(&mut self) -> bool {
             self.woken.0.store(false, Ordering::Relaxed);
             self.turn.poll(&Context::from_waker(&self.waker), &self.account).is_ready()
@@ -235,8 +237,8 @@ mod tests {
         }
     }
 
-    /// Polls what is ready in its order, as a runtime does, `ready` at the start. A relay with a turn is done. Returns
-    /// the relays in the order of their turns.
+    /// Polls ready relays in order, as a runtime does, starting with `ready`. A relay that had its turn is
+    /// finished. Returns the relays in the order of their turns.
     fn run(relays: &mut [Relay], mut ready: VecDeque<usize>) -> Vec<usize> {
         let mut turns = Vec::new();
         while let Some(at) = ready.pop_front() {
@@ -261,7 +263,7 @@ mod tests {
         assert!(place <= 2, "behind {place} others");
         let others: Vec<_> = order.into_iter().filter(|&at| at < 100).collect();
         assert_eq!(others.len(), 100, "each of the others had its turn");
-        // Only the one that ended the first round went behind those that came in it.
+        // Only the relay that ended the first round was moved behind those of that round.
         assert!(others.is_sorted_by_key(|&at| at.max(2)), "{others:?}");
     }
 
@@ -284,12 +286,13 @@ mod tests {
         let mut relays: Vec<_> = (0..10).map(|_| Relay::of(&account)).collect();
         let had: Vec<_> = relays.iter_mut().map(Relay::poll).collect();
         assert!(had[0] && had[1..].iter().all(|had| !had));
-        // The second one has the turn that ends the round, and never takes it. The next ones are gone before theirs.
+        // The second relay has the turn that ends the round, and never takes it. The next ones end before they have
+        // a turn.
         assert!(relays[1].is_woken() && !relays[2].is_woken());
         relays.drain(2..5);
         relays.remove(1);
         assert!(relays[1].is_woken() && !relays[2].is_woken());
-        // One is gone with a turn.
+        // A relay ends with a turn.
         relays.remove(1);
         assert!(relays[1..5].iter_mut().all(|relay| relay.is_woken() && relay.poll()));
         let queues = lock(&account.0.shared.queues);

@@ -9,7 +9,7 @@ fn rules(allow: &[&str], deny: &[&str]) -> Rules {
     Rules { allow: parse(allow), deny: parse(deny) }
 }
 
-/// Every one of these is something other than a public unicast address, openly or inside.
+/// Addresses that are not public unicast, or embed such an address.
 const NOT_PUBLIC: &str = "0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 127.0.0.1 127.8.8.8 \
     169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.8 192.0.2.1 192.168.1.1 198.18.0.1 \
     198.19.255.255 198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 \
@@ -19,7 +19,7 @@ const NOT_PUBLIC: &str = "0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 12
     168.63.129.16 ::ffff:168.63.129.16 ::ffff:1.1.1.1 ::1.1.1.1 64:ff9b::8.8.8.8 2002:808:808::1 \
     1000::1 1fff:ffff::1 4000::1 6000::1 8000::1 c000::1 e000::1 f000::1";
 
-/// These are public, many of them next to a block that is not.
+/// Public addresses, many of them next to a block that is not.
 const PUBLIC: &str = "1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 \
     126.255.255.255 128.0.0.1 169.253.0.1 172.15.0.1 172.32.0.1 192.167.0.1 192.169.0.1 \
     198.17.0.1 198.20.0.1 223.255.255.255 2606:4700::1111 2001:4860:4860::8888 2003::1 \
@@ -88,7 +88,7 @@ fn an_address_of_the_server_is_refused_and_so_is_one_that_may_be() {
     assert!(matches!(unknown, Refused::Unknown { .. }), "{unknown}");
     assert_eq!(unknown.code(), ErrorCode::ResourceExceeded);
     assert_eq!(rules.check_by(public, |_| Ok(false)), Ok(()));
-    // What the owner names is allowed, whatever it is.
+    // An address that the owner allows is not checked.
     let unasked = |_| -> io::Result<bool> { panic!("nobody needs to ask") };
     assert_eq!(rules.check_by(ip("9.9.9.9"), unasked), Ok(()));
 }

@@ -11,16 +11,16 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::outgoing;
 use crate::target::Target;
 
-/// Where the service is.
+/// Address of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// At a TCP port.
+    /// A TCP port.
     Tcp(Target),
-    /// At a unix socket.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// A connection to it.
+/// A connection to the service.
 #[derive(Debug)]
 pub(super) enum Connected {
     Tcp(TcpStream),
@@ -52,7 +52,7 @@ impl fmt::Display for Backend {
 }
 
 impl Backend {
-    /// Connects. A name is resolved each time: services move.
+    /// Connects. A name is resolved each time, because services may move.
     pub(super) async fn connect(&self, memory: &MemoryAccount) -> io::Result<Connected> {
         match self {
             Backend::Unix(path) => UnixStream::connect(path).await.map(Connected::Unix),

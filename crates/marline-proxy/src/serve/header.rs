@@ -1,14 +1,13 @@
-//! PROXY protocol header, sent before the first byte, by which a service learns the address of its
-//! client.
+//! PROXY protocol header, sent before the first byte, which gives a service the address of its client.
 //!
-//! After haproxy's "The PROXY protocol, versions 1 & 2", section 2 (the tests let nginx read it).
-//! Version 1 is a line of text, version 2 is binary; nginx, Apache, haproxy, Dovecot, Postfix and many
-//! others read both. A service must be told to expect it, and then must be reachable through the front
-//! alone: whoever else connects could claim any address.
+//! Implements section 2 of haproxy's "The PROXY protocol, versions 1 & 2" (the tests let nginx read the header).
+//! Version 1 is a line of text, version 2 is binary. nginx, Apache, haproxy, Dovecot, Postfix and many others read
+//! both. A service must be configured to expect the header and must then be reachable only through the front,
+//! because any other client could claim an arbitrary address.
 
 use std::net::SocketAddr;
 
-/// Which header.
+/// Version of the header.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum HeaderVersion {
     /// Text.
@@ -17,7 +16,7 @@ pub enum HeaderVersion {
     V2,
 }
 
-/// What version 2 starts with: no text protocol does.
+/// Start of version 2. No text protocol starts with it.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Version 2, command PROXY.
 const VERSION_COMMAND: u8 = 0x21;
@@ -36,7 +35,7 @@ impl HeaderVersion {
     }
 }
 
-/// IPv4 in IPv6's clothes is IPv4.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -66,7 +65,7 @@ fn binary(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
             addresses.extend(server.ip().octets());
             TCP_OVER_IPV6
         }
-        // Unspecified: the receiver takes the addresses of the connection itself.
+        // Unspecified: the receiver uses the addresses of the connection itself.
         _ => {
             header.extend([0, 0, 0]);
             return header;

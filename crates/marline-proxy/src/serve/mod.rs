@@ -1,10 +1,9 @@
-//! Front for a service without Multipath TCP: clients connect to Marline, over several paths or as
-//! plain TCP, and each connection is relayed to the service.
+//! Front for a service without Multipath TCP: clients connect to Marline over several paths or with plain TCP, and
+//! each connection is relayed to the service.
 //!
-//! What one side does, the other sees: an end of a direction is passed on as such, a reset as a
-//! reset (MP_FASTCLOSE towards multipath clients), a reader that is slow makes the other side's writer
-//! wait. Between the two lie one buffer per direction and the connection's own send and receive
-//! buffers, all of them bounded.
+//! Events on one side are passed to the other: the end of a direction as an end, a reset as a reset (MP_FASTCLOSE
+//! towards multipath clients), and a slow reader makes the writer on the other side wait. Between the two there are
+//! one buffer per direction and the send and receive buffers of the connection, all of them bounded.
 
 mod backend;
 mod header;
@@ -34,13 +33,13 @@ use crate::transport::Transport;
 /// Limits of a front.
 #[derive(Copy, Clone, Debug)]
 pub struct FrontLimits {
-    /// Connections in all.
+    /// Connections in total.
     pub total: usize,
     /// Connections of one source.
     pub per_source: usize,
-    /// Silence after which a connection is ended.
+    /// Idle time after which a connection is closed.
     pub idle: Option<Duration>,
-    /// Time for the service to accept.
+    /// Time limit for connecting to the service.
     pub connect: Duration,
 }
 
@@ -63,11 +62,11 @@ pub struct ServiceFront {
     service: RwLock<Arc<Service>>,
     places: Places,
     stop: Stop,
-    /// Of all connections.
+    /// Traffic of all connections.
     traffic: Arc<Traffic>,
 }
 
-/// What a connection is served by, from its start to its end.
+/// Configuration of a connection from its start to its end.
 #[derive(Debug)]
 struct Service {
     backend: Backend,
@@ -89,7 +88,7 @@ impl ServiceFront {
         ServiceFront { service, places, stop, traffic: Arc::default() }
     }
 
-    /// Charges this account for what its connections hold.
+    /// Charges this account for the memory of connections.
     #[must_use]
     pub fn charged_to(self, memory: &MemoryAccount) -> ServiceFront {
         ServiceFront { traffic: Arc::new(Traffic::charged_to(memory.clone())), ..self }
@@ -112,7 +111,7 @@ impl ServiceFront {
         self.places.count()
     }
 
-    /// Serves one connection, which `peer` opened to our address `local`, to its end.
+    /// Serves one connection that `peer` opened to the local address `local`, to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
         let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let mut place = match self.places.enter(Source::of(peer.ip()), &traffic) {
@@ -160,7 +159,7 @@ impl ServiceFront {
     ) {
         let Admitted { service, traffic, mut place, peer, local } = admitted;
         if let Some(version) = service.header {
-            // A fresh socket has room for it.
+            // The header fits in the empty send buffer of a new socket.
             if let Err(error) = socket.write_all(&version.header(peer, local)).await {
                 tracing::warn!(%peer, service = %service.backend, "cannot reach the service: {error}");
                 return stream.abort();
@@ -187,7 +186,7 @@ impl ServiceFront {
     }
 }
 
-/// A connection that has its place.
+/// A connection that has a place.
 struct Admitted<'a> {
     service: &'a Service,
     traffic: Arc<Traffic>,
@@ -205,7 +204,7 @@ fn log_eviction(peer: SocketAddr) {
     tracing::info!(%peer, "idle connection evicted: others are waiting");
 }
 
-/// Resolves when nothing was carried for `limit`, at most an eighth later.
+/// Resolves when nothing was relayed for `limit`, up to an eighth of it later.
 async fn silence(traffic: &Traffic, limit: Option<Duration>) {
     const LOOKS: u32 = 8;
     let Some(limit) = limit else { return std::future::pending().await };

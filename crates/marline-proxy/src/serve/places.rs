@@ -1,8 +1,8 @@
 //! Places of a front's connections.
 //!
-//! A connection whose client has not sent anything yet is silent. When there is no place for a newcomer, a silent
-//! connection makes room: the oldest of the source that has most of them, or of the newcomer's own source if that
-//! source has as many connections as it may. Connections whose clients have sent something are never evicted.
+//! A connection is silent until its client has sent something. When there is no place for a newcomer, a silent
+//! connection is evicted: the oldest of the source that has most of them, or of the newcomer's own source if that
+//! source has reached its limit. Connections whose clients have sent something are never evicted.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use crate::relay::Traffic;
 use crate::server::admission::Full;
 
-/// Bounds on the number of silent connections are those of all connections.
+/// Silent connections need no limits of their own, since the limits on all connections bound them.
 const UNBOUNDED: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
 
-/// Places for connections, by source and in all.
+/// Places for connections, by source and in total.
 #[derive(Clone, Debug)]
 pub(super) struct Places(Arc<Mutex<Table>>);
 
@@ -26,11 +26,11 @@ struct Table {
     limits: PendingLimits,
     all: usize,
     by_source: BTreeMap<Source, usize>,
-    /// Connections that were silent when they were last looked at.
+    /// Connections that were silent at the last check.
     silent: PendingPeers<Silent>,
 }
 
-/// What is known of a silent connection. Dropping `spoken` evicts it.
+/// State of a silent connection. Dropping `spoken` evicts it.
 #[derive(Debug)]
 struct Silent {
     source: Source,
@@ -38,13 +38,13 @@ struct Silent {
     spoken: oneshot::Sender<()>,
 }
 
-/// A place. Dropping it makes room.
+/// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Places,
     source: Source,
     id: PendingId,
-    /// A message means that the connection was not silent. The end of the channel means that it is evicted.
+    /// A message means that the connection was no longer silent. A closed channel means that it is evicted.
     spoken: oneshot::Receiver<()>,
     has_spoken: bool,
 }
@@ -60,7 +60,7 @@ impl Places {
         self.lock().limits = limits;
     }
 
-    /// How many places are taken.
+    /// Number of occupied places.
     pub(super) fn count(&self) -> usize {
         self.lock().all
     }
@@ -68,7 +68,7 @@ impl Places {
     /// Takes a place for a connection that counts its bytes in `traffic`.
     ///
     /// # Errors
-    /// A limit is reached, and no silent connection can make room.
+    /// A limit is reached, and no silent connection can be evicted.
     pub(super) fn enter(&self, source: Source, traffic: &Arc<Traffic>) -> Result<Place, Full> {
         let mut table = self.lock();
         while table.count_of(source) >= table.limits.per_source {
@@ -97,11 +97,11 @@ impl Table {
         self.by_source.get(&source).copied().unwrap_or_default()
     }
 
-    /// Evicts a connection if it is silent still. If not, it only is not among the silent ones any more.
+    /// Evicts a connection if it is still silent. Otherwise it is only removed from the silent ones.
     fn evict(&mut self, connection: Silent) {
         let (from_client, _) = connection.traffic.counts();
         if from_client > 0 {
-            // Its end is noticed when its place is dropped.
+            // A failed send means that the place is being dropped, which handles the end.
             let _ = connection.spoken.send(());
         } else {
             self.release(connection.source);

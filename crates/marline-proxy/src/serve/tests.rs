@@ -164,7 +164,7 @@ async fn a_reader_that_is_slow_stops_the_writer() {
     let (_bench, mut stream, mut service) = accepted(FrontLimits::default()).await;
     let block = vec![7; 64 * 1024];
     let mut written = 0;
-    // The service reads nothing: what fits is bounded by sockets and one buffer.
+    // The service reads nothing, so the amount written is bounded by the sockets and one buffer.
     while timeout(Duration::from_millis(200), stream.write_all(&block)).await.is_ok() {
         written += block.len();
         assert!(written < MOST, "nothing holds the writer back");

@@ -1,4 +1,4 @@
-//! Accounts of a server's clients: what came by each credential since the start.
+//! Accounts of a server's clients: counts per credential since the start.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,18 +11,18 @@ use super::allowances::QuotaUse;
 use crate::relay::Traffic;
 use crate::relay::turns::{AccountTurns, FairTurns};
 
-/// What came by one credential.
+/// Counts of one credential.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Bytes from and to its targets.
+    /// Bytes from and to the client's targets.
     pub(super) traffic: Arc<Traffic>,
     connections: AtomicU64,
-    /// Seconds since 1970.
+    /// Time of the last connection, in seconds since 1970.
     seen_at_s: AtomicU64,
 }
 
 impl Account {
-    /// One whose memory is charged to this account, and whose relays have these turns.
+    /// An account with this memory account, and with these turns for its relays.
     fn new(memory: MemoryAccount, turns: AccountTurns) -> Account {
         Account {
             traffic: Arc::new(Traffic::taking_turns(memory, turns)),
@@ -31,12 +31,12 @@ impl Account {
         }
     }
 
-    /// Who is charged for its memory.
+    /// Memory account of the client.
     pub(super) fn memory(&self) -> &MemoryAccount {
         self.traffic.memory()
     }
 
-    /// It came, with one more connection.
+    /// Counts a new connection.
     pub(super) fn on_connection(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -44,26 +44,26 @@ impl Account {
     }
 }
 
-/// What came by one credential, as of now.
+/// Snapshot of the counts of one credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCounts {
-    /// The credential's name.
+    /// Name of the credential.
     pub name: Arc<str>,
     /// Connections that authenticated with it.
     pub connections: u64,
-    /// Those of them that there are now.
+    /// Number of these connections that are open.
     pub open: u64,
-    /// Bytes to its targets.
+    /// Bytes to targets.
     pub to_targets: u64,
-    /// Bytes from them.
+    /// Bytes from targets.
     pub from_targets: u64,
-    /// When it last opened a connection.
+    /// Time of the last new connection.
     pub seen_at: SystemTime,
-    /// What it has used of its quota.
+    /// Usage of the quota.
     pub quota: Option<QuotaUse>,
-    /// Bytes of memory that it holds.
+    /// Memory in use, in bytes.
     pub memory: u64,
-    /// How often it had to wait for memory.
+    /// Number of waits for memory.
     pub memory_waits: u64,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// None yet; all of them will share this budget.
+    /// No accounts yet. All of them will share this budget.
     pub(super) fn new(budget: MemoryBudget) -> Accounts {
         Accounts { by_name: Mutex::default(), budget, turns: FairTurns::default() }
     }
@@ -85,13 +85,13 @@ impl Accounts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That of this credential.
+    /// The account of this credential.
     pub(super) fn of(&self, name: &Arc<str>) -> Arc<Account> {
         let new = || Arc::new(Account::new(self.budget.account(u64::MAX), self.turns.account()));
         Arc::clone(self.lock().entry(Arc::clone(name)).or_insert_with(new))
     }
 
-    /// Those that came so far, by name; `open` knows how many connections a client has.
+    /// Counts of all clients so far, by name. `open` gives the current number of a client's connections.
     pub(super) fn counts(&self, open: impl Fn(&Arc<str>) -> usize) -> Vec<ClientCounts> {
         let accounts = self.lock().clone();
         let shown = accounts.into_iter().map(|(name, account)| {

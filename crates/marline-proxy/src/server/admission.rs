@@ -20,15 +20,15 @@ use marline_io::PendingLimits;
 pub struct AdmissionLimits {
     /// Unauthenticated connections per source in their TLS handshake.
     pub per_source: usize,
-    /// Unauthenticated connections in all in their TLS handshake.
+    /// Unauthenticated connections in total in their TLS handshake.
     pub total: usize,
-    /// More that wait for it, per source.
+    /// Further connections that wait for their TLS handshake, per source.
     pub waiting_per_source: usize,
-    /// More that wait for it, in all.
+    /// Further connections that wait for their TLS handshake, in total.
     pub waiting_total: usize,
-    /// Connections per source that have said nothing yet.
+    /// Connections per source that have sent nothing yet.
     pub silent_per_source: usize,
-    /// Connections in all that have said nothing yet.
+    /// Connections in total that have sent nothing yet.
     pub silent_total: usize,
 }
 
@@ -67,7 +67,7 @@ struct Counts<K> {
     all: usize,
 }
 
-/// One place in a [`Quota`]; dropping it makes room.
+/// One place in a [`Quota`]. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Permit<K: Ord> {
     key: K,
@@ -77,9 +77,9 @@ pub struct Permit<K: Ord> {
 /// The limit that was reached.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// That of the key.
+    /// The limit of the key.
     Key,
-    /// That of all keys together.
+    /// The limit of all keys together.
     Total,
 }
 
@@ -101,7 +101,7 @@ impl<K: Ord + Clone> Quota<K> {
     /// Takes a place.
     ///
     /// # Errors
-    /// A bound is reached.
+    /// A limit is reached.
     pub fn enter(&self, key: K) -> Result<Permit<K>, Full> {
         let mut counts = lock(&self.counts);
         if counts.all >= self.total.load(Ordering::Relaxed) {
@@ -116,13 +116,13 @@ impl<K: Ord + Clone> Quota<K> {
         Ok(Permit { key, counts: Arc::clone(&self.counts) })
     }
 
-    /// How many places are taken.
+    /// Number of occupied places.
     #[must_use]
     pub fn count(&self) -> usize {
         lock(&self.counts).all
     }
 
-    /// How many of them this key has.
+    /// Number of places that this key occupies.
     #[must_use]
     pub fn count_of(&self, key: &K) -> usize {
         lock(&self.counts).by_key.get(key).copied().unwrap_or_default()

@@ -1,10 +1,10 @@
-//! Allowances of a server's clients: quotas of bytes, and how many sessions each may have.
+//! Allowances of a server's clients: byte quotas and limits on sessions.
 //!
-//! Once a second what was counted is added to the ledger, and whoever has used up a quota is suspended: its connections
-//! end, and new ones are refused with the reason until the month is over or the quota is raised.
+//! Once a second the new counts are added to the ledger. A client that has used up its quota is suspended: its
+//! connections end, and new ones are refused with the reason until the month is over or the quota is raised.
 //!
-//! A *session* counts while it has connections, and only for three quarters of its life: by then a program that
-//! goes on has begun another one, which counts in its place.
+//! A *session* counts while it has connections, and only for three quarters of its lifetime. By then a program that
+//! is still running has begun another session, which counts instead.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,35 +18,35 @@ use crate::ledger::{Counted, Ledger, Moment, Tally};
 use crate::quota::{ByteQuota, ForClient, Standing, period};
 use crate::session::SessionId;
 
-/// How often counts are taken.
+/// Interval at which counts are read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What clients may use.
+/// Limits per client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientAllowances {
-    /// Bytes a month, both ways.
+    /// Byte quotas per month, both directions together.
     pub quotas: Vec<ForClient<ByteQuota>>,
-    /// Sessions at the same time.
+    /// Limits on concurrent sessions.
     pub sessions: Vec<ForClient<usize>>,
 }
 
-/// A client's quota and what is used of it.
+/// A client's quota and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
     /// The quota.
     pub quota: ByteQuota,
-    /// Bytes of this month.
+    /// Bytes used this month.
     pub used_bytes: u64,
     /// End of this month, in seconds since 1970.
     pub until_unix_s: u64,
-    /// How much of it that is.
+    /// Usage relative to the quota.
     pub standing: Standing,
-    /// The same in words.
+    /// Usage as text.
     pub words: String,
 }
 
 impl QuotaUse {
-    /// What this tally is of this quota.
+    /// Usage of this quota according to a tally.
     #[must_use]
     pub fn of(quota: ByteQuota, tally: &Tally, now_unix_s: u64) -> QuotaUse {
         let used_bytes = tally.period_bytes;
@@ -60,7 +60,7 @@ impl QuotaUse {
     }
 }
 
-/// The moment of a month of this quota; without one, of a calendar month.
+/// The given time within the month of this quota. Without a quota, the calendar month.
 #[must_use]
 pub fn moment(quota: Option<&ByteQuota>, now_unix_s: u64) -> Moment {
     let day = quota.map_or(1, |quota| quota.day);
@@ -74,7 +74,7 @@ pub fn unix_s() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// Allowances, and what is used of them.
+/// Allowances and their usage.
 #[derive(Debug, Default)]
 pub(super) struct Allowances {
     state: Mutex<State>,
@@ -85,9 +85,9 @@ pub(super) struct Allowances {
 struct State {
     may: ClientAllowances,
     book: Option<(Ledger, Suspensions)>,
-    /// What was counted already: connections, bytes to targets and from them.
+    /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
     noted: BTreeMap<Arc<str>, (u64, u64, u64)>,
-    /// What the log says of each.
+    /// Last logged standing of each client.
     told: BTreeMap<Arc<str>, Standing>,
 }
 
@@ -100,7 +100,7 @@ impl Allowances {
         self.lock().may = may;
     }
 
-    /// Says of each what it has used of its quota.
+    /// Adds the usage of its quota to each client.
     pub(super) fn add_quotas(&self, clients: &mut [ClientCounts], now_unix_s: u64) {
         let state = self.lock();
         for client in clients {
@@ -108,7 +108,7 @@ impl Allowances {
         }
     }
 
-    /// A place for a connection of this session, or the number of sessions that there may be and are.
+    /// A place for a connection of this session. The error holds the limit and the current number of sessions.
     pub(super) fn seat(
         &self,
         name: &Arc<str>,
@@ -152,7 +152,7 @@ impl State {
         Some(QuotaUse::of(*quota, &tally, now_unix_s))
     }
 
-    /// Suspends whoever has used up its quota, and nobody else.
+    /// Suspends exactly the clients that have used up their quota.
     fn judge(&mut self, names: &[Arc<str>], now_unix_s: u64) {
         let mut suspended = Suspended::new();
         for name in names {
@@ -185,31 +185,31 @@ impl State {
 }
 
 impl Server {
-    /// Applies these allowances: at once, to those who are there as well.
+    /// Applies these allowances at once, also to connected clients.
     pub fn allow_clients(&self, may: ClientAllowances) {
         self.allowances.change(may);
         self.look_after_accounts(unix_s());
     }
 
-    /// Counts in this ledger from now on, and suspends by it: `suspensions` are those of the credentials that it was
-    /// made with.
+    /// Counts in this ledger from now on and suspends clients by it. `suspensions` must be the one that the
+    /// credentials follow.
     pub fn keep_book(&self, ledger: Ledger, suspensions: Suspensions) {
         self.allowances.lock().book = Some((ledger, suspensions));
     }
 
-    /// How often the ledger could not be written.
+    /// Number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         self.allowances.lock().book.as_ref().map_or(0, |(ledger, _)| ledger.failures())
     }
 
-    /// What a client has used of its quota; `None`: it has none.
+    /// A client's usage of its quota. `None` if it has no quota.
     #[must_use]
     pub fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
         self.allowances.lock().quota_use(name, now_unix_s)
     }
 
-    /// Counts what was carried since the last look, and judges by it.
+    /// Adds the traffic since the last call to the ledger and updates suspensions.
     pub fn look_after_accounts(&self, now_unix_s: u64) {
         let counts = self.clients();
         let names: Vec<Arc<str>> = {
@@ -223,7 +223,7 @@ impl Server {
         }
     }
 
-    /// Looks after the accounts and their file, for as long as it is polled.
+    /// Updates the accounts and writes their file until dropped.
     pub async fn keep_accounts(&self) {
         let mut looks = interval(LOOK_EVERY);
         loop {
@@ -234,7 +234,7 @@ impl Server {
         }
     }
 
-    /// Counts and writes what is left, at the end.
+    /// Adds and writes the remaining counts at shutdown.
     pub async fn close_book(&self) {
         let now_unix_s = unix_s();
         self.look_after_accounts(now_unix_s);
@@ -247,7 +247,7 @@ impl Server {
             None => None,
         };
         let Some(writing) = writing else { return };
-        // Not where others wait for their turn: a disk may take its time.
+        // On a blocking thread, since a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
         if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().book) {
             ledger.finish(written);
@@ -264,11 +264,11 @@ type Seated = BTreeMap<Arc<str>, BTreeMap<SessionId, Occupied>>;
 #[derive(Debug)]
 struct Occupied {
     connections: usize,
-    /// It counts until then.
+    /// Time until which the session counts.
     counts_until: Instant,
 }
 
-/// A connection's place; dropping it makes room.
+/// Place of a connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Seat {
     name: Arc<str>,
@@ -281,7 +281,7 @@ fn seated(seats: &Mutex<Seated>) -> MutexGuard<'_, Seated> {
 }
 
 impl Seats {
-    /// A place in a session, if it has others or there are fewer than `most` sessions.
+    /// A place in a session that has connections already, or in a new one if there are fewer than `most` sessions.
     fn enter(
         &self,
         name: &Arc<str>,
@@ -338,7 +338,7 @@ mod tests {
         assert!(seats.enter(&name, id(3), rule).is_none(), "it has another connection");
         drop(again);
         let third = seats.enter(&name, id(3), rule).unwrap();
-        // Those two have begun others by now, if they go on.
+        // By now both would have begun other sessions.
         tokio::time::advance(rule.1).await;
         let renewed = [4, 5].map(|number| seats.enter(&name, id(number), rule).unwrap());
         assert!(seats.enter(&name, id(6), rule).is_none());

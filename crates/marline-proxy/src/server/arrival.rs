@@ -1,9 +1,8 @@
 //! Authentication of an arriving connection.
 //!
-//! The first byte decides: an opening of a session is looked up and checked, which takes
-//! microseconds and is not subject to the limits on unauthenticated clients; TLS waits for its turn
-//! in the handshake queue. A session that is not known here (any more), and an opening that does
-//! not authenticate, are answered so that the client goes on with TLS on the same connection.
+//! The first byte selects the kind of authentication. An opening of a session is checked in microseconds and is not
+//! subject to the limits on unauthenticated clients. TLS waits in the handshake queue. If the session is unknown or
+//! the opening does not authenticate, the answer makes the client continue with TLS on the same connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,26 +26,26 @@ use crate::session::sealed::Sealed;
 use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
 use crate::transport::Transport;
 
-/// What a TLS handshake takes, with its certificate and buffers.
+/// Memory of a TLS handshake with its certificate and buffers, in bytes.
 const HANDSHAKE_BYTES: u64 = 32 * 1_024;
 
 /// An authenticated connection.
 pub(super) struct Arrived<T> {
     pub(super) stream: Channel<Rewound<T>>,
     pub(super) client: Client,
-    /// The session by which it came, or that its handshake began.
+    /// The session that authenticated the connection, or that its handshake began.
     pub(super) session: Arc<Session>,
-    /// A session for more like it.
+    /// A session for further connections.
     pub(super) offer: Option<Offer>,
-    /// Where this server is itself reached.
+    /// Addresses of this server alone.
     pub(super) own: Vec<SocketAddr>,
-    /// Its request came with it: the greeting can wait for the answer.
+    /// True if the request arrived together with the opening, so that the greeting can wait for the answer.
     pub(super) asks_at_once: bool,
     pub(super) _permit: Permit<Arc<str>>,
     pub(super) _seat: Option<Box<Seat>>,
 }
 
-/// What the first bytes were.
+/// Result of reading the first bytes.
 enum First<T> {
     Known(Channel<Rewound<T>>, Client, Arc<Session>, bool),
     Stranger(Rewound<T>),
@@ -60,7 +59,7 @@ struct Greeting<T> {
 }
 
 impl Server {
-    /// Lets one in who can show whose it is. Who cannot has been dealt with.
+    /// Authenticates a connection. `None`: the connection has been refused and closed.
     pub(super) async fn arrive<T: Transport>(&self, stream: T, peer: IpAddr) -> Option<Arrived<T>> {
         let place = self.silent.admit(peer);
         match self.first(stream, peer, place).await? {
@@ -68,7 +67,7 @@ impl Server {
                 tracing::debug!(%peer, client = %client.name, "authenticated by session");
                 self.seat(stream, client, session, asks_at_once).await
             }
-            // Boxed, for a handshake takes several times the room that a relay takes for hours.
+            // Boxed, because a handshake takes several times the memory of a relay that runs for hours.
             First::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
         }
     }
@@ -100,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Reads the first bytes, and what else belongs to an opening.
+    /// Reads the first bytes and the rest of an opening.
     async fn look_at<T: Transport>(&self, mut stream: T) -> io::Result<First<T>> {
         let mut head = [0; OPENING_LEN];
         let mut filled = stream.read(&mut head).await?;
@@ -127,7 +126,7 @@ impl Server {
             let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
             return Ok(First::Known(Channel::session(sealed), client, session, flight > 0));
         }
-        // What came with the opening cannot be read by anybody now.
+        // The data that came with the opening cannot be decrypted any more.
         let mut unread = (&mut stream).take(flight as u64);
         tokio::io::copy(&mut unread, &mut tokio::io::sink()).await?;
         stream.write_all(&Answer::Unknown.to_bytes()).await?;
@@ -139,7 +138,7 @@ impl Server {
         Ok(First::Stranger(Rewound::new(head[..count].to_vec(), stream)))
     }
 
-    /// TLS and the client's greeting, in turn.
+    /// TLS handshake and the client's Hello, in turn.
     async fn stranger<T: Transport>(&self, stream: Rewound<T>, peer: IpAddr) -> Option<Arrived<T>> {
         let entering = timeout(self.limits.authentication, self.handshakes.enter(peer));
         let mut ticket = match entering.await {
@@ -190,7 +189,7 @@ impl Server {
                 return None;
             }
         };
-        // Only here: until the refusal above is over, it counts as unauthenticated.
+        // Not earlier: until the refusal above has finished, the connection counts as unauthenticated.
         drop(ticket);
         tracing::debug!(%peer, client = %client.name, "authenticated");
         let session = greeting.session;
@@ -201,7 +200,7 @@ impl Server {
         Some(Arrived { offer, own: self.own.clone(), ..arrived })
     }
 
-    /// Gives an authenticated connection its place among its client's.
+    /// Assigns an authenticated connection its place within its client's limit.
     async fn seat<T: Transport>(
         &self,
         stream: Channel<Rewound<T>>,

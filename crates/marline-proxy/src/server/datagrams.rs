@@ -1,8 +1,9 @@
 //! Datagrams of clients: a lane beside a connection that controls it.
 //!
-//! The client asks for a lane on a connection of its own, whose subflows are the lane's paths. The ends tell each other
-//! there by which ids they want to be addressed, and the client which path has which number. What is in the datagrams
-//! is the business of [`Nat`]. Lane, sockets and flows end with the connection; it is the client that comes back.
+//! The client requests a lane on a connection of its own, whose subflows are the lane's paths. On it, the two ends
+//! exchange the ids by which they address each other, and the client announces the number of each path. [`Nat`]
+//! handles the contents of the datagrams. Lane, sockets and flows end with the connection, and the client has to
+//! reconnect.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,18 +27,18 @@ use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 use crate::udp::{UdpCounters, UdpCounts};
 
-/// UDP sockets of one credential, and of all.
+/// UDP sockets per credential, and in total.
 const SOCKETS_PER_CLIENT: usize = 1_024;
 const SOCKETS_TOTAL: usize = 16_384;
-/// Lanes of one credential, which may be used by several programs, and of all.
+/// Lanes per credential, which several programs may use, and in total.
 const LANES_PER_CLIENT: usize = 16;
 const LANES_TOTAL: usize = 4_096;
-/// A client that gives no sign of life for this long is gone; its mappings have ended by then.
+/// Time without a keepalive after which the client is considered gone. Its mappings have ended by then.
 const SILENCE: Duration = Duration::from_secs(300);
-/// An answer, or an end, takes no longer.
+/// Time limit for an answer and for closing.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What all clients' datagrams share.
+/// State shared by all clients' datagrams.
 #[derive(Debug)]
 pub(super) struct DatagramService {
     config: Mutex<Option<(LaneConfig, UdpFiltering)>>,
@@ -64,7 +65,7 @@ impl Default for DatagramService {
 }
 
 impl DatagramService {
-    /// New lanes have these settings from now on.
+    /// Applies these settings to new lanes.
     pub(super) fn offer(&self, config: LaneConfig, filtering: UdpFiltering) {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((config, filtering));
     }
@@ -77,7 +78,7 @@ impl DatagramService {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a lane beside a connection, and gives it with our end of it.
+    /// Begins a lane beside a connection, and returns it with the server's end.
     fn begin<T: Transport>(
         &self,
         stream: &Channel<T>,
@@ -107,11 +108,11 @@ impl DatagramService {
 
 /// Why a control connection ends.
 enum End {
-    /// Nothing is wrong.
+    /// No error.
     Orderly,
-    /// The client is told.
+    /// The client receives the failure.
     Told(Failure),
-    /// It does not answer, or must not be answered.
+    /// The client does not answer, or must not be answered.
     Broken,
 }
 
@@ -149,7 +150,7 @@ impl Server {
         let nat = Nat::new(lane, whose, rules, sockets, counted);
         let end = {
             let (reader, writer) = split(&mut stream);
-            // One answer that waits answers all.
+            // One pending answer serves for all keepalives.
             let (ask, asked) = mpsc::channel(1);
             tokio::select! {
                 end = hear(reader, ask, &nat) => end,
@@ -171,8 +172,8 @@ impl Server {
 }
 
 impl Server {
-    /// Resolves when another process begins what is new, and nothing is left of what was begun here: the client's
-    /// next lane is that process'.
+    /// Resolves when another process accepts new work and no socket is left here. The client's next lane then
+    /// reaches that process.
     async fn unused(&self, nat: &Nat) {
         self.stop.handed_over().await;
         let mut look = interval(SWEEP_EVERY);
@@ -182,7 +183,7 @@ impl Server {
     }
 }
 
-/// Takes what comes in on the lane, and looks after what is idle, as long as the lane is good.
+/// Handles arrivals on the lane and removes idle sockets until the lane fails.
 async fn carry(nat: &Nat) -> End {
     let mut arrivals = Arrivals::default();
     let mut sweep = interval(SWEEP_EVERY);
@@ -204,7 +205,7 @@ async fn carry(nat: &Nat) -> End {
     }
 }
 
-/// Reads what the client says.
+/// Reads the client's messages.
 async fn hear(mut reader: impl AsyncRead + Unpin, ask: mpsc::Sender<()>, nat: &Nat) -> End {
     loop {
         match timeout(SILENCE, Message::read(&mut reader)).await {
@@ -223,7 +224,7 @@ async fn hear(mut reader: impl AsyncRead + Unpin, ask: mpsc::Sender<()>, nat: &N
     }
 }
 
-/// Answers the client's signs of life, as long as it takes the answers.
+/// Answers the client's keepalives until writing fails.
 async fn tell<S: Transport>(mut writer: WriteHalf<&mut S>, mut asked: mpsc::Receiver<()>) {
     while asked.recv().await.is_some() {
         let bytes = Message::Alive.to_bytes();

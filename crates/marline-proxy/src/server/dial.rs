@@ -1,8 +1,8 @@
 //! Outgoing connections of the server: from a request to a connected TCP socket.
 //!
-//! A name is resolved here, once; every address it has is checked by the rules; those that pass are
-//! tried in turn, families alternating, the next one starting when the last one failed or has not
-//! answered for 250 ms (RFC 8305, simplified: resolution is not raced).
+//! A name is resolved once, and all its addresses are checked by the rules. The allowed ones are tried in turn with
+//! alternating families. The next attempt starts when the last one failed or has not answered for 250 ms (RFC 8305,
+//! simplified: resolution is not raced).
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -23,11 +23,11 @@ use crate::resolve::resolve;
 use crate::rules::Rules;
 use crate::target::Target;
 
-/// A target that does not answer within this time is unreachable.
+/// A target that does not answer within this time counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to a client's target, if the rules allow it. `memory` is charged for what the connection will hold.
+/// Connects to a client's target, if the rules allow it. The memory of the connection is charged to `memory`.
 ///
 /// # Errors
 /// A refusal or failure, with a code and an explanation for the client.
@@ -52,7 +52,7 @@ pub async fn dial(
 /// The addresses of a client's target that the rules allow, the best first.
 ///
 /// # Errors
-/// There is none.
+/// The target has no allowed address.
 pub(super) async fn allowed(rules: &Rules, target: &Target) -> Result<Vec<SocketAddr>, Failure> {
     let addresses = resolve(target).await?;
     filter(rules, target, &addresses)
@@ -83,13 +83,13 @@ fn filter(
     })
 }
 
-/// Attempts that go on beside each other, in the task that waits for them: most requests have one, which may be over
-/// when it has begun.
+/// Concurrent connection attempts, polled by the task that waits for them. Most requests need only one, which may
+/// complete at its first poll.
 #[derive(Default)]
 struct Attempts<'a>(Vec<Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send + 'a>>>);
 
 impl Attempts<'_> {
-    /// What the next one that ends gives; `None`: there is none.
+    /// Result of the next attempt that ends. `None` if there is none.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
         for at in 0..self.0.len() {
             if let Poll::Ready(ended) = self.0[at].as_mut().poll(cx) {
@@ -122,7 +122,7 @@ async fn race(addresses: &[SocketAddr], memory: &MemoryAccount) -> io::Result<Tc
 
 fn failure_of(target: &Target, error: &io::Error) -> Failure {
     use io::ErrorKind as Kind;
-    // EMFILE and ENFILE have no kind of their own.
+    // EMFILE and ENFILE have no error kind.
     let out_of_files = matches!(error.raw_os_error(), Some(23 | 24));
     let (code, why) = match error.kind() {
         _ if out_of_files => (ErrorCode::ResourceExceeded, "the server has no free sockets"),

@@ -1,9 +1,9 @@
 //! Queue of the TLS handshakes of unauthenticated connections.
 //!
-//! Few handshakes of a source run at once, and a bounded number in all. The others wait, in the order in which those of
-//! their source arrived, and make room for newcomers as silent connections do. A handshake that runs has its time, as
-//! evicting it wastes the work of both sides: in a crowd of honest clients everybody would evict everybody. It makes
-//! room if another source has fewer handshakes under way, or if it has stalled.
+//! A bounded number of handshakes runs at once, with a limit per source and in total. The others wait, in order of
+//! arrival within their source, and can be evicted by newcomers like silent connections. A running handshake is
+//! protected, because evicting it wastes the work of both sides: in a crowd of honest clients, all would evict each
+//! other. It is evicted only if another source has fewer handshakes running, or if it has stalled.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep};
 
 use super::admission::AdmissionLimits;
 
-/// A handshake that takes longer makes room for any other one.
+/// Duration after which a handshake counts as stalled and can be evicted for any other.
 const STALLED: Duration = Duration::from_secs(3);
-/// Stalled handshakes are looked for this often while others wait.
+/// Interval of checks for stalled handshakes while others wait.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Handshakes that run or wait.
@@ -32,13 +32,13 @@ pub(super) struct HandshakeQueue {
 struct Table {
     limits: PendingLimits,
     running: Mutex<PendingPeers<Running>>,
-    /// One that ran has ended.
+    /// Notified when a running handshake has ended.
     freed: Notify,
-    /// Handshakes that may run per source, of sources that have some or wait.
+    /// Semaphores for running handshakes per source. Only sources with running or waiting handshakes have one.
     sources: Mutex<BTreeMap<Source, Arc<Semaphore>>>,
 }
 
-/// A handshake under way. Dropping `_evict` evicts it.
+/// A running handshake. Dropping `_evict` evicts it.
 #[derive(Debug)]
 struct Running {
     since: Instant,
@@ -55,7 +55,7 @@ pub(super) struct Ticket {
     _of_source: OwnedSemaphorePermit,
 }
 
-/// A connection that had to make room for others.
+/// A connection was evicted to make room for others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Evicted;
 
@@ -76,10 +76,10 @@ impl HandshakeQueue {
         HandshakeQueue { waiting: PendingTable::new(waiting), table: Arc::new(table) }
     }
 
-    /// Admits one when it is its turn.
+    /// Waits for permission to run a handshake.
     ///
     /// # Errors
-    /// It was evicted while it waited.
+    /// The handshake was evicted while it waited.
     pub(super) async fn enter(&self, address: IpAddr) -> Result<Ticket, Evicted> {
         let source = Source::of(address);
         let places = self.table.places_of(source);
@@ -98,7 +98,7 @@ impl HandshakeQueue {
     async fn wait(&self, source: Source, places: Arc<Semaphore>) -> Ticket {
         let table = &self.table;
         let place = tokio::select! {
-            // Nobody closes it.
+            // The semaphore is never closed.
             Ok(place) = places.acquire_owned() => place,
             () = table.evict_stalled_of(source) => unreachable!("it never ends"),
         };
@@ -127,7 +127,7 @@ impl Table {
     fn places_of(&self, source: Source) -> Arc<Semaphore> {
         const FEW: usize = 64;
         let mut sources = lock(&self.sources);
-        // Those that nobody uses: the only pointer to them is here.
+        // Unused entries: the only pointer to them is in this map.
         if sources.len() >= FEW.max(2 * lock(&self.running).len()) {
             sources.retain(|_, places| Arc::strong_count(places) > 1);
         }
@@ -135,7 +135,7 @@ impl Table {
         Arc::clone(sources.entry(source).or_insert_with(new))
     }
 
-    /// Lets a handshake run if there is room, or if another one makes room for it.
+    /// Lets a handshake run if there is room, or if another one can be evicted.
     fn admit(&self, source: Source) -> Option<Admitted> {
         let mut running = lock(&self.running);
         if running.len() >= self.limits.total {
@@ -160,7 +160,7 @@ impl Table {
         Ticket { table: Arc::clone(table), source, id, evicted, _of_source: place }
     }
 
-    /// Evicts handshakes of a source as they stall.
+    /// Evicts handshakes of a source when they stall. Never returns.
     async fn evict_stalled_of(&self, source: Source) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -181,7 +181,7 @@ impl Running {
 impl Ticket {
     /// Resolves when the handshake has to make room for another one. Cancel safe.
     pub(super) async fn evicted(&mut self) {
-        // Nothing is ever sent: the sender is dropped.
+        // Nothing is ever sent. The sender is dropped.
         let _ = (&mut self.evicted).await;
     }
 }
@@ -218,7 +218,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Whether it is evicted within a moment.
+    /// True if the handshake is evicted within 20 ms.
     async fn is_evicted(ticket: &mut Ticket) -> bool {
         timeout(Duration::from_millis(20), ticket.evicted()).await.is_ok()
     }
@@ -242,14 +242,14 @@ mod tests {
         let mut honest = queue.enter(address("192.0.2.2")).await.unwrap();
         let mut oldest = queue.enter(address("192.0.2.1")).await.unwrap();
         let mut stalled = queue.enter(address("192.0.2.1")).await.unwrap();
-        // As many run as may.
+        // All places are taken.
         let mut newcomer = queue.enter(address("192.0.2.3")).await.unwrap();
         assert!(is_evicted(&mut oldest).await);
         assert!(!is_evicted(&mut honest).await && !is_evicted(&mut newcomer).await);
         drop(oldest);
         assert!(!is_evicted(&mut stalled).await);
         assert_eq!(queue.count(), 3);
-        // Now all sources have one. A newcomer waits until the oldest has stalled.
+        // Now every source has one handshake. A newcomer waits until the oldest has stalled.
         let late = timeout(STALLED / 2, queue.enter(address("192.0.2.4"))).await;
         assert!(late.is_err(), "a handshake has its time");
         let _late = timeout(STALLED, queue.enter(address("192.0.2.4"))).await.unwrap().unwrap();

@@ -1,9 +1,8 @@
 //! Server side of the proxy: authenticates clients and connects to their targets.
 //!
-//! Life cycle of a connection: silent -> opening of a known session, or handshake queue, TLS and
-//! Hello (each within ten seconds) -> Welcome -> warm until Connect -> rules -> target -> bytes.
-//! One multipath connection carries one application connection, so that there is no head-of-line
-//! blocking between them, and each can have its own scheduler.
+//! Life cycle of a connection: silent -> opening of a known session, or handshake queue, TLS and Hello (each within
+//! ten seconds) -> Welcome -> warm until Connect -> rules -> target -> bytes. One multipath connection carries one
+//! application connection, so that they do not block each other and each can have its own scheduler.
 
 mod accounts;
 pub mod admission;
@@ -65,17 +64,17 @@ use crate::udp::UdpCounts;
 /// Limits of a server.
 #[derive(Copy, Clone, Debug)]
 pub struct ServerLimits {
-    /// On unauthenticated connections.
+    /// Limits on unauthenticated connections.
     pub admission: AdmissionLimits,
     /// Time limit for the first byte, then for the wait in the queue, and then for authentication.
     pub authentication: Duration,
-    /// Time that a session lasts, an hour at most.
+    /// Lifetime of a session, an hour at most.
     pub session: Duration,
     /// Time an authenticated connection may wait for its request.
     pub idle: Duration,
     /// Connections per credential.
     pub per_client: usize,
-    /// Authenticated connections in all.
+    /// Authenticated connections in total.
     pub clients_total: usize,
 }
 
@@ -103,14 +102,14 @@ pub struct Server {
     silent: PendingTable,
     handshakes: HandshakeQueue,
     sessions: Sessions,
-    /// Where clients that have a session reach this server and no other.
+    /// Addresses at which clients with a session reach this server and no other.
     own: Vec<SocketAddr>,
     clients: Quota<Arc<str>>,
     remotes: Remotes,
     datagrams: DatagramService,
     stop: Stop,
     accounts: Accounts,
-    /// Who is charged for peers that are not authenticated.
+    /// Memory account of connections that are not authenticated yet.
     strangers: MemoryAccount,
     allowances: Allowances,
     refusals: Refusals,
@@ -125,29 +124,29 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
-/// A target that is connected to so soon is told of together with Working, which tells a slow one from a
-/// connection that is dead.
+/// Delay before `Working` is sent. A target that connects earlier is reported together with `Working`, which lets
+/// the client distinguish a slow target from a dead connection.
 const WORKING_AFTER: Duration = Duration::from_millis(20);
 
-/// What a connection may hold each way before its peer is authenticated: what a client sends ahead fits.
+/// Buffer of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
 const STRANGER_BUFFER: u64 = 16 * 1_024;
 
-/// A connection that arrived when another process took over has so long to say what it is for.
+/// Time that a new connection has to send its request when another process has taken over.
 const ARRIVED_LATE: Duration = Duration::from_secs(2);
 
-/// What an authenticated connection is for.
+/// Request of an authenticated connection.
 enum Wish {
     /// A target.
     Target(Target),
     /// An address to listen at.
     Listen(SocketAddr),
-    /// Somebody who came there.
+    /// A visitor of a remote forward.
     Visitor(VisitorId),
-    /// Datagrams beside the connection, of which this is the client's end.
+    /// Datagrams beside the connection. The field is the client's end of the lane.
     Datagrams(LaneEnd),
 }
 
-/// An authenticated connection's owner.
+/// Client that owns an authenticated connection.
 #[derive(Clone, Debug)]
 struct Client {
     name: Arc<str>,
@@ -168,7 +167,7 @@ impl Server {
         Server::within(MemoryBudget::new(None), acceptor, (credentials, rules), limits, stop)
     }
 
-    /// The same, with a budget that its clients share: each credential has an account of its own.
+    /// Like [`new`](Self::new), with a budget that all clients share. Each credential has an account of its own.
     #[must_use]
     pub fn within(
         budget: MemoryBudget,
@@ -199,51 +198,50 @@ impl Server {
         }
     }
 
-    /// Who is charged for connections until their peers are authenticated: their windows are small.
+    /// Memory account of connections that are not authenticated yet. Their windows are small.
     #[must_use]
     pub const fn strangers(&self) -> &MemoryAccount {
         &self.strangers
     }
 
-    /// Tells clients where to reach this very server, for others share the address that they know: their further
-    /// connections come there, for the session is known nowhere else.
+    /// Announces addresses of this server to clients, for servers that share an address with others. Clients with a
+    /// session open further connections to these addresses, because no other server knows the session.
     #[must_use]
     pub fn advertise(self, own: Vec<SocketAddr>) -> Server {
         Server { own, ..self }
     }
 
-    /// Applies these rules and this limit on connections per client to new requests. Existing
-    /// connections are not affected.
+    /// Applies these rules and this limit on connections per client to new requests. Existing connections are not
+    /// affected.
     pub fn change(&self, rules: Rules, per_client: usize) {
         self.rules.send_replace(Arc::new(rules));
         self.clients.bound(per_client, self.limits.clients_total);
     }
 
-    /// Applies these rules of remote forwards: to new ones, and to existing ones as well. There are none
-    /// at first, and nobody may listen.
+    /// Applies these rules of remote forwards to new and existing forwards. Without rules, no client may listen.
     pub fn allow_remote(&self, rules: Vec<RemoteRule>) {
         self.remotes.change(rules);
     }
 
-    /// Latency requirements of applications, by which it sends to clients; none at first.
+    /// Latency requirements of applications, which the server applies to data for clients. Empty at first.
     #[must_use]
     pub const fn deadlines(&self) -> &Deadlines {
         &self.deadlines
     }
 
-    /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused. Existing lanes
-    /// keep theirs.
+    /// Enables datagrams for clients, on lanes with these settings. Without this call, they are refused. Existing
+    /// lanes keep their settings.
     pub fn offer_datagrams(&self, config: LaneConfig, filtering: UdpFiltering) {
         self.datagrams.offer(config, filtering);
     }
 
-    /// Counts of the UDP that it carries.
+    /// Counts of relayed UDP.
     #[must_use]
     pub fn udp_counts(&self) -> UdpCounts {
         self.datagrams.counts()
     }
 
-    /// What came by each credential, by name.
+    /// Counts per credential, by name.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientCounts> {
         let mut clients = self.accounts.counts(|name| self.clients.count_of(name));
@@ -251,7 +249,7 @@ impl Server {
         clients
     }
 
-    /// How many were refused so far, by reason.
+    /// Number of refusals so far, by reason.
     pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         self.refusals.counts()
     }
@@ -260,25 +258,25 @@ impl Server {
         Arc::clone(&self.rules.borrow())
     }
 
-    /// Connections that have not authenticated yet.
+    /// Number of connections that have not authenticated yet.
     #[must_use]
     pub fn unauthenticated(&self) -> usize {
         self.silent.count() + self.handshakes.count()
     }
 
-    /// Connections that have authenticated.
+    /// Number of connections that have authenticated.
     #[must_use]
     pub fn authenticated(&self) -> usize {
         self.clients.count()
     }
 
-    /// Sessions that it knows.
+    /// Number of known sessions.
     #[cfg(test)]
     pub(crate) fn sessions_known(&self) -> usize {
         self.sessions.count()
     }
 
-    /// What a restart does to them.
+    /// Forgets all sessions, as a restart does.
     #[cfg(test)]
     pub(crate) fn forget_sessions(&self) {
         self.sessions.clear();
@@ -286,8 +284,8 @@ impl Server {
 
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
-        // Boxed, as what else is over soon and takes several times the room that a relay takes for hours.
-        // Taken apart at once: what has a name keeps its room while bytes are passed.
+        // Boxed, because authentication is short and takes several times the memory of a relay that runs for hours.
+        // Destructured at once, because a named value keeps its memory while bytes are relayed.
         let Some(Arrived {
             mut stream,
             client,
@@ -316,7 +314,7 @@ impl Server {
             patience = Duration::ZERO;
             let carried = match wish {
                 Some(Ok(Wish::Target(target))) => {
-                    // Boxed, and gone before bytes are passed, with all that it needs.
+                    // Boxed, so that it is freed with all its state before bytes are relayed.
                     let dialing = Box::pin(self.dial(stream, unsaid, &client, &target));
                     let Some((stream, unsaid, socket)) = dialing.await else { return };
                     let usual = self.deadlines.begin(&stream, target.port);
@@ -327,7 +325,7 @@ impl Server {
                     Box::pin(self.accept(stream, unsaid, &client, id)).await
                 }
                 Some(Ok(Wish::Listen(wanted))) => {
-                    // Boxed: few do this, and all others would have its size.
+                    // Boxed, because this is rare and all other requests would have its size.
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
                 }
                 Some(Ok(Wish::Datagrams(end))) => {
@@ -335,7 +333,7 @@ impl Server {
                     return Box::pin(self.carry_datagrams(stream, unsaid, of, end)).await;
                 }
                 Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
-                // Unused to its end: good order on both sides.
+                // Ended without a request: close in an orderly way.
                 None => return drop(stream.shutdown().await),
             };
             match carried {
@@ -350,8 +348,8 @@ impl Server {
         Message::Welcome { idle_limit_s, session, own }
     }
 
-    /// Resolves when a connection without a request is of no use here: nothing new is begun, or it is begun by
-    /// another process, which gets the client's next connection.
+    /// Resolves when a connection without a request is no longer needed: the server is draining, or another process
+    /// accepts new work and gets the client's next connection.
     async fn unwanted(&self, patience: Duration) {
         let elsewhere = async {
             self.stop.handed_over().await;
@@ -363,8 +361,8 @@ impl Server {
         }
     }
 
-    /// Greets, and waits for the client's wish; `None` is an end without one. The greeting stays unsaid
-    /// if the wish is on its way already: what is said next follows at once.
+    /// Sends the greeting and waits for the client's request. `None` if the connection ends without one. If the
+    /// request is already on its way, the greeting is kept back and leaves together with the next message.
     async fn request<S: Transport>(
         &self,
         stream: &mut S,
@@ -390,7 +388,8 @@ impl Server {
         }
     }
 
-    /// Connects to what was asked for. Gives the socket with what will go on; `None`: the client was told why not.
+    /// Connects to the requested target. Returns the socket and the stream. `None`: the client has received the
+    /// reason.
     async fn dial<T: Transport>(
         &self,
         mut stream: Channel<T>,
@@ -424,8 +423,8 @@ impl Server {
         }
     }
 
-    /// Says that the connection is one with a socket's, and passes bytes to the end of both. Gives it back
-    /// if it can be asked for more.
+    /// Confirms that the target is connected, and relays bytes until both directions have ended. Returns the
+    /// connection if it can be reused.
     async fn join<T: Transport>(
         &self,
         mut stream: Channel<T>,
@@ -441,7 +440,8 @@ impl Server {
             return None;
         }
         tracing::debug!(client = %name, %target, "connected");
-        // Pinned here, or it would be there three times: as it is, as the relay's argument, and where that waits.
+        // Pinned here, or the future would exist three times: here, as the relay's argument, and where the relay
+        // awaits it.
         let cancel = pin!(async {
             tokio::select! {
                 () = self.stop.over() => {}
@@ -464,8 +464,8 @@ impl Server {
         }
     }
 
-    /// Counts and tells of a client's request that is refused. What it asked for is its own business, but where
-    /// the rules forbid it: somebody has to decide whether to allow that.
+    /// Counts and logs a refused request. The log omits the target except where the rules forbid it: then an
+    /// administrator has to decide whether to allow it.
     fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
         let reason = RefusalReason::of_request(failure);
         if reason == RefusalReason::Rules {
@@ -480,14 +480,14 @@ impl Server {
         self.refusals.note(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is taken away, or suspended: then with what it is told.
+    /// Resolves when the client's credential is revoked or suspended. A suspension gives the failure to send.
     async fn unwelcome(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
         let ends = |now: &Arc<Credentials>| {
             now.suspension(&client.name).is_some() || now.find(&client.digest).is_none()
         };
         let Ok(now) = credentials.wait_for(ends).await else {
-            // Nobody follows the file any more: what is in force stays.
+            // The file is no longer followed, so the credentials cannot change.
             return std::future::pending().await;
         };
         let suspension = now.suspension(&client.name);
@@ -499,7 +499,7 @@ impl Server {
     }
 }
 
-/// Messages that wait for the next one, to leave in one record with it.
+/// Messages kept back to leave in one record with the next one.
 #[derive(Debug, Default)]
 struct Unsaid(Vec<u8>);
 
@@ -514,8 +514,8 @@ impl Unsaid {
         stream.flush().await
     }
 
-    /// Tells the client why not, and ends so that it can read it: what it sent ahead is read, or closing
-    /// would reset the connection and the answer with it.
+    /// Sends a refusal and closes so that the client can read it. Data that the client sent ahead is read first,
+    /// because unread data would make closing reset the connection and lose the answer.
     async fn refuse(mut self, mut stream: impl Transport, failure: Failure) {
         const PATIENCE: Duration = Duration::from_secs(5);
         const MOST: u64 = 256 * 1_024;

@@ -1,11 +1,11 @@
 //! Translation of a client's UDP (RFC 4787): a UDP socket of the server for each socket of an application.
 //!
-//! The mapping is endpoint-independent: every peer of an application's socket sees the same address and port. Which
-//! other peers may send there is the server's choice ([`filter`]); what they send goes to the client in a flow that
-//! the server opens. The rules for targets hold in both directions; clients of this server reach each other at their
-//! mapped ports all the same ([`mapped_ports`]). A mapping lasts 300 s after its last use, 30 s if
-//! it was used for nothing but DNS. Datagrams from peers without a flow do not count as use: strangers cannot keep a
-//! mapping open.
+//! The mapping is endpoint-independent: every peer of an application's socket sees the same address and port. The
+//! server decides which other peers may send there ([`filter`]). Their datagrams reach the client in a flow that
+//! the server opens. The rules for targets apply in both directions, but clients of this server can always reach
+//! each other at their mapped ports ([`mapped_ports`]). A mapping lasts 300 s after its last use, or 30 s if it was
+//! used only for DNS. Datagrams from peers without a flow do not count as use, so that an unknown peer cannot keep
+//! a mapping open.
 
 pub(super) mod echo_mapping;
 mod echoes;
@@ -38,42 +38,42 @@ use filter::{UdpFiltering, UnaskedRates};
 use mapped_ports::MappedPorts;
 use mapping::{Mapping, Way};
 
-/// Between two looks for sockets that are idle.
+/// Interval between two checks for idle sockets.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Names that are being looked up for one client.
+/// Largest number of concurrent name lookups for one client.
 const LOOKUPS: usize = 64;
-/// Datagrams of a flow that wait until its name is looked up.
+/// Largest number of datagrams of a flow that wait for the lookup of its name.
 const WAITING: usize = 8;
-/// Datagrams that came before it was known what their flow stands for.
+/// Largest number of datagrams kept for flows whose Open has not arrived.
 const EARLY: usize = 16;
-/// Datagrams taken from a socket before others get their turn.
+/// Largest number of datagrams read from a socket in one turn.
 const AT_ONCE: usize = 32;
 
-/// What is known of a flow that the client opened.
+/// State of a flow that the client opened.
 #[derive(Debug)]
 enum Flow {
-    /// Its name is being looked up; these wait.
+    /// Its name is being looked up. These datagrams wait.
     LookedUp(Vec<Vec<u8>>),
-    /// The peer's address, how it is reached, and whether the client called it by a name.
+    /// Address of the peer, how it is reached, and whether the client named it by host name.
     Open { address: SocketAddr, way: Way, named: bool },
-    /// It may not be, or cannot.
+    /// The flow is not allowed or not possible.
     Refused(ErrorCode),
 }
 
-/// What is known of a flow that this side opened.
+/// State of a flow that the server opened.
 #[derive(Copy, Clone, Debug)]
 struct UnaskedFlow {
     known: Unasked,
     way: Way,
 }
 
-/// What the client says of a flow that this side opened.
+/// The client's reaction to a flow that the server opened.
 #[derive(Copy, Clone, Debug)]
 enum Unasked {
-    /// The client has not said that it knows it.
+    /// The client has not confirmed the flow.
     New,
     Known,
-    /// The client does not want it.
+    /// The client refuses the flow.
     Unwanted,
 }
 
@@ -88,7 +88,7 @@ struct State {
     echoes: Echoes,
 }
 
-/// A client's UDP.
+/// UDP translation for one client.
 #[derive(Debug)]
 pub(super) struct Nat {
     lane: Datagrams,
@@ -99,16 +99,16 @@ pub(super) struct Nat {
     ports: MappedPorts,
     lookups: Arc<Semaphore>,
     counters: Arc<UdpCounters>,
-    /// Bytes of the client's credential.
+    /// Traffic counters of the client's credential.
     traffic: Arc<Traffic>,
     echoes_told: Told,
     state: Mutex<State>,
     me: Weak<Nat>,
 }
 
-/// Frames in.
+/// Items from the client.
 impl Nat {
-    /// No sockets yet.
+    /// A translation without sockets.
     pub(super) fn new(
         lane: Datagrams,
         (client, traffic): (Arc<str>, Arc<Traffic>),
@@ -154,7 +154,7 @@ impl Nat {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what came in on the lane.
+    /// Handles items that arrived on the lane.
     pub(super) fn on_arrivals(&self, arrivals: &Arrivals) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -221,7 +221,7 @@ impl Nat {
         }
     }
 
-    /// The client answers a peer to whom nobody had sent anything.
+    /// Handles the client's answer to a peer that had sent first.
     fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         let known = state.unasked.touch(flow, now);
         let peer = known
@@ -235,7 +235,7 @@ impl Nat {
         }
     }
 
-    /// The client says what a flow stands for.
+    /// Handles the client's announcement of what a flow stands for.
     fn on_open(
         &self,
         state: &mut State,
@@ -291,7 +291,7 @@ impl Nat {
         }
     }
 
-    /// How a peer may be reached, by the rules.
+    /// How the rules allow a peer to be reached.
     fn way_to(&self, address: SocketAddr) -> Result<Way, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
@@ -301,7 +301,7 @@ impl Nat {
         }
     }
 
-    /// Whether the rules allow an address.
+    /// Applies the rules to an address.
     fn judge(&self, address: SocketAddr) -> Flow {
         match self.way_to(address) {
             Ok(way) => Flow::Open { address, way, named: false },
@@ -312,7 +312,7 @@ impl Nat {
         }
     }
 
-    /// Has a name looked up.
+    /// Starts the lookup of a name.
     fn look_up(&self, flow: u64, key: &(u32, Target)) -> Flow {
         let Ok(place) = Arc::clone(&self.lookups).try_acquire_owned() else {
             return Flow::Refused(ErrorCode::ResourceExceeded);
@@ -339,7 +339,7 @@ impl Nat {
         let mut state = self.lock();
         let state = &mut *state;
         if state.flows.find(key) != Some(flow) {
-            // Forgotten meanwhile.
+            // Removed in the meantime.
             return;
         }
         let Some((_, entry)) = state.flows.get(flow) else { return };
@@ -369,7 +369,7 @@ impl Nat {
 
 /// Sockets.
 impl Nat {
-    /// Sees to it that there is a socket for an application's.
+    /// Creates the socket for an application's socket if it does not exist.
     fn map(&self, state: &mut State, now: Instant, socket: u32) -> Result<(), ErrorCode> {
         if state.sockets.contains_key(&socket) {
             return Ok(());
@@ -386,7 +386,7 @@ impl Nat {
         Ok(())
     }
 
-    /// Forgets the socket that was not used for longest; `false`: there is none.
+    /// Removes the least recently used socket. `false` if there is none.
     fn forget_oldest(&self, state: &mut State) -> bool {
         let oldest = state.sockets.iter().min_by_key(|(_, mapping)| mapping.used_at());
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
@@ -395,12 +395,12 @@ impl Nat {
         true
     }
 
-    /// Whether any of the client's sockets has one here.
+    /// True if any of the client's sockets is mapped.
     pub(super) fn has_sockets(&self) -> bool {
         !self.lock().sockets.is_empty()
     }
 
-    /// Forgets the sockets that are idle.
+    /// Removes idle sockets.
     pub(super) fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -430,7 +430,7 @@ impl Nat {
                 self.traffic.count(0, payload.len() as u64);
                 count(&self.counters.to_local);
             }
-            // EMSGSIZE has no kind of its own.
+            // 90 is EMSGSIZE, for which there is no error kind.
             Err(error) if error.raw_os_error() == Some(90) => count(&self.counters.too_big),
             Err(error) => {
                 tracing::debug!(client = %self.client, %to, "datagram not sent: {error}");
@@ -439,9 +439,9 @@ impl Nat {
         }
     }
 
-    /// Takes what came for a socket of an application. An error: it will come again at once.
+    /// Reads datagrams for a socket of an application. An error means that reading again at once would fail again.
     fn drain(&self, number: u32, socket: &UdpSocket) -> io::Result<()> {
-        // A byte more, so that what is longer can be told from what is not.
+        // One byte more than the limit, so that a longer datagram is detected.
         let mut buffer = [0; LONGEST_DATAGRAM + 1];
         let now = Instant::now();
         let mut state = self.lock();
@@ -465,7 +465,7 @@ impl Nat {
         result
     }
 
-    /// A datagram from a peer.
+    /// Handles a datagram from a peer.
     fn on_inbound(
         &self,
         state: &mut State,
@@ -506,7 +506,7 @@ impl Nat {
         }
     }
 
-    /// How a peer without a flow is answered, if it may send to a socket now.
+    /// How a peer without a flow is answered. `None` if it may not send to the socket now.
     fn let_in(&self, state: &mut State, now: Instant, peer: (u32, SocketAddr)) -> Option<Way> {
         let (socket, from) = peer;
         let is_expected = match self.filtering {
@@ -531,26 +531,26 @@ fn set_unasked(state: &mut State, flow: u64, to: Unasked) {
     }
 }
 
-/// The address that a peer is called by, if it is not a name.
+/// Address of a peer that is not a name.
 fn address_of(peer: &Target) -> Option<SocketAddr> {
     let address = peer.host.as_name().err()?;
     Some(SocketAddr::new(address.to_canonical(), peer.port))
 }
 
-/// The first address to which there is a route, else the first.
+/// The first address with a route, or else the first.
 fn best(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     let has_route = |to: &&SocketAddr| {
         let any: SocketAddr = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        // Connecting a UDP socket sends nothing: it asks the routing table.
+        // Connecting a UDP socket sends nothing and only checks the routing table.
         std::net::UdpSocket::bind(any).is_ok_and(|socket| socket.connect(**to).is_ok())
     };
     addresses.iter().find(has_route).or(addresses.first()).copied()
 }
 
-/// Reads a socket as long as the client is there.
+/// Reads a socket until the client is gone.
 async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
     const PAUSE: Duration = Duration::from_millis(20);
     while socket.readable().await.is_ok() {

@@ -1,9 +1,9 @@
-//! The server's own resolver, which clients may ask whatever addresses they may reach otherwise.
+//! The server's own resolver, which clients may query regardless of the rules for targets.
 //!
-//! A client's resolver is often one that the server cannot reach: the router of somebody's home. Whom the server
-//! asks itself works there by definition. It is named by [`Target::servers_resolver`](crate::target::Target), and is
-//! often on the server's loopback or private network, where the rules let nobody: the client gets DNS over TCP to
-//! just that address and port. `--deny` with its address forbids that.
+//! A client's resolver is often one that the server cannot reach, such as a home router. The server's own resolver
+//! always works there. It is requested as [`Target::servers_resolver`](crate::target::Target) and is often on the
+//! server's loopback or private network, which the rules forbid. The client gets DNS over TCP to exactly that
+//! address and port. `--deny` with this address forbids it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,15 +14,15 @@ use marline_io::resolv_conf;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Resolvers of a `resolv.conf` that the C library asks (MAXNS).
+/// Number of resolvers in a `resolv.conf` that the C library uses (MAXNS).
 const MOST: usize = 3;
 
-/// The resolvers' addresses, in their order.
+/// Addresses of the resolvers, in order.
 ///
 /// # Errors
-/// There are none, or the rules deny all of them.
+/// There are no resolvers, or the rules deny all of them.
 pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
-    // Without the file, the C library asks this machine.
+    // Without the file, the C library queries this machine.
     let text =
         std::fs::read_to_string(RESOLV_CONF).unwrap_or_else(|_| "nameserver 127.0.0.1".into());
     let mut refusal = None;
@@ -44,7 +44,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
     }
 }
 
-/// Those that a `resolv.conf` lists and the C library asks.
+/// Resolvers listed in a `resolv.conf`, up to the number that the C library uses.
 fn listed(text: &str) -> Vec<IpAddr> {
     resolv_conf::addresses(text).take(MOST).collect()
 }

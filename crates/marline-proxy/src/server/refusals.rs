@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::message::{ErrorCode, Failure};
 
-/// Why somebody was refused.
+/// Reason of a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// What came is not what clients send.
+    /// The first bytes are not those of a client.
     NotAClient,
-    /// It said nothing, or did not authenticate, in time.
+    /// Nothing was received, or authentication did not finish, in time.
     Late,
-    /// Too many are authenticating, in all or from its source.
+    /// Too many connections are authenticating, in total or from this source.
     Crowd,
-    /// Its credential is unknown.
+    /// The credential is unknown.
     Credential,
-    /// It speaks another version, or said something unexpected.
+    /// The client speaks another protocol version, or sent an unexpected message.
     Protocol,
-    /// The client has as many connections, lanes or forwards as it may.
+    /// The client has reached its limit of connections, lanes or forwards.
     ClientLimit,
     /// The client has used up its quota.
     Quota,
@@ -45,7 +45,7 @@ impl RefusalReason {
         RefusalReason::Server,
     ];
 
-    /// A word for it, as metrics have it.
+    /// The label in metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl RefusalReason {
         }
     }
 
-    /// Of a request that an authenticated client made.
+    /// Reason for refusing a request of an authenticated client.
     pub(super) const fn of_request(failure: &Failure) -> RefusalReason {
         match failure.code {
             ErrorCode::NotAuthorized => RefusalReason::Rules,
@@ -80,10 +80,10 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Counts and logs one: `who` is an address or a credential.
+    /// Counts and logs a refusal. `who` is an address or a credential.
     pub(super) fn note(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
-        // What any scanner of ports does is no cause for alarm.
+        // Port scanners cause these all the time, so they are no reason for a warning.
         match reason {
             RefusalReason::NotAClient | RefusalReason::Late => {
                 tracing::info!(%who, "refused: {why}");
@@ -92,7 +92,7 @@ impl Refusals {
         }
     }
 
-    /// How many there were so far, by reason.
+    /// Number of refusals so far, by reason.
     pub(super) fn counts(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         let count = |reason: RefusalReason| self.counts[reason as usize].load(Ordering::Relaxed);
         RefusalReason::ALL.into_iter().map(move |reason| (reason, count(reason)))

@@ -1,13 +1,13 @@
 //! Remote forwards: addresses where the server listens on behalf of a client.
 //!
-//! A client asks for an address on a connection that then only controls: the server tells it by
-//! name who has come, and the client opens a connection for each visitor, as it does for anything
-//! else, and names the visitor on it. So visitors are multipath connections of their own and wait
-//! for nobody. The listener lives as long as the control connection, and that as long as the client
-//! gives signs of life: the port of a client that is gone must not stay open for an hour.
+//! A client requests an address on a connection that then serves only for control. On it, the server announces each
+//! visitor by id. The client opens a connection for each visitor, as it does for any target, and names the visitor
+//! on it. Visitors thus have multipath connections of their own and do not wait for each other. The listener lives
+//! as long as the control connection, which ends when the client's keepalives stop: the port of a client that is
+//! gone must not stay open for an hour.
 //!
-//! A client that lost its connection comes back before the server knows that the old one is dead.
-//! So the same credential may ask for its address again, and the old connection is told to go.
+//! A client that lost its connection returns before the server has noticed the loss. Therefore the same credential
+//! may request its address again, and the old connection is then closed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,20 +31,20 @@ use crate::remote_rules::{RemoteRule, is_allowed};
 use crate::secret::Digest;
 use crate::transport::Transport;
 
-/// Addresses of one credential, and of all.
+/// Addresses per credential, and in total.
 const PER_CLIENT: usize = 16;
 const TOTAL: usize = 256;
-/// Visitors of one address that wait to be accepted. More wait in the kernel's queue.
+/// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
 const WAITING: usize = 64;
-/// How long each waits.
+/// How long a visitor waits to be accepted.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A client that gives no sign of life for this long is gone.
+/// Time without a keepalive after which the client is considered gone.
 const SILENCE: Duration = Duration::from_secs(120);
-/// The old listener of an address ends within this time.
+/// Time within which the old listener of an address ends.
 const HANDOVER: Duration = Duration::from_secs(2);
 
-/// As [`timeout`], of a limit within which this process ran: where the timer goes off late, what has arrived meanwhile
-/// may not have been read yet, and the wait begins again.
+/// Like [`timeout`], for a limit during which this process was running. If the timer fires late, data that has
+/// arrived may not have been read yet, and the wait starts again.
 async fn running_timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     loop {
@@ -56,7 +56,7 @@ async fn running_timeout<F: Future>(limit: Duration, future: F) -> Result<F::Out
     }
 }
 
-/// One who waits.
+/// A visitor that waits to be accepted.
 #[derive(Debug)]
 struct Waiting {
     socket: TcpStream,
@@ -65,12 +65,12 @@ struct Waiting {
     _place: OwnedSemaphorePermit,
 }
 
-/// Whose an address is.
+/// Owner of an address.
 #[derive(Debug)]
 struct Owner {
     number: u64,
     client: Digest,
-    /// Dropped when it becomes another connection's.
+    /// Dropped when another connection takes the address.
     _displaced: oneshot::Sender<()>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Remotes {
     places: Quota<Arc<str>>,
 }
 
-/// An address that a client listens at; dropping it gives it up.
+/// An address at which a client listens. Dropping it releases the address.
 #[derive(Debug)]
 struct Held {
     wanted: SocketAddr,
@@ -100,7 +100,7 @@ struct Held {
 }
 
 impl Held {
-    /// Resolves when another connection has the address.
+    /// Resolves when another connection has taken the address.
     async fn displaced(&mut self) -> Failure {
         let _ = (&mut self.displaced).await;
         let text =
@@ -130,7 +130,7 @@ impl Default for Remotes {
 }
 
 impl Remotes {
-    /// Applies these rules. Who listens where they forbid it has to stop.
+    /// Applies these rules. Listeners that they forbid are closed.
     pub(super) fn change(&self, rules: Vec<RemoteRule>) {
         self.rules.send_replace(rules.into());
     }
@@ -145,7 +145,7 @@ impl Remotes {
         Err(Failure::new(ErrorCode::NotAuthorized, text))
     }
 
-    /// Resolves when the rules forbid it.
+    /// Resolves when the rules forbid the address.
     async fn forbidden(&self, client: &Client, wanted: SocketAddr) -> Failure {
         let mut rules = self.rules.subscribe();
         loop {
@@ -158,14 +158,14 @@ impl Remotes {
         }
     }
 
-    /// Takes the visitor who has this name and waits for this client.
+    /// Takes the visitor with this id if it waits for this client.
     fn take(&self, id: VisitorId, client: &Client) -> Option<Waiting> {
         let mut state = lock(&self.state);
         let is_theirs = state.waiting.get(&id)?.of.matches(&client.digest);
         is_theirs.then(|| state.waiting.remove(&id)).flatten()
     }
 
-    /// Listens for a client where it wants, if it may.
+    /// Listens for a client at the wanted address, if the rules allow it.
     async fn hold(
         &self,
         client: &Client,
@@ -184,7 +184,7 @@ impl Remotes {
         }
     }
 
-    /// Has the credential's other connection let go of the address.
+    /// Makes the credential's other connection release the address.
     fn displace(&self, client: &Client, wanted: SocketAddr) -> bool {
         let mut state = lock(&self.state);
         let owner = state.owners.get(&wanted);
@@ -206,7 +206,7 @@ impl Remotes {
             let text = format!("the server cannot listen on {wanted}: {error}");
             Failure::new(ErrorCode::NetworkFailure, text)
         })?;
-        // With port 0 each gets a port of its own, and nobody comes back for it.
+        // With port 0 each listener gets a port of its own, which no later request names.
         let owned = match listener.local_addr() {
             Ok(bound) if wanted.port() == 0 => bound,
             _ => wanted,
@@ -224,11 +224,11 @@ impl Remotes {
 
 /// Why a control connection ends.
 enum End {
-    /// Nothing is wrong.
+    /// No error.
     Orderly,
-    /// The client is told.
+    /// The client receives the failure.
     Told(Failure),
-    /// It does not answer, or must not be answered.
+    /// The client does not answer, or must not be answered.
     Broken,
 }
 
@@ -238,7 +238,7 @@ impl From<Failure> for End {
     }
 }
 
-/// Visitors of one listener, the oldest first. Those who still wait when it ends are sent away.
+/// Visitors of one listener, the oldest first. Those still waiting when it ends are disconnected.
 struct Visitors {
     state: Arc<Mutex<State>>,
     queue: VecDeque<(Instant, VisitorId)>,
@@ -246,17 +246,17 @@ struct Visitors {
 }
 
 impl Visitors {
-    /// The next one who comes, if there is a place.
+    /// Accepts the next visitor when there is a place.
     async fn next(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
         loop {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return std::future::pending().await;
             };
             match listener.accept().await {
                 Ok((socket, from)) => return (socket, from, place),
                 Err(error) => {
-                    // Out of descriptors, or gone while queued.
+                    // Out of descriptors, or the visitor left while queued.
                     tracing::warn!("accept: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -264,7 +264,7 @@ impl Visitors {
         }
     }
 
-    /// Has one wait; what the client is told of it.
+    /// Adds a waiting visitor. Returns the message that announces it to the client.
     fn admit(&mut self, visitor: Waiting) -> anyhow::Result<Message> {
         let id = VisitorId::random()?;
         let from = visitor.from;
@@ -277,7 +277,7 @@ impl Visitors {
         Ok(Message::Visitor { id, from })
     }
 
-    /// When the first one's time is up.
+    /// Resolves when the first visitor has waited too long.
     async fn late(first: Option<(Instant, VisitorId)>) {
         match first {
             Some((at, _)) => sleep_until(at).await,
@@ -285,7 +285,7 @@ impl Visitors {
         }
     }
 
-    /// Sends the first one away.
+    /// Disconnects the first visitor.
     fn expire(&mut self) {
         if let Some((_, id)) = self.queue.pop_front() {
             send_away(&self.state, id);
@@ -333,7 +333,7 @@ impl Server {
         tracing::info!(client = %name, %address, "remote forward opened");
         let end = {
             let (reader, writer) = split(&mut stream);
-            // One answer that waits answers all.
+            // One pending answer serves for all keepalives.
             let (ask, asked) = mpsc::channel(1);
             tokio::select! {
                 end = self.hear(reader, ask, client) => end,
@@ -353,7 +353,7 @@ impl Server {
         }
     }
 
-    /// Reads what the client says.
+    /// Reads the client's messages.
     async fn hear<S: Transport>(
         &self,
         mut reader: ReadHalf<&mut S>,
@@ -387,7 +387,7 @@ impl Server {
         }
     }
 
-    /// Tells the client who has come, and that it was heard.
+    /// Announces visitors to the client and answers its keepalives.
     async fn tell<S: Transport>(
         &self,
         mut writer: WriteHalf<&mut S>,
@@ -425,7 +425,7 @@ impl Server {
         }
     }
 
-    /// Joins a connection and the visitor that it is for. Gives it back if it can be asked for more.
+    /// Joins a connection with its visitor. Returns the connection if it can be reused.
     pub(super) async fn accept<T: Transport>(
         &self,
         stream: Channel<T>,

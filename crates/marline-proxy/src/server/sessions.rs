@@ -1,8 +1,8 @@
-//! Session table of a server: by id, few per credential, an hour at most.
+//! Session table of a server: by id, with few sessions per credential, each for at most an hour.
 //!
-//! They live in memory only and are removed, with their secrets overwritten, when they expire, when
-//! their credential is revoked, when newer ones need the room, and at the server's end. None is
-//! essential: a client that names an unknown session is asked for TLS.
+//! Sessions live in memory only. They are removed, with their secrets overwritten, when they expire, when their
+//! credential is revoked, when newer ones need the space, and at the server's end. None is essential: a client that
+//! names an unknown session has to use TLS.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,10 +15,10 @@ use crate::credentials::Credentials;
 use crate::server::Client;
 use crate::session::{LIFETIME, Session, SessionId};
 
-/// Sessions of one credential; beyond, its oldest goes. One is enough for a program, and a credential may be
-/// used by several.
+/// Sessions per credential. Beyond it, the oldest is removed. A program needs only one, but several programs may
+/// share a credential.
 const PER_CLIENT: usize = 64;
-/// Sessions in all; beyond, the oldest goes.
+/// Sessions in total. Beyond it, the oldest is removed.
 const TOTAL: usize = 16_384;
 
 /// A known session.
@@ -32,13 +32,13 @@ struct Known {
 #[derive(Debug, Default)]
 struct Table {
     known: BTreeMap<SessionId, Known>,
-    /// In the order in which they began, which is that in which they end. Some are gone already.
+    /// In order of creation, which is the order of expiry. Includes some removed ids.
     order: VecDeque<SessionId>,
-    /// By credential name, in the same order.
+    /// By credential name, in order of creation.
     by_client: BTreeMap<Arc<str>, VecDeque<SessionId>>,
-    /// The credentials against which all were checked.
+    /// The credentials that all sessions were last checked against.
     checked: Option<Arc<Credentials>>,
-    /// A task waits for the next end.
+    /// True if a task waits for the next expiry.
     watched: bool,
 }
 
@@ -53,7 +53,7 @@ impl Table {
         }
     }
 
-    /// Takes out those whose time is up, or whose credential is gone.
+    /// Removes expired sessions and those whose credential was removed.
     fn sweep(&mut self, now: Instant, credentials: &Arc<Credentials>) {
         while let Some(id) = self.order.front().copied() {
             if self.known.get(&id).is_some_and(|known| known.ends > now) {
@@ -81,7 +81,7 @@ impl Table {
             let Some(id) = self.order.pop_front() else { return };
             self.remove(id);
         }
-        // What is gone stays in the order until it comes to its front: not for ever.
+        // A removed id stays in the order until it reaches the front. This bounds how many do.
         if self.order.len() >= 2 * TOTAL {
             let known = &self.known;
             self.order.retain(|id| known.contains_key(id));
@@ -102,7 +102,7 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 }
 
 impl Sessions {
-    /// None yet. They last `lifetime`, an hour at most.
+    /// An empty table. Sessions last `lifetime`, at most an hour.
     pub(super) fn new(
         credentials: watch::Receiver<Arc<Credentials>>,
         lifetime: Duration,
@@ -110,19 +110,19 @@ impl Sessions {
         Sessions { table: Arc::default(), credentials, lifetime: lifetime.min(LIFETIME) }
     }
 
-    /// How long one lasts.
+    /// Lifetime of a session.
     pub(super) fn lifetime(&self) -> Duration {
         self.lifetime
     }
 
-    /// The session with this id, and whose it is.
+    /// The session with this id, and its client.
     pub(super) fn find(&self, id: SessionId) -> Option<(Arc<Session>, Client)> {
         let mut table = lock(&self.table);
         table.sweep(Instant::now(), &self.credentials.borrow());
         table.known.get(&id).map(|known| (Arc::clone(&known.session), known.client.clone()))
     }
 
-    /// From now on `session` is `client`'s.
+    /// Adds a session of `client`.
     pub(super) fn begin(&self, session: Arc<Session>, client: &Client) {
         let now = Instant::now();
         let mut table = lock(&self.table);
@@ -138,7 +138,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets all.
+    /// Removes all sessions.
     #[cfg(test)]
     pub(super) fn clear(&self) {
         let mut table = lock(&self.table);
@@ -146,14 +146,14 @@ impl Sessions {
         ids.into_iter().for_each(|id| table.remove(id));
     }
 
-    /// How many there are.
+    /// Number of sessions.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         lock(&self.table).known.len()
     }
 }
 
-/// Takes sessions out when their time is up or a credential is gone, as long as there are any.
+/// Removes sessions when they expire or their credential is removed, until none is left.
 async fn forget(table: Weak<Mutex<Table>>, mut credentials: watch::Receiver<Arc<Credentials>>) {
     let mut followed = true;
     while let Some(table) = table.upgrade() {

@@ -117,7 +117,7 @@ async fn a_private_target_is_refused_with_the_flag_that_allows_it() {
     assert!(failure.text.contains("--allow 10.1.2.3"), "{failure}");
 }
 
-/// Until then a RST ends the wait for another path within a minute.
+/// Until the credential is verified, a RST ends the wait for another path within a minute.
 #[tokio::test]
 async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
     for (right, known) in [(true, true), (false, false)] {
@@ -148,7 +148,7 @@ async fn lingering_without_authentication_is_bounded_in_number_and_time() {
         let ended = matches!(stream.read(&mut [0; 16]).await, Ok(0) | Err(_));
         assert!(ended, "the server must have let go");
     }
-    // Room again for those who have a credential.
+    // A client with a credential can connect again.
     welcomed(&bench).await;
 }
 
@@ -159,7 +159,7 @@ async fn stalled_tls_handshakes_of_many_sources_lock_out_no_client() {
     let mut stalled = Vec::new();
     for n in 0..30 {
         let mut stream = bench.dial_from(&format!("198.51.100.{}", n % 5));
-        // What looks like TLS, and never goes on.
+        // The start of a TLS record that never continues.
         stream.write_all(&[22, 3, 1, 2]).await.unwrap();
         stalled.push(stream);
     }
@@ -242,7 +242,7 @@ async fn draining_spares_what_runs_and_the_end_does_not() {
     assert!(running.read(&mut [0]).await.is_err());
 }
 
-/// A control connection of `laptop`, where the server listens, and somebody who has come there.
+/// A control connection of `laptop`, the listener's visitor, and the visitor's id.
 async fn visited(bench: &Bench) -> (Stream, tokio::net::TcpStream, VisitorId) {
     bench.server.allow_remote(vec!["laptop@127.0.0.1:0".parse().unwrap()]);
     let mut control = welcomed(bench).await;
@@ -304,7 +304,7 @@ async fn a_control_connection_says_what_it_may_and_takes_its_visitors_along() {
     assert!(waiting.read(&mut [0]).await.is_err(), "reset");
 }
 
-/// A bench whose follower of suspensions is played here, with a ledger in a directory.
+/// A bench with a ledger in a directory. The test itself publishes suspensions.
 fn with_book(bench: &Bench, dir: &std::path::Path, rules: &str) -> Suspensions {
     let suspensions = Suspensions::default();
     let ledger = Ledger::open(dir.join("state"));
@@ -314,7 +314,7 @@ fn with_book(bench: &Bench, dir: &std::path::Path, rules: &str) -> Suspensions {
     suspensions
 }
 
-/// What the follower of the file does.
+/// Publishes suspensions, as the follower of the file does.
 fn publish(bench: &Bench, suspensions: &Suspensions) {
     bench.credentials.send_modify(|now| {
         *now = Arc::new(now.as_ref().clone().with_suspended(suspensions.now()));
@@ -340,7 +340,7 @@ async fn who_has_used_its_quota_is_ended_and_refused_until_the_month_is_over() {
     echo(&mut relayed, &[7; 200]).await;
     bench.server.look_after_accounts(NOVEMBER);
     publish(&bench, &suspensions);
-    // What waits for a request reads why; what carries an application's bytes has no place for it.
+    // A connection that waits for a request receives the reason. A relaying connection cannot carry it.
     let told = failure(&mut warm).await;
     assert_eq!(told.code, ErrorCode::NotAuthorized);
     assert!(told.text.contains("1kB is used up until 2026-12-01"), "{told}");
@@ -350,7 +350,7 @@ async fn who_has_used_its_quota_is_ended_and_refused_until_the_month_is_over() {
     assert_eq!(failure(&mut refused).await, told);
     let count = bench.server.refusals().find(|(reason, _)| *reason == RefusalReason::Quota);
     assert_eq!(count, Some((RefusalReason::Quota, 1)));
-    // The same process a week later, and another one that reads the file.
+    // Same process a week later, and another process that reads the file.
     bench.server.look_after_accounts(NOVEMBER + WEEK_S);
     assert!(suspensions.now().is_empty());
     publish(&bench, &suspensions);
@@ -395,12 +395,12 @@ async fn a_credential_has_no_more_sessions_than_it_may() {
         tokio::task::yield_now().await;
     }
     drop(welcomed(&bench).await);
-    // A limit that is gone holds no longer.
+    // A removed limit no longer applies.
     bench.server.allow_clients(ClientAllowances::default());
     let _many = [welcomed(&bench).await, welcomed(&bench).await];
 }
 
-/// Ten thousand silent streams are as many of these tasks, so that what grows them is to be seen.
+/// Ten thousand idle streams need as many of these tasks, so this test limits their size.
 #[test]
 fn the_task_of_a_stream_is_small() {
     fn of_result<A, R>(_: impl FnOnce(A) -> R) -> usize {

@@ -3,9 +3,10 @@
 //! ```text
 //! secret = HKDF-Expand(HKDF-Extract(salt = binding, base), "marline datagrams 1 " | direction | context, 32)
 //! ```
-//! `base` is exported from the session's TLS connection, the binding is that of the connection whose subflows are the
-//! lane's paths, and the context is what both ends told each other in its stream. A connection has one lane at most
-//! and its binding never comes again, so the packet numbers of a lane, which begin at 0, meet a key of their own.
+//! `base` is exported from the session's TLS connection. The binding is that of the connection whose subflows are
+//! the lane's paths, and the context is the two lane ends exchanged in its stream. A connection has at most one
+//! lane and its binding never repeats, so the packet numbers of every lane, which begin at 0, are used with a key
+//! of its own.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -17,25 +18,25 @@ use zeroize::Zeroizing;
 
 use super::keys::{Cipher, expand};
 
-/// Bytes of a generation.
+/// Length of a generation in bytes.
 pub const GENERATION_LEN: usize = 16;
-/// Packets that AES-GCM may seal with one key, and forgeries that may be tried on it, if no packet is longer than
-/// 2^11 bytes (RFC 9001 appendices B.1.1 and B.1.2). A frame of a lane is not.
+/// Limits of one AES-GCM key: sealed packets, and forgeries tried on it, if no packet is longer than 2^11 bytes
+/// (RFC 9001 appendices B.1.1 and B.1.2). Frames of a lane are shorter.
 const GCM_PACKETS: u64 = 1 << 28;
 const GCM_FORGERIES: u64 = 1 << 57;
-/// Forgeries that may be tried on a key of ChaCha20-Poly1305 (RFC 9001 section 6.6). It may seal as many packets as
-/// there are numbers.
+/// Limit of forgeries tried on one ChaCha20-Poly1305 key (RFC 9001 section 6.6). Sealed packets are limited only by
+/// their numbers.
 const CHACHA_FORGERIES: u64 = 1 << 36;
 
-/// A process's generation, drawn when it is asked for first.
+/// Random generation of a process, drawn at first use.
 #[derive(Debug, Default)]
 pub struct Generation(OnceLock<[u8; GENERATION_LEN]>);
 
 impl Generation {
-    /// The same each time.
+    /// The generation. Returns the same value each time.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The operating system provides no random bytes.
     pub fn get(&self) -> anyhow::Result<[u8; GENERATION_LEN]> {
         match self.0.get() {
             Some(generation) => Ok(*generation),
@@ -47,25 +48,25 @@ impl Generation {
     }
 }
 
-/// What the ends of a lane told each other of themselves.
+/// One end of a lane, as announced to the other end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LaneEnd {
-    /// Drawn when the process began.
+    /// Generation of the process.
     pub generation: [u8; GENERATION_LEN],
-    /// By which it wants to be addressed.
+    /// Id by which this end is addressed.
     pub lane: u64,
 }
 
 /// Side of a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It asked for the lane.
+    /// The side that requested the lane.
     Client,
-    /// It was asked.
+    /// The side that received the request.
     Server,
 }
 
-/// The keys of a lane, as one side has them.
+/// The keys of a lane, from the view of one side.
 pub(super) fn keys(
     (cipher, base, binding): (Cipher, &[u8; 32], &[u8; 32]),
     side: Side,
@@ -128,7 +129,7 @@ impl PacketKey {
     }
 }
 
-/// Seals what this end sends, each number once.
+/// Seals the packets of this end. Each packet number is used once.
 struct Sealer {
     key: PacketKey,
     next: u64,
@@ -136,7 +137,7 @@ struct Sealer {
 
 impl Seal for Sealer {
     fn seal(&mut self, packet_number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
-        // With a nonce that comes twice the key would be lost: rather end here.
+        // Reusing a nonce would reveal the key, so panic instead.
         assert!(packet_number >= self.next, "a packet number comes once");
         self.next = packet_number.saturating_add(1);
         let nonce = self.key.nonce(packet_number);
@@ -152,7 +153,7 @@ impl Seal for Sealer {
     }
 }
 
-/// Opens what the peer sealed.
+/// Opens packets that the peer sealed.
 struct Opener(PacketKey);
 
 impl Open for Opener {

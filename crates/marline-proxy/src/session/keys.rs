@@ -3,10 +3,9 @@
 //! ```text
 //! record    length u16 | AEAD of at most 16,384 bytes, with its tag of 16
 //! ```
-//! `length` counts what follows it and is the associated data. An empty record is the end of its
-//! direction, as close_notify is in TLS: bytes that end without it were cut. The nonce is the record's
-//! number, exclusive-or'd with the direction's IV, as in TLS 1.3; after 2^20 records a direction derives its
-//! next key from the last.
+//! `length` counts the bytes after it and is the associated data. An empty record ends its direction, like
+//! close_notify in TLS: without it, the stream was cut off. The nonce is the record's number XORed with the
+//! direction's IV, as in TLS 1.3. After 2^20 records a direction derives its next key from the last one.
 
 use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
@@ -15,17 +14,17 @@ use zeroize::Zeroizing;
 use super::ready_keys::{KeyNumber, with_key};
 use crate::record::LARGE;
 
-/// Bytes of the AEAD's tag.
+/// Length of the AEAD's tag in bytes.
 pub const TAG_LEN: usize = 16;
-/// Bytes of a record's length field.
+/// Length of a record's length field in bytes.
 pub const LENGTH_LEN: usize = 2;
-/// The longest record, with its length field.
+/// Longest record, with its length field, in bytes.
 pub const MAX_RECORD: usize = record_len(LARGE);
-/// A key seals so many records: with the longest, 2^34 bytes, below every AEAD's bound (RFC 9001
+/// Records per key. With the longest records these are 2^34 bytes, which is below the limit of every AEAD (RFC 9001
 /// appendix B).
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
-/// Bytes of a record with this much plaintext.
+/// Length of a record with this much plaintext, in bytes.
 #[must_use]
 pub const fn record_len(plaintext: usize) -> usize {
     LENGTH_LEN + plaintext + TAG_LEN
@@ -52,15 +51,15 @@ impl Cipher {
     }
 }
 
-/// Both directions of a connection.
+/// Keys of both directions of a connection.
 pub struct Keys {
-    /// What we send.
+    /// Direction of sent records.
     pub(super) seal: Direction,
-    /// What we receive.
+    /// Direction of received records.
     pub(super) open: Direction,
 }
 
-/// One direction. Its key is made of the secret when a record is there (`ready_keys.rs`).
+/// One direction. Its key is derived from the secret when a record is processed (`ready_keys.rs`).
 pub(super) struct Direction {
     cipher: Cipher,
     secret: Zeroizing<[u8; 32]>,
@@ -70,7 +69,7 @@ pub(super) struct Direction {
     count: u64,
 }
 
-/// So many bytes of HKDF's output.
+/// A length of HKDF output.
 struct Length(usize);
 
 impl KeyType for Length {
@@ -81,7 +80,7 @@ impl KeyType for Length {
 
 pub(super) fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
     let okm = prk.expand(info, Length(out.len()));
-    // HKDF gives up to 8,160 bytes, and a buffer of the length that was asked for is filled.
+    // HKDF can output up to 8,160 bytes, and the buffer has the requested length.
     okm.and_then(|okm| okm.fill(out)).unwrap_or_else(|_| unreachable!("short outputs"));
 }
 
@@ -107,7 +106,7 @@ impl Direction {
         Direction { cipher, secret, key: KeyNumber::next(), iv, count: 0 }
     }
 
-    /// Does something with the key.
+    /// Calls `act` with the key.
     fn with_key<R>(&self, act: impl FnOnce(&LessSafeKey) -> R) -> R {
         let make = || {
             let prk = Prk::new_less_safe(HKDF_SHA256, self.secret.as_ref());
@@ -135,7 +134,7 @@ impl Direction {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// The tag over `header`, which stays in clear.
+    /// Computes the tag over `header`, which is sent in the clear.
     pub(super) fn authenticate(&mut self, header: &[u8]) -> [u8; TAG_LEN] {
         let nonce = self.next_nonce();
         let sealed =
@@ -146,7 +145,7 @@ impl Direction {
         out
     }
 
-    /// Whether `tag` is that of `header`.
+    /// Checks that `tag` is the tag of `header`.
     pub(super) fn verify(&mut self, header: &[u8], mut tag: [u8; TAG_LEN]) -> bool {
         let nonce = self.next_nonce();
         self.with_key(|key| key.open_in_place(nonce, Aad::from(header), &mut tag).is_ok())
@@ -167,8 +166,8 @@ impl Direction {
         out.extend_from_slice(tag.as_ref());
     }
 
-    /// Opens what follows a record's length field, in place; the plaintext is at the front. `None`: this
-    /// was not sealed by the peer, or not as its next record.
+    /// Opens the part of a record after its length field, in place. The plaintext is at the front. `None`: the
+    /// bytes were not sealed by the peer, or not as its next record.
     pub(super) fn open_record<'a>(&mut self, sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let length = (sealed.len() as u16).to_be_bytes();
         let nonce = self.next_nonce();
@@ -194,7 +193,7 @@ mod tests {
                 let mut record = sealed[from..].to_vec();
                 assert_eq!(open.open_record(&mut record).unwrap(), text);
             }
-            // The record after the change is the first of its key.
+            // The record after the key change is the first of its key.
             assert_eq!(seal.count, 2);
             let mut record = sealed[record_len(4) + LENGTH_LEN..][..4 + TAG_LEN].to_vec();
             assert!(stuck.open_record(&mut record).is_none());

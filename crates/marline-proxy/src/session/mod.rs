@@ -1,17 +1,17 @@
-//! Session: state that one TLS handshake leaves behind, so that further connections need none.
+//! Session: state from one TLS handshake by which further connections need none.
 //!
-//! Both sides take a secret from the handshake's exporter (RFC 8446 section 7.5); it never goes over the
-//! wire. A further connection opens with the session's id and an authenticator, and its keys are derived
-//! from that secret *and* from the multipath connection's binding, an HMAC under both MPTCP keys. The
-//! server draws its key afresh for every connection, so an opening that somebody sends again
-//! authenticates nothing: there is no 0-RTT here and no ticket to be stolen from a disk.
+//! Both sides derive a secret from the handshake's exporter (RFC 8446 section 7.5), which is never sent. A further
+//! connection opens with the session's id and an authenticator, and its keys are derived from that secret *and*
+//! from the multipath connection's binding, an HMAC under both MPTCP keys. The server draws a new key for every
+//! connection, so a replayed opening authenticates nothing: there is no 0-RTT and no ticket that could be stolen
+//! from a disk.
 //!
 //! ```text
 //! opening   magic u8 'M' | version u8 1 | flight u16 | session id 16 | random 16 | tag 16
 //!           and `flight` bytes of records behind it
 //! answer    magic u8 'M' | version u8 1 | code u8      1: known, records follow; 0: unknown, TLS follows
 //! ```
-//! docs/spec/proxy-protocol.md is the specification, docs/decisions/sessions.md says why it is so.
+//! docs/spec/proxy-protocol.md is the specification, docs/decisions/sessions.md gives the reasons.
 
 pub mod datagram_keys;
 pub mod keys;
@@ -34,13 +34,13 @@ use self::keys::{Cipher, Direction, Keys, TAG_LEN};
 pub const BINDING_LABEL: &[u8] = b"marline session";
 /// Lifetime of a session, counted from its TLS handshake.
 pub const LIFETIME: Duration = Duration::from_secs(3_600);
-/// Bytes of an opening without its flight.
+/// Length of an opening without its flight, in bytes.
 pub const OPENING_LEN: usize = HEADER_LEN + TAG_LEN;
-/// Bytes of the answer to it.
+/// Length of the answer to an opening, in bytes.
 pub const ANSWER_LEN: usize = 3;
-/// The longest flight behind an opening: a Connect with the longest name.
+/// Longest flight after an opening, in bytes: a Connect with the longest name.
 pub const MAX_FLIGHT: usize = 512;
-/// The first byte of an opening and of its answer. TLS begins with 0x16.
+/// First byte of an opening and of its answer. TLS starts with 0x16.
 pub const MAGIC: u8 = b'M';
 
 const VERSION: u8 = 1;
@@ -49,7 +49,7 @@ const RANDOM_LEN: usize = 16;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-marline-session";
 const DATAGRAM_LABEL: &[u8] = b"EXPORTER-marline-datagrams";
 
-/// The binding of a connection.
+/// Value that identifies a connection to both of its ends.
 pub type Binding = [u8; 32];
 
 /// Session id. Random, but not secret: it is sent in the clear.
@@ -57,13 +57,13 @@ pub type Binding = [u8; 32];
 pub struct SessionId([u8; SessionId::LEN]);
 
 impl SessionId {
-    /// Bytes of an id.
+    /// Length of an id in bytes.
     pub const LEN: usize = 16;
 
-    /// A new one.
+    /// A random id.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn random() -> anyhow::Result<SessionId> {
         Ok(SessionId(random()?))
     }
@@ -74,7 +74,7 @@ impl SessionId {
         SessionId(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the id.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
@@ -84,7 +84,7 @@ impl SessionId {
 /// Random bytes.
 ///
 /// # Errors
-/// The operating system gives none.
+/// The operating system provides none.
 pub(crate) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
@@ -92,14 +92,14 @@ pub(crate) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A session's id and secret. The secret is overwritten when it is dropped.
+/// A session's id and secret. The secret is overwritten when the session is dropped.
 pub struct Session {
     id: SessionId,
     secret: Zeroizing<[u8; 32]>,
-    /// What the keys of its datagrams are made of.
+    /// Base of the keys for datagrams.
     datagrams: Zeroizing<[u8; 32]>,
     cipher: Cipher,
-    /// Where the server is itself reached that knows it; nowhere else if none.
+    /// Addresses at which the server that knows the session is reached. Empty: its usual address.
     own: Vec<SocketAddr>,
 }
 
@@ -110,11 +110,11 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// The session with this id that follows from a completed TLS handshake. Records are sealed with the
-    /// AEAD that the handshake agreed on.
+    /// The session with this id that follows from a completed TLS handshake. Records are sealed with the AEAD that
+    /// the handshake negotiated.
     ///
     /// # Errors
-    /// The handshake is not complete, or its AEAD is unknown to this program (it offers no other).
+    /// The handshake is not complete, or its AEAD is unknown to this program (which offers no other).
     pub fn from_tls<D>(id: SessionId, tls: &ConnectionCommon<D>) -> anyhow::Result<Session> {
         let suite = tls.negotiated_cipher_suite().map(|suite| suite.suite());
         let cipher = match suite {
@@ -129,26 +129,26 @@ impl Session {
         Ok(Session { id, secret, datagrams, cipher, own: Vec::new() })
     }
 
-    /// The same, of a server that is itself reached at these addresses.
+    /// The session, for a server that is reached at these addresses of its own.
     #[must_use]
     pub fn at(self, own: Vec<SocketAddr>) -> Session {
         Session { own, ..self }
     }
 
-    /// Where the server is itself reached that knows it. Empty: where it always is.
+    /// Addresses at which the server that knows the session is reached. Empty: its usual address.
     #[must_use]
     pub fn own_addresses(&self) -> &[SocketAddr] {
         &self.own
     }
 
-    /// Its id.
+    /// Id of the session.
     #[must_use]
     pub const fn id(&self) -> SessionId {
         self.id
     }
 
-    /// The keys of the lane beside the connection with this binding, as `side` has them. They are made once: a
-    /// connection has one lane.
+    /// The keys of the lane beside the connection with this binding, for `side`. Must be used for one lane only: a
+    /// connection has only one.
     #[must_use]
     pub fn datagram_keys(
         &self,
@@ -166,11 +166,11 @@ impl Session {
         (direction(b"client to server"), direction(b"server to client"))
     }
 
-    /// Client: the bytes that open a connection, with `first` in one record behind them (if it is not
-    /// empty), and the keys of the connection.
+    /// Client: the bytes that open a connection, followed by `first` in one record (if it is not empty), and the
+    /// keys of the connection.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn open(&self, binding: &Binding, first: &[u8]) -> anyhow::Result<(Vec<u8>, Keys)> {
         let flight = if first.is_empty() { 0 } else { keys::record_len(first.len()) };
         assert!(flight <= MAX_FLIGHT, "one message fits");
@@ -189,8 +189,8 @@ impl Session {
         Ok((out, Keys { seal, open }))
     }
 
-    /// Server: the keys of a connection with this opening; `None` if its sender does not have the
-    /// secret, or if it was made for another connection.
+    /// Server: the keys of a connection with this opening. `None` if its sender does not have the secret, or if it
+    /// was made for another connection.
     #[must_use]
     pub fn accept(&self, binding: &Binding, opening: &Opening) -> Option<Keys> {
         let (mut open, seal) = self.keys(binding, &opening.header);
@@ -206,7 +206,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Parses an opening; `None` if the bytes are not an opening, or have an unsupported version.
+    /// Parses an opening. `None` if the bytes are not an opening, or have an unsupported version.
     #[must_use]
     pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<Opening> {
         let (header, tag) = bytes.split_at(HEADER_LEN);
@@ -215,7 +215,7 @@ impl Opening {
         (ours && opening.flight() <= MAX_FLIGHT).then_some(opening)
     }
 
-    /// The session it names.
+    /// Id of the session.
     #[must_use]
     pub fn session(&self) -> SessionId {
         let mut id = [0; SessionId::LEN];
@@ -223,7 +223,7 @@ impl Opening {
         SessionId(id)
     }
 
-    /// Bytes of records that came with it.
+    /// Length of the records sent together with the opening, in bytes.
     #[must_use]
     pub const fn flight(&self) -> usize {
         u16::from_be_bytes([self.header[2], self.header[3]]) as usize
@@ -233,20 +233,20 @@ impl Opening {
 /// Answer of a server to an opening.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The session is unknown (any more): continue with TLS on this connection.
+    /// The session is not known, or no longer: continue with TLS on this connection.
     Unknown,
     /// Records follow.
     Known,
 }
 
 impl Answer {
-    /// Its bytes.
+    /// The answer as bytes.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; ANSWER_LEN] {
         [MAGIC, VERSION, self as u8]
     }
 
-    /// Parses an answer; `None` if the bytes are not an answer.
+    /// Parses an answer. `None` if the bytes are not an answer.
     #[must_use]
     pub fn parse(bytes: [u8; ANSWER_LEN]) -> Option<Answer> {
         [Answer::Unknown, Answer::Known].into_iter().find(|answer| answer.to_bytes() == bytes)

@@ -1,32 +1,32 @@
-//! Ready AEAD keys of the records: a bounded number for each thread, whoever's they are.
+//! Ready AEAD keys of the records: a bounded number per thread, shared by all streams.
 //!
-//! A key that is ready to seal (its rounds, and GHASH's table) is half a kilobyte, and a stream has two. Most
-//! streams are silent most of the time, and then a secret is enough, of which the key is made in 0.4 us (AMD
-//! EPYC, AES). So a direction keeps its secret only, and each thread the keys that it used last.
+//! A key that is ready to seal (its rounds, and GHASH's table) takes half a kilobyte, and a stream has two. Most
+//! streams are idle most of the time and then need only a secret, from which the key is derived in 0.4 us (AMD
+//! EPYC, AES). Therefore a direction keeps only its secret, and each thread keeps the keys that it used last.
 //!
-//! The place of a key follows from its number, and numbers are given out in turn: streams that began one
-//! after the other do not displace each other. A thread that serves many more streams than it has places
-//! makes a key for each record that follows another stream's. A key stays until its place is needed, which
-//! may be after its stream has ended. ring does not overwrite keys that are dropped either.
+//! A key's place follows from its number, and numbers are assigned in turn, so streams that started one after the
+//! other do not displace each other. A thread that serves many more streams than it has places derives a key for
+//! each record that follows another stream's. A key stays until its place is needed, which may be after its stream
+//! has ended. ring does not overwrite dropped keys either.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ring::aead::LessSafeKey;
 
-/// Keys of a thread: some 150 kB, if it ever seals or opens anything.
+/// Keys per thread: about 150 kB, if the thread ever seals or opens a record.
 const PLACES: usize = 256;
 
 thread_local! {
     static KEYS: RefCell<Vec<Option<(KeyNumber, LessSafeKey)>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Number of a key, which no other in this process has.
+/// Number of a key, unique in this process.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyNumber(u64);
 
 impl KeyNumber {
-    /// The next one.
+    /// The next number.
     pub(super) fn next() -> KeyNumber {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         KeyNumber(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -37,7 +37,8 @@ impl KeyNumber {
     }
 }
 
-/// Calls `act` with the key of this number, which `make` makes if it is not ready. Neither may come back here.
+/// Calls `act` with the key of this number, which `make` derives if it is not ready. Neither may call this
+/// function.
 pub(super) fn with_key<R>(
     number: KeyNumber,
     make: impl FnOnce() -> LessSafeKey,
@@ -63,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// How many keys are made if those of these numbers are used one after the other, by a thread that has none yet.
+    /// Number of keys derived when the keys with these numbers are used in turn by a new thread.
     fn made(numbers: &[u64]) -> u32 {
         let mut count = 0;
         let mut make = || {

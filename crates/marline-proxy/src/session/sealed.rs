@@ -1,9 +1,9 @@
 //! Stream of sealed records on a multipath stream.
 //!
-//! As with TLS, what is written becomes records of the size that fits what is going on (`record.rs`),
-//! and bytes that end without the peer's end of direction are an error. The records of a long write go to the
-//! stream below as one, and leave as one batch. Buffers are borrowed from
-//! the thread and returned as soon as they are empty: an idle connection has none.
+//! As with TLS, written bytes become records of a size that fits the traffic (`record.rs`), and it is an error if
+//! the bytes end without the peer's end of direction. The records of a long write are passed to the stream below
+//! together, and leave as one batch. Buffers are borrowed from the thread and returned as soon as they are empty,
+//! so an idle connection has none.
 
 use std::cell::Cell;
 use std::io;
@@ -17,35 +17,35 @@ use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
 use crate::record::{LARGE, RecordSizer};
 
-/// Ciphertext that waits for a flush, to leave together: an answer with its end, the small records of a
-/// beginning. More goes at once.
+/// Ciphertext held until a flush, so that it leaves together: an answer with its end, or the small records of a
+/// beginning. Beyond this size it is sent at once.
 const HELD: usize = 8 * 1_024;
-/// Ciphertext of the records of one write: no further one is begun beyond, so that four of the largest go together.
+/// Ciphertext of one write beyond which no further record is started, so that four of the largest leave together.
 const TOGETHER: usize = 3 * MAX_RECORD;
 /// Ciphertext read ahead.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
 thread_local! {
-    /// The buffers of this thread, while nobody has them.
+    /// The buffers of this thread, while no stream has borrowed them.
     static SPARE_IN: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
     static SPARE_OUT: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
-/// What was received and not read.
+/// Received data that has not been read.
 #[derive(Default)]
 struct Incoming {
-    /// Only while something is in it.
+    /// Set only while it contains data.
     buffer: Option<Box<[u8]>>,
-    /// Of the buffer: what is opened and not read yet, ...
+    /// Range of the buffer that is opened and not read yet, ...
     plain: (usize, usize),
-    /// ... and what is still sealed.
+    /// ... and range that is still sealed.
     sealed: (usize, usize),
-    /// The peer's end of direction came.
+    /// True if the peer's end of direction was received.
     ended: bool,
 }
 
 impl Incoming {
-    /// Opens the next record, if all of it is there. An empty one is the end.
+    /// Opens the next record, if it is complete. An empty one is the end.
     fn open(&mut self, buffer: &mut [u8], keys: &mut Keys) -> io::Result<bool> {
         let (start, end) = self.sealed;
         let Some([high, low]) = buffer[start..end].first_chunk::<LENGTH_LEN>() else {
@@ -67,7 +67,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Gives what is opened.
+    /// Copies opened data to `out`.
     fn give(&mut self, buffer: &[u8], out: &mut ReadBuf<'_>) {
         let (start, end) = self.plain;
         let count = out.remaining().min(end - start);
@@ -75,7 +75,7 @@ impl Incoming {
         self.plain.0 += count;
     }
 
-    /// Makes room behind what is still sealed. Only asked for when nothing opened waits.
+    /// Makes room after the sealed data. To be called only when no opened data waits.
     fn make_room(&mut self, buffer: &mut [u8]) {
         let (start, end) = self.sealed;
         if buffer.len() - start < MAX_RECORD {
@@ -84,7 +84,7 @@ impl Incoming {
         }
     }
 
-    /// The buffer, as long as it is to be read into.
+    /// The buffer, at its full length for reading.
     fn take_buffer(&mut self) -> Box<[u8]> {
         let whole = || SPARE_IN.take().unwrap_or_else(|| vec![0; BUFFER_LEN].into_boxed_slice());
         match self.buffer.take() {
@@ -98,8 +98,8 @@ impl Incoming {
         }
     }
 
-    /// Keeps what is in the buffer. `is_slow`: a reader who takes little at a time gets what is left in a buffer of
-    /// just that length, which may stay for long.
+    /// Keeps the contents of the buffer. `is_slow`: the reader takes little at a time, so the remaining data, which
+    /// may stay for long, is kept in a buffer of exactly its length.
     fn keep_buffer(&mut self, buffer: Box<[u8]>, is_slow: bool) {
         if self.is_empty() {
             (self.plain, self.sealed) = ((0, 0), (0, 0));
@@ -112,7 +112,7 @@ impl Incoming {
         SPARE_IN.set(Some(buffer));
     }
 
-    /// Keeps what is left in a buffer of just that length.
+    /// Keeps the remaining data in a buffer of exactly its length.
     fn keep_rest(&mut self, buffer: &[u8]) {
         let from = if self.plain.0 < self.plain.1 { self.plain.0 } else { self.sealed.0 };
         self.buffer = Some(buffer[from..self.sealed.1].into());
@@ -121,7 +121,7 @@ impl Incoming {
         self.sealed = (sealed.0 - from, sealed.1 - from);
     }
 
-    /// Returns unused room.
+    /// Frees unused space.
     fn trim(&mut self) {
         if let Some(buffer) = self.buffer.take_if(|buffer| buffer.len() == BUFFER_LEN) {
             self.keep_rest(&buffer);
@@ -144,17 +144,17 @@ pub struct Sealed<T> {
     keys: Keys,
     sizer: RecordSizer,
     incoming: Incoming,
-    /// Sealed, and waiting for a flush or for the stream below.
+    /// Sealed data that waits for a flush or for the stream below.
     outgoing: Vec<u8>,
-    /// Our end of direction is sealed.
+    /// True if our end of direction is sealed.
     ending: bool,
-    /// The stream below goes on after both ends of direction.
+    /// True if the stream below stays open after both ends of direction.
     kept: bool,
     begun: Instant,
 }
 
 impl<T> Sealed<T> {
-    /// Seals what is written to `inner`. `preface` goes out in front of the first record.
+    /// Seals data written to `inner`. `preface` is sent before the first record.
     pub fn new(inner: T, keys: Keys, preface: Vec<u8>) -> Sealed<T> {
         Sealed {
             inner,
@@ -175,9 +175,8 @@ impl<T> Sealed<T> {
         self.kept = self.begun.elapsed() < LIFETIME;
     }
 
-    /// After both directions have ended: resets it to a fresh stream, whose ends are those of the
-    /// underlying stream. Returns `false` and changes nothing if a direction has not ended, or if
-    /// it was not kept.
+    /// After both directions have ended, starts again as a new stream whose ends are those of the underlying
+    /// stream. Returns `false` and changes nothing if a direction has not ended, or if the stream was not kept.
     pub fn renew(&mut self) -> bool {
         let over = self.ending && self.outgoing.is_empty() && self.incoming.ended;
         let renewed = over && self.kept;
@@ -187,7 +186,7 @@ impl<T> Sealed<T> {
         renewed
     }
 
-    /// Bytes of its buffers. `trim`: unused room is returned first.
+    /// Size of the buffers in bytes. `trim`: unused space is freed first.
     pub fn buffered(&mut self, trim: bool) -> u64 {
         if trim {
             self.incoming.trim();
@@ -196,7 +195,7 @@ impl<T> Sealed<T> {
         (incoming + self.outgoing.capacity()) as u64
     }
 
-    /// Whether the peer's end of direction was read.
+    /// True if the peer's end of direction was read.
     pub const fn has_ended(&self) -> bool {
         self.incoming.ended
     }
@@ -206,14 +205,14 @@ impl<T> Sealed<T> {
         &self.inner
     }
 
-    /// The stream below. What was read ahead is lost: before the first read there is none.
+    /// The stream below. Data read ahead is lost. There is none before the first read.
     pub fn into_inner(self) -> T {
         self.inner
     }
 }
 
 impl<T: AsyncWrite + Unpin> Sealed<T> {
-    /// Seals a record behind what waits.
+    /// Seals a record after the waiting ones.
     fn seal(&mut self, plaintext: &[u8]) {
         if self.outgoing.is_empty() {
             self.outgoing = SPARE_OUT.take().unwrap_or_default();
@@ -221,7 +220,7 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
         self.keys.seal.seal_record(plaintext, &mut self.outgoing);
     }
 
-    /// Writes as much of `bytes` as the stream below takes; what it does not take now is kept.
+    /// Writes as much of `bytes` as the stream below accepts, and keeps the rest.
     fn push(&mut self, cx: &mut Context<'_>, mut bytes: Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         while written < bytes.len() {
@@ -232,7 +231,7 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
                 Poll::Pending => break,
             }
         }
-        // What is left takes no more room than it needs: it may stay for long.
+        // The rest is stored without spare capacity, because it may stay for long.
         self.outgoing = bytes[written..].to_vec();
         bytes.clear();
         SPARE_OUT.set(Some(bytes));
@@ -249,8 +248,8 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
 }
 
 impl<T: AsyncRead + Unpin> Sealed<T> {
-    /// Fills `out` with what can be opened without waiting; waits if that is nothing. What is more than a
-    /// record is gone on with while there is room for another: a bulk transfer is handed over in large pieces.
+    /// Fills `out` with data that can be opened without waiting. Waits if there is none. Opens further records
+    /// while there is room for another, so that a bulk transfer is passed on in large pieces.
     fn poll_records(
         &mut self,
         cx: &mut Context<'_>,
@@ -258,7 +257,7 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let begun = out.filled().len();
-        // The last call had no room for all.
+        // The last call did not have room for everything.
         let left_over = !self.incoming.is_empty();
         loop {
             self.incoming.give(buffer, out);
@@ -278,7 +277,7 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
             let mut free = ReadBuf::new(&mut buffer[end..]);
             let count = match Pin::new(&mut self.inner).poll_read(cx, &mut free) {
                 Poll::Ready(Ok(())) => free.filled().len(),
-                // An end or an error is there the next time, too.
+                // An end or an error will still be there at the next call.
                 _ if given > 0 => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
@@ -336,7 +335,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
             taken += count;
         }
         if this.outgoing.len() >= HELD {
-            // What is not taken now is the next call's matter.
+            // The next call handles the rest.
             let _ = this.poll_drain(cx)?;
         }
         Poll::Ready(Ok(taken))

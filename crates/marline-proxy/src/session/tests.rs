@@ -3,7 +3,7 @@ use tokio::io::duplex;
 use super::*;
 use crate::tls::{ServerKey, connector, server_name};
 
-/// What both ends of one TLS handshake make of it.
+/// The client's and the server's session from one TLS handshake.
 pub(super) async fn both(id: SessionId) -> (Session, Session) {
     let key = ServerKey::generate().unwrap();
     let (near, far) = duplex(64 * 1024);
@@ -39,7 +39,7 @@ async fn an_opening_is_good_for_its_connection_alone() {
     let mut keys = server.accept(&[9; 32], &first).unwrap();
     let mut record = bytes[OPENING_LEN + keys::LENGTH_LEN..].to_vec();
     assert_eq!(keys.open.open_record(&mut record).unwrap(), b"request");
-    // Sent again on another connection: that has another binding.
+    // The opening is replayed on another connection, which has another binding.
     assert!(server.accept(&[8; 32], &first).is_none());
     let (_, stranger) = both(SessionId::from_bytes([1; 16])).await;
     assert!(stranger.accept(&[9; 32], &first).is_none());

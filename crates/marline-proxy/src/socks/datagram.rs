@@ -1,4 +1,4 @@
-//! Datagrams of a UDP association (RFC 1928 section 7): the header in front of each.
+//! Datagrams of a UDP association (RFC 1928 section 7), each with a header in front.
 //!
 //! ```text
 //! reserved u16 | fragment u8 | kind u8 | address | port u16 | payload
@@ -8,24 +8,24 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::target::{Host, Target};
 
-/// Bytes of the longest header: that with the longest name.
+/// Longest header in bytes: the one with the longest name.
 pub const LONGEST_HEADER: usize = 4 + 1 + 255 + 2;
 
-/// Why a datagram is dropped.
+/// Reason for dropping a datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
-    /// It is a fragment: those are for an application that puts them together, and nobody sends them.
+    /// The datagram is a fragment. Fragments would have to be reassembled, and applications do not send them.
     #[error("it is a fragment")]
     Fragment,
-    /// It has no header, or one with an address that is none.
+    /// The header is missing, or its address is invalid.
     #[error("it has no SOCKS header")]
     Header,
 }
 
-/// Where a datagram goes, and what is in it.
+/// Destination and payload of a datagram.
 ///
 /// # Errors
-/// It is to be dropped.
+/// The datagram has to be dropped.
 pub fn parse(datagram: &[u8]) -> Result<(Target, &[u8]), BadDatagram> {
     let [_, _, fragment, kind, rest @ ..] = datagram else { return Err(BadDatagram::Header) };
     if *fragment != 0 {
@@ -54,7 +54,7 @@ pub fn parse(datagram: &[u8]) -> Result<(Target, &[u8]), BadDatagram> {
     Ok((target, payload))
 }
 
-/// Writes a datagram from a peer in place of what `out` holds.
+/// Writes a datagram from a peer to `out`, replacing its contents.
 pub fn write(from: &Target, payload: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&[0, 0, 0]);

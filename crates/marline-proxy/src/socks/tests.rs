@@ -3,7 +3,7 @@ use tokio::io::duplex;
 
 use super::*;
 
-/// What the server says to these bytes, what it makes of them, and what it left unread.
+/// The server's reply to these bytes, its result, and the bytes that it left unread.
 async fn talk(input: &[u8]) -> (Vec<u8>, Result<(Version, Request), SocksError>, Vec<u8>) {
     let (mut app, mut port) = duplex(4096);
     app.write_all(input).await.unwrap();
@@ -143,7 +143,7 @@ proptest! {
     #[test]
     fn any_bytes_of_version_four_end_in_a_target_or_an_error(
         bytes in prop::collection::vec(any::<u8>(), 0..400),
-        // Texts of any length, which random bytes with a zero in every 256 hardly have.
+        // Texts of any length. Random bytes would end them early, with a zero in every 256.
         address in any::<[u8; 2]>(),
         user in prop::collection::vec(1_u8.., 0..400),
         name in prop::collection::vec(1_u8.., 0..400),
@@ -158,7 +158,7 @@ proptest! {
                     prop_assert!(version == Version::Four && target.port != 0 && said.is_empty());
                 }
                 Ok((_, request)) => prop_assert!(false, "{request:?}"),
-                // An early end is not answered.
+                // A request that ends early is not answered.
                 Err(SocksError::Io(_)) => prop_assert!(said.is_empty()),
                 Err(_) => prop_assert_eq!(said, [0, 91, 0, 0, 0, 0, 0, 0]),
             }
@@ -200,7 +200,7 @@ async fn version_four_connects_to_an_address_and_four_a_to_a_name() {
         ([192, 0, 2, 1], &[b""], "192.0.2.1:80"),
         ([0, 0, 0, 1], &[b"ann", b"example.org"], "example.org:80"),
         ([0, 0, 0, 255], &[b"", b"2001:db8::1"], "[2001:db8::1]:80"),
-        // Not of 4a: no name follows.
+        // Not SOCKS4a: no name follows.
         ([0, 0, 1, 1], &[b""], "0.0.1.1:80"),
         ([0, 0, 0, 0], &[b""], "0.0.0.0:80"),
     ] {

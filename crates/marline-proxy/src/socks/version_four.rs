@@ -1,10 +1,10 @@
-//! SOCKS version 4 and 4a: CONNECT, as `ssh -D`-style clients and `curl --socks4` speak it.
+//! SOCKS version 4 and 4a: CONNECT, as used by `ssh -D`-style clients and `curl --socks4`.
 //!
 //! ```text
 //! client  4, command, port, address, user id, 0            server  0, reply, port, address
 //! client  4, command, port, 0.0.0.x, user id, 0, name, 0   (4a: the server resolves the name; x is not 0)
 //! ```
-//! BIND is rejected. The user id is read and forgotten: nothing proves it, and the port asks for no password.
+//! BIND is rejected. The user id is read and ignored: it is not proved, and the port has no passwords.
 
 use std::net::Ipv4Addr;
 
@@ -13,15 +13,15 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::{CONNECT, Request, SocksError, Version};
 use crate::target::{Host, Target};
 
-/// Most bytes of a user id and of a name. That of a name is DNS's.
+/// Longest user id and longest name in bytes. The limit of a name is that of DNS.
 pub const LONGEST_TEXT: usize = 255;
 
 /// "Request granted".
 pub(super) const GRANTED: u8 = 90;
-/// "Request rejected or failed". The other two codes are about identd, which is not asked.
+/// "Request rejected or failed". The other two codes concern identd, which is not used.
 pub(super) const REJECTED: u8 = 91;
 
-/// Reads a request behind its version, and no byte beyond it.
+/// Reads the part of a request after its version, and no byte beyond it.
 pub(super) async fn read_request(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Result<Request, SocksError> {
@@ -36,14 +36,15 @@ pub(super) async fn read_request(
     } else {
         Ok(Host::V4(address))
     };
-    // Only now: closing with a part of the request unread would reset the reply away.
+    // Checked after the whole request has been read: unread data would make closing reset the connection and lose
+    // the reply.
     if command != CONNECT {
         return Err(SocksError::Command(Version::Four, command));
     }
     Ok(Request::Connect(Target::new(host?, port)?))
 }
 
-/// Text up to its zero byte.
+/// Reads a text up to its zero byte.
 async fn read_text(
     stream: &mut (impl AsyncRead + Unpin),
     of: &'static str,

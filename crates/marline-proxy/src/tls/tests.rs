@@ -33,7 +33,7 @@ async fn the_pinned_key_is_accepted_with_tls_13_and_a_raw_key() {
     assert_eq!(&buf, b"ping");
 }
 
-/// Whatever the pin: what is tested is the key exchange.
+/// Accepts any pin, because this tests the key exchange.
 #[derive(Debug)]
 struct AnyKey;
 
@@ -76,7 +76,7 @@ impl rustls::client::danger::ServerCertVerifier for AnyKey {
     }
 }
 
-/// A client of before the hybrid key exchange.
+/// A client without support for the hybrid key exchange.
 #[tokio::test]
 async fn a_client_without_the_hybrid_key_exchange_is_spoken_to_in_one_round_trip() {
     let key = ServerKey::generate().unwrap();
@@ -132,7 +132,7 @@ fn keys_come_back_from_files_and_hide_in_debug() {
     assert!(error.contains("not an Ed25519 key"), "{error}");
 }
 
-/// The flights must fit the segments that they get for free; most of them is the post-quantum key exchange.
+/// Each flight must fit in two segments. Most of each is the post-quantum key exchange.
 #[tokio::test]
 async fn each_flight_fits_two_segments() {
     let key = ServerKey::generate().unwrap();

@@ -1,5 +1,4 @@
-//! Table of flows: by number, and by what they stand for. It is bounded; the flow that was not used for longest goes
-//! for a new one.
+//! Table of flows, by number and by key. Its size is bounded: a new flow replaces the least recently used one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,26 +7,26 @@ use tokio::time::Instant;
 
 use crate::target::{Host, Target};
 
-/// What a flow stands for: an application's socket, and whom it talks to.
+/// Key of a flow: an application's socket, and its peer.
 pub(crate) type FlowKey = (u32, Target);
 
 #[derive(Debug)]
 struct Entry<T> {
     key: FlowKey,
-    /// Another peer that it is found by: the address of a name.
+    /// Second key, with the address of a named peer.
     alias: Option<FlowKey>,
-    /// Place in the order of use.
+    /// Position in the order of use.
     used: u64,
     used_at: Instant,
     state: T,
 }
 
-/// Flows of one end, each with what that end knows of it.
+/// Flows of one end, each with a state.
 #[derive(Debug)]
 pub(crate) struct FlowTable<T> {
     entries: BTreeMap<u64, Entry<T>>,
     by_key: BTreeMap<FlowKey, u64>,
-    /// Flows by their place in the order of use.
+    /// Flow numbers by position in the order of use.
     order: BTreeMap<u64, u64>,
     uses: u64,
     next: u64,
@@ -35,7 +34,7 @@ pub(crate) struct FlowTable<T> {
 }
 
 impl<T> FlowTable<T> {
-    /// An empty table of at most so many flows, which gives the numbers `first`, `first + 2`, and so on.
+    /// An empty table of at most `most` flows, which assigns the numbers `first`, `first + 2`, and so on.
     pub(crate) const fn new(first: u64, most: usize) -> Self {
         FlowTable {
             entries: BTreeMap::new(),
@@ -52,23 +51,23 @@ impl<T> FlowTable<T> {
         self.entries.len()
     }
 
-    /// The number of the flow that stands for this.
+    /// Number of the flow with this key.
     pub(crate) fn find(&self, key: &FlowKey) -> Option<u64> {
         self.by_key.get(key).copied()
     }
 
-    /// Whether a flow of this socket leads to `address`, at any port.
+    /// True if a flow of this socket leads to `address`, at any port.
     pub(crate) fn has_peer(&self, socket: u32, address: IpAddr) -> bool {
         let at = |port| (socket, Target { host: address.into(), port });
         self.by_key.range(at(0)..=at(u16::MAX)).next().is_some()
     }
 
-    /// What a flow stands for, and what is known of it.
+    /// Key and state of a flow.
     pub(crate) fn get(&mut self, number: u64) -> Option<(&FlowKey, &mut T)> {
         self.entries.get_mut(&number).map(|entry| (&entry.key, &mut entry.state))
     }
 
-    /// The same, and it counts as used now; also when it was used before.
+    /// Marks a flow as used now. Returns its key, its state and the time of its previous use.
     pub(crate) fn touch(
         &mut self,
         number: u64,
@@ -83,15 +82,15 @@ impl<T> FlowTable<T> {
         Some((&entry.key, &mut entry.state, before))
     }
 
-    /// Opens a flow under the next number. `true`: another was forgotten for it.
+    /// Opens a flow with the next number. `true` if another flow was removed for it.
     pub(crate) fn open(&mut self, key: FlowKey, state: T, now: Instant) -> (u64, bool) {
         let number = self.next;
         self.next += 2;
         (number, self.insert(number, key, state, now))
     }
 
-    /// Notes a flow under the number that the other end gave it. One that had the number, and one that stood for the
-    /// same, are gone. `true`: another was forgotten for it.
+    /// Adds a flow under the number that the other end assigned. It replaces any flow with the same number or key.
+    /// `true` if another flow was removed for it.
     pub(crate) fn insert(&mut self, number: u64, key: FlowKey, state: T, now: Instant) -> bool {
         self.remove(number);
         if let Some(twin) = self.find(&key) {
@@ -109,7 +108,7 @@ impl<T> FlowTable<T> {
         full
     }
 
-    /// Lets a flow be found by another peer as well, unless there is a flow for that.
+    /// Adds a second key with another peer, unless a flow has that key already.
     pub(crate) fn alias(&mut self, number: u64, peer: Target) {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         let key = (entry.key.0, peer);
@@ -140,7 +139,7 @@ impl<T> FlowTable<T> {
         numbers.into_iter().for_each(|number| self.remove(number));
     }
 
-    /// What is known of each.
+    /// The state of each flow.
     pub(crate) fn states(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.values_mut().map(|entry| &mut entry.state)
     }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  0 Data      payload
-//!  1 Open      socket, peer, payload          what this flow stands for, and a datagram of it
-//!  2 Announce  socket, peer                   what it stands for; its datagrams follow
-//!  3 Known     nothing, or an address         heard; a name has this address
-//!  4 Unknown                                  a datagram came, and nobody knows what the flow stands for
-//!  5 Refused   code u8                        no; the codes are RFC 8803 section 6.2.8's
-//!  6 Closed    socket                         the application's socket is gone
-//!  7 Echo      socket, hops u8, sequence u16, address, payload     an ICMP echo request is to go there
-//!  8 Replied   socket, sequence u16, address, payload              it was answered by this host
+//!  1 Open      socket, peer, payload          key of this flow, and a datagram of it
+//!  2 Announce  socket, peer                   key of this flow; its datagrams follow
+//!  3 Known     nothing, or an address         the key was received; a named peer has this address
+//!  4 Unknown                                  a datagram of an unknown flow arrived
+//!  5 Refused   code u8                        refusal; codes of RFC 8803 section 6.2.8
+//!  6 Closed    socket                         the application's socket is closed
+//!  7 Echo      socket, hops u8, sequence u16, address, payload     an ICMP echo request for this address
+//!  8 Replied   socket, sequence u16, address, payload              an answer from this host
 //!  9 Failed    socket, sequence u16, address, type u8, code u8, MTU u16, nothing or an address
-//!                                             it did not reach the first, says the second (ICMP)
+//!                                             ICMP error for the first address, sent by the second
 //!
 //! socket      number of variable length (RFC 9000 section 16), below 2^30
 //! address     kind u8, and IPv4 (kind 1, 4 bytes), IPv6 (4, 16 bytes)
@@ -23,93 +23,93 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 
-/// Sockets are numbered below this.
+/// Upper bound of socket numbers.
 pub(crate) const SOCKET_NUMBERS: u32 = 1 << 30;
 
-/// What a datagram of the lane holds.
+/// Contents of a datagram of the lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A datagram of a flow that the receiver knows.
     Data(&'a [u8]),
-    /// What the flow stands for, and a datagram of it.
+    /// The key of the flow, and a datagram of it.
     Open {
         /// The application's socket.
         socket: u32,
-        /// Whom it talks to.
+        /// The peer.
         peer: Target,
         /// The datagram.
         payload: &'a [u8],
     },
-    /// What the flow stands for. The datagram itself follows, as it would not have fitted.
+    /// The key of the flow. The datagram itself follows, because both do not fit together.
     Announce {
         /// The application's socket.
         socket: u32,
-        /// Whom it talks to.
         peer: Target,
     },
-    /// It is known what the flow stands for; the address is that of its peer if that was a name.
+    /// The flow is known. Contains the address of the peer if the peer was given by name.
     Known(Option<SocketAddr>),
-    /// It is not known what the flow stands for.
+    /// The flow is unknown.
     Unknown,
-    /// The flow may not be, or cannot.
+    /// The flow is not allowed or not possible.
     Refused(ErrorCode),
-    /// The application's socket is gone.
+    /// The application's socket is closed.
     Closed {
-        /// Its number.
+        /// Number of the socket.
         socket: u32,
     },
-    /// An ICMP echo request is to go out.
+    /// An ICMP echo request to send.
     Echo {
-        /// Stands for the application's identifier.
+        /// Number that represents the application's identifier.
         socket: u32,
-        /// Its time to live.
+        /// Time to live.
         hops: u8,
-        /// Its sequence number.
+        /// Sequence number.
         sequence: u16,
-        /// Where.
+        /// Destination.
         to: IpAddr,
-        /// Its data.
+        /// Data of the request.
         payload: &'a [u8],
     },
-    /// An echo request was answered.
+    /// The answer to an echo request.
     Replied {
-        /// The request's.
+        /// Number from the request.
         socket: u32,
-        /// The request's.
+        /// Sequence number from the request.
         sequence: u16,
-        /// Who answered.
+        /// Address of the host that answered.
         from: IpAddr,
-        /// The answer's data.
+        /// Data of the answer.
         payload: &'a [u8],
     },
-    /// An echo request did not arrive.
+    /// An echo request that was not delivered.
     Failed {
-        /// The request's.
+        /// Number from the request.
         socket: u32,
-        /// The request's.
+        /// Sequence number from the request.
         sequence: u16,
-        /// Where it was to go.
+        /// Destination of the request.
         to: IpAddr,
-        /// Why, and who says so.
+        /// The error and its sender.
         error: EchoError,
     },
 }
 
-/// Why an echo request did not arrive, as ICMP has it for the family of its address (RFC 792, RFC 4443).
+/// Reason why an echo request was not delivered, in the ICMP values of the destination's family (RFC 792, RFC
+/// 4443).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct EchoError {
-    /// ICMP's type and code.
+    /// ICMP type and code.
     pub icmp: (u8, u8),
-    /// Bytes of the packets that pass, if it was too long; else 0.
+    /// Largest packet that passes, in bytes, if the request was too large. Otherwise 0.
     pub mtu: u16,
-    /// Who says so; `None`: the server.
+    /// Sender of the error. `None`: the server.
     pub by: Option<IpAddr>,
 }
 
-/// Bytes of an echo's item at most, besides its payload.
+/// Largest size of an echo item without its payload, in bytes.
 pub(crate) const ECHO_OVERHEAD: usize = 1 + 4 + 1 + 2 + 17;
 
-/// A datagram of the lane that holds no item.
+/// A datagram of the lane that does not contain a valid item.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no item of a flow of datagrams")]
 pub struct BadItem;
@@ -130,7 +130,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Appends its bytes.
+    /// Appends the item's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.kind());
         match self {
@@ -176,7 +176,7 @@ impl<'a> Item<'a> {
     /// The item with these bytes.
     ///
     /// # Errors
-    /// They are none.
+    /// The bytes are not a valid item.
     pub fn decode(bytes: &'a [u8]) -> Result<Item<'a>, BadItem> {
         let (kind, rest) = bytes.split_first().ok_or(BadItem)?;
         let mut reader = Reader { rest };

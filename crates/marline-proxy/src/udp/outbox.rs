@@ -5,22 +5,22 @@ use marline::datagrams::{Datagrams, FlowId, SendError};
 use super::{Item, LONGEST_DATAGRAM, UdpCounters, count};
 use crate::target::Target;
 
-/// Items that are to be sent.
+/// Items to send.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     items: Vec<(FlowId, usize)>,
-    /// Bytes of the largest that the lane takes.
+    /// Largest item that the lane accepts, in bytes.
     largest: usize,
 }
 
 impl Outbox {
-    /// The lane takes items of so many bytes now.
+    /// Sets the largest item that the lane accepts now, in bytes.
     pub(crate) const fn set_largest(&mut self, largest: usize) {
         self.largest = largest;
     }
 
-    /// Bytes of the longest datagram whose item the lane takes, if there is one: an item is a byte longer.
+    /// Largest datagram whose item the lane accepts, in bytes, if there is one. An item is one byte longer.
     pub(crate) fn most(&self) -> Option<usize> {
         self.largest.checked_sub(1).map(|most| most.min(LONGEST_DATAGRAM))
     }
@@ -31,7 +31,8 @@ impl Outbox {
         self.items.push((FlowId(flow), self.bytes.len()));
     }
 
-    /// Adds a datagram with what its flow stands for; in front of it where it does not fit beside it.
+    /// Adds a datagram together with the key of its flow. If both do not fit, the key precedes it in an item of its
+    /// own.
     pub(crate) fn describe(&mut self, flow: u64, socket: u32, peer: &Target, payload: &[u8]) {
         let start = self.bytes.len();
         let peer = peer.clone();
@@ -47,7 +48,7 @@ impl Outbox {
         }
     }
 
-    /// Hands everything to the lane. What it does not take is lost, as datagrams are, and counted.
+    /// Passes everything to the lane. Items that the lane refuses are lost, as datagrams may be, and counted.
     pub(crate) fn flush(&mut self, lane: &Datagrams, counters: &UdpCounters) {
         if self.items.is_empty() {
             return;

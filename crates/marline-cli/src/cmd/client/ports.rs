@@ -1,7 +1,7 @@
-//! Listening ports of a client that may come and go as its configuration is read again: of SOCKS5, and forwards.
+//! Listening ports of a client for SOCKS5 and forwards, which may change at a reload of its configuration.
 //!
-//! A change is prepared, which may fail, before any of it is done. A port that stays is not opened again, even if it
-//! leads elsewhere from then on; of one that goes, the connections stay.
+//! A change is first prepared, which may fail, and then applied as a whole. A port that stays is not opened again,
+//! even if its target changes. Connections of a removed port continue.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use marline_proxy::client::socks_listener::{Service, bind};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-/// What is to be served: the address as configured, and what for.
+/// A port to serve: the configured address, and the service.
 pub(super) type Wanted = (SocketAddr, Service);
 
 /// A port that is to be served until `closed` resolves.
@@ -20,39 +20,39 @@ pub(super) struct Opened {
     pub(super) closed: oneshot::Receiver<()>,
 }
 
-/// A port that is served.
+/// A port that is being served.
 struct Port {
     wanted: Wanted,
-    /// Another descriptor of it.
+    /// Another descriptor of the socket.
     socket: std::net::TcpListener,
-    /// Dropped, it is closed.
+    /// Dropping it closes the port.
     _open: oneshot::Sender<()>,
 }
 
-/// The ports there are.
+/// The current ports.
 pub(super) struct Ports {
     open: Vec<Port>,
-    /// As many wait there as were opened at once.
+    /// Unbounded, but holds at most the ports that are opened at once.
     begin: mpsc::UnboundedSender<Opened>,
 }
 
-/// What is to become of them.
+/// A prepared change of the ports.
 pub(super) struct Change(Vec<Step>);
 
 enum Step {
-    /// The port at this place stays.
+    /// Keep the port at this position.
     Keep(usize),
     Open(Wanted, std::net::TcpListener),
 }
 
 impl Ports {
-    /// None yet; those that are opened are to be served by who has the other end.
+    /// An empty set of ports. The receiver has to serve opened ports.
     pub(super) fn new() -> (Ports, mpsc::UnboundedReceiver<Opened>) {
         let (begin, begun) = mpsc::unbounded_channel();
         (Ports { open: Vec::new(), begin }, begun)
     }
 
-    /// Has this port served.
+    /// Opens a port and passes it on to be served.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -63,16 +63,16 @@ impl Ports {
     ) -> anyhow::Result<()> {
         let listener = TcpListener::from_std(socket.try_clone().context("a listening port")?)?;
         let (open, closed) = oneshot::channel();
-        // Who would serve it is gone: everything ends.
+        // Without a receiver, the program is stopping.
         let _ = self.begin.send(Opened { listener, service: wanted.1.clone(), closed });
         self.open.push(Port { wanted, socket, _open: open });
         Ok(())
     }
 
-    /// Opens what is missing of these.
+    /// Opens the missing ports.
     ///
     /// # Errors
-    /// A port is taken or not allowed: nothing has changed.
+    /// A port is taken or not allowed. Nothing has changed.
     pub(super) fn prepare(&self, wanted: &[Wanted]) -> anyhow::Result<Change> {
         let mut free: Vec<bool> = vec![true; self.open.len()];
         let mut steps = Vec::new();
@@ -83,7 +83,7 @@ impl Ports {
                 steps.push(Step::Keep(at));
                 continue;
             }
-            // Port 0 is another one each time.
+            // Port 0 is a different port each time.
             let there = |port: &&Port| port.wanted.0 == each.0 && each.0.port() != 0;
             let socket = match self.open.iter().find(there) {
                 Some(port) => port.socket.try_clone().context("a listening port")?,
@@ -94,7 +94,7 @@ impl Ports {
         Ok(Change(steps))
     }
 
-    /// Does it; what is not wanted any more is closed. Gives the addresses of those that are new.
+    /// Applies the change and closes ports that are no longer configured. Returns the addresses of new ones.
     pub(super) fn commit(&mut self, Change(steps): Change) -> Vec<(SocketAddr, Service)> {
         let mut before: Vec<Option<Port>> =
             std::mem::take(&mut self.open).into_iter().map(Some).collect();
@@ -132,16 +132,16 @@ mod tests {
         let change = ports.prepare(std::slice::from_ref(&first)).unwrap();
         let address = ports.commit(change)[0].0;
         let mut socks = begun.try_recv().unwrap();
-        // Nothing new: nothing happens.
+        // Without a change, nothing happens.
         let change = ports.prepare(std::slice::from_ref(&first)).unwrap();
         assert!(ports.commit(change).is_empty() && begun.try_recv().is_err());
-        // Another port that is taken: nothing happens, either.
+        // Nor does it if another port is taken.
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = other.local_addr().unwrap().to_string();
         assert!(ports.prepare(&[first, wanted(&taken, None)]).is_err());
         assert!(socks.closed.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
         assert_eq!(socks.listener.local_addr().unwrap(), address);
-        // A forward at a port of its own, which then leads elsewhere.
+        // A forward at a fixed port, whose target then changes.
         let (mut ports, mut begun) = Ports::new();
         let fixed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         fixed.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! List of a server's clients with what they have used, from the files beside its configuration: it need not run.
+//! List of a server's clients with their usage, from the files beside its configuration. The server need not run.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use crate::control::views;
 use crate::path_table::align;
 use crate::times::ago;
 
-/// The clients.
+/// List of clients.
 #[derive(Debug, Serialize)]
 pub(super) struct Listed {
     clients: Vec<Client>,
@@ -26,13 +26,13 @@ pub(super) struct Listed {
 struct Client {
     name: String,
     created_unix_s: u64,
-    /// Absent: never.
+    /// Absent if never seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     seen_unix_s: Option<u64>,
     connections: u64,
     to_targets: u64,
     from_targets: u64,
-    /// Both ways, in the month of the quota; without one, in the calendar's.
+    /// Bytes in both directions in the month of the quota. Without a quota, in the calendar month.
     month_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<Quota>,
@@ -41,13 +41,13 @@ struct Client {
 /// Reads the list.
 ///
 /// # Errors
-/// The credentials cannot be read. What was used is shown as nothing if its file cannot.
+/// The credentials cannot be read. If only the usage file cannot be read, usage is shown as zero.
 pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Listed> {
     let options = options.effective(file);
     let quotas: Vec<ClientQuota> = options.quota.iter().map(|word| word.0.clone()).collect();
     let credentials = Store::at(options.credentials_file.unwrap_or_default()).load()?;
     let tallies = ledger::read(&options.state_file.unwrap_or_default()).unwrap_or_else(|error| {
-        // The running program moves it aside: this one changes nothing.
+        // Only the running server moves the file aside.
         eprintln!("marline: cannot read usage: {error:#}");
         ledger::Tallies::new()
     });

@@ -11,14 +11,14 @@ use marline_proxy::tls::ServerKey;
 use crate::config::beside;
 use crate::config::server::ServerOptions;
 
-/// Makes key, clients' file and configuration, none of which may exist, and the first client.
+/// Creates the key, the credentials file, the configuration, none of which may exist, and the first client.
 ///
 /// # Errors
-/// What is missing in the options, or exists already.
+/// An option is missing, or a file exists already.
 pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow::Result<Invite> {
     let names = options.public_names()?;
     let mut options = options;
-    // Written into the file as they are, so relative to the file from the start.
+    // The paths are written into the file unchanged, so they are relative to it from the start.
     let stem = PathBuf::from(file.file_name().context("--config must name a file")?);
     let key_name = options.key_file.get_or_insert_with(|| stem.with_extension("key"));
     let key_file = beside(file, key_name);
@@ -53,7 +53,7 @@ pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow:
     Ok(Invite::new(names, key.pin(), token)?)
 }
 
-/// Makes another client.
+/// Creates another client.
 ///
 /// # Errors
 /// The server is not set up, or the name is taken.

@@ -1,18 +1,18 @@
-//! Reports on settings that changed, and on where a client's streams lead.
+//! Reports on changed settings and on targets of a client's streams.
 
 use serde::{Deserialize, Serialize};
 
-/// What became of settings that changed: their names.
+/// Result of a reload: the names of the changed settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
-    /// Those in force for all that exists.
+    /// Settings in force for everything.
     pub at_once: Vec<String>,
-    /// Those in force for connections, sessions and requests that begin from now on.
+    /// Settings in force for new connections, sessions and requests.
     pub for_new: Vec<String>,
-    /// Those that other commands read when they are run.
+    /// Settings that other commands read when they run.
     pub elsewhere: Vec<String>,
-    /// Those that are not in force before a restart.
+    /// Settings that need a restart.
     pub restart: Vec<PendingSetting>,
 }
 
@@ -20,18 +20,18 @@ pub struct Reloaded {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PendingSetting {
-    /// Its name.
+    /// Name of the setting.
     pub setting: String,
-    /// The value in force; absent: none.
+    /// Value in force. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_force: Option<String>,
-    /// The value in the configuration; absent: none.
+    /// Value in the configuration. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
 }
 
 impl PendingSetting {
-    /// In words.
+    /// The setting and its two values, as text.
     #[must_use]
     pub fn words(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -40,32 +40,32 @@ impl PendingSetting {
     }
 }
 
-/// A stream that is open at a client.
+/// An open stream of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenTarget {
-    /// Where it leads: `HOST:PORT`.
+    /// Target of the stream: `HOST:PORT`.
     pub target: String,
-    /// The number of its connection.
+    /// Number of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<u64>,
-    /// For how long it has been open, seconds.
+    /// Time since the stream was opened, in seconds.
     pub age_s: u64,
     /// Bytes to the target.
     pub to_target: u64,
-    /// Bytes from it.
+    /// Bytes from the target.
     pub from_target: u64,
 }
 
-/// What keeps a client from its server.
+/// Problem between a client and its server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trouble {
-    /// `credential`, `key` or `protocol`: the server turns this client away, and no path is usable; `busy` or
+    /// `credential`, `key` or `protocol`: the server rejects this client, and no path is usable. `busy` or
     /// `unreached`: the latest attempt failed.
     pub kind: String,
-    /// What happened.
+    /// Description of the failure.
     pub text: String,
-    /// What helps.
+    /// Advice for the user.
     pub help: String,
 }

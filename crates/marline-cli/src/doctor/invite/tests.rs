@@ -19,7 +19,7 @@ fn gone(path: &str, transport: Transport, end: End) -> Gone {
     Gone { way, end, took: Duration::from_millis(12), findings: Vec::new() }
 }
 
-/// What is said of paths, each with where its ways by UDP and by TCP ended.
+/// Findings for paths, each with the results of its ways by UDP and by TCP.
 fn concluded(paths: &[(&str, End, End)]) -> Examination {
     let ways: Vec<(PathSpec, [Gone; 2])> = paths
         .iter()

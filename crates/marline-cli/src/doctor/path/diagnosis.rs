@@ -1,8 +1,7 @@
-//! Inference of middlebox behaviour from the segments seen at both ends.
+//! Inference of middlebox behavior from the segments seen at both ends.
 //!
-//! Sequence numbers are taken relative to the SYN of the same end, so that a middlebox that shifts
-//! them does not hide other effects. For each direction the sent segments are compared with the
-//! received ones.
+//! Sequence numbers are relative to the SYN of the same end, so that a middlebox that shifts them does not hide
+//! other effects. For each direction the sent segments are compared with the received ones.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +10,15 @@ use marline_io::Tapped;
 use super::super::Finding;
 use super::seen::Seen;
 
-/// What findings are about.
+/// Subject of the findings.
 pub(super) const WHAT: &str = "native TCP";
 
-/// Something on the way does this.
+/// Behavior of a middlebox on the path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Behaviour {
-    /// SYN/ACK without the option, and nobody can say where it was lost.
+    /// SYN/ACK without the option. It is unknown where the option was lost.
     NoMultipath,
-    /// All that was sent is acknowledged, and nobody can say whether the server has it.
+    /// All data is acknowledged, but it is unknown whether the server has received it.
     OnlyAcknowledges,
     StripsSyn,
     StripsSynAck,
@@ -45,7 +44,7 @@ pub(super) enum Behaviour {
 }
 
 impl Behaviour {
-    /// What it does, and what to do about it.
+    /// Description of the behavior, and a remedy.
     #[rustfmt::skip]
     fn words(self) -> (String, &'static str) {
         let to = |server| if server { "towards the server" } else { "towards here" };
@@ -112,9 +111,9 @@ impl Behaviour {
     }
 }
 
-/// One end's notes by direction, of the first connection.
+/// Segments recorded by one end for the first connection, by direction.
 struct End {
-    /// Towards the server, towards the client.
+    /// Segments towards the server.
     up: Vec<Seen>,
     down: Vec<Seen>,
 }
@@ -128,7 +127,7 @@ impl End {
         End { up: seen(of_client), down: seen(!of_client) }
     }
 
-    /// Keeps what belongs to the connection of the first SYN.
+    /// Keeps the segments of the connection with the first SYN.
     fn of_first_connection(mut self) -> End {
         let first = self.up.iter().find(|seen| seen.is_syn()).map(|syn| syn.client_port);
         let own = |seen: &Seen| first.is_none_or(|port| seen.client_port == port);
@@ -142,7 +141,7 @@ impl End {
     }
 }
 
-/// What is on the way, in a fixed order.
+/// Behaviors found on the path, in a fixed order.
 pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behaviour> {
     let whole = End::of(ours, true);
     let client = End::of(ours, true).of_first_connection();
@@ -159,7 +158,7 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
     for (towards_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
         let way = Way { towards_server, sent, came, isns };
-        // What a middlebox makes up has no options of ours.
+        // Segments made up by a middlebox do not have our options.
         if !answers_itself {
             way.options(&mut found);
         }
@@ -182,7 +181,7 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
     found
 }
 
-/// What shows here alone.
+/// Behaviors that are visible at this end alone.
 fn one_sided(client: &End) -> Vec<Behaviour> {
     let answered = client.down.iter().find(|seen| seen.is_syn());
     let asked = client.up.iter().filter(|seen| seen.is_syn());
@@ -195,7 +194,7 @@ fn one_sided(client: &End) -> Vec<Behaviour> {
     }
 }
 
-/// Data went out and was acknowledged, and none came.
+/// True if data was sent and acknowledged, but none was received.
 fn only_acknowledged(client: &End) -> bool {
     let Some(isn) = End::isn(&client.up) else { return false };
     let sent = client.up.iter().filter(|seen| seen.len > 0);
@@ -210,7 +209,7 @@ fn handshake(client: &End, server: &End, found: &mut Vec<Behaviour>) {
     let has = |segments: &[Seen], option: bool| {
         segments.iter().any(|seen| seen.is_syn() && seen.mptcp == option)
     };
-    // Without the option on our side the client gave it up by itself.
+    // If the client itself sent no option, it gave up Multipath TCP by itself.
     let gave_up = has(&client.up, false);
     if has(&client.up, true) && !has(&server.up, true) {
         let came = has(&server.up, false) && !gave_up;
@@ -221,7 +220,7 @@ fn handshake(client: &End, server: &End, found: &mut Vec<Behaviour>) {
     }
 }
 
-/// One direction: what was sent and what came, relative to the SYN of each.
+/// One direction: sent and received segments, relative to the SYN of each end.
 struct Way<'a> {
     towards_server: bool,
     sent: &'a [Seen],
@@ -238,7 +237,7 @@ impl Way<'_> {
         seen.seq.wrapping_sub(self.isns.1)
     }
 
-    /// The sender was told of blocks where it has never sent anything.
+    /// True if the sender received SACK blocks beyond the data it has sent.
     fn sack_is_strange(&self, back: &[Seen]) -> bool {
         let data = self.sent.iter().filter(|seen| seen.len > 0);
         let highest = data.map(|seen| self.sent_from(seen).saturating_add(seen.len)).max();
@@ -246,7 +245,7 @@ impl Way<'_> {
         edges.map(|edge| edge.wrapping_sub(self.isns.0)).max() > highest
     }
 
-    /// Options that were sent and did not come, or whose segments did not.
+    /// Finds options or segments that were sent but not received.
     fn options(&self, found: &mut Vec<Behaviour>) {
         let towards_server = self.towards_server;
         let rest = |seen: &&Seen| !seen.is_syn() && !seen.is_rst();
@@ -256,7 +255,7 @@ impl Way<'_> {
         }
         let came: Vec<&Seen> = self.came.iter().filter(rest).collect();
         let arrived = came.iter().filter(|seen| seen.mptcp).count();
-        // What was sent with the option from its first byte on, came without.
+        // The segment was sent with the option from its first byte on, but received without.
         let sent_with = |seen: &&&Seen| {
             with.iter().any(|sent| {
                 self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len && seen.len > 0
@@ -278,8 +277,8 @@ impl Way<'_> {
         }
     }
 
-    /// Data with the option came at first, and in the end none, however often it was sent: while this is
-    /// being looked at the path itself works, since the other end told what it saw over it.
+    /// True if data with the option arrived at first, but not at the end in spite of retransmissions. The path
+    /// itself works then, since the other end's report arrived over it.
     fn ceased(&self, with: &[&Seen], came: &[&Seen]) -> bool {
         const LEAST_US: u64 = 1_000_000;
         let arrived = came.iter().filter(|seen| seen.mptcp && seen.len > 0);
@@ -292,14 +291,14 @@ impl Way<'_> {
         first.zip(last).is_some_and(|(first, last)| last.at_us >= first.at_us + LEAST_US)
     }
 
-    /// Acknowledgments that were sent with the option only came without.
+    /// True if acknowledgments that were all sent with the option arrived without it.
     fn acks_without(&self, with: &[&Seen], came: &[&Seen]) -> bool {
         let all_with = self.sent.iter().filter(|seen| seen.is_pure_ack()).all(|seen| seen.mptcp);
         let bare = came.iter().filter(|seen| seen.is_pure_ack() && !seen.mptcp).count();
         all_with && bare > 0 && !with.is_empty()
     }
 
-    /// Segments that came as nobody sent them.
+    /// Finds segments that were received differently from how they were sent.
     fn shapes(&self, found: &mut Vec<Behaviour>) {
         let mut sent: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for seen in self.sent.iter().filter(|seen| seen.len > 0) {
@@ -321,7 +320,7 @@ impl Way<'_> {
         }
     }
 
-    /// Far fewer acknowledgments came than were sent, while data is not lost like that.
+    /// Finds whether far fewer acknowledgments arrived than were sent, while data was not lost at that rate.
     fn acknowledgments(&self, found: &mut Vec<Behaviour>) {
         const LEAST_LOST: usize = 8;
         let count = |segments: &[Seen], which: fn(&Seen) -> bool| {
@@ -343,7 +342,7 @@ impl Way<'_> {
     }
 }
 
-/// The client was told of bytes that the server never acknowledged.
+/// True if the client received acknowledgments for bytes that the server never acknowledged.
 fn answers_itself(client: &End, server: &End) -> bool {
     let highest = |segments: &[Seen], isn: Option<u32>| {
         let relative = |seen: &Seen| seen.ack.wrapping_sub(isn.unwrap_or_default());
@@ -353,7 +352,7 @@ fn answers_itself(client: &End, server: &End) -> bool {
     let made_up = |told: &[Seen], sent: &[Seen], isns: (Option<u32>, Option<u32>)| {
         highest(told, isns.0) > highest(sent, isns.1) + 1
     };
-    // A middlebox that swallows leaves holes: what was told goes beyond what the other end has in
+    // A middlebox that swallows data causes holes: the acknowledgments go beyond the data that the other end has in
     // order.
     let up = made_up(&client.down, &server.down, (End::isn(&client.up), End::isn(&server.up)));
     let down = made_up(&server.up, &client.up, (End::isn(&server.down), End::isn(&client.down)));
@@ -361,7 +360,7 @@ fn answers_itself(client: &End, server: &End) -> bool {
     up || down || early
 }
 
-/// Acknowledgments that came without any like them having been sent.
+/// True if acknowledgments were received that were never sent.
 fn acknowledged_before_arrival(client: &End, server: &End) -> bool {
     let missing = |came: &[Seen], sent: &[Seen], isns: (Option<u32>, Option<u32>)| {
         let (Some(came_isn), Some(sent_isn)) = isns else { return false };
@@ -383,7 +382,7 @@ fn translation(client: &End, server: &End, found: &mut Vec<Behaviour>) {
         ports.dedup();
         ports
     };
-    // Ports that speak at the server without ever having asked for a connection.
+    // Ports that send to the server without a SYN.
     let opened = ports(server, true);
     let strangers = ports(server, false).into_iter().filter(|port| !opened.contains(port)).count();
     if strangers > 0 {

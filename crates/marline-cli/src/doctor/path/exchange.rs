@@ -1,4 +1,4 @@
-//! Client side of a path diagnosis: the probes it sends and the replies it records.
+//! Client side of a path diagnosis: sends probes and records the replies.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,45 +11,45 @@ use tokio::time::{sleep, timeout};
 
 use super::seen;
 
-/// What the first line begins with: protocol and version.
+/// Start of the first line: protocol and version.
 pub(super) const GREETING: &str = "marline-doctor 1";
-/// What a responder answers it with.
+/// Answer of a responder to the first line.
 pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
-/// Most segments of a report.
+/// Largest number of segments in a report.
 const MOST_LINES: usize = 20_000;
 
 const MESSAGES: usize = 24;
-/// The two writes of a message, close together: what a middlebox may put together.
+/// The two writes of a message, close together, so that a middlebox may merge them.
 const SMALL_BYTES: [usize; 2] = [150, 150];
-/// Of every third message. Two segments that a middlebox which splits and puts together again
-/// cannot restore: the first takes up pieces of the second, and no packet has room for all of them.
+/// The writes of every third message: two segments that a middlebox which splits and merges cannot restore. The
+/// first takes up pieces of the second, and no packet has room for all of them.
 const LARGE_BYTES: [usize; 2] = [600, 1_100];
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST_BYTES: usize = 138_800;
-/// How long a connection may take to be opened: SYNs without options come after seven seconds.
+/// Time limit for opening a connection. SYNs without options follow after seven seconds.
 const OPENING: Duration = Duration::from_secs(20);
-/// How long nothing may come back.
+/// Longest time without received data.
 const SILENCE: Duration = Duration::from_secs(25);
 
-/// How the exchange went.
+/// Result of the exchange.
 #[derive(Debug, Default)]
 pub(super) struct Exchanged {
     pub(super) nonce: u64,
-    /// There was a connection.
+    /// True if a connection was opened.
     pub(super) opened: bool,
-    /// What answered is something else than a responder.
+    /// True if the other end is not a responder.
     pub(super) stranger: bool,
-    /// The other end is a responder.
+    /// True if the other end is a responder.
     pub(super) answered: bool,
-    /// Why it ran as plain TCP, if it did.
+    /// Reason of a fallback to plain TCP.
     pub(super) fallback: Option<FallbackReason>,
-    /// Bytes that came back as they had been sent.
+    /// Number of bytes that were echoed correctly.
     pub(super) right: usize,
-    /// What ended it early.
+    /// Error that ended the exchange early.
     pub(super) error: Option<String>,
 }
 
-/// The byte at a place of the stream.
+/// The byte at a position of the stream.
 fn byte(at: usize) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8) as u8
 }
@@ -80,7 +80,7 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
         exchanged.error = Some(words(&error));
     }
     exchanged.fallback = stream.fallback();
-    // A responder may look like something else to who changes its words.
+    // If a middlebox changes its text, a responder may look like another server.
     let damaged = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
     if exchanged.stranger && exchanged.fallback.is_some_and(|why| damaged.contains(&why)) {
         exchanged.stranger = false;
@@ -132,7 +132,7 @@ async fn patiently<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T
     timeout(SILENCE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-/// Reads so many bytes and compares each.
+/// Reads `count` bytes and compares each.
 async fn read_right(
     reader: &mut (impl AsyncReadExt + Unpin),
     exchanged: &mut Exchanged,
@@ -158,7 +158,7 @@ async fn read_right(
     Ok(())
 }
 
-/// Asks what the other end saw of the connection with this nonce.
+/// Requests the other end's report on the connection with this nonce.
 pub(super) async fn fetch_report(
     client: &Client,
     server: SocketAddr,

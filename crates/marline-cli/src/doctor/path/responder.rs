@@ -1,9 +1,8 @@
-//! `marline doctor --listen`: an echo server that reports the segments it received.
+//! Responder of `marline doctor --listen`: an echo server that reports the segments it received.
 //!
-//! Anyone who can reach it may use it, so it is minimal: it echoes data, and reports to an address
-//! only segments from and to that address, and only to a client that knows the initial sequence
-//! number of its connection. Everything is bounded: the connections, their age, and the recorded
-//! segments.
+//! Any host that can reach the responder may use it, so it is minimal. It echoes data, and reports to an address
+//! only segments from and to that address, and only to a client that knows the initial sequence number of its
+//! connection. The connections, their age, and the recorded segments are bounded.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -20,18 +19,18 @@ use tokio::time::timeout;
 use super::exchange::{ANSWER, GREETING};
 use super::seen::{self, Seen};
 
-/// Segments remembered.
+/// Largest number of recorded segments.
 const LOG: usize = 65_536;
-/// Connections at once.
+/// Largest number of concurrent connections.
 const AT_ONCE: usize = 32;
-/// Connections that can be asked about.
+/// Largest number of connections for which reports can be requested.
 const KNOWN: usize = 256;
-/// How long a connection may last.
+/// Largest duration of a connection.
 const LIFE: Duration = Duration::from_secs(120);
-/// How long before its first line a connection's first SYN may have come.
+/// Longest time between a connection's first SYN and its first line, in microseconds.
 const OPENING_US: u64 = 30_000_000;
 
-/// A connection that can be asked about.
+/// A connection for which a report can be requested.
 #[derive(Copy, Clone, Debug)]
 struct Known {
     nonce: u64,
@@ -45,7 +44,7 @@ struct Responder {
     known: Mutex<VecDeque<Known>>,
 }
 
-/// A server at this address that is to be bound, with a carrier of raw sockets, and what it notes of its segments.
+/// A server to be bound at this address, with a carrier of raw sockets, and the log of its segments.
 pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
     let log = SegmentLog::new(LOG);
     let mut server = Server::builder();
@@ -54,10 +53,10 @@ pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
     (server, log)
 }
 
-/// Serves until it is stopped.
+/// Serves until stopped.
 ///
 /// # Errors
-/// The address cannot be listened on.
+/// The server cannot listen at the address.
 pub async fn respond(
     (server, log): (ServerBuilder, SegmentLog),
     ready: impl FnOnce(SocketAddr),
@@ -73,7 +72,7 @@ pub async fn respond(
         };
         let responder = Arc::clone(&responder);
         tokio::spawn(async move {
-            // Who stops in the middle has its reasons, and nobody here to be told.
+            // It is not an error if a client stops early.
             let _ = timeout(LIFE, responder.serve(stream, peer)).await;
             drop(place);
         });
@@ -119,7 +118,7 @@ impl Responder {
         known.push_back(Known { nonce, peer, since_us });
     }
 
-    /// The segments of who asks, but for those of the question itself.
+    /// The segments of the client's connection, without those of the request itself.
     fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<Tapped> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |known: &&Known| known.nonce == nonce && known.peer.ip() == peer.ip();
@@ -128,8 +127,8 @@ impl Responder {
     }
 }
 
-/// What is told of the connection that `opened` at that time: the segments of its address since then, but for those
-/// of the port that asks, and the last words of ports that had spoken before.
+/// The report on the connection that `opened` at that time: the segments of its address since then, without those
+/// of the requesting port and the last segments of ports that were active before.
 pub(super) fn told(
     entries: &[Tapped],
     opened: SocketAddr,
@@ -146,8 +145,8 @@ pub(super) fn told(
     entries.iter().filter(about).cloned().collect()
 }
 
-/// When the first SYN of the connection from `peer` came. What came before is of others: of an earlier
-/// examination, or of one over another path behind the same translator.
+/// Time of the first SYN of the connection from `peer`. Earlier segments belong to an earlier diagnosis, or to one
+/// over another path behind the same NAT.
 pub(super) fn began(entries: &[Tapped], peer: SocketAddr, earliest_us: u64) -> Option<u64> {
     let mut candidates = entries.iter().filter(|entry| entry.at_us >= earliest_us);
     let is_first =
@@ -197,7 +196,7 @@ mod tests {
             segment(10, false, other, 0x02),
             segment(11, true, other, 0x12),
             segment(20, false, other, 0x11),
-            // The same ports, long ago.
+            // The same ports in an earlier connection.
             segment(25, false, peer, 0x02),
             segment(40, false, peer, 0x02),
             segment(41, true, peer, 0x12),

@@ -1,10 +1,10 @@
-//! Observed segments, as both ends report them and as the diagnosis reads them.
+//! Recorded segments, in the form of reports and in that of the diagnosis.
 
 use std::fmt::Write as _;
 
 use marline_io::Tapped;
 
-/// Kind of the option of Multipath TCP.
+/// Option kind of Multipath TCP.
 const MPTCP: u8 = 30;
 const SACK: u8 = 5;
 const FIN: u8 = 0x01;
@@ -12,11 +12,11 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// A segment in one line: time, direction, ends, header, payload.
+/// Writes a segment as one line: time, direction, endpoints, header, payload.
 pub(super) fn write_line(entry: &Tapped, text: &mut String) {
     let way = if entry.sent { 'S' } else { 'R' };
     let Tapped { at_us, local, remote, payload_len, payload_sum, .. } = entry;
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = write!(text, "{at_us} {way} {local} {remote} {payload_len} {payload_sum} ");
     for byte in &entry.header {
         let _ = write!(text, "{byte:02x}");
@@ -24,7 +24,7 @@ pub(super) fn write_line(entry: &Tapped, text: &mut String) {
     text.push('\n');
 }
 
-/// Back from the line; `None` for what is none.
+/// Parses such a line. `None` if it is malformed.
 pub(super) fn read_line(line: &str) -> Option<Tapped> {
     let mut words = line.split(' ');
     let mut next = || words.next();
@@ -41,12 +41,12 @@ pub(super) fn read_line(line: &str) -> Option<Tapped> {
     Some(Tapped { at_us, sent, local, remote, header, payload_len, payload_sum })
 }
 
-/// What matters of a segment.
+/// Fields of a segment that matter to the diagnosis.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    /// When, by the clock of the end that noted it, microseconds.
+    /// Time by the clock of the recording end, in microseconds.
     pub(super) at_us: u64,
-    /// The client's port, as this end sees it.
+    /// Port of the client, as seen by this end.
     pub(super) client_port: u16,
     pub(super) seq: u32,
     pub(super) ack: u32,
@@ -59,7 +59,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// `of_client`: the entry was noted by the client.
+    /// `of_client`: the segment was recorded by the client.
     pub(super) fn of(entry: &Tapped, of_client: bool) -> Seen {
         let header = &entry.header;
         let word = |at: usize| {
@@ -92,13 +92,13 @@ impl Seen {
         self.flags & ACK != 0
     }
 
-    /// An acknowledgment and nothing else.
+    /// True for an acknowledgment without data and flags.
     pub(super) const fn is_pure_ack(&self) -> bool {
         self.len == 0 && self.flags & (SYN | FIN | RST) == 0
     }
 }
 
-/// Where the first option of a kind begins.
+/// Position of the first option of this kind.
 fn option(header: &[u8], kind: u8) -> Option<usize> {
     let mut at = 20;
     while at < header.len() && header[at] != 0 {

@@ -46,7 +46,7 @@ fn no_connection_and_another_kind_of_server_are_said_as_what_they_are() {
     };
     assert_eq!(*status, FindingStatus::Note);
     assert!(text.starts_with("Multipath TCP; the other end is not `marline doctor"), "{text}");
-    // A responder that does not get round to telling is a finding of its own.
+    // A responder whose report does not arrive is a finding of its own.
     let mute = Exchanged { opened: true, answered: true, right: 9, ..Exchanged::default() };
     let said = said(&mute);
     assert_eq!((said[0].0, said.len()), (FindingStatus::Works, 2), "{said:?}");

@@ -1,4 +1,4 @@
-//! Test of the totals: what outlives connections, labels, histograms.
+//! Tests of the totals: ended connections, labels, histograms.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn connection(number: u64, written: u64, subflows: Vec<Subflow>) -> Connection {
     Connection { connection: number, bytes_written: written, subflows, ..Connection::default() }
 }
 
-/// The value of a line of the text format.
+/// Value of a line in the text format.
 fn value(text: &str, line: &str) -> f64 {
     let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {line} in\n{text}")).parse().expect("a number")
@@ -151,7 +151,7 @@ fn labels_are_bounded() {
     );
 }
 
-/// The round trip of a path is counted while it is used; handshakes are timed by their events.
+/// The round-trip time of a path is counted while it is used. Handshakes are timed by their events.
 #[test]
 fn histograms_count_what_happened() {
     let totals = Totals::new(Side::Server, "server");
@@ -195,7 +195,7 @@ fn histograms_count_what_happened() {
     assert_eq!(value(&text, "marline_delivery_delay_seconds_bucket{le=\"0.05\"}"), 0.0);
 }
 
-/// Refusals and clients have counters; clients beyond the bound have none.
+/// Refusals and clients have counters. Clients beyond the limit have none.
 #[test]
 fn refusals_and_clients_are_counted() {
     let totals = Totals::new(Side::Server, "server");

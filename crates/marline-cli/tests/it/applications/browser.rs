@@ -5,14 +5,14 @@ use std::path::Path;
 
 use super::{Side, TARGET_V4, TwoUplinks, hear};
 
-/// The pages by HTTP/1.1, one connection for each request.
+/// Port of the pages over HTTP/1.1, with one connection per request.
 pub(super) const PLAIN: u16 = 8_081;
-/// The pages by HTTP/3, and by HTTP/2.
+/// Port of the pages over HTTP/3 and HTTP/2.
 pub(super) const SECURE: u16 = 8_443;
-/// Whose certificate it has.
+/// Host name in the certificate.
 pub(super) const HOST: &str = "www.example.test";
 
-/// What the web server does. It notes each request in `requests`.
+/// Configuration of the web server. It logs each request in `requests`.
 const CADDY: &str = "{
     admin off
     auto_https off
@@ -35,7 +35,7 @@ https://:8443 {
 }
 ";
 
-/// Starts the web server beside the targets, with the files of `web`, and a certificate that only its key vouches for.
+/// Starts the web server beside the targets, with the files of `web` and a self-signed certificate.
 pub(super) fn serve(hosts: &mut TwoUplinks) {
     std::fs::write(hosts.dir.join("Caddyfile"), CADDY).expect("write");
     hosts.shell(
@@ -51,17 +51,17 @@ pub(super) fn serve(hosts: &mut TwoUplinks) {
     hear(&hosts.program(Side::Server, caddy), "serving initial configuration");
 }
 
-/// What was asked of it, a line of JSON each.
+/// Requests that the server received, one JSON object each.
 pub(super) fn requests(dir: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(dir.join("requests")).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The programs that all of this needs.
+/// Programs that these tests need.
 pub(super) const PROGRAMS: [&str; 3] = ["chromium", "caddy", "openssl"];
 
-/// A command that shows `url` and prints the page as it is when all of it is there. `dir` is where the
-/// certificate's pin is, and the browser's home.
+/// A command that shows `url` and prints the page once it has loaded completely. `dir` contains the certificate's
+/// pin and the browser's home.
 pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
     let pin = std::fs::read_to_string(dir.join("pin")).expect("a pin");
     let profile = dir.join("profile");
@@ -74,8 +74,8 @@ pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
     )
 }
 
-/// A page with pictures from these places, SVG of some kilobytes each, that says in its title how many are there and by
-/// which protocols they came.
+/// A page with pictures from these places, SVG of some kilobytes each. Its title contains the number of loaded
+/// pictures and their protocols.
 pub(super) fn pictures(web: &Path, bases: impl Iterator<Item = String>) -> String {
     let mut text = String::from("<!doctype html><title>waiting</title><body>\n");
     for (number, base) in bases.enumerate() {
@@ -103,12 +103,12 @@ pub(super) fn title(dom: &str) -> &str {
     title.unwrap_or_else(|| panic!("no title: {dom}"))
 }
 
-/// A page of the web server by the target's address.
+/// URL of a page of the web server by the target's address.
 pub(super) fn plain(page: &str) -> String {
     format!("http://{TARGET_V4}:{PLAIN}/{page}")
 }
 
-/// What the browser complained about.
+/// Errors that the browser logged.
 pub(super) fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("browser.log")).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! Comparison of calls inside WireGuard: over `-U` with the lane's policies, and over a duplicator that does what
-//! engarde does (each datagram on each path; WireGuard itself takes the first and drops the other). The duplicator is
-//! our own. WiFi loses datagrams and then dies again and again. Prints delays, deadlines missed and gaps. Needs root.
+//! Comparison of calls inside WireGuard: over `-U` with the lane's policies, and over a duplicator that works like
+//! engarde (each datagram on each path, and WireGuard drops the second one). The duplicator is our own. WiFi loses
+//! datagrams and then fails repeatedly. Prints delays, missed deadlines and gaps. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it applications::calls -- --nocapture --include-ignored
@@ -23,22 +23,22 @@ use super::{client, support};
 const WIFI: &str = "rate=30M,delay=10ms,queue=80ms,loss=1%";
 const LTE: &str = "rate=20M,delay=30ms,queue=200ms,loss=0.1%";
 
-/// Payload of a datagram, and what it begins with: its number and when it was sent.
+/// Payload of a datagram, and its header: a sequence number and the sending time.
 const DATAGRAM: usize = 1_000;
 const HEAD: usize = 16;
 const CALL_PORT: u16 = 9_000;
-/// The duplicator's, at the server.
+/// Port of the duplicator at the server.
 const COPIES_PORT: u16 = 51_821;
 
-/// What does not count, and what does before WiFi begins to die.
+/// Start of the call that is not measured, and the measured time before WiFi first fails.
 const BEGINNING: Duration = Duration::from_secs(3);
 const CALM: Duration = Duration::from_secs(20);
-/// How often WiFi dies, for how long, and what is left between.
+/// Number of failures of WiFi, their duration, and the time between them.
 const DEATHS: u32 = 5;
 const DEAD: Duration = Duration::from_secs(2);
 const ALIVE: Duration = Duration::from_secs(4);
 
-/// The clock that both namespaces have.
+/// The clock shared by both namespaces.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -48,8 +48,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no variable {name}"))
 }
 
-/// One end of a call: sends frames of one to four datagrams each 20 to 33 ms until it is ended, and prints what it sent
-/// and what came.
+/// One end of a call: sends frames of one to four datagrams every 20 to 33 ms until it is stopped, and prints the
+/// sent and received ones.
 #[test]
 fn caller() {
     if !two_uplinks::plays(caller) {
@@ -64,7 +64,7 @@ fn caller() {
     std::thread::spawn(move || {
         use std::io::Write as _;
         let (mut file, mut datagram) = (file, [0; DATAGRAM]);
-        // An ICMP error while nobody listens there yet ends nothing.
+        // An ICMP error before the other end listens is ignored.
         loop {
             if let Ok(DATAGRAM) = receiving.recv(&mut datagram) {
                 let field = |at: usize| {
@@ -91,8 +91,8 @@ fn caller() {
     }
 }
 
-/// The duplicator at the user: what WireGuard sends goes out from each of these addresses, what comes back goes to
-/// WireGuard.
+/// The duplicator at the user: sends WireGuard's datagrams from each of these addresses, and passes received ones
+/// to WireGuard.
 #[test]
 fn near_copies() {
     if !two_uplinks::plays(near_copies) {
@@ -130,7 +130,7 @@ fn near_copies() {
     }
 }
 
-/// The duplicator at the server: what comes goes to WireGuard, what that answers goes to each address heard from.
+/// The duplicator at the server: passes datagrams to WireGuard, and sends the answers to all known addresses.
 #[test]
 fn far_copies() {
     if !two_uplinks::plays(far_copies) {
@@ -139,7 +139,7 @@ fn far_copies() {
     let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, COPIES_PORT)).expect("bind");
     let inside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     inside.connect((Ipv4Addr::LOCALHOST, WIREGUARD_PORT)).expect("a peer");
-    // The newest address of each host: its paths have hosts of their own here.
+    // The latest address of each host, because each path has a host of its own here.
     let known: Arc<Mutex<BTreeMap<std::net::IpAddr, SocketAddr>>> = Arc::default();
     let (back, receiving, all) = (
         outside.try_clone().expect("a handle"),
@@ -165,28 +165,28 @@ fn far_copies() {
     }
 }
 
-/// By what WireGuard's datagrams travel.
+/// Transport of WireGuard's datagrams.
 #[derive(Copy, Clone, Debug)]
 enum Way {
-    /// Copies of all on these paths, or one path alone.
+    /// Copies of all datagrams on these paths, or one path alone.
     Copies(&'static str),
-    /// `-U`, under this policy for datagrams.
+    /// `-U` with this datagram policy.
     Lane(&'static str),
 }
 
 const BOTH: &str = "10.0.1.2>10.0.1.1,10.0.2.2>10.0.2.1";
 
-/// What a call got.
+/// Measurements of a call.
 struct Outcome {
-    /// Milliseconds, sorted; infinite where a datagram did not come.
+    /// Delays in milliseconds, sorted. Infinite for a lost datagram.
     delays_ms: Vec<f64>,
-    /// The longest time without a datagram, for each death.
+    /// Longest time without a datagram, for each failure.
     gaps_ms: Vec<f64>,
-    /// Bytes on both links while WiFi lived.
+    /// Bytes on both links while WiFi worked.
     bytes: u64,
 }
 
-/// Numbers in a file, line by line.
+/// Numbers in a file, one row per line.
 fn numbers<const N: usize>(file: &Path) -> Vec<[u64; N]> {
     let text = std::fs::read_to_string(file).expect("a file");
     let line = |line: &str| -> Option<[u64; N]> {
@@ -196,7 +196,7 @@ fn numbers<const N: usize>(file: &Path) -> Vec<[u64; N]> {
     text.lines().filter_map(line).collect()
 }
 
-/// Bytes that were on both interfaces of the user.
+/// Bytes on both interfaces of the user.
 fn bytes_on_links(hosts: &TwoUplinks) -> u64 {
     let count = |name: &str| {
         let text = hosts.shell(Side::Client, &format!("ip -s -j link show {name}"));
@@ -207,7 +207,7 @@ fn bytes_on_links(hosts: &TwoUplinks) -> u64 {
     count("wifi") + count("lte")
 }
 
-/// A call of this way, on links of this seed.
+/// Runs a call over this way, on links with this seed.
 fn call(way: Way, seed: u64) -> Outcome {
     let dir = tempfile::tempdir().expect("a folder");
     let scenario = format!("seed = {seed}\n{}", two_uplinks::wifi_and_lte(WIFI, LTE));
@@ -260,7 +260,7 @@ fn call(way: Way, seed: u64) -> Outcome {
     outcome
 }
 
-/// Adds one direction.
+/// Adds the measurements of one direction.
 fn judge(
     outcome: &mut Outcome,
     sent: &[[u64; 2]],
@@ -286,7 +286,7 @@ fn judge(
     }
 }
 
-/// The figures of docs/research/papers/datagrams.md, live.
+/// Live measurement for docs/research/papers/datagrams.md.
 #[test]
 #[ignore = "a quarter of an hour, and all of the machine"]
 fn beside_a_duplicator() {

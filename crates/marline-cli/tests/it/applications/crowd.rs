@@ -1,5 +1,5 @@
-//! A page whose hundred files come by a hundred connections, in Chromium inside `marline run` and on a machine with
-//! `marline up`, as WiFi dies.
+//! A page whose hundred files use a hundred connections, in Chromium inside `marline run` and on a machine with
+//! `marline up`, while WiFi fails.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use super::browser;
 use super::{PATIENCE, Side, TwoUplinks, lost_to_outages, run, support, up};
 
-/// Hosts of the pictures, and how many there are of each: as many as a browser has connections to one host.
+/// Hosts of the pictures, and pictures per host: as many as a browser opens connections to one host.
 const HOSTS: usize = 20;
 const OF_EACH: usize = 6;
 const PICTURES: usize = HOSTS * OF_EACH;
-/// The requests after which WiFi dies.
+/// Number of requests after which WiFi fails.
 const BEFORE: usize = 5;
 
-/// The pages, and the hosts that serve them.
+/// Creates the pages, and starts the hosts that serve them.
 fn set(hosts: &mut TwoUplinks) {
     let web = hosts.dir.join("web");
     std::fs::create_dir(&web).expect("directory");
@@ -29,7 +29,7 @@ fn set(hosts: &mut TwoUplinks) {
     browser::serve(hosts);
 }
 
-/// Has WiFi die amid of it, and looks at what the browser shows in the end.
+/// Lets WiFi fail while the page loads, and checks the final page.
 fn shows_all(hosts: &TwoUplinks, browser: Child, way: &str) {
     let begun = Instant::now();
     while browser::requests(&hosts.dir).len() < BEFORE {
@@ -50,7 +50,7 @@ fn shows_all(hosts: &TwoUplinks, browser: Child, way: &str) {
     assert!(lost_to_outages(hosts) > 0, "it was over before WiFi died");
 }
 
-/// How many connections the requests came by.
+/// Number of connections used by the requests.
 fn connections(dir: &Path) -> usize {
     let requests = browser::requests(dir);
     let from = |request: &serde_json::Value| {

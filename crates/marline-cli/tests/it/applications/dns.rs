@@ -1,5 +1,5 @@
-//! `dig` asks a resolver beyond the server through a forwarded UDP port (`-U`), and nothing but UDP is used; also when
-//! WiFi has just died.
+//! `dig` queries a resolver behind the server through a forwarded UDP port (`-U`), by UDP alone, also when WiFi has
+//! just failed.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use super::run::World;
 use super::run::targets::DNS;
 use super::{Side, TARGET_V4, client, support};
 
-/// Each name once a second until there is an answer.
+/// Queries each name once a second until there is an answer.
 const DIG: &str = "dig +notcp +short +tries=20 +time=1 -p 5353 @127.0.0.1";
 
 #[test]
@@ -19,7 +19,7 @@ fn dig_asks_through_a_forwarded_port_also_when_wifi_has_died() {
     let ask = |query: &str| {
         let begun = Instant::now();
         let answer = world.hosts.shell(Side::Client, &format!("{DIG} {query}"));
-        // It says first what was not answered in time.
+        // The output starts with messages about timeouts.
         (answer.lines().last().unwrap_or_default().to_owned(), begun.elapsed())
     };
     assert_eq!(ask("v4.example.test A").0, TARGET_V4);

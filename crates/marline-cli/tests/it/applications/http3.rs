@@ -1,4 +1,5 @@
-//! A page over HTTP/3 in Chromium inside `marline run`: HTTP/3 stays HTTP/3, and its UDP survives WiFi.
+//! A page over HTTP/3 in Chromium inside `marline run`: the protocol stays HTTP/3, and its UDP survives a WiFi
+//! failure.
 
 use std::time::Instant;
 
@@ -6,7 +7,7 @@ use super::browser::{self, HOST, SECURE};
 use super::run::World;
 use super::{Side, TARGET_V4, lost_to_outages, support, wait_for_file};
 
-/// Bytes of the page's largest part: seconds of both links.
+/// Size of the page's largest part in bytes: seconds of both links.
 const LARGE: usize = 6_000_000;
 const PICTURES: usize = 30;
 
@@ -30,7 +31,7 @@ fn a_page_over_http3_stays_so_inside_and_survives_wifi() {
     command.stdout(std::process::Stdio::piped());
     let begun = Instant::now();
     let child = world.hosts.net.spawn(Side::Client, &mut command).expect("spawn");
-    // The page itself is there; most of the rest is not.
+    // The page itself has loaded, but most of the rest has not.
     wait_for_file(&world.dir().join("requests"));
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
     let output = child.wait_with_output().expect("output");

@@ -1,10 +1,10 @@
-//! Tests of programs that people use, over every way in: STUN by SOCKS5's UDP ASSOCIATE, DNS and WireGuard by `-U`,
-//! mosh and browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi dies under each.
+//! Tests of common programs over every way in: STUN by SOCKS5's UDP ASSOCIATE, DNS and WireGuard by `-U`, mosh and
+//! browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi fails during each.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it applications:: -- --nocapture
 //! ```
-//! They print the longest time without an answer (`gap:`), for docs/operate/applications.md.
+//! The tests print the longest time without an answer (`gap:`), for docs/operate/applications.md.
 
 mod browser;
 mod calls;
@@ -25,12 +25,12 @@ use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 use super::up;
 use marline_lab::scenario::Side;
 
-/// The server's own address, from which its clients' datagrams come.
+/// The server's own address, which is the source of its clients' datagrams.
 const SERVER: &str = "10.0.1.1";
-/// Where a client takes SOCKS5.
+/// SOCKS5 address of a client.
 const SOCKS: &str = "127.0.0.1:1080";
 
-/// Starts `marline client` on the user's machine, until it has said `ready`.
+/// Starts `marline client` on the user's machine, and waits until it has printed `ready`.
 fn client(hosts: &mut TwoUplinks, flags: &str, ready: &str) {
     hosts.shell(Side::Client, "ip link set lo up");
     let text = format!("marline client --invite-file invite --path wifi --path lte {flags}");
@@ -38,20 +38,20 @@ fn client(hosts: &mut TwoUplinks, flags: &str, ready: &str) {
     hear(&lines, ready);
 }
 
-/// Has the server's datagrams to its targets come from its own address: they stand on the same machine, and a system
-/// takes the target's address for both ends otherwise.
+/// Makes the server's datagrams to its targets come from its own address. The targets are on the same machine,
+/// where the system would otherwise use the target's address for both ends.
 fn seen_from_outside(hosts: &TwoUplinks) {
     let route = |ip| format!("ip route replace local {ip} dev lo table local src {SERVER}\n");
     hosts.shell(Side::Server, &[TARGET_V4, OTHER_V4].map(route).concat());
 }
 
-/// Packets that were on a link, or were given to it, when it was down.
+/// Packets that were on a link, or were sent to it, while it was down.
 fn lost_to_outages(hosts: &TwoUplinks) -> u64 {
     let links = hosts.net.report().expect("report");
     links.iter().map(|link| link.up.stats.dropped_outage + link.down.stats.dropped_outage).sum()
 }
 
-/// Waits until there is such a file.
+/// Waits until the file exists.
 fn wait_for_file(path: &Path) {
     let begun = Instant::now();
     while !path.exists() {

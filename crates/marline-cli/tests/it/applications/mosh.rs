@@ -1,4 +1,4 @@
-//! mosh inside `marline run`: what is typed comes back on the screen, also when WiFi has died, and to the end.
+//! mosh inside `marline run`: typed text is echoed on the screen, also after WiFi has failed, until the end.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
@@ -11,15 +11,15 @@ use super::run::World;
 use super::{PATIENCE, Side, TARGET_V4, lost_to_outages, support};
 
 const PORT: u16 = 60_001;
-/// How long somebody types on when WiFi has died.
+/// Time of typing after WiFi has failed.
 const AFTER: Duration = Duration::from_secs(5);
 
-/// A server that has gone to the background.
+/// A server that runs in the background.
 struct Server(Pid);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended by itself if all went well, and has not if it did not.
+        // If the test succeeded, the server has already ended by itself.
         let name = std::fs::read_to_string(format!("/proc/{}/comm", self.0.as_raw_nonzero()));
         if name.is_ok_and(|name| name.trim() == "mosh-server") {
             let _ = kill_process(self.0, Signal::KILL);
@@ -27,7 +27,7 @@ impl Drop for Server {
     }
 }
 
-/// Somebody at a terminal.
+/// A terminal with a simulated user.
 struct Terminal {
     program: Child,
     keys: Option<ChildStdin>,
@@ -62,7 +62,7 @@ impl Terminal {
         writeln!(keys, "{line}").and_then(|()| keys.flush()).expect("typed");
     }
 
-    /// Waits until this was drawn, which was not there before.
+    /// Waits until this new text was drawn.
     fn see(&self, text: &str) {
         let (screen, changed) = &*self.screen;
         let drawn = screen.lock().expect("lock");
@@ -73,8 +73,8 @@ impl Terminal {
         drawn.clear();
     }
 
-    /// Has the far end draw a row of one letter, and waits for it: how long that took. Rows of different letters have
-    /// no cell in common, so that all of a row is drawn, and what is typed has none of it.
+    /// Lets the far end draw a row of one letter. Returns the time until it appears. Rows of different letters
+    /// share no cell, so that the whole row is drawn, and the typed command does not contain the row.
     fn echo(&mut self, letter: char) -> Duration {
         let begun = Instant::now();
         self.type_line(&format!("printf %012d\\\\n 0 | tr 0 {letter}"));
@@ -88,7 +88,7 @@ fn mosh_inside_goes_on_when_wifi_dies() {
     let _others = support::among_others();
     let programs = ["mosh-server", "mosh-client", "script"];
     let Some(world) = World::set("app-mosh", &programs) else { return };
-    // Nobody's child, so it has an end of its own as well.
+    // The server is not a child of this process, so it needs a cleanup of its own.
     let said = world.hosts.shell(
         Side::Server,
         &format!(

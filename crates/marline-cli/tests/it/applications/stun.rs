@@ -1,5 +1,6 @@
-//! A program asks STUN servers by SOCKS5's UDP ASSOCIATE under which address others reach it, as the parties of a call
-//! do: that address is a port of the server, the same whoever is asked, and stays when WiFi dies.
+//! A program queries STUN servers by SOCKS5's UDP ASSOCIATE for the address at which others reach it, like the
+//! parties of a call. That address is a port of the server, the same for all STUN servers, and stays when WiFi
+//! fails.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,9 +14,9 @@ use super::{
     seen_from_outside, support, two_uplinks,
 };
 
-/// After this long without an answer the same is asked again.
+/// Time without an answer after which a query is repeated.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long the program goes on when WiFi has died.
+/// Time that the program continues after WiFi has failed.
 const AFTER: Duration = Duration::from_secs(4);
 
 #[test]
@@ -35,7 +36,7 @@ fn an_address_for_calls_is_the_servers_and_survives_wifi() {
     assert!(lost_to_outages(&world.hosts) > 0, "nothing was on WiFi when it died");
 }
 
-/// The program.
+/// The program under test.
 #[test]
 fn asks() {
     if !two_uplinks::plays(asks) {
@@ -46,7 +47,7 @@ fn asks() {
     let mut number = 0;
     let mapped = binding(&app, servers[0], number);
     let (mut gap, mut answered, mut died) = (Duration::ZERO, Instant::now(), None);
-    // Some before, so that both paths are in use.
+    // Some queries before the failure, so that both paths are in use.
     while died.is_none_or(|died: Instant| died.elapsed() < AFTER) {
         number += 1;
         let server = servers[number as usize % 2];
@@ -65,7 +66,7 @@ fn asks() {
     println!("gap: {} ms between answers of STUN over UDP ASSOCIATE", gap.as_millis());
 }
 
-/// Asks until there is an answer: datagrams may be lost.
+/// Queries until there is an answer, because datagrams may be lost.
 fn binding(app: &Association, server: SocketAddr, number: u32) -> SocketAddr {
     let mut transaction = [0; 12];
     transaction[..4].copy_from_slice(&number.to_be_bytes());
@@ -75,7 +76,7 @@ fn binding(app: &Association, server: SocketAddr, number: u32) -> SocketAddr {
         let asked = Instant::now();
         while let Some(left) = AGAIN.checked_sub(asked.elapsed()).filter(|left| !left.is_zero()) {
             let Some((from, answer)) = app.recv(left) else { break };
-            // Another answer to what was asked twice is no answer to this.
+            // A late answer to an earlier query is ignored.
             if let Some(mapped) = stun::mapped(&answer, transaction) {
                 assert_eq!(from, server);
                 std::thread::sleep(Duration::from_millis(10));

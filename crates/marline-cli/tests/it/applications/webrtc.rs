@@ -1,12 +1,12 @@
 //! A page with WebRTC and a STUN server in Chromium on a machine with `marline up`: its addresses for calls are the
-//! server's, also when it may look at every interface, and no packet of it leaves around the tunnel.
+//! server's, even if it may use every interface, and none of its packets bypasses the tunnel.
 
 use super::browser::{self, PLAIN};
 use super::run::targets::{STUN, WAIT};
 use super::up::World;
 use super::{OTHER_V4, SERVER, TARGET_V4, seen_from_outside, support};
 
-/// Gathers candidates, and writes them down. A frame that nobody serves keeps the page from being done before.
+/// Gathers candidates and displays them. A frame that is never served keeps the page from finishing earlier.
 fn page() -> String {
     let servers = [TARGET_V4, OTHER_V4].map(|ip| format!("'stun:{ip}:{STUN}'")).join(",");
     format!(
@@ -29,7 +29,7 @@ fn page() -> String {
     )
 }
 
-/// The candidates of a page: lines of RFC 8839 without their first word.
+/// The candidates in a page: lines of RFC 8839 without their first word.
 fn candidates(dom: &str) -> Vec<&str> {
     dom.lines().filter_map(|line| Some(line.split_once("candidate:")?.1)).collect()
 }
@@ -45,14 +45,14 @@ fn a_page_with_webrtc_sends_nothing_around_the_tunnel() {
     std::fs::write(web.join("page.html"), page()).expect("write");
     browser::serve(&mut world.hosts);
     world.up("--path wifi --path lte");
-    // The browser tells the local network, and nobody else, the name by which it hides its address (RFC 6762).
+    // The browser announces the name that hides its address to the local network only (RFC 6762).
     let watch = world.watch(
         "not udp port 7777 and not arp and not icmp6 and not igmp \
          and not (udp port 5353 and (dst host 224.0.0.251 or dst host ff02::fb))",
     );
     let url = browser::plain("page.html");
     let stranger = world.run(&browser::browse(world.dir(), &url, ""));
-    // Who may use the microphone is shown the addresses of all interfaces, and asks from each.
+    // A page with permission for the microphone gets the addresses of all interfaces, and queries from each.
     let trust = format!(
         "--use-fake-device-for-media-stream --use-fake-ui-for-media-stream \
          --unsafely-treat-insecure-origin-as-secure=http://{TARGET_V4}:{PLAIN}"

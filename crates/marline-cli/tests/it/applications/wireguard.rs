@@ -1,5 +1,5 @@
-//! WireGuard through a forwarded UDP port (`-U`): a ping and a transfer over TCP inside its tunnel go on when WiFi
-//! dies. Its own program in user space at both ends, as the machine's kernel may have no module.
+//! WireGuard through a forwarded UDP port (`-U`): a ping and a TCP transfer inside its tunnel continue when WiFi
+//! fails. Both ends use its user-space program, because the machine's kernel may have no module.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::run::World;
 use super::run::targets::HTTP;
 use super::{Side, TARGET_V4, TwoUplinks, client, hear, lost_to_outages, support};
 
-/// Bytes of the transfer.
+/// Size of the transfer in bytes.
 const LARGE: usize = 8 << 20;
 /// Addresses inside the tunnel.
 pub(super) const FAR: &str = "10.9.0.1";
 pub(super) const NEAR: &str = "10.9.0.2";
-/// WireGuard's port.
+/// Port of WireGuard.
 pub(super) const PORT: u16 = 51_820;
 
-/// Brings up `wg0` of NAME with an ADDRESS and a peer. Its key and its socket are its own.
+/// Brings up `wg0` of NAME with an ADDRESS and a peer, with a key and a socket of its own.
 const WIREGUARD: &str = r#"#!/bin/bash
 set -eu
 name=$1 address=$2; shift 2
@@ -35,8 +35,8 @@ mkdir /run/wireguard
 exec wireguard-go --foreground wg0 > "$name.log" 2>&1
 "#;
 
-/// WireGuard at both ends. The near one speaks to a port of its own machine, has the far one bring what is for these
-/// networks, and has heard from it.
+/// Starts WireGuard at both ends. The near end sends to a port of its own machine, routes these networks to the far
+/// end, and has completed the handshake.
 pub(super) fn tunnel(hosts: &mut TwoUplinks, networks: &str) {
     super::run::write_script(&hosts.dir.join("wireguard"), WIREGUARD);
     let keys =
@@ -65,7 +65,7 @@ fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
     let Some(mut world) = World::set("app-wg", &programs) else { return };
     let hosts = &mut world.hosts;
     client(hosts, &format!("-U 127.0.0.1:{PORT}:{TARGET_V4}:{PORT}"), "udp forward listening on");
-    // The target's own address goes into the tunnel, as somebody's home network.
+    // The target's own address is routed into the tunnel, like a home network.
     tunnel(hosts, &format!("{FAR}/32,{TARGET_V4}/32"));
     hosts.shell(Side::Client, &format!("ip route add {TARGET_V4}/32 dev wg0"));
 
@@ -88,7 +88,7 @@ fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
     println!("gap: {} ms between answers to ping inside WireGuard over -U", gap.as_millis());
 }
 
-/// The longest time between two answers in what `ping -D` says to its end.
+/// The longest time between two answers in the output of `ping -D`.
 fn longest_gap(lines: impl Iterator<Item = String>) -> Duration {
     let at = |line: String| {
         let time = line.strip_prefix('[')?.split(']').next()?.parse::<f64>().ok()?;

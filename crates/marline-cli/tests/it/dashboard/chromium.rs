@@ -1,5 +1,5 @@
-//! Chromium without a window, spoken to through a pair of pipes (its DevTools protocol: JSON, each message closed by a
-//! zero byte). So a test asks a page what stands on it while it goes on living.
+//! Chromium without a window, controlled through a pair of pipes (its DevTools protocol: JSON, each message
+//! followed by a zero byte), so that a test can query a page while it keeps running.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -12,25 +12,25 @@ use serde_json::{Value, json};
 
 use crate::support::Beside;
 
-/// A browser that does not answer is not waited for longer.
+/// Time limit for an answer of the browser.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A browser; it ends with the test.
+/// A browser that ends with the test.
 pub(super) struct Browser {
     _process: Beside,
     to: File,
     answers: Receiver<Value>,
     last: u64,
-    /// What pages complained about: exceptions, and what their rules forbade.
+    /// Errors reported by pages: exceptions, and violations of their security policy.
     complaints: Vec<String>,
 }
 
-/// A page of it.
+/// A page of the browser.
 #[derive(Clone, Debug)]
 pub(super) struct Page(String);
 
 impl Browser {
-    /// Starts it with a home in `dir`.
+    /// Starts the browser with a home in `dir`.
     pub(super) fn start(program: &Path, dir: &Path) -> Browser {
         let pipe = |name: &str| -> PathBuf {
             let path = dir.join(name);
@@ -46,7 +46,7 @@ impl Browser {
         command.stdout(Stdio::null());
         command.stderr(File::create(dir.join("browser.log")).expect("a file"));
         let process = Beside::start(&mut command);
-        // Each waits for the other end, in the shell's order.
+        // Opening each pipe waits for the other end, in the shell's order.
         let to = OpenOptions::new().write(true).open(&to).expect("the pipe there");
         let from = File::open(&from).expect("the pipe back");
         let (sender, answers) = channel();
@@ -65,7 +65,7 @@ impl Browser {
         Browser { _process: process, to, answers, last: 0, complaints: Vec::new() }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a command and waits for the answer.
     fn ask(&mut self, page: Option<&Page>, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": parameters });
@@ -91,7 +91,7 @@ impl Browser {
         }
     }
 
-    /// A new page, so wide, light or dark.
+    /// A new page with this width, light or dark.
     pub(super) fn open(&mut self, url: &str, width: u32, dark: bool) -> Page {
         let target = self.ask(None, "Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
@@ -110,7 +110,7 @@ impl Browser {
         page
     }
 
-    /// The value of an expression on a page; an error of it as `None`.
+    /// Value of an expression on a page. `None` if it throws an error.
     fn try_to_see(&mut self, page: &Page, expression: &str) -> Option<Value> {
         let what = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let mut found = self.ask(Some(page), "Runtime.evaluate", what);
@@ -122,7 +122,7 @@ impl Browser {
         self.try_to_see(page, expression).unwrap_or_else(|| panic!("{expression} fails"))
     }
 
-    /// Waits until an expression is true on a page, which may not be there yet.
+    /// Waits until an expression is true on a page, which may not exist yet.
     pub(super) fn wait_for(&mut self, page: &Page, expression: &str) {
         let until = Instant::now() + PATIENCE;
         while self.try_to_see(page, expression) != Some(json!(true)) {
@@ -144,7 +144,7 @@ impl Browser {
         }
     }
 
-    /// The tree that a screen reader goes by: role and name of each node.
+    /// Accessibility tree of the page: role and name of each node.
     pub(super) fn read_aloud(&mut self, page: &Page) -> Vec<(String, String)> {
         self.ask(Some(page), "Accessibility.enable", json!({}));
         let tree = self.ask(Some(page), "Accessibility.getFullAXTree", json!({}));
@@ -157,7 +157,7 @@ impl Browser {
             .collect()
     }
 
-    /// What pages complained about so far.
+    /// Errors reported by pages so far.
     pub(super) fn complaints(&self) -> &[String] {
         &self.complaints
     }

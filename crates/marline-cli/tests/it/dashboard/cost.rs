@@ -1,42 +1,41 @@
-//! Price of being watched: processor time of a server and of its client with a thousand connections, with viewers of
-//! their dashboards and without, in turns.
+//! Cost of dashboard viewers: processor time of a server and of its client with a thousand connections, measured
+//! alternately with and without viewers.
 
 use super::*;
 use crate::endurance::{echo, open_all, raise_descriptors};
 use crate::support::free_address;
 
-/// Connections that are open.
+/// Number of open connections.
 const CONNECTIONS: usize = 1_000;
-/// Over all of them, so that there is something to show.
+/// Rate over all connections, so that there is something to show.
 const MESSAGES_PER_S: u64 = 100;
-/// Processor time is taken over so long: four looks and more, of which one lists connections.
+/// Length of a measurement window: more than four looks, of which one lists connections.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Each number of viewers has so many windows, between those of the others: what a machine does beside this comes and
-/// goes.
+/// Number of windows for each number of viewers, interleaved, because other load on the machine varies.
 const ROUNDS: usize = 12;
-/// Of each program. The most that it takes.
+/// Numbers of viewers per program. The last one is the maximum.
 const VIEWERS: [usize; 3] = [0, 1, 16];
-/// A viewer, or all of them, may cost so much of a processor.
+/// Allowed cost of one viewer, and of all of them, in percent of a processor.
 const ALLOWED_PERCENT: f64 = 1.0;
 
-/// For how long the threads of a process have run.
+/// Processor time of all threads of a process.
 fn processor_time(process: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("a process");
     let of_thread = |thread: std::fs::DirEntry| {
-        // One that has ended since is no longer there.
+        // The thread may have ended in the meantime.
         let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
         text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default()
     };
     Duration::from_nanos(threads.flatten().map(of_thread).sum())
 }
 
-/// Somebody who looks at a dashboard, and keeps the last that it was told.
+/// A viewer of a dashboard that keeps the last values received.
 struct Viewer {
     stream: TcpStream,
-    /// All that it was told.
+    /// Bytes received so far.
     bytes: Arc<AtomicU64>,
     looks: Arc<AtomicU64>,
-    /// The open connections, by the last look.
+    /// Number of open connections in the last look.
     connections: Arc<AtomicU64>,
 }
 
@@ -69,7 +68,7 @@ impl Drop for Viewer {
     }
 }
 
-/// Ends the talk when it is dropped, by a failure too.
+/// Ends the traffic when dropped, also after a failure.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -78,8 +77,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Sends messages over one stream after the other, and reads what comes back, until it is told to end. Gives their
-/// number.
+/// Sends messages over the streams in turn, and reads the echoes, until stopped. Returns the number of messages.
 fn talk(mut streams: Vec<TcpStream>, ends: &AtomicBool) -> u64 {
     let pause = Duration::from_secs(1) / MESSAGES_PER_S as u32;
     let (begin, mut sent) = (Instant::now(), 0);
@@ -93,12 +91,12 @@ fn talk(mut streams: Vec<TcpStream>, ends: &AtomicBool) -> u64 {
     sent
 }
 
-/// A watched program.
+/// A program with a dashboard.
 struct Watched {
     name: &'static str,
     process: u32,
     dashboard: SocketAddr,
-    /// Shares of a processor, window by window, by the number of viewers.
+    /// Shares of a processor per window, by the number of viewers.
     shares: [Vec<f64>; VIEWERS.len()],
 }
 
@@ -107,7 +105,7 @@ impl Watched {
         Watched { name, process, dashboard, shares: Default::default() }
     }
 
-    /// So many viewers, each of whom has been told of all connections (and of spare ones, if there are).
+    /// This many viewers, each of which has received all connections (and a few spare ones, if there are any).
     fn viewers(&self, count: usize) -> Vec<Viewer> {
         let viewers: Vec<Viewer> = (0..count).map(|_| Viewer::of(self.dashboard)).collect();
         let all = |open: u64| (CONNECTIONS as u64..CONNECTIONS as u64 + 50).contains(&open);
@@ -115,8 +113,8 @@ impl Watched {
         viewers
     }
 
-    /// The median of what a window costs more than those without viewers before and after it, and how far off that
-    /// may be: the standard error of a median, by the median of the deviations.
+    /// Median cost of a window in comparison with the windows without viewers before and after it, and its standard
+    /// error, estimated from the median of the deviations.
     fn cost(&self, at: usize) -> (f64, f64) {
         let without = &self.shares[0];
         let mut more: Vec<f64> = (0..ROUNDS)
@@ -127,7 +125,7 @@ impl Watched {
         (cost, 1.253 * 1.483 * median(&mut off) / (ROUNDS as f64).sqrt())
     }
 
-    /// Prints what viewers cost, and that must be little.
+    /// Prints the cost of viewers, and asserts that it is small.
     fn is_cheap(&self) {
         let unwatched = median(&mut self.shares[0].clone()) * 100.0;
         for (at, viewers) in VIEWERS.iter().enumerate().skip(1) {
@@ -138,7 +136,7 @@ impl Watched {
                 "{name}: {unwatched:.2} % of a processor, and {cost:+.2} % (+-{off:.2}) for viewers: {viewers}"
             );
             println!("{said}");
-            // What cannot be told from nothing and from too much alike is no result.
+            // A measurement that cannot distinguish nothing from too much is not a result.
             assert!(
                 off < ALLOWED_PERCENT / 2.0,
                 "too much else runs here: {said}: {:?}",
@@ -155,8 +153,8 @@ fn median(values: &mut [f64]) -> f64 {
     if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
 }
 
-/// Waits until all have what was told before they came: nobody hears anything for a moment, which looks are longer
-/// apart than.
+/// Waits until all have received the initial data: until nothing arrives for a moment that is shorter than the
+/// interval of looks.
 fn settle(viewers: &[Viewer]) {
     let heard = || viewers.iter().map(|viewer| viewer.bytes.load(Ordering::Relaxed)).sum::<u64>();
     let before = std::cell::Cell::new(heard());
@@ -167,9 +165,10 @@ fn settle(viewers: &[Viewer]) {
     });
 }
 
-/// One window with so many viewers of each program: looks that each viewer of a program saw, at least.
+/// Measures one window with this many viewers of each program. Returns the smallest number of looks that all
+/// viewers of a program received.
 fn window(programs: &mut [Watched; 2], at: usize) -> u64 {
-    // Those of before are let go.
+    // The viewers of the previous window are disconnected.
     std::thread::sleep(Duration::from_millis(300));
     let viewers: Vec<Viewer> =
         programs.iter().flat_map(|program| program.viewers(VIEWERS[at])).collect();

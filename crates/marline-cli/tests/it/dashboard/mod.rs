@@ -1,4 +1,4 @@
-//! Tests of the dashboard in a real browser: what the page shows of a scripted outage is what happened.
+//! Tests of the dashboard in a real browser: the page must show a scripted outage correctly.
 
 mod chromium;
 mod cost;
@@ -18,12 +18,13 @@ use crate::support::{Running, run_err, start_server, write_private};
 use chromium::Browser;
 use marline_testkit::need;
 
-/// The links are dead for so long.
+/// Duration of the outage.
 const OUTAGE: Duration = Duration::from_millis(1_500);
-/// What an application feels may differ by so much from what is shown, besides what this machine is late by.
+/// Allowed difference between the application's measurement and the page, in addition to the delays of this
+/// machine.
 const TRUTH: Duration = Duration::from_millis(50);
 
-/// A link to the server that obeys.
+/// A controllable link to the server.
 struct Link {
     _process: Running,
     control: PathBuf,
@@ -52,12 +53,12 @@ impl Link {
 /// Pause between two messages.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// An application that sends a message so often and hears it back. It ends with the test.
+/// An application that sends messages at this interval and receives their echoes. It ends with the test.
 struct Chatter {
     ends: Arc<AtomicBool>,
     heard: Arc<AtomicU64>,
     longest: Arc<Mutex<Duration>>,
-    /// How late it woke up at worst.
+    /// Largest delay of its wakeups.
     late: Arc<Mutex<Duration>>,
 }
 
@@ -93,7 +94,7 @@ impl Chatter {
         Chatter { ends, heard, longest, late }
     }
 
-    /// From now on; waits until answers come.
+    /// Restarts the measurement, and waits until answers arrive.
     fn listen_afresh(&self) {
         let before = self.heard.load(Ordering::Relaxed);
         while self.heard.load(Ordering::Relaxed) < before + 20 {
@@ -148,7 +149,7 @@ fn through(socks: SocketAddr, target: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Events as the control socket tells them, gathered as they come.
+/// Events from the control socket, collected as they arrive.
 fn events_told(dir: &Path, control: &str) -> Arc<Mutex<Vec<Value>>> {
     let mut monitor = support::marline(dir, &["monitor", "--json", "--control", control]);
     monitor.stdout(std::process::Stdio::piped());
@@ -161,13 +162,13 @@ fn events_told(dir: &Path, control: &str) -> Arc<Mutex<Vec<Value>>> {
             let event: Value = serde_json::from_str(&line).expect("an event");
             into.lock().expect("unpoisoned").push(event);
         }
-        // The client has ended, and it with it.
+        // The monitor ends with the client.
         let _ = child.wait();
     });
     all
 }
 
-/// The holes of the page: connection, direction, when each began and ended, microseconds.
+/// Holes on the page: connection, direction, start and end in microseconds.
 const HOLES: &str = "[...document.querySelectorAll('#hole-rows tbody tr')].map(row => ({ \
     connection: Number(row.dataset.connection), since_us: Number(row.dataset.sinceUs), \
     at_us: Number(row.dataset.atUs), text: row.innerText }))";
@@ -218,7 +219,7 @@ fn client(
     flags: &[&str],
 ) -> (Running, String, SocketAddr) {
     let invite = server.invite_file.to_str().expect("text");
-    // A port that was free a moment ago: which of two outputs is read first is not known.
+    // A port that was free a moment ago, because the order of the two outputs is unknown.
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let shown = free.expect("a port").to_string();
     let mut args = vec!["client", "--invite-file", invite, "--socks5", "127.0.0.1:0"];
@@ -247,7 +248,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     browser.wait_for(&page, "document.querySelectorAll('#charts canvas').length === 5");
     chatter.listen_afresh();
 
-    // One path dies: the page says so of it alone, at once, and after a while that nothing answers there.
+    // One path fails. The page reports this path alone, at once, and later that nothing answers there.
     world.wifi.tell("down");
     browser.wait_for(&page, &format!("!({})", state("WiFi", "usable")));
     browser.wait_for(&page, &state("WiFi", "unreachable"));
@@ -260,7 +261,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     world.wifi.tell("up");
     browser.wait_for(&page, &state("WiFi", "usable"));
 
-    // Both die: that is a hole.
+    // Both paths fail, which causes a hole.
     chatter.listen_afresh();
     let before = browser.see(&page, "Number(document.body.dataset.atUs)").as_u64().expect("a time");
     let died = Instant::now();
@@ -282,7 +283,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     for words in ["sent", "continued over"] {
         assert!(hole["text"].as_str().is_some_and(|text| text.contains(words)), "{hole}");
     }
-    // Each that is shown was told by the event stream, to the microsecond.
+    // Each displayed hole matches an event of the event stream, to the microsecond.
     for hole in &shown {
         let same = |event: &Value| {
             event["event"] == "HOLE"
@@ -293,7 +294,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
 }
 
-/// Chooses the connection that the chatter has: the busiest.
+/// Selects the connection of the application, which is the busiest.
 const CHOOSE: &str = "(() => { const row = document.querySelector('#connections tbody tr'); \
     const read = row.cells[4].textContent; \
     if (!(parseFloat(read) >= 10 && read.includes('kB'))) return false; \
@@ -318,7 +319,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     assert_eq!(browser.see(&page, &data("new")), 0, "nothing is gathered that nobody asked for");
     browser.wait_for(&page, CHOOSE);
     browser.wait_for(&page, &format!("{} > 1000", data("new")));
-    // The other direction, by its button.
+    // Switch to the other direction by its button.
     let sent = "document.querySelector('#places-way button[data-way=sent]').click()";
     browser.see(&page, sent);
     let words = "document.querySelector('#places-words').textContent";
@@ -326,13 +327,13 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     let drawn = "(() => { const c = document.querySelector('#places canvas'); \
         return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(b => b !== 0) })()";
     browser.wait_for(&page, drawn);
-    // WiFi dies: what it held goes over LTE, as a reinjection or as a copy before that.
+    // WiFi fails, and its data is sent over LTE, as a reinjection or as an earlier copy.
     chatter.listen_afresh();
     world.wifi.tell("down");
     let twice = format!("{} + {} > 0", data("reinjection"), data("copy"));
     browser.wait_for(&page, &twice);
     browser.wait_for(&page, &format!("{words}.includes('LTE: ')"));
-    // And both: that is a hole in the picture.
+    // Both fail, which is a hole in the picture.
     world.both("down");
     std::thread::sleep(OUTAGE);
     world.both("up");
@@ -344,7 +345,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
         aloud.starts_with("Places in the stream, sent. ") && aloud.contains(" holes"),
         "{aloud}"
     );
-    // Chosen no more, nothing is told any more.
+    // After the selection is removed, nothing is reported any more.
     let none = "(() => { const of = document.querySelector('#places-of'); of.value = ''; \
         of.dispatchEvent(new Event('change')); return document.querySelector('#places').hidden })()";
     browser.wait_for(&page, none);
@@ -397,7 +398,7 @@ fn the_page_is_for_phones_for_the_dark_for_keys_and_for_ears() {
 
     let page = browser.open(&url, 1_100, false);
     browser.wait_for(&page, "document.querySelectorAll('#charts figure[aria-label]').length === 5");
-    // The way by keys: past the lines, then the buttons.
+    // Navigation by keyboard: past the lines, then the buttons.
     browser.press(&page, "Tab");
     assert_eq!(browser.see(&page, "document.activeElement.className"), "skip");
     browser.press(&page, "Tab");
@@ -407,7 +408,7 @@ fn the_page_is_for_phones_for_the_dark_for_keys_and_for_ears() {
     assert_eq!(outline, "solid", "focus is seen");
     browser.press(&page, "Enter");
     browser.wait_for(&page, "document.activeElement.getAttribute('aria-pressed') === 'true'");
-    // What a screen reader says.
+    // Content for a screen reader.
     let aloud = browser.read_aloud(&page);
     let says =
         |role: &str, text: &str| aloud.iter().any(|(r, name)| r == role && name.contains(text));
@@ -446,7 +447,7 @@ fn what_is_wrong_with_a_token_is_said_at_the_start() {
         .expect("mode");
     let said = run_err(dir, &args);
     assert!(said.contains(&name) && !said.contains("0123456789abcdef"), "{said}");
-    // Beyond loopback one is made, and printed once.
+    // On an address other than loopback, a token is created and printed once.
     let mut open =
         Running::start(dir, &["client", "--invite-file", &invite, "--dashboard", "0.0.0.0:0"]);
     let line = open.line_with("dashboard at ");

@@ -11,7 +11,7 @@ use marline_testkit::need;
 
 use super::support::{Beside, Running, ServerSide, free_address, listens, start_server, texts};
 
-/// How long anything may take.
+/// Time limit for any program.
 const PATIENCE_S: &str = "120";
 const HOSTS: usize = 40;
 const FILES: usize = 200;
@@ -54,7 +54,7 @@ fn web(program: &Path, dir: &Path) -> Web {
     std::fs::write(dir.join("web/index.html"), "Hello\n").unwrap();
     let config = NGINX.replace("PORT", &one.to_string()).replace("MULTI", &two.to_string());
     std::fs::write(dir.join("nginx.conf"), config).unwrap();
-    // The worker of a root's nginx is somebody else.
+    // The worker of nginx as root runs as another user.
     let opened = Command::new("chmod").arg("-R").arg("a+rwX").arg(dir).status();
     assert!(opened.unwrap().success());
     let mut command = Command::new(program);
@@ -81,7 +81,7 @@ fn through(dir: &Path, port: u16) -> Through {
     Through { _server: server, _client: client, socks, forward }
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end. Returns its output.
 fn finish(program: &Path, args: &[&str]) -> String {
     let mut command = Command::new("timeout");
     let output = command.arg(PATIENCE_S).arg(program).args(args).output().unwrap();
@@ -91,12 +91,12 @@ fn finish(program: &Path, args: &[&str]) -> String {
     out
 }
 
-/// Members of a process's group, whoever their parent is by now.
+/// Members of a process group, regardless of their parent.
 fn members(group: u32) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let member = |entry: std::fs::DirEntry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the name, which may have anything in it: state, parent, group.
+        // Fields after the name, which may contain any character: state, parent, group.
         let mut words = stat.rsplit_once(") ")?.1.split(' ');
         let (state, of) = (words.next()?, words.nth(1)?);
         (state != "Z" && of == group.to_string()).then_some(stat)
@@ -140,7 +140,7 @@ fn redis_benchmark_with_fifty_connections_fails_nowhere() {
     for command in ["SET:", "GET:"] {
         assert!(out.contains(command) && out.contains("requests per second"), "{out}");
     }
-    // Every request on a connection of its own.
+    // Each request on a connection of its own.
     finish(&benchmark, &["-p", &forward, "-c", "50", "-n", "1000", "-k", "0", "-t", "get", "-q"]);
 }
 
@@ -160,7 +160,7 @@ fn a_hundred_connections_of_h2load_and_a_thousand_of_ab_fail_nowhere() {
 
     let dir = tempfile::tempdir().unwrap();
     let way = through(dir.path(), web.one);
-    // By a forward, and by the HTTP proxy.
+    // Through a forward, and through the HTTP proxy.
     let (forward, web) =
         (format!("http://{}/", way.forward), format!("http://127.0.0.1:{}/", web.one));
     let proxy = way.socks.to_string();
@@ -173,7 +173,7 @@ fn a_hundred_connections_of_h2load_and_a_thousand_of_ab_fail_nowhere() {
     }
 }
 
-/// A page with pictures from many hosts, which says at its end how many it has.
+/// A page with pictures from many hosts, which shows at the end how many have loaded.
 fn page(dir: &Path, port: u16) {
     let mut text = String::from("<!doctype html><title>crowd</title><body>\n");
     for file in 0..FILES {
@@ -204,7 +204,7 @@ fn browse(browser: &Path, home: &PathBuf, socks: SocketAddr, url: &str) -> Strin
         "--disable-background-networking",
         "--disable-component-update",
         "--no-first-run",
-        // Loopback, too.
+        // Also for loopback.
         "--proxy-bypass-list=<-loopback>",
         "--timeout=90000",
         "--dump-dom",

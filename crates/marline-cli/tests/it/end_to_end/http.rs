@@ -1,5 +1,5 @@
-//! Tests of the HTTP proxy at the port of SOCKS5, with curl: tunnels, requests in absolute-form with content,
-//! the PAC file, refusals.
+//! Tests of the HTTP proxy on the SOCKS5 port, with curl: tunnels, requests in absolute-form with content, the PAC
+//! file, refusals.
 
 use super::support;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ fn an_application_that_keeps_its_connection_to_the_proxy_is_told_not_to() {
     let path = format!("127.0.0.1={}", server.address);
     let (_client, proxy) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
     let (one, two) = (http_target(), http_target());
-    // One curl, three requests to two targets, which it would send on one connection if it could.
+    // One curl with three requests to two targets, for which it would reuse one connection if possible.
     let urls = [one, two, one].map(|target| format!("http://{target}/7"));
     let output = curl(proxy).args(["--verbose", "--fail"]).args(&urls).output().unwrap();
     let (_, told) = texts(&output);
@@ -102,7 +102,7 @@ fn refusals_and_the_pac_file_reach_curl() {
     let script = pac(&format!("http://{proxy}/proxy.pac"), &[]);
     assert!(script.contains(&format!("SOCKS5 {proxy}; PROXY {proxy}")), "{script}");
     assert!(script.ends_with(" 200"), "{script}");
-    // A site whose name was made to lead here.
+    // A site whose name resolves to this machine.
     let url = format!("http://evil.example:{}/proxy.pac", proxy.port());
     let resolve = format!("evil.example:{}:127.0.0.1", proxy.port());
     assert!(pac(&url, &["--resolve", &resolve]).ends_with(" 421"));

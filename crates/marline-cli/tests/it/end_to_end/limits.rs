@@ -1,11 +1,12 @@
-//! Tests of a client's limit on connections: at the limit an application gets an answer, and the log says why.
+//! Tests of a client's limit on connections: at the limit an application gets an answer, and the log gives the
+//! reason.
 
 use super::support::socks::{echo, echo_target, open};
 use super::*;
 
-/// More than the limit once was.
+/// More connections than the former limit.
 const MANY: usize = 1_100;
-/// A refusal takes 3 s; the machine may be busy.
+/// A refusal takes 3 s, and the machine may be busy.
 const ANSWERED: Duration = Duration::from_secs(20);
 
 fn echoes(stream: &mut TcpStream) {
@@ -27,7 +28,7 @@ fn at_the_limit_every_kind_of_application_is_answered_and_the_log_says_so_once()
     let forward = client.address_after("forward listening on ");
     let mut served: Vec<TcpStream> =
         (0..3).map(|_| open(socks, target).expect("a place")).collect();
-    // SOCKS, HTTP and a forward, all at once.
+    // SOCKS, HTTP and a forward concurrently.
     std::thread::scope(|all| {
         all.spawn(|| assert_eq!(open(socks, target).err(), Some(1), "a general failure"));
         all.spawn(|| {
@@ -52,7 +53,7 @@ fn at_the_limit_every_kind_of_application_is_answered_and_the_log_says_so_once()
         client.said().into_iter().filter(|line| line.contains(reached)).collect();
     assert!(again.is_empty(), "{again:?}");
     served.iter_mut().for_each(echoes);
-    // A place that comes free is somebody's at once.
+    // A freed place can be used at once.
     served.pop();
     echoes(&mut open(socks, target).expect("a place"));
 }

@@ -1,12 +1,12 @@
-//! Test of refusals as operators see them, in the log, in metrics and in `marline status`: all counted, few told.
+//! Tests of refusals in the log, in metrics and in `marline status`: all are counted, few are logged.
 
 use super::*;
 
-/// So many requests for a target that the rules forbid, of so many applications at a time.
+/// Requests for a target that the rules forbid, and the number of concurrent applications.
 const REQUESTS: usize = 10_000;
 const APPLICATIONS: usize = 16;
 
-/// Asks the SOCKS port for 127.0.0.1:9; the code of the answer.
+/// Requests 127.0.0.1:9 from the SOCKS port. Returns the code of the answer.
 fn ask(socks: SocketAddr) -> u8 {
     let mut stream = TcpStream::connect(socks).unwrap();
     stream.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap();
@@ -50,7 +50,8 @@ fn all_are_counted_and_few_are_told() {
     assert_eq!(json["refusals"]["rules"], REQUESTS);
 }
 
-/// Requests that are not SOCKS fill no log: each place in the code writes a hundred lines, and then one a second.
+/// Invalid SOCKS requests do not flood the log: each place in the code writes a hundred lines, and then one per
+/// second.
 #[test]
 fn lines_that_an_application_causes_are_limited_and_the_rest_is_counted() {
     let _others = support::among_others();
@@ -62,7 +63,7 @@ fn lines_that_an_application_causes_are_limited_and_the_rest_is_counted() {
         for _ in 0..count {
             let mut stream = TcpStream::connect(socks).unwrap();
             stream.write_all(&[9, 9, 9]).unwrap();
-            // It ends when the line has been written, or left out.
+            // Ends once the line has been written or suppressed.
             let _ = stream.read(&mut [0; 8]);
         }
     };
@@ -83,7 +84,7 @@ fn lines_that_an_application_causes_are_limited_and_the_rest_is_counted() {
     assert!((50..=400).contains(&said.len()), "{} lines for 3,001 refusals", said.len());
 }
 
-/// Each line of the log is an object with the words in it.
+/// With JSON, each line of the log is an object with the message.
 #[test]
 fn the_log_may_be_json() {
     let _others = support::among_others();
@@ -97,7 +98,7 @@ fn the_log_may_be_json() {
     assert!(object["timestamp"].is_string() && object["level"] == "INFO", "{line}");
 }
 
-/// A line for each connection that ends, where somebody asked for it; it does not say where the connection led.
+/// Optional log lines about closed connections, which do not contain the target.
 #[test]
 fn connections_are_told_of_on_request() {
     let _others = support::among_others();

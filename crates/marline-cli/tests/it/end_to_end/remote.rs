@@ -1,5 +1,5 @@
-//! Tests of remote forwards (-R): visitors at the server reach a target of the client, over two links one of
-//! which fails, with the server's restart, and not unless the server allows it.
+//! Tests of remote forwards (-R): visitors at the server reach a target of the client, over two links one of which
+//! fails, after a restart of the server, and only if the server allows it.
 
 use super::support;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use super::{ended, http_target, link, pattern};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a GET of `size` bytes gives, by way of `address`.
+/// The answer to a GET of `size` bytes through `address`.
 fn get(address: SocketAddr, size: usize) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -28,7 +28,7 @@ fn is_whole(answer: &[u8], size: usize) -> bool {
     answer.ends_with(&expected)
 }
 
-/// Waits until the forward works; it must within a minute.
+/// Waits until the forward works, at most a minute. Returns the time.
 fn works_again(address: SocketAddr) -> Duration {
     let from = Instant::now();
     while !get(address, 1_000).is_ok_and(|answer| is_whole(&answer, 1_000)) {
@@ -87,7 +87,7 @@ fn a_killed_server_listens_again_when_it_is_back() {
     );
     again.line_with("listening on ");
     eprintln!("back {:?} after the server", works_again(address));
-    // And a client that was killed comes back to its own address.
+    // A client that was killed gets its own address again.
     client.signal("KILL");
     client.end();
     let (mut client, _) = start_client(dir.path(), &server.invite_file, &flags);
@@ -127,7 +127,7 @@ fn the_server_says_which_flag_allows_it_and_sighup_does() {
     let (mut client, _) = start_client(dir.path(), &server.invite_file, &flags);
     let address = client.address_after("remote forward listening on ");
     assert!(is_whole(&get(address, 1_000).unwrap(), 1_000));
-    // Taken away, it ends at once.
+    // A forward whose permission is removed ends at once.
     change("other@127.0.0.1:1");
     server.process.signal("HUP");
     assert!(client.line_with("-R: ").contains(&flag));

@@ -1,5 +1,5 @@
-//! Tests of servers that end in the middle of a download: the error curl reports, and when. The
-//! download's length is not announced, so a clean end of stream would make it look complete.
+//! Tests of servers that end in the middle of a download: the error that curl reports, and its time. The download's
+//! length is not announced, so a clean end of stream would make it look complete.
 
 use super::support;
 use std::io::{Read, Write};
@@ -13,11 +13,10 @@ use marline_testkit::need;
 use super::curl;
 use super::support::{Running, start_client, start_server};
 
-/// Nothing here takes as long as this unless it hangs. (What it should take is in the test's log, and ten
-/// seconds at most.)
+/// Time after which a test counts as hanging. (The expected time is in the test's log, and at most ten seconds.)
 const BOUND: Duration = Duration::from_secs(40);
 
-/// An HTTP server that sends a kilobyte every 10 ms, for as long as somebody takes it.
+/// An HTTP server that sends a kilobyte every 10 ms until the client stops reading.
 fn endless_target() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +36,7 @@ fn endless_target() -> SocketAddr {
     address
 }
 
-/// curl in mid-download.
+/// Starts curl and waits until its download is running.
 fn begin(socks: SocketAddr, dir: &Path) -> Child {
     let file = dir.join("down");
     let mut command = curl(socks, 300);
@@ -51,7 +50,7 @@ fn begin(socks: SocketAddr, dir: &Path) -> Child {
     child
 }
 
-/// After how long curl ended; it must have failed.
+/// Time until curl ended. It must have failed.
 fn fails_after(mut curl: Child) -> Duration {
     let from = Instant::now();
     loop {
@@ -89,7 +88,7 @@ fn curl_fails_soon_after_a_killed_server_is_back() {
         again.line_with("listening on ");
         let after = fails_after(curl);
         eprintln!("{} paths: curl ended {after:?} after the server was back", paths.len());
-        // And it is of use again.
+        // The server is usable again.
         let mut curl = begin(socks, dir.path());
         let _ = curl.kill();
         let _ = curl.wait();

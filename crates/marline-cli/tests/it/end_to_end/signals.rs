@@ -1,4 +1,4 @@
-//! Tests of signal handling: what signals end, what they change, and what they leave alone.
+//! Tests of signals: which ones end a program, which reload it, and which have no effect.
 
 use super::support;
 use std::net::TcpStream;
@@ -53,14 +53,14 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     let mut stream = open(socks, target).unwrap();
     server.process.line_with("DEBUG");
 
-    // A bad file changes nothing, and says where it is bad.
+    // An invalid file changes nothing, and its error is reported with the place.
     change("allow = [\"127.0.0.1/8\"]");
     server.process.signal("HUP");
     server.process.line_with("reload failed; keeping current configuration");
     server.process.line_with("127.0.0.0/8");
     echo(&mut open(socks, target).unwrap(), b"as before");
 
-    // Rules are for new streams.
+    // Rules apply to new streams.
     change("deny = [\"127.0.0.0/8\"]");
     server.process.signal("HUP");
     server.process.line_with("new: allow, deny, log");
@@ -74,7 +74,7 @@ fn a_client_takes_over_another_invite() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let flags = ["--allow", "127.0.0.0/8"];
     let (first, second) = (start_server(one.path(), &flags), start_server(two.path(), &flags));
-    // A path without an address of the server: the invite has it.
+    // A path without the server's address, which is in the invite.
     let (mut client, socks) =
         start_client(one.path(), &first.invite_file, &["--path", "127.0.0.1"]);
     let target = echo_target();

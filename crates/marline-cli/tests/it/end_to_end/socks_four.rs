@@ -1,4 +1,4 @@
-//! Tests of SOCKS4 and SOCKS4a at the port of SOCKS5, with curl.
+//! Tests of SOCKS4 and SOCKS4a on the SOCKS5 port, with curl.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,8 @@ use super::{http_target, pattern, support};
 
 const SIZE: usize = 1 << 20;
 const USER: &str = "user-of-socks-four";
-/// Exit status of curl where the proxy refuses (CURLE_PROXY); a name that curl itself cannot resolve gives another.
+/// Exit status of curl if the proxy refuses (CURLE_PROXY). A name that curl itself cannot resolve gives another
+/// one.
 const PROXY_REFUSED: i32 = 97;
 
 fn curl(version: &str, proxy: SocketAddr, url: &str) -> Output {
@@ -39,7 +40,7 @@ fn curl_by_socks_four_reaches_addresses_and_by_four_a_names_that_the_server_reso
         assert!(output.status.success(), "{version} {host}: {}", texts(&output).1);
         assert!(output.stdout == content, "{version} {host}: {} bytes", output.stdout.len());
     }
-    // The server forbids it, and the server finds no address: both are refusals of the proxy.
+    // The server forbids the first target and finds no address for the second. Both are refusals of the proxy.
     for (version, host) in [("--socks4", "10.0.0.1"), ("--socks4a", "nowhere.invalid")] {
         let output = curl(version, proxy, &format!("http://{host}:{port}/1"));
         let said = texts(&output).1;

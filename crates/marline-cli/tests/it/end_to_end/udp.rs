@@ -1,5 +1,5 @@
-//! Tests of UDP through the proxy: associations of SOCKS5 and forwards (-U), over emulated links that fail, with peers
-//! that nobody asked, forged and repeated frames, and a server that is killed.
+//! Tests of UDP through the proxy: SOCKS5 associations and forwards (-U), over emulated links that fail, with
+//! unsolicited peers, forged and repeated frames, and a server that is killed.
 
 mod hairpin;
 mod hostile;
@@ -18,7 +18,7 @@ use marline_testkit::need;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A UDP port of loopback that sends everything back, and tells what came from where.
+/// A UDP port on loopback that echoes datagrams, and reports them with their source.
 fn watched_target(socket: UdpSocket) -> (SocketAddr, Receiver<(SocketAddr, Vec<u8>)>) {
     let address = socket.local_addr().unwrap();
     let (tell, told) = channel();
@@ -51,7 +51,7 @@ fn stun_server() -> SocketAddr {
     address
 }
 
-/// The address that a STUN server saw us at.
+/// The address at which a STUN server saw the application.
 fn binding(app: &Association, server: SocketAddr, transaction: [u8; 12]) -> SocketAddr {
     app.send(server, &stun::request(transaction));
     let (from, answer) = app.recv(PATIENCE).expect("an answer of STUN");
@@ -61,7 +61,7 @@ fn binding(app: &Association, server: SocketAddr, transaction: [u8; 12]) -> Sock
 
 /// An application with a UDP association.
 pub(crate) struct Association {
-    /// It ends with this.
+    /// Dropping it ends the association.
     control: TcpStream,
     socket: UdpSocket,
     relay: SocketAddr,
@@ -103,7 +103,7 @@ impl Association {
         self.socket.send_to(datagram, self.relay).unwrap();
     }
 
-    /// The next datagram, and whom it is from; `None`: none came in time.
+    /// The next datagram and its sender. `None` if none arrived in time.
     pub(crate) fn recv(&self, patience: Duration) -> Option<(SocketAddr, Vec<u8>)> {
         self.socket.set_read_timeout(Some(patience)).unwrap();
         let mut buffer = [0; 10_000];
@@ -116,7 +116,7 @@ impl Association {
         Some((from, payload.to_vec()))
     }
 
-    /// Sends until it comes back: datagrams may be lost while there is no way yet.
+    /// Sends until an echo arrives, because datagrams may be lost while there is no lane yet.
     fn echo(&self, target: SocketAddr, payload: &[u8]) {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -167,7 +167,7 @@ fn a_server_of_several_shards_finds_the_lane_that_a_frame_is_for() {
     let paths = [1, 2].map(|host| format!("127.0.0.{host}={}", server.address));
     let flags = ["--path", &paths[0], "--path", &paths[1]];
     let target = echo_target();
-    // Each client's lane is on the shard where its connection happened to come in.
+    // The shard of each client's lane is that of its connection, which is random.
     for _ in 0..4 {
         let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
         Association::open(socks).echo(target, b"to a shard");
@@ -184,7 +184,7 @@ fn peers_see_one_address_of_an_application_and_their_other_ports_reach_it_there(
     assert_eq!(mapped, binding(&app, stun_server(), [2; 12]), "endpoint-independent mapping");
     let other = Association::open(socks);
     assert_ne!(mapped, binding(&other, stun_server(), [3; 12]), "another application's");
-    // Another port of an address that it has sent to, and an answer.
+    // Another port of an address that the application has sent to, and an answer.
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = stranger.local_addr().unwrap();
@@ -198,8 +198,8 @@ fn peers_see_one_address_of_an_application_and_their_other_ports_reach_it_there(
     assert_eq!((&buffer[..len], from), (&b"who is there"[..], mapped));
 }
 
-/// Sends 5,000 datagrams from an address that nobody asked to a mapped port, and returns how many arrive, with an
-/// echo after them as a sign that nothing else is under way.
+/// Sends 5,000 unsolicited datagrams to a mapped port. Returns how many arrive before an echo that is sent after
+/// them.
 fn flood_from_a_stranger(app: &Association, echo: SocketAddr, mapped: SocketAddr) -> usize {
     let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
     let from = stranger.local_addr().unwrap();
@@ -275,7 +275,8 @@ fn each_address_that_sends_to_a_forward_gets_its_own_answers_and_no_strangers() 
     let from: BTreeMap<u8, SocketAddr> =
         seen.try_iter().map(|(from, payload)| (payload[1], from)).collect();
     assert_eq!(from.len(), 20);
-    // A stranger finds the port of the first; who uses the forward hears of its target only.
+    // An unsolicited peer sends to the port of the first application, but the user of a forward only receives from
+    // its target.
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.send_to(b"I am the target", from[&0]).unwrap();
     applications[0].send_to(&[9, 0], port).unwrap();
@@ -286,7 +287,7 @@ fn each_address_that_sends_to_a_forward_gets_its_own_answers_and_no_strangers() 
 #[test]
 fn names_are_looked_up_over_a_flow_of_dns() {
     let _others = support::among_others();
-    // Below 1024: not everybody may.
+    // Port 53 needs a privilege on most systems.
     let Ok(socket) = UdpSocket::bind("127.7.7.53:53") else {
         return need::skip("port 53 of 127.7.7.53 cannot be bound");
     };
@@ -295,7 +296,7 @@ fn names_are_looked_up_over_a_flow_of_dns() {
     let (_server, _client, socks) = both(dir.path(), &[]);
     let app = Association::open(socks);
     for id in 0..50u8 {
-        // A query for "a.": the answer here is the query.
+        // A query for "a.". The answer here is the query.
         let query = [id, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
         app.send(resolver, &query);
         assert_eq!(app.recv(PATIENCE), Some((resolver, query.to_vec())));
@@ -321,7 +322,7 @@ fn a_call_goes_on_when_one_of_its_two_links_dies() {
     let begun = Instant::now();
     let until = cut + Duration::from_secs(4);
     while Instant::now() < until {
-        // 160 bytes of G.711 each 20 ms.
+        // 160 bytes of G.711 every 20 ms.
         let mut frame = [0; 172];
         frame[..4].copy_from_slice(&sent.to_be_bytes());
         app.send(target, &frame);
@@ -355,19 +356,19 @@ fn datagrams_of_8_kb_pass_from_the_first_on_and_longer_ones_are_dropped() {
     let (_server, _client, socks) = both(dir.path(), &[]);
     let app = Association::open(socks);
     let (quic, other) = (echo_target(), echo_target());
-    // Nothing is known of the path, nor of the flow, when the first one leaves.
+    // Neither the path's limits nor the flow are known when the first one is sent.
     for len in [1_316, 8_192, 1_200, 1_500, 3_000, 0] {
         let fresh = echo_target();
         app.send(fresh, &vec![5; len]);
         assert_eq!(app.recv(PATIENCE), Some((fresh, vec![5; len])), "{len} bytes");
     }
-    // QUIC's first packet is its longest, and its flow is not known yet: by address and by name.
+    // QUIC's first packet is its longest, and its flow is not known yet, by address and by name.
     let initial = vec![7; 1_200];
     app.send(quic, &initial);
     assert_eq!(app.recv(PATIENCE), Some((quic, initial.clone())));
     let name = "a".repeat(60) + ".localhost";
     app.send_to_name(&name, other.port(), &initial);
-    // Whether such a name resolves is the system's business; the flow beside it goes on.
+    // The system may or may not resolve such a name. The other flow continues.
     for len in [8_193, 9_000] {
         app.send(quic, &vec![1; len]);
     }
@@ -423,7 +424,7 @@ fn the_rules_for_targets_hold_for_datagrams_by_address_and_by_name() {
     assert_eq!(seen.try_iter().count(), 0, "not one datagram passed");
 }
 
-/// A metric of a running program.
+/// Value of a metric of a running program.
 pub(super) fn metric(address: SocketAddr, name: &str) -> f64 {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -451,7 +452,7 @@ fn the_policy_that_was_chosen_is_followed_and_metrics_tell() {
     let (target, app) = (echo_target(), Association::open(socks));
     app.echo(target, b"first");
     let until = Instant::now() + PATIENCE;
-    // Copies begin once the second subflow is a path.
+    // Copies start once the second subflow is a path.
     while metric(port, "marline_lane_copied_bytes_total") == 0.0 {
         assert!(Instant::now() < until, "no copy was sent");
         app.echo(target, b"and again");
@@ -475,7 +476,7 @@ fn bursts_over_a_radio_that_loses_packets_are_repaired() {
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let lossy = "rate=30M,delay=5ms,loss=2%";
     let (_one_link, one) = link(dir.path(), server.address, lossy, &[]);
-    // As lossy, or the bursts would go there.
+    // Equally lossy, or the bursts would move there.
     let (_two_link, two) = link(dir.path(), server.address, "rate=20M,delay=20ms,loss=2%", &[]);
     let paths = [format!("127.0.0.1={one}"), format!("127.0.0.2={two}")];
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -488,8 +489,8 @@ fn bursts_over_a_radio_that_loses_packets_are_repaired() {
         ["repaired_total", "repair_bytes_total"]
             .map(|name| metric(port, &format!("marline_lane_{name}")))
     };
-    // The client computes what the echoes lose on their way back, and sends repairs of its own. Each end decides for
-    // itself between repairs and copies, so that one may begin before the other.
+    // The client repairs echoes that are lost on their way back, and sends repairs of its own. Each end decides
+    // independently between repairs and copies, so either may start first.
     while let [repaired, repair_bytes] = counts()
         && (repaired < 3.0 || repair_bytes < 1_000.0)
     {

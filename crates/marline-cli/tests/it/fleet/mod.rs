@@ -1,5 +1,6 @@
-//! Tests of a fleet: four servers behind a balancer that knows nothing of Multipath TCP, in namespaces. What belongs
-//! together stays together, whatever happens to clients' addresses and to members. Needs root, nft and python3.
+//! Tests of a fleet in namespaces: four servers behind a balancer without support for Multipath TCP. Subflows and
+//! connections of one session stay at one member in spite of changes of clients' addresses and of members. Needs
+//! root, nft and python3.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,22 +19,23 @@ const SERVICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/servi
 const MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 /// The address that clients know, which is the balancer's.
 const COMMON: &str = "203.0.113.7";
-/// SOCKS5 ports of clients, from here on.
+/// First SOCKS5 port of the clients.
 const PORT: usize = 20_000;
-/// How long anything may take.
+/// Time limit for any expected state.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Within which a new connection of a client whose member is dead reaches another: 3 s for a waiting connection that
-/// says nothing, 750 ms for the member's own address (docs/operate/fleet.md), and what a busy machine adds.
+/// Time within which a new connection of a client whose member has died reaches another one: 3 s for a silent
+/// waiting connection, 750 ms for the member's own address (docs/operate/fleet.md), and an allowance for a busy
+/// machine.
 const ELSEWHERE_S: f64 = 3.75 + 11.25;
-/// Within which connections of a member end once it is there again: it does not know them, and proves it (ten seconds,
-/// docs/operate/deploy.md, and what a busy machine adds).
+/// Time within which connections of a member end once it has returned: it does not know them, and proves it (ten
+/// seconds, docs/operate/deploy.md, and an allowance for a busy machine).
 const DISOWNED_S: f64 = 10.0 + 20.0;
 
-/// Connections of a member that stays away end so many seconds after others have shown that the network is there
-/// (`GONE_AFTER` of the dialer), and what a busy machine adds.
+/// Seconds after which connections of an absent member end, counted from the proof that the network works
+/// (`GONE_AFTER` of the dialer), with an allowance for a busy machine.
 const GIVEN_UP_S: std::ops::RangeInclusive<f64> = 100.0..=140.0;
 
-/// The fleet, its clients, and their streams. Processes that took over end before their namespaces do.
+/// The fleet, its clients, and their streams. Successor processes end before their namespaces.
 struct Fleet {
     took_over: Vec<TookOver>,
     testbed: Testbed,
@@ -45,12 +47,12 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
-/// The namespaces, if this machine can have them, with the program in everybody's path.
+/// The namespaces, if this machine supports them, with the program in their PATH.
 fn world(dir: &Path) -> Option<Testbed> {
     Testbed::of_marline(dir, SCRIPT, &["nft", "python3", "curl", "ss"])
 }
 
-/// Joins that came to members which do not know them.
+/// Joins that arrived at members which do not know their connections.
 fn joins_astray(testbed: &Testbed) -> u64 {
     let of = |member: &&str| {
         let page = testbed.run(member, "curl -sS --fail http://127.0.0.1:9102/metrics");
@@ -62,13 +64,13 @@ fn joins_astray(testbed: &Testbed) -> u64 {
 }
 
 impl Fleet {
-    /// Four members, and so many clients with so many streams each, all of which are open.
+    /// Four members, and this many clients with this many open streams each.
     fn start(dir: &Path, carrier: &str, clients: usize, each: usize) -> Option<Fleet> {
         let testbed = world(dir)?;
         let mut fleet = Fleet { took_over: Vec::new(), testbed, clients, streams: clients * each };
         let (config, invite) = (dir.join("fleet.toml"), dir.join("client/invite"));
         let config = config.display();
-        // All have one key, one set of clients, and one public address.
+        // All members have one key, one set of clients, and one public address.
         let init = format!(
             "marline server --init --config {config} --listen 0.0.0.0:7777 --public {COMMON}:7777"
         );
@@ -108,7 +110,7 @@ impl Fleet {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Waits until every stream has sent something from now on and got it back. How streams are then.
+    /// Waits until every stream has sent a message and received it back. Returns the state of all streams.
     fn all_answer(&self, when: &str) -> Value {
         self.all_answer_within(when, PATIENCE)
     }
@@ -135,7 +137,7 @@ impl Fleet {
         state
     }
 
-    /// A new connection through each client reaches a living member.
+    /// Checks that a new connection through each client reaches a living member.
     fn new_ones_go_elsewhere(&self, dead: &str) {
         let fresh = format!("python3 {FRESH} {PORT} {}", self.clients);
         let said = self.testbed.run("client", &fresh);
@@ -150,7 +152,7 @@ impl Fleet {
         assert!(slowest < ELSEWHERE_S, "{said}");
     }
 
-    /// Waits until the subflows of all connections are two each, by different ways to one member's own address.
+    /// Waits until every connection has two subflows, over different paths to one member's own address.
     fn two_ways_to_one_member(&self) {
         let until = Instant::now() + PATIENCE;
         'look: loop {
@@ -184,13 +186,13 @@ impl Fleet {
         }
     }
 
-    /// Has a member replaced by another process of it.
+    /// Replaces the process of a member by an upgrade.
     fn upgrade(&mut self, member: &str) {
         let said = self.testbed.run(member, "marline upgrade --control ./control");
         self.took_over.push(TookOver::told_by(&said));
     }
 
-    /// The member with most streams, how many that are, and the numbers of the others.
+    /// The member with most streams, their number, and the numbers of the other members.
     fn fullest(&self) -> (&'static str, u64, String) {
         let state = self.state();
         let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();
@@ -199,10 +201,10 @@ impl Fleet {
         (victim, at(victim), left.collect::<Vec<_>>().join(" "))
     }
 
-    /// Kills all processes of a member at once, and takes it out of the balancer's set. Clients are not told.
+    /// Kills all processes of a member at once, and removes it from the balancer. Clients are not notified.
     fn kill(&self, member: &str, left: &str) {
-        // By the namespace: an older process may be there besides. In one call: between two, one of them would disown
-        // the other's connections.
+        // By namespace, because an older process may still exist. In one call, or one process would reset the
+        // connections of the other in between.
         let kill = "here=$(readlink /proc/self/ns/net); pids=; for exe in /proc/[0-9]*/exe; do \
                     pid=${exe#/proc/}; pid=${pid%/exe}; \
                     if [ \"$(readlink $exe)\" = \"$(readlink -f ../bin/marline)\" ] && \
@@ -213,7 +215,7 @@ impl Fleet {
     }
 }
 
-/// Joins, a rebinding, a rolling upgrade, and a member's death.
+/// Joins, a rebinding, a rolling upgrade, and the death of a member.
 fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut fleet) = Fleet::start(dir.path(), carrier, clients, each) else { return };
@@ -227,11 +229,11 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     fleet.nothing_is_lost("after a rolling upgrade");
     fleet.two_ways_to_one_member();
     assert_eq!(joins_astray(&fleet.testbed), 0);
-    // The one with the most streams dies.
+    // The member with most streams dies.
     let (victim, had, left) = fleet.fullest();
     fleet.kill(victim, &left);
-    // Its clients find out by themselves: at once for what is new, and for what is open when its process is back, which
-    // knows nothing of it.
+    // Its clients notice by themselves: at once for new connections, and for open ones when its process returns
+    // without knowing them.
     fleet.new_ones_go_elsewhere(victim);
     fleet.begin(victim);
     let back_s = now_s();
@@ -246,7 +248,7 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     );
 }
 
-/// These streams of this member were lost, each once, and are elsewhere.
+/// Checks that this many streams of this member were lost, each once, and have moved to other members.
 fn only_these_were_lost(state: &Value, member: &str, count: u64) {
     let lost = state["lost"].as_object().expect("a table");
     assert_eq!(lost.keys().collect::<Vec<_>>(), [member], "others lost nothing: {state}");
@@ -262,7 +264,8 @@ fn what_belongs_together_stays_together() {
     goes_through_it_all("udp", 10, 4);
 }
 
-/// A kernel's clients, without any program of ours at their end, obey flag C and join where a member is itself reached.
+/// Clients of the kernel, without a program of ours at their end, respect flag C and join at a member's own
+/// address.
 #[test]
 fn a_kernels_clients_join_the_right_member() {
     const CONNECTIONS: usize = 12;
@@ -286,7 +289,7 @@ fn a_kernels_clients_join_the_right_member() {
     let connected = testbed.start("client", &connect, Until::Says("ready"));
     testbed.run("client", "echo go > go");
     testbed.log_with(connected, "round");
-    // From both addresses to the member's own, and none but the first through the balancer.
+    // From both addresses to the member's own address. Only the first subflow uses the balancer.
     let count = |which: &str| {
         let said = testbed.run("client", &format!("ss -Htn state established {which}"));
         said.lines().count()
@@ -298,7 +301,7 @@ fn a_kernels_clients_join_the_right_member() {
     }
     assert_eq!((count("dport = :7778"), count("dport = :7777")), (2 * CONNECTIONS, CONNECTIONS));
     assert_eq!(joins_astray(&testbed), 0);
-    // The first way is gone for good: its addresses are others', which native TCP does not survive.
+    // The first path is lost: its addresses have changed, which native TCP does not survive.
     testbed.run("net", "rebind 198.51.100.2");
     testbed.run("client", "echo go > go");
     let until = Instant::now() + PATIENCE;
@@ -319,7 +322,7 @@ fn two_thousand_stay_where_they_belong() {
     goes_through_it_all("udp", 50, 40);
 }
 
-/// Nobody ever says that it is gone: its machine is off the network, and does not come back.
+/// The loss is never reported: the machine is off the network and does not return.
 #[test]
 #[ignore = "takes minutes"]
 fn connections_of_a_member_that_stays_away_are_given_up_in_two_minutes() {
@@ -330,7 +333,7 @@ fn connections_of_a_member_that_stays_away_are_given_up_in_two_minutes() {
     let (victim, had, left) = fleet.fullest();
     fleet.kill(victim, &left);
     fleet.testbed.run(victim, "ip link set eth0 down");
-    // Which shows their clients that the network is there.
+    // This shows the member's clients that the network works.
     fleet.new_ones_go_elsewhere(victim);
     let gone_s = now_s();
     let after = fleet.all_answer_within(&format!("without {victim}"), 2 * PATIENCE);

@@ -1,11 +1,11 @@
-//! Tests of datagrams as live programs send them: video by SRT (1,316 bytes of MPEG-TS) over two lossy paths, and
-//! echoes of 200 bytes to 8 kB over paths of any MTU, before and after a change of it in mid-flow. Need root, for the
-//! hosts.
+//! Tests of datagrams as real programs send them: video by SRT (1,316 bytes of MPEG-TS) over two lossy paths, and
+//! echoes of 200 bytes to 8 kB over paths of any MTU, before and after the MTU changes in mid-flow. Needs root, for
+//! the hosts.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it live_datagrams -- --nocapture --include-ignored
 //! ```
-//! Packets that do not fit are dropped without a word, as where ICMP is filtered.
+//! Packets that do not fit are dropped silently, as where ICMP is filtered.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -20,11 +20,11 @@ use super::support::two_uplinks::{self, TwoUplinks, hear};
 const SIZES: &str = include_str!("sizes.py");
 const CONTINUITY: &str = include_str!("continuity.py");
 
-/// Behind the server.
+/// Addresses behind the server.
 const TARGET: &str = "203.0.113.7";
 const ECHO: &str = "203.0.113.7:9009";
 
-/// Sends datagrams back: a role.
+/// Role: echoes datagrams.
 #[test]
 fn echo() {
     if !two_uplinks::plays(echo) {
@@ -38,7 +38,7 @@ fn echo() {
     }
 }
 
-/// Gives back bytes that come by TCP: a role.
+/// Role: echoes bytes over TCP.
 #[test]
 fn stream_echo() {
     if two_uplinks::plays(stream_echo) {
@@ -50,7 +50,7 @@ fn hosts(wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
     hosts_of("udp", wifi, lte, name, dir)
 }
 
-/// Hosts whose server has this carrier.
+/// Hosts whose server uses this carrier.
 fn hosts_of(carrier: &str, wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(wifi, lte), name, dir);
     hosts.shell(Side::Server, &format!("ip link set lo up; ip addr add {TARGET}/32 dev lo"));
@@ -68,7 +68,7 @@ fn hosts_of(carrier: &str, wifi: &str, lte: &str, name: &str, dir: &Path) -> Two
     hosts
 }
 
-/// How the program's datagrams get into Marline.
+/// Way of the program's datagrams into Marline.
 #[derive(Copy, Clone, Debug)]
 enum Way {
     Socks,
@@ -76,14 +76,14 @@ enum Way {
     Up,
 }
 
-/// A link of WiFi with this MTU, and LTE's.
+/// A WiFi link with this MTU, and an LTE link.
 fn wifi(mtu: u16) -> String {
     format!("rate=20M,delay=8ms,queue=100ms,mtu={mtu}B:silent")
 }
 
 const LTE: &str = "rate=20M,delay=30ms,queue=100ms,mtu=1430B:silent";
 
-/// Runs `sizes.py` to its end; what it said.
+/// Runs `sizes.py` to its end. Returns its output.
 fn sizes(hosts: &mut TwoUplinks, way: Way, between: impl FnOnce(&TwoUplinks)) -> Vec<String> {
     let options = "--invite-file invite --path wifi --path lte";
     let twice = |socks: &str| {
@@ -133,7 +133,7 @@ fn arrive(way: Way, before: u16, after: u16) {
     let mut hosts = hosts(&wifi(before), LTE, "sizes", dir.path());
     let said = sizes(&mut hosts, way, |hosts| {
         hosts.net.command("wifi", &format!("set {}", wifi(after))).expect("an order");
-        // A flow follows within a second.
+        // A flow adapts within a second.
         std::thread::sleep(Duration::from_secs(1));
     });
     println!("{way:?}, WiFi {before}, then {after}: {said:?}");
@@ -154,7 +154,7 @@ fn datagrams_of_any_size_arrive_over_paths_of_any_mtu_whatever_it_becomes() {
     }
 }
 
-/// A stream of 1 MB there and back, over two paths; how long that takes.
+/// Sends a stream of 1 MB there and back over two paths. Returns the duration.
 fn echo_stream(hosts: &TwoUplinks) -> f64 {
     let text = "exec 3<>/dev/tcp/127.0.0.1/9000; begun=$EPOCHREALTIME
         head -c 1000000 /dev/zero >&3 & timeout 25 head -c 1000000 <&3 | wc -c
@@ -182,7 +182,7 @@ fn streams_pass_over_paths_that_silently_take_1200_bytes() {
     assert!(took < 10.0, "{took}");
 }
 
-/// The kernel's TCP, which carries the stream, repeats for ever what is too large.
+/// The kernel's TCP, which carries the stream, retransmits too large packets for ever.
 #[test]
 fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
     let _alone = support::alone();
@@ -207,21 +207,21 @@ fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
     }
 }
 
-/// Gaps by which the least of several runs differs from one of the same kind: packets are lost by chance.
+/// Random difference between the smallest numbers of gaps in several identical runs, due to packet loss.
 const CHANCE: u64 = 3;
-/// Share of the time, in percent, during which a program may wait for a processor in a run that counts.
+/// Largest share of time, in percent, in which programs may wait for a processor in a valid run.
 const MOST_WAITING_PERCENT: u64 = 40;
-/// Runs after which those that do not count are taken all the same.
+/// Number of runs after which an invalid run is used as well.
 const RUNS: usize = 3;
 
-/// Microseconds in which some program waited for a processor, since the machine's start.
+/// Microseconds in which any program waited for a processor, since boot.
 fn waited_us() -> u64 {
     let pressure = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
     let total = pressure.lines().next().and_then(|line| line.split("total=").nth(1));
     total.and_then(|total| total.parse().ok()).unwrap_or_default()
 }
 
-/// What a run said, of the first that had the processors for itself; and whether one had.
+/// Result of the first run without contention for processors, and whether there was one.
 fn undisturbed(mut run: impl FnMut() -> ((u64, u64), Vec<String>)) -> ((u64, u64), bool) {
     let mut last = (0, 0);
     for _ in 0..RUNS {
@@ -240,7 +240,7 @@ fn undisturbed(mut run: impl FnMut() -> ((u64, u64), Vec<String>)) -> ((u64, u64
     (last, false)
 }
 
-/// Video of 20 s by SRT to this address; discontinuities that the receiver saw.
+/// Sends a video of 20 s by SRT to this address. Returns the discontinuities at the receiver.
 fn video(hosts: &mut TwoUplinks, to: &str) -> (u64, u64) {
     const SECONDS: u64 = 20;
     let _ = std::fs::remove_file(hosts.dir.join("video.ts"));

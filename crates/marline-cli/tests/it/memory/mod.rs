@@ -19,10 +19,10 @@ use marline_testkit::need;
 
 /// Limit of the cgroup, in bytes.
 const LIMIT: u64 = 512 << 20;
-/// Descriptors of this process, which plays applications and strangers; more than this is not given everywhere.
+/// Descriptors of this process, which simulates applications and unauthenticated peers. Not all systems allow more.
 const DESCRIPTORS: u64 = 20_000;
 
-/// A runtime for applications and sources, and descriptors for them. `None`, and the test says so: there are too few.
+/// A runtime for applications and sources, with descriptors for them. `None` and a message if there are too few.
 fn runtime() -> Option<tokio::runtime::Runtime> {
     if !need::root() {
         return None;
@@ -45,7 +45,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Begins; the figures are printed under this name.
+    /// Starts to sample. The figures are printed with this name.
     fn over(name: &'static str, group: &Arc<MemoryCgroup>) -> Watch {
         let begin = group.memory();
         println!("{name} at the start: {begin}");
@@ -73,7 +73,7 @@ impl Watch {
         members.is_ok_and(|members| !members.trim().is_empty())
     }
 
-    /// Waits until it has hardly changed for five seconds, at most for this long.
+    /// Waits until the memory has hardly changed for five seconds, at most for `patience`.
     fn settled(&self, patience: Duration) {
         const REST: Duration = Duration::from_secs(5);
         let until = Instant::now() + patience;

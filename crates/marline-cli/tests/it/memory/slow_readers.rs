@@ -17,16 +17,16 @@ use super::traffic::{Request, Source};
 use super::{LIMIT, MemoryCgroup, Watch, runtime};
 
 const STREAMS: u32 = 10_000;
-/// Streams opened per second at most, and at the same time: how fast a machine opens them is not the question.
+/// Limits of opened streams per second, and of concurrent openings. The speed of opening is not tested.
 const PER_SECOND: u32 = 250;
 const OPENING: usize = 250;
 /// Bytes that an application reads at a time.
 const PIECE: u64 = 4_096;
 /// Time between two reads. The source is much faster.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Each stream must bring a piece within this time, again and again.
+/// Each stream must receive a piece within this time, continuously.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Bytes that each stream must bring: more than the buffers of the application's own socket hold.
+/// Bytes that each stream must receive: more than the buffers of the application's own socket hold.
 const ENOUGH: u64 = 64 << 10;
 
 /// Progress of all readers.
@@ -66,13 +66,13 @@ impl Readers {
     }
 }
 
-/// An error that also says when it happened.
+/// Adds the stage of a failure to an error.
 fn in_stage(stage: &str, error: &io::Error) -> io::Error {
     io::Error::other(format!("{stage}: {error}"))
 }
 
-/// Prints the memory that a process charges to its budget, by kind. `marline status` would list ten thousand
-/// connections for that.
+/// Prints the memory that a process charges to its budget, by kind. `marline status` would also list ten thousand
+/// connections.
 fn print_charges(name: &str, metrics: SocketAddr) -> io::Result<()> {
     let mut stream = std::net::TcpStream::connect(metrics)?;
     stream.set_read_timeout(Some(PERIOD))?;
@@ -84,7 +84,7 @@ fn print_charges(name: &str, metrics: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Counts the failures by their text.
+/// Counts failures by text.
 fn by_cause(failures: &[String]) -> BTreeMap<&str, usize> {
     let mut causes = BTreeMap::new();
     failures.iter().for_each(|failure| *causes.entry(failure.as_str()).or_default() += 1);

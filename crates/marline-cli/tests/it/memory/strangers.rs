@@ -1,4 +1,4 @@
-//! Handshakes by strangers, over both carriers that a server listens on, from several addresses of loopback.
+//! Handshakes by unauthenticated peers, over both carriers of a server, from several addresses on loopback.
 
 use std::fmt;
 use std::io;
@@ -16,9 +16,9 @@ use tokio::time::timeout;
 
 /// Source addresses.
 const SOURCES: u32 = 20;
-/// The beginning of a TLS record of 16 KiB whose rest never comes.
+/// Start of a TLS record of 16 KiB whose rest never arrives.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03";
-/// The opening of the TCP carrier, and the length of a frame that never comes.
+/// Opening of the TCP carrier, and the length of a frame that never arrives.
 const HALF_FRAME: &[u8] = b"Marline\x01\x00\x80";
 
 fn source(number: u32) -> Ipv4Addr {
@@ -44,8 +44,9 @@ enum Held {
     Datagram,
 }
 
-/// Begins `count` handshakes at this rate. Half of them are TCP connections of the kernel that are silent, stop halfway
-/// or send something else. A quarter are single datagrams. A quarter complete the multipath handshake and stop in TLS.
+/// Starts `count` handshakes at this rate. Half of them are TCP connections of the kernel that are silent, stop
+/// halfway or send invalid data. A quarter are single datagrams. A quarter complete the multipath handshake and
+/// stop in TLS.
 pub(super) async fn come(server: SocketAddr, count: u32, per_second: u32) -> Strangers {
     let mut clients = Vec::new();
     let mut sockets = Vec::new();
@@ -60,7 +61,7 @@ pub(super) async fn come(server: SocketAddr, count: u32, per_second: u32) -> Str
     let begun = tokio::time::Instant::now();
     for number in 0..count {
         tokio::time::sleep_until(begun + Duration::from_secs(1) * number / per_second).await;
-        // Each source comes in each way.
+        // Each source uses each kind.
         let (way, from, word) = (number % 4, number / 4, number / 4 / SOURCES);
         if way == 2 {
             let frame = stray_packet(number, word % 3);

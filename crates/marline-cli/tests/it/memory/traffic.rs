@@ -1,5 +1,5 @@
-//! Traffic of the memory tests: a source that sends as fast as it is read, applications that read little or nothing of
-//! it, and an honest application whose delays are measured.
+//! Traffic of the memory tests: a source that sends as fast as it is read, applications that read little or
+//! nothing, and an honest application whose delays are measured.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -16,27 +16,28 @@ use tokio::time::timeout;
 use super::support::{self, Beside};
 use super::{DESCRIPTORS, raise_descriptors, through};
 
-/// How long a single step of an application may take.
+/// Time limit for a single step of an application.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Socket buffers of the source and of applications: small, so that the bytes are in the programs under test. The
+/// Socket buffers of the source and of applications, small so that the bytes are in the programs under test. The
 /// kernel doubles them.
 const SOURCE_BUFFER: u32 = 32 << 10;
 const APPLICATION_BUFFER: u32 = 16 << 10;
-/// Period of what the source sends. Prime: no size of buffers divides it.
+/// Period of the source's data. It is prime, so that no buffer size divides it.
 const PERIOD: usize = 65_521;
 
-/// The bytes that the source repeats. An answer starts at the offset that the request names.
+/// The bytes that the source repeats. An answer starts at the offset in the request.
 fn pattern() -> Arc<[u8]> {
     let byte = |at: usize| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8;
-    // Twice, so that a period fits behind each place.
+    // Two periods, so that a full one follows each offset.
     (0..2 * PERIOD).map(|at| byte(at % PERIOD)).collect()
 }
 
-/// The variable that makes [`the_source`] one: the length of each answer, and the file for its address.
+/// Environment variable that makes [`the_source`] a source: the length of each answer, and the file for its
+/// address.
 const SOURCE: &str = "MARLINE_MEMORY_SOURCE";
 
-/// A TCP service in a process of its own, so that its descriptors are not ours: it reads four bytes, and sends so many
-/// bytes that begin there in the pattern. It ends with this.
+/// A TCP service in a process with descriptors of its own: it reads a four-byte offset, and sends bytes from there
+/// in the pattern. Dropping it ends the process.
 pub(super) struct Source {
     address: SocketAddr,
     pattern: Arc<[u8]>,
@@ -44,7 +45,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Starts it; each answer has this length.
+    /// Starts a source whose answers have this length.
     pub(super) fn start(dir: &Path, length: u64) -> Source {
         let note = dir.join("source");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -64,7 +65,7 @@ impl Source {
     }
 }
 
-/// No test: the other end of those that need a source.
+/// Not a test, but the other end for tests that need a source.
 #[test]
 #[ignore = "a part of other tests"]
 fn the_source() {
@@ -74,7 +75,7 @@ fn the_source() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().expect("a runtime").block_on(async {
         let socket = TcpSocket::new_v4().expect("a socket");
-        // Accepted connections have the listener's.
+        // Accepted connections inherit the listener's buffer.
         socket.set_send_buffer_size(SOURCE_BUFFER).expect("a small buffer");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         let listener = socket.listen(4_096).expect("a listener");
@@ -101,16 +102,16 @@ async fn accept(listener: TcpListener, pattern: Arc<[u8]>, length: u64) {
     }
 }
 
-/// An application's stream from the source, by way of a SOCKS5 port.
+/// A stream from the source to an application, through a SOCKS5 port.
 pub(super) struct Download {
     stream: TcpStream,
     pattern: Arc<[u8]>,
     from: usize,
-    /// Bytes that came so far; all of them were right.
+    /// Bytes received so far, all of them correct.
     pub(super) taken: u64,
 }
 
-/// A download that is not open yet.
+/// A download that has not been opened yet.
 pub(super) struct Request {
     source: SocketAddrV4,
     pattern: Arc<[u8]>,
@@ -118,7 +119,7 @@ pub(super) struct Request {
 }
 
 impl Source {
-    /// A request of this number; each begins at another place.
+    /// Request with this number. Each starts at another offset.
     pub(super) fn request(&self, number: u32) -> Request {
         let SocketAddr::V4(source) = self.address else { panic!("an IPv4 source") };
         Request { source, pattern: self.pattern.clone(), from: number.wrapping_mul(7_919) }
@@ -126,7 +127,7 @@ impl Source {
 }
 
 impl Request {
-    /// Opens a stream by way of a SOCKS5 port, and asks.
+    /// Opens a stream through a SOCKS5 port, and sends the request.
     pub(super) async fn open(self, socks: SocketAddr) -> io::Result<Download> {
         match timeout(PATIENCE, self.open_stream(socks)).await {
             Ok(stream) => {
@@ -158,7 +159,7 @@ impl Request {
 }
 
 impl Download {
-    /// Takes up to so many bytes and compares them; 0: the end.
+    /// Reads up to `most` bytes and compares them. 0: the end.
     pub(super) async fn take(&mut self, most: usize) -> io::Result<usize> {
         let mut buffer = vec![0; most.min(PERIOD)];
         let count = match timeout(PATIENCE, self.stream.read(&mut buffer)).await {
@@ -173,7 +174,7 @@ impl Download {
         Ok(count)
     }
 
-    /// Takes what is missing until so many bytes have come.
+    /// Reads until `count` bytes have been received in total.
     pub(super) async fn take_until(&mut self, count: u64) -> io::Result<()> {
         while self.taken < count {
             if self.take((count - self.taken) as usize).await? == 0 {
@@ -183,14 +184,14 @@ impl Download {
         Ok(())
     }
 
-    /// Takes all that is left; how many bytes came in all.
+    /// Reads the rest. Returns the total number of bytes.
     pub(super) async fn take_rest(&mut self) -> io::Result<u64> {
         while self.take(PERIOD).await? > 0 {}
         Ok(self.taken)
     }
 }
 
-/// Downloads that were opened, and the errors of those that were not.
+/// Opened downloads, and the errors of the others.
 pub(super) struct Opened {
     pub(super) downloads: Vec<Download>,
     /// One error for each download that failed to open.
@@ -201,11 +202,11 @@ pub(super) struct Opened {
 pub(super) struct Openings {
     pub(super) count: u32,
     pub(super) per_second: u32,
-    /// Bytes that each takes at once before it stops reading.
+    /// Bytes that each reads at once before it stops reading.
     pub(super) first: u64,
 }
 
-/// Opens downloads from the source at their pace.
+/// Opens downloads from the source at this pace.
 pub(super) async fn open_paced(socks: SocketAddr, source: &Source, openings: Openings) -> Opened {
     let Openings { count, per_second, first } = openings;
     let mut opening = JoinSet::new();
@@ -230,7 +231,7 @@ pub(super) async fn open_paced(socks: SocketAddr, source: &Source, openings: Ope
     opened
 }
 
-/// Reads all of these downloads to the end, sixteen at a time; each must have this length.
+/// Reads all these downloads to the end, sixteen at a time. Each must have this length.
 pub(super) async fn take_all(downloads: Vec<Download>, length: u64) {
     let together = Arc::new(tokio::sync::Semaphore::new(16));
     let mut taking = JoinSet::new();
@@ -251,7 +252,7 @@ pub(super) async fn take_all(downloads: Vec<Download>, length: u64) {
 pub(super) struct Waits(Vec<Duration>);
 
 impl Waits {
-    /// These and others.
+    /// Adds other delays.
     pub(super) fn and(mut self, others: Waits) -> Waits {
         self.0.extend(others.0);
         self
@@ -278,8 +279,8 @@ impl std::fmt::Display for Waits {
     }
 }
 
-/// Sends a kilobyte over a new stream and reads it back: at least `least` times, and as long as `more` holds, with a
-/// pause after each exchange.
+/// Sends a kilobyte over a new stream and reads it back, at least `least` times and while `more` returns true, with
+/// a pause after each exchange.
 pub(super) fn exchange(
     socks: SocketAddr,
     echo: SocketAddr,
@@ -311,7 +312,7 @@ fn honest_stream(socks: SocketAddr, echo: SocketAddr) -> io::Result<std::net::Tc
     Ok(stream)
 }
 
-/// Sends `length` bytes to the echo service and compares what comes back.
+/// Sends `length` bytes to the echo service and compares the echo.
 pub(super) fn send_and_compare(
     socks: SocketAddr,
     echo: SocketAddr,

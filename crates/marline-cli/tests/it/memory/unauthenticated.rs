@@ -8,15 +8,15 @@ use super::support::native::testbed;
 use super::support::testbed::Until;
 use super::{LIMIT, MemoryCgroup, Watch};
 
-/// Connections in all, from so many addresses.
+/// Number of connections, and of their source addresses.
 const CONNECTIONS: usize = 3_100;
 const ADDRESSES: usize = 6;
-/// Bytes of server memory that each connection may use: its state, its handshake, and the small window that it has
-/// until it is authenticated.
+/// Server memory that each connection may use in bytes: its state, its handshake, and its small window until it is
+/// authenticated.
 const EACH: u64 = 40 << 10;
 
-/// Connections of the kernel, Multipath TCP and plain TCP in turn. The first of each address begin a TLS handshake and
-/// stop, so that the others wait in the queue. These send as much as the window lets them.
+/// Connections of the kernel, alternately Multipath TCP and plain TCP. The first ones of each address start a TLS
+/// handshake and stop, so that the others wait in the queue. These send as much as the window allows.
 const STRANGERS: &str = "
 import os, resource, socket, sys, time
 count, sources = int(sys.argv[1]), [f'10.91.1.{n + 10}' for n in range(int(sys.argv[2]))]
@@ -77,7 +77,7 @@ fn strangers_before_authentication_take_little_memory() {
     let come = format!("python3 -u strangers.py {CONNECTIONS} {ADDRESSES}");
     let strangers = testbed.start("client", &come, Until::Says(""));
     testbed.log_with(strangers, "all are there");
-    // Longer than the server waits for who begins to authenticate and does not go on.
+    // Longer than the server's time limit for a stalled authentication.
     std::thread::sleep(Duration::from_secs(15));
     let said = testbed.log(strangers);
     said.lines().step_by(4).for_each(|line| println!("{line}"));

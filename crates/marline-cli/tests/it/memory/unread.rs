@@ -31,7 +31,7 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
     let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
     let watch = Watch::over("server", &group);
     let source = Source::start(dir.path(), LENGTH);
-    // Each application reads for a while and then stops: by then the stream's buffers have grown with its rate.
+    // Each application reads for a while and then stops, so that the stream's buffers have grown with its rate.
     let openings = Openings { count: STREAMS, per_second: 50, first: FIRST };
     let opened = runtime.block_on(open_paced(socks, &source, openings));
     watch.settled(Duration::from_secs(40));
@@ -47,15 +47,15 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
 /// Unread streams of one client, and the length of each.
 const UNREAD: u32 = 4_096;
 const UNREAD_LENGTH: u64 = 1_000_000;
-/// Streams that are read after all.
+/// Streams that are finally read.
 const READ_AFTER_ALL: usize = 64;
-/// Handshakes by strangers.
+/// Handshakes by unauthenticated peers.
 const STRANGERS: u32 = 10_000;
 /// Exchanges of the honest application: alone, and again once all unread streams are open.
 const EXCHANGES: usize = 400;
 /// Length of a transfer of the honest application, in bytes.
 const SENT: usize = 4_000_000;
-/// Delay that counts as noise, whatever the p99 alone is: the machine has other work to do meanwhile.
+/// Delay that counts as noise regardless of the p99 alone, because the machine has other work meanwhile.
 const NOISE: Duration = Duration::from_millis(5);
 
 /// The end whose memory is limited.
@@ -92,7 +92,8 @@ impl Hosts {
             let add = ["server", "--config", "server.toml", "credential", "add", "honest"];
             let invite = dir.join("honest");
             support::write_private(&invite, &support::run_ok(dir, &add));
-            // Strangers and heavy users share the limits of their address, and the honest one has its own.
+            // Unauthenticated peers and heavy users share the limits of their address. The honest client has
+            // another address.
             let path = path.replace("127.0.0.1=", "127.0.0.3=");
             let (client, honest) = start_client(dir, &invite, &["--path", &path]);
             hosts.clients.push(client);
@@ -115,9 +116,8 @@ impl Hosts {
     }
 }
 
-/// One process has a processor of its own. The others, this one with its sources and applications among them, share
-/// the rest for as long as it lives: with more to do than there are processors, waits would be those of the kernel's
-/// scheduler.
+/// Assigns one process a processor of its own. The others, including this process with its sources and
+/// applications, share the rest until this is dropped. Otherwise delays would be those of the kernel's scheduler.
 struct OwnProcessor;
 
 impl OwnProcessor {
@@ -131,7 +131,7 @@ impl OwnProcessor {
         OwnProcessor
     }
 
-    /// Those of these processors that there are.
+    /// Assigns those of these processors that exist.
     fn assign(processors: &str, id: u32) {
         let arguments = ["-acp", processors, &id.to_string()];
         let set = std::process::Command::new("taskset").args(arguments).output();
@@ -145,8 +145,9 @@ impl Drop for OwnProcessor {
     }
 }
 
-/// One client has thousands of streams that their applications do not read, and strangers begin handshakes. An honest
-/// application waits at most twice as long for its exchanges as it does alone, and everything that it sends arrives.
+/// One client has thousands of streams that their applications do not read, and unauthenticated peers start
+/// handshakes. An honest application waits at most twice as long for its exchanges as alone, and all its data
+/// arrives.
 fn an_honest_application_beside_unread_streams(limited: Limited) {
     let _alone = support::alone();
     let Some(runtime) = runtime() else { return };
@@ -160,7 +161,7 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
     let source = Source::start(dir.path(), UNREAD_LENGTH);
     let (busy, honest, server) = (hosts.busy, hosts.honest, hosts.server.address);
     let echo = support::socks::echo_target();
-    // A running server learns of a new credential within a second.
+    // A running server notices a new credential within a second.
     until("the honest client works", || exchange(honest, echo, 20, || false).is_ok());
     let alone = exchange(honest, echo, EXCHANGES, || false).expect("nothing is beside it");
     println!("alone: {alone}");
@@ -178,7 +179,7 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
         }
     });
     let (opened, strangers) = runtime.block_on(async {
-        // The question is memory: at twice the pace the processors are busy with the streams' bytes.
+        // Memory is tested here. At twice the pace the processors would be busy with the streams' bytes.
         let openings = Openings { count: UNREAD, per_second: 100, first: 0 };
         let strangers = if limited == Limited::Server { STRANGERS } else { 0 };
         tokio::join!(open_paced(busy, &source, openings), come(server, strangers, 250))

@@ -1,6 +1,6 @@
-//! Tests of a client's warnings about paths over which its server does not answer: a network that
-//! drops UDP, a captive portal that rejects it, no path at all, a server that is gone. Each is
-//! reported once, by name, and withdrawn when it recovers.
+//! Tests of a client's warnings about paths over which its server does not answer: a network that drops UDP, a
+//! captive portal that rejects it, a missing path, a server that has stopped. Each is reported once, by name, and
+//! withdrawn when it recovers.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::support::{self, CURL};
 use super::testbed;
 
 const PATHS: &str = "--path wlan0 --path wwan0";
-/// A request whose outcome does not matter.
+/// A request whose result is ignored.
 const ASK: &str = "curl -sS -o /dev/null --max-time 30 --socks5-hostname 127.0.0.1:1080 \
                    http://127.0.0.1:8080/f1 || true";
 
-/// The server and a client, behind a router with this rule. Gives their numbers.
+/// Starts the server and a client, behind a router with this rule. Returns their numbers.
 fn start(testbed: &mut Testbed, rule: &str) -> (usize, usize) {
     start_nginx(testbed, "", "127.0.0.1:8080", 8080);
     let init = "marline server --init --config s.toml --listen 9.9.9.1:7777 --public 9.9.9.1:7777";
@@ -26,20 +26,20 @@ fn start(testbed: &mut Testbed, rule: &str) -> (usize, usize) {
     router(testbed, rule);
     let serve = "marline server --config s.toml --allow 127.0.0.0/8";
     let server = testbed.start("server", serve, Until::Says("listening on"));
-    // One that has nothing but UDP: what the others do is in `udp_blocked`.
+    // A client with UDP alone. The other carriers are tested in `udp_blocked`.
     let client = format!(
         "marline client --invite-file invite --carrier udp {PATHS} --socks5 127.0.0.1:1080 --control c"
     );
     (server, testbed.start("client", &client, Until::Says("socks5 listening")))
 }
 
-/// What the router does with packets from now on.
+/// Changes the router's rule for packets.
 fn router(testbed: &Testbed, rule: &str) {
     let add = format!("nft 'add rule ip portal through {rule}'");
     testbed.run("nat", &format!("nft flush chain ip portal through\n{add}"));
 }
 
-/// Goes on asking until this is so.
+/// Repeats the request until this condition holds.
 fn ask_until(testbed: &Testbed, test: &str) {
     testbed.run("client", &format!("until {test}; do {ASK}; sleep 0.5; done"));
 }
@@ -92,7 +92,7 @@ fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut testbed) = testbed(dir.path()) else { return };
     let (server, client) = start(&mut testbed, "meta l4proto udp drop");
-    // The request fails by the client's word (97: a proxy said no) after its ten seconds.
+    // The request fails by the client's answer (97: refused by a proxy) after its ten seconds.
     let asked = "curl -s -o /dev/null --max-time 18 -w '%{exitcode} %{time_total}' \
                  --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/f1 || true";
     let ended = testbed.run("client", asked);
@@ -123,7 +123,7 @@ fn status(testbed: &Testbed) -> i32 {
     output.expect("marline status").status.code().expect("an exit status")
 }
 
-/// A portal's objections to UDP say nothing of a server that is reached by TCP, however long nothing is sent.
+/// A portal's rejection of UDP does not affect a server that is reached by TCP, even after a long idle time.
 #[test]
 fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
     let _others = support::among_others();
@@ -144,7 +144,7 @@ fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
     }
 }
 
-/// An interface that goes down takes its path with it, with the cause; the other one carries on.
+/// A path whose interface goes down is unreachable, with the cause. The other path continues.
 #[test]
 fn a_path_whose_interface_is_down_is_unreachable() {
     let _others = support::among_others();
@@ -163,7 +163,7 @@ fn a_path_whose_interface_is_down_is_unreachable() {
     assert!(states.iter().all(|(is, exit)| is == exit), "{states:?}");
 }
 
-/// The doctor with an invite: its words and whether it found a path.
+/// Runs the doctor with an invite. Returns its output and whether it found a path.
 fn doctor(testbed: &Testbed, invite: &str) -> (String, bool) {
     let command = format!("marline doctor --invite-file {invite} {PATHS}");
     let output = testbed.command("client", &command, "30").output().expect("the doctor");
@@ -202,14 +202,14 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     assert!(well && said.contains("FAILS  path            wlan0: unreachable"), "{said}");
     assert!(said.contains("the network behind wlan0 is dead or blocks it"), "{said}");
     router(&testbed, "accept");
-    // Another server's key, at this one's address.
+    // The key of another server at this one's address.
     let init =
         "marline server --init --config other.toml --listen 9.9.9.1:7777 --public 9.9.9.1:7777";
     let word = testbed.run("server", init);
     support::write_private(&testbed.dir.join("client/other"), &word);
     let (said, well) = doctor(&testbed, "other");
     assert!(!well && said.contains("the server has another key than the invite names"), "{said}");
-    // A credential that the server does not know any more.
+    // A credential that was revoked.
     let word = testbed.run("server", "marline server --config s.toml credential add tablet");
     support::write_private(&testbed.dir.join("client/tablet"), &word);
     testbed.run("server", "marline server --config s.toml credential revoke tablet");

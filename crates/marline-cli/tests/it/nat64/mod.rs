@@ -1,5 +1,5 @@
-//! Tests of a client whose cellular network has only IPv6 (NAT64 and DNS64), and whose server has only IPv4, in
-//! namespaces: the paths of one session lead to different addresses. Needs root, nft, curl and python3.
+//! Tests in namespaces of a client whose cellular network has only IPv6 (NAT64 and DNS64), with a server that has
+//! only IPv4: the paths of one session lead to different addresses. Needs root, nft, curl and python3.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use super::support::{self, CURL, SERVICES};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat64/world.sh");
 const FOUND: &str = "wwan0: IPv6 only, IPv4 servers are reached by NAT64 prefix 2001:db8:64::/96";
-/// Bytes of the file that is fetched.
+/// Size of the fetched file in bytes.
 const LARGE: u64 = 4_000_000;
-/// The ends of the WiFi's link: in which namespace, and its interface there.
+/// Ends of the WiFi link: namespace and interface.
 const WIFI: [(&str, &str); 2] = [("net", "c0"), ("client", "wlan0")];
 const ADVERTISE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat64/advertise.py");
-/// The network's resolver hears nothing any more.
+/// Makes the network's resolver deaf.
 const DEAF: &str = "nft add table ip6 deaf
     nft 'add chain ip6 deaf in { type filter hook input priority 0; }'
     nft add rule ip6 deaf in udp dport 53 drop";
-/// How long anything may take.
+/// Time limit for any expected state.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct World {
@@ -27,12 +27,13 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server whose invite says so, what is behind it, and a client after `first` in its namespace.
+    /// The namespaces, a server with this public address, the services behind it, and a client that starts after
+    /// `first` in its namespace.
     fn start(dir: &Path, public: &str, first: &str) -> Option<World> {
         World::start_where(dir, public, first, "true")
     }
 
-    /// The same after `net` in the networks between.
+    /// Like [`World::start`], after running `net` in the networks between.
     fn start_where(dir: &Path, public: &str, first: &str, net: &str) -> Option<World> {
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3"])?;
         let make = format!("head -c {LARGE} /dev/urandom > large; sha256sum large > sums");
@@ -53,18 +54,18 @@ impl World {
         Some(World { testbed, client })
     }
 
-    /// Fetches 4 MB at so many bytes per second while `meanwhile` happens; it must come whole.
+    /// Fetches 4 MB at this rate in bytes per second while `meanwhile` runs. The file must be complete.
     fn download(&self, rate: u32, meanwhile: impl FnOnce()) {
         support::download(&self.testbed, rate, meanwhile);
     }
 
-    /// Has the cellular network's router advertise a prefix for so many seconds.
+    /// Makes the cellular network's router advertise a prefix for this many seconds.
     fn advertise(&self, prefix: &str, lifetime_s: u16) {
         let send = format!("python3 {ADVERTISE} c1 {prefix} {lifetime_s}");
         self.testbed.run("net", &send);
     }
 
-    /// Waits until this is among what the client says of its paths.
+    /// Waits until the client's output about its paths contains these words.
     fn wait_for(&self, words: &[&str]) {
         let begun = Instant::now();
         loop {
@@ -92,7 +93,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
             "wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96",
         ]);
         support::under_way(&dir.path().join("client/large"), 1, LARGE);
-        // Nothing is said any more, either way, and the link stays up.
+        // From here on nothing gets through in either direction, while the link stays up.
         for (role, interface) in WIFI {
             let dies = format!(
                 "nft add table netdev dead
@@ -102,7 +103,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
             world.testbed.run(role, &dies);
         }
     });
-    // New connections, too, and a program that asks for names.
+    // New connections work as well, and so does a program that resolves names.
     world.download(20_000_000, || {});
     let status = world.testbed.run("client", "marline status --control ./control.sock");
     assert!(status.contains("IPv6 only, by NAT64 prefix 2001:db8:64::/96"), "{status}");
@@ -128,14 +129,14 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
         let prefix = "wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96";
         assert!(said.contains("answers in") && said.contains(prefix), "{server}: {said}");
     }
-    // A connection that began by translation is joined over IPv4 at the address that the rest of the world has.
+    // A connection that started through NAT64 is joined over IPv4 at the server's public address.
     world.download(500_000, || {
         let back =
             "ip link set wlan0 up; ip route add default via 192.168.1.1 dev wlan0 metric 100";
         world.testbed.run("client", back);
         world.wait_for(&["wlan0  9.9.9.1:7777", "wwan0  [2001:db8:64::909:901]:7777"]);
     });
-    // Only TCP passes from now on.
+    // Only TCP passes from here on.
     world.testbed.run(
         "net",
         "nft add table ip way
@@ -175,7 +176,7 @@ fn the_prefix_of_a_router_advertisement_comes_before_the_resolvers() {
     world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
     world.advertise("2001:db8:65::/96", 600);
     world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:65::/96"]);
-    // Taken back, and the resolver's word counts again. Nobody needs a restart for it.
+    // After the prefix is withdrawn, the resolver's answer is used again, without a restart.
     world.advertise("2001:db8:65::/96", 0);
     world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
     world.download(20_000_000, || {});
@@ -197,7 +198,7 @@ fn a_router_advertisement_is_enough_where_no_resolver_answers() {
     world.testbed.log_with(world.client, gone);
     world.advertise("2001:db8:64::/96", 8);
     world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
-    // Its lifetime passes.
+    // The lifetime expires.
     let begun = Instant::now();
     let log = || world.testbed.log(world.client).matches(gone).count();
     while log() < 2 {

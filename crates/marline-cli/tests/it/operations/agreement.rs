@@ -1,5 +1,6 @@
-//! Agreement of all that shows a client: what `marline status`, the dashboard, the metrics and `marline monitor` say of
-//! one scripted outage is the same, and is what happened on the links and to the application. Needs root and curl.
+//! Agreement of all views of a client: `marline status`, the dashboard, the metrics and `marline monitor` must
+//! report one scripted outage identically, and as it happened on the links and in the application. Needs root and
+//! curl.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -15,36 +16,37 @@ use serde_json::Value;
 use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 
-/// LTE is slow to answer, so that going over to it is a pause worth measuring.
+/// LTE has a large delay, so that switching to it causes a measurable pause.
 const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
 const LTE: &str = "rate=10M,delay=60ms,queue=100ms";
 
-/// Connections of the application; the first talks, the others only exist.
+/// Connections of the application. The first one carries traffic, the others are idle.
 const CONNECTIONS: usize = 3;
 const EVERY: Duration = Duration::from_millis(20);
 const MESSAGE: usize = 200;
-/// LTE dies with WiFi and is back after this: nothing gets through before.
+/// LTE fails with WiFi and returns after this time, before which nothing gets through.
 const BOTH_DEAD: Duration = Duration::from_millis(700);
-/// Pauses from here on are holes.
+/// Pauses of at least this length are holes.
 const HOLE_US: u64 = 100_000;
-/// What our own sources may differ by.
+/// Allowed difference between our own views.
 const OWN_US: u64 = 50_000;
-/// What they may differ by from the application and the links, besides what this machine is late by: round trips, and
-/// the time to write and to read.
+/// Allowed difference from the application and the links, in addition to the delays of this machine: round trips,
+/// and the time to write and to read.
 const TRUTH_US: u64 = 100_000;
-/// From one source that says that WiFi is gone to the last.
+/// Largest time between the first and the last view that reports the failure of WiFi.
 const SPREAD_US: u64 = 2_000_000;
 /// Headers of IP, UDP, the carrier's frame and TCP with all options.
 const HEADERS: u64 = 20 + 8 + 9 + 60;
-/// Segments that may come twice over a path whose answers were lost or late: the link carries both, one is received.
+/// Segments that may be sent twice over a path with lost or late answers: the link carries both, but only one is
+/// counted as received.
 const REPEATS: u64 = 10;
 
-/// Microseconds of a clock that all processes of the machine share.
+/// Time in microseconds of a clock shared by all processes of the machine.
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// Reads a connection to its end. Says `pause SINCE UNTIL` for each time of at least [`HOLE_US`] in which nothing came.
+/// Reads a connection to its end. Prints `pause SINCE UNTIL` for each time of at least [`HOLE_US`] without data.
 fn listen(mut stream: &TcpStream, mut came: impl FnMut(&[u8])) {
     let (mut buffer, mut last) = ([0; 4_096], now_us());
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -57,8 +59,8 @@ fn listen(mut stream: &TcpStream, mut came: impl FnMut(&[u8])) {
     }
 }
 
-/// Sends back what comes. Says `ready`, and `pause SINCE UNTIL` for each time of at least [`HOLE_US`] in which nothing
-/// came on a connection.
+/// Echoes all data. Prints `ready`, and `pause SINCE UNTIL` for each time of at least [`HOLE_US`] without data on a
+/// connection.
 #[test]
 fn echoing() {
     if !two_uplinks::plays(echoing) {
@@ -69,13 +71,13 @@ fn echoing() {
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {
             stream.set_nodelay(true).expect("an option");
-            // Once it is of no use any more, reading ends, too.
+            // When the connection breaks, reading ends as well.
             listen(&stream, |bytes| drop((&stream).write_all(bytes)));
         });
     }
 }
 
-/// A connection through the client, over which one message has gone there and back.
+/// A connection through the client that has carried one message and its echo.
 fn connected() -> TcpStream {
     let mut stream = TcpStream::connect("127.0.0.1:9000").expect("the client's port");
     stream.set_nodelay(true).expect("nodelay");
@@ -85,9 +87,9 @@ fn connected() -> TcpStream {
     stream
 }
 
-/// Talks over the first of its connections until the file `quiet` is there. Says `pause SINCE UNTIL` of each pause
-/// between answers; in the end, when all answers are here, `quiet BYTES LATE`: bytes of all connections there, of which
-/// as many came back, and how late it woke up at worst.
+/// Sends over the first of its connections until the file `quiet` exists. Prints `pause SINCE UNTIL` for each pause
+/// between answers. At the end, when all answers have arrived, it prints `quiet BYTES LATE`: bytes sent on all
+/// connections, which all were echoed, and the largest delay of a wakeup.
 #[test]
 fn talking() {
     if !two_uplinks::plays(talking) {
@@ -98,7 +100,7 @@ fn talking() {
     let reader = streams[0].try_clone().expect("a second handle");
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody may wait any more.
+        // The receiver may be gone.
         listen(&reader, |bytes| _ = tell.send(bytes.len()));
     });
     let (mut sent, mut late) = (0, Duration::ZERO);
@@ -114,21 +116,21 @@ fn talking() {
         heard += told.recv_timeout(PATIENCE).expect("the rest of the echo");
     }
     println!("quiet {} {}", sent + CONNECTIONS * MESSAGE, late.as_micros());
-    // Its connections stay open until it is killed.
+    // The connections stay open until the process is killed.
     std::thread::sleep(Duration::from_secs(600));
 }
 
-/// A path, as one of those that show it has it.
+/// A path, as shown by one view.
 #[derive(Clone, Debug, PartialEq)]
 struct Path {
     state: String,
-    /// Without its figures, which grow between one look and the next.
+    /// Reason without its figures, which grow between two looks.
     reason: Option<String>,
     bytes_sent: u64,
     bytes_received: u64,
 }
 
-/// What one of those that show the client says.
+/// The client, as shown by one view.
 #[derive(Clone, Debug, PartialEq)]
 struct Look {
     connections: u64,
@@ -136,7 +138,7 @@ struct Look {
 }
 
 impl Look {
-    /// Of JSON of the status or of the page: they have the same names.
+    /// From JSON of the status or of the page, which use the same names.
     fn of(connections: &Value, paths: &Value) -> Look {
         let path = |path: &Value| {
             let text = |name: &str| path[name].as_str().map(str::to_owned);
@@ -153,7 +155,7 @@ impl Look {
         Look { connections: connections.as_u64().expect("a count"), paths }
     }
 
-    /// Of the metrics' page, which has no reasons.
+    /// From the metrics, which contain no reasons.
     fn of_metrics(text: &str) -> Look {
         let path = |name: &str| {
             let of = |line: &&str| line.contains(&format!("interface=\"{name}\""));
@@ -185,14 +187,14 @@ impl Look {
         &self.paths[path].state
     }
 
-    /// As the metrics have it.
+    /// Without reasons, for comparison with the metrics.
     fn without_reasons(&self) -> Look {
         let mut look = self.clone();
         look.paths.values_mut().for_each(|path| path.reason = None);
         look
     }
 
-    /// What holds while bytes move.
+    /// Without byte counts, for comparison while data is sent.
     fn without_bytes(&self) -> Look {
         let mut look = self.clone();
         for path in look.paths.values_mut() {
@@ -202,7 +204,7 @@ impl Look {
     }
 }
 
-/// The value of a line of metrics.
+/// Value in a line of metrics.
 fn value(line: &str) -> f64 {
     line.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
@@ -211,19 +213,19 @@ fn without_figures(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_ascii_digit()).collect()
 }
 
-/// What the dashboard has sent.
+/// Data sent by the dashboard.
 #[derive(Debug, Default)]
 struct Page {
     sample: Option<Value>,
     happenings: Vec<Value>,
-    /// The least that a message came later than its time on the process' clock: what that clock is behind.
+    /// Smallest delay of a message against its time on the process's clock, which is the offset of that clock.
     behind_us: Option<u64>,
-    /// When it said first that WiFi is gone.
+    /// Time of its first report that WiFi has failed.
     gone_us: Option<u64>,
 }
 
 impl Page {
-    /// Follows the dashboard's stream.
+    /// Follows the stream of the dashboard.
     fn follow(lines: Receiver<String>) -> Arc<Mutex<Page>> {
         let page = Arc::<Mutex<Page>>::default();
         let told = Arc::clone(&page);
@@ -259,10 +261,10 @@ impl Page {
     }
 }
 
-/// The client that is shown, and those that show it.
+/// The client and its views.
 struct World {
     hosts: TwoUplinks,
-    /// What the far side's application says.
+    /// Output of the far side's application.
     far: Receiver<String>,
     page: Arc<Mutex<Page>>,
     events: Receiver<String>,
@@ -302,7 +304,7 @@ impl World {
         [status, Look::of(&sample["totals"]["connections"], &sample["paths"]), metrics]
     }
 
-    /// Waits until all say the same, and it is so.
+    /// Waits until all views agree and `is_so` holds.
     fn agree(
         &self,
         what: &str,
@@ -321,7 +323,7 @@ impl World {
         }
     }
 
-    /// Waits until all say that WiFi is gone; when each of them said so first.
+    /// Waits until all views report that WiFi has failed. Returns the time of each view's first report.
     fn see_wifi_go(&self) -> [u64; 3] {
         let mut gone = [None; 3];
         let until = Instant::now() + PATIENCE;
@@ -338,7 +340,7 @@ impl World {
     }
 }
 
-/// A pause in delivery: connection, direction, since when and until when on the client's clock.
+/// A pause in delivery: connection, direction, start and end on the client's clock.
 type Hole = (u64, String, u64, u64);
 
 fn hole(event: &Value) -> Option<Hole> {
@@ -360,7 +362,7 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     let both_work = |look: &Look| ["wifi", "lte"].iter().all(|path| look.state(path) == "usable");
     world.agree("both paths work", Look::without_bytes, both_work);
 
-    // LTE for a moment, too: by a client that had taken to it before, nothing would be missed.
+    // LTE fails for a moment as well. Otherwise a client that had already switched to it would not notice anything.
     for path in ["lte", "wifi"] {
         world.hosts.net.command(path, "down").expect("it dies");
     }
@@ -398,14 +400,15 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     the_links_carried_it(&world, &look, bytes);
 }
 
-/// A pause that an application told.
+/// A pause reported by an application.
 fn pause(line: &str) -> Option<(u64, u64)> {
     let (since, until) = line.strip_prefix("pause ")?.split_once(' ')?;
     Some((since.parse().ok()?, until.parse().ok()?))
 }
 
-/// The monitor, the page and the metrics have the same holes. The longest is the pause of the far side's application,
-/// as it was of what the client sent; the client's own, which waits for answers, does not end before it.
+/// The monitor, the page and the metrics show the same holes. The longest one matches the pause of the far side's
+/// application in data from the client. The pause of the client's application, which waits for answers, does not
+/// end before it.
 fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
     let told = world.events.try_iter();
     let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
@@ -455,7 +458,7 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
     assert!(ended + allowed > back, "{ended} us, and nothing got through before {back}");
 }
 
-/// What is counted as payload of a path is what its link had to carry, but for headers.
+/// The payload counted for a path matches the bytes on its link, apart from headers.
 fn the_links_carried_it(world: &World, look: &Look, bytes: u64) {
     for link in world.hosts.net.report().expect("the links run") {
         let (up, down) = (link.up.stats, link.down.stats);

@@ -41,7 +41,7 @@ fn a_stream_to_such_a_port_has_the_deadline_at_both_ends_and_the_next_on_its_con
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     };
-    // The first makes the session; it does not come back, for it is one of TLS.
+    // The first connection creates the session. It is a TLS connection, so it is not reused.
     let mut first = open(socks, prompt).unwrap();
     echo(&mut first, b"in time");
     assert_eq!(schedulers(at_client).1, serde_json::json!(["deadline,within=80000us"]));
@@ -58,7 +58,7 @@ fn a_stream_to_such_a_port_has_the_deadline_at_both_ends_and_the_next_on_its_con
     let auto = (serde_json::json!(1), serde_json::json!(["auto"]));
     assert_eq!((schedulers(at_client), schedulers(at_server)), (auto.clone(), auto));
     end(third);
-    // Another rule holds from the next request on.
+    // A changed rule applies from the next request on.
     write(&format!("{}-{0}=1s", usual.port()));
     let told = ask(dir.path(), &["reload", "--control", at_client], true);
     assert!(told.contains("for new connections: deadline"), "{told}");

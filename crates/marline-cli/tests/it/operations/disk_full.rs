@@ -1,4 +1,4 @@
-//! A disk that is full, for log, captures, traces and state, and has room again.
+//! Tests of a full disk that later has room again, for log, captures, traces and state.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use super::support::testbed::{Until, namespaces_work};
 use super::support::{self, SERVICES, free_port, run_ok, start_client, write_private};
 use super::{metric, until};
 
-/// A server in a mount namespace of its own; it ends with the test.
+/// A server in a mount namespace of its own. It ends with the test.
 struct Contained(Child);
 
 impl Drop for Contained {
@@ -23,10 +23,10 @@ impl Drop for Contained {
     }
 }
 
-/// Makes a disk with room for some 36 kB.
+/// Creates a disk with room for about 36 kB.
 const DISK: &str = "mount -t tmpfs -o size=256k none disk && head -c 220000 /dev/zero >disk/filler";
 
-/// Starts the server that is set up in `dir`, on such a disk; its metrics' address comes with it.
+/// Starts the server that was set up in `dir`, on such a disk. Also returns the address of its metrics.
 fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
     std::fs::create_dir(dir.join("disk")).unwrap();
     let metrics: SocketAddr =
@@ -43,7 +43,7 @@ fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
     (Contained(command.spawn().unwrap()), metrics)
 }
 
-/// Whether a trace has events after some that are missing. It must be whole before that.
+/// True if a trace continues after missing events. It must be complete before them.
 fn goes_on(text: impl AsRef<str>) -> bool {
     let Ok(recording) = marline_qlog::read(text.as_ref()) else { return false };
     let missing = recording.records.iter().position(|record| record.name == "events_missed");
@@ -73,14 +73,15 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     let invite_file = dir.path().join("invite");
     write_private(&invite_file, &run_ok(dir.path(), &init));
     let (server, metrics) = start(&unshare, dir.path());
-    // Each command becomes the next one: its number is the server's, and this is its disk.
+    // Each command becomes the next one by exec, so the process id is the server's, and the disk is in its
+    // namespace.
     let inside = PathBuf::from(format!("/proc/{}/root", server.0.id()));
     let inside = inside.join(dir.path().join("disk").strip_prefix("/").unwrap());
     until("it listens", || std::net::TcpStream::connect(metrics).is_ok());
     let path = format!("127.0.0.1={listen}");
     let (_client, socks) = start_client(dir.path(), &invite_file, &["--path", &path]);
     let target = echo_target();
-    // One that lives through all of it, and others.
+    // One stream that exists throughout, and others.
     let held = std::cell::RefCell::new(open(socks, target).unwrap());
     let exchange = |bytes: usize| {
         echo(&mut open(socks, target).unwrap(), &vec![7; bytes]);
@@ -91,7 +92,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         exchange(5_000);
         metric(metrics, "marline_capture_missing_packets_total") > 0
     });
-    // The rest of the room, whatever there is of it, so that the log has none.
+    // Fills the rest of the disk, so that the log has no room.
     let mut fill = std::fs::File::create(inside.join("more")).unwrap();
     while std::io::Write::write_all(&mut fill, &[0; 4_096]).is_ok() {}
     until("the log finds no room", || {
@@ -110,7 +111,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     std::fs::remove_file(inside.join("more")).unwrap();
     std::fs::remove_file(inside.join("filler")).unwrap();
     let read = |name: &str| std::fs::read(inside.join(name)).unwrap_or_default();
-    // Counted already, and tried again by itself. Traffic would fill the room with captures.
+    // Counted before, and retried automatically. Traffic would fill the disk with captures.
     until("the state is kept", || {
         String::from_utf8_lossy(&read("state")).contains("name = \"first\"")
     });
@@ -129,13 +130,13 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         exchange(10);
         any_goes_on(&inside.join("qlog"))
     });
-    // A copy: the server goes on writing.
+    // A copy, because the server continues to write.
     let copy = dir.path().join("copy.pcapng");
     until("it can be read to its end", || {
         std::fs::copy(&capture, &copy).unwrap();
         let output = Command::new(&tshark).arg("-r").arg(&copy).output().unwrap();
         let (out, err) = support::texts(&output);
-        // A copy may have been taken in the middle of a writing, by bad luck.
+        // The copy may have been made in the middle of a write.
         output.status.success() && !err.contains("cut short") && out.lines().count() > 10
     });
 }
@@ -154,7 +155,7 @@ fn a_front_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --pcap disk/pcap --qlog disk/qlog \
                  --metrics 127.0.0.1:9102 --log-connections 2> disk/log";
     testbed.start("server", serve, Until::Says("listening on"));
-    // One that lives through all of it, and others.
+    // One stream that exists throughout, and others.
     let slow = "curl -sS --fail -o large http://10.91.1.1/large?40000";
     testbed.start("client", slow, Until::Says(""));
     let exchange = || {

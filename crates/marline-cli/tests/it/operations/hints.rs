@@ -1,4 +1,4 @@
-//! Hints that a path's signal fades.
+//! Test of hints about a path's fading signal.
 
 use super::support::socks::{echo, echo_target, open};
 use super::support::{self, start_server};
@@ -13,7 +13,7 @@ fn a_path_whose_signal_fades_carries_nothing_new_at_either_end_until_it_is_stead
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8", "--control", at_server]);
     let paths = [("127.0.0.1", "wifi"), ("127.0.0.2", "lte")]
         .map(|(local, name)| format!("{local}={},name={name}", server.address));
-    // A machine without a radio: the reader finds nothing, and leaves alone what was said by hand.
+    // On a machine without a radio the reader finds nothing, and does not change hints given manually.
     let flags = ["--path", &paths[0], "--path", &paths[1], "--wifi-signal", "on", "--warm", "0"];
     let flags = [&flags[..], &["--control", at_client]].concat();
     let (_client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
@@ -34,7 +34,7 @@ fn a_path_whose_signal_fades_carries_nothing_new_at_either_end_until_it_is_stead
         |control| ask(dir.path(), &["monitor", "--table", "--once", "--control", control], true);
     until("the server has heard of it", || table(at_server).contains("doubtful"));
     assert!(table(at_client).contains("doubtful"), "{}", table(at_client));
-    // Payload that the client has sent on each path.
+    // Payload sent by the client on each path.
     let sent = || {
         let text = ask(dir.path(), &["status", "--json", "--control", at_client], true);
         let status: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -47,7 +47,7 @@ fn a_path_whose_signal_fades_carries_nothing_new_at_either_end_until_it_is_stead
     let before = sent();
     echo(&mut stream, &[7; 200_000]);
     let after = sent();
-    // What is asked again on a path that falls silent may go anywhere; new data may not.
+    // Retransmissions for a silent path may use any path, but new data must not use this one.
     assert!(after[0] - before[0] < 20_000, "{before:?} {after:?}");
     assert!(after[1] - before[1] >= 200_000, "{before:?} {after:?}");
     path(&["wifi", "hint", "steady"], true);

@@ -1,4 +1,5 @@
-//! Garbage and slow readers at the port of metrics: a scrape is answered all the same, and the program goes on.
+//! Tests of invalid requests and slow readers on the metrics port: a scrape is still answered, and the program
+//! continues.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +21,7 @@ fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
         b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n"
             .to_vec(),
     ];
-    // Requests that are never complete, and some that are made by clients that do not read.
+    // Requests that are never complete, and some of clients that do not read.
     words.extend(std::iter::repeat_n(b"GET /metrics HTTP/1.1\r\nHost:".to_vec(), 12));
     words.extend(std::iter::repeat_n(
         b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
@@ -30,7 +31,7 @@ fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
     for text in words {
         let mut stream = TcpStream::connect(port).unwrap();
         stream.set_write_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
-        // It may have hung up already, or not read all of it.
+        // The server may have closed the connection already.
         let _ = stream.write_all(&text);
         others.push(stream);
     }
@@ -53,7 +54,7 @@ fn idle_connections_make_room_for_a_scrape() {
     let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
     let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(port).unwrap()).collect();
     assert_eq!(metric(port, "marline_build_info"), 1);
-    // At most 64 are open at a time; a scrape does not wait for the 10 s that each may take.
+    // At most 64 connections are open at a time. A scrape does not wait for the 10 s limit of the others.
     let closed = idle.iter().filter(|stream| {
         stream.set_read_timeout(Some(std::time::Duration::from_millis(10))).unwrap();
         (&**stream).read(&mut [0]).is_ok_and(|count| count == 0)

@@ -1,4 +1,4 @@
-//! Metrics, dashboard and control socket that move to other addresses while a program runs, or stay where they were.
+//! Tests of metrics, dashboard and control socket when their addresses change at a reload, or the change fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,13 +14,13 @@ use super::support::{
 };
 use super::{ask, metric, until};
 
-/// Lines of a configuration: where metrics, a dashboard and the control socket are.
+/// Lines of a configuration: addresses of metrics and a dashboard, and the control socket's path.
 fn lines([metrics, page]: [SocketAddr; 2], control: &Path) -> String {
     let control = control.display();
     format!("metrics = \"{metrics}\"\ndashboard = \"{page}\"\ncontrol = \"{control}\"\n")
 }
 
-/// Asks for a page; the status, or `None` if nobody answers. Who shows a token is given as well.
+/// Requests a page, with a token if there is one. Returns the status, or `None` without an answer.
 fn status(at: SocketAddr, path: &str, token: &str) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -32,7 +32,7 @@ fn status(at: SocketAddr, path: &str, token: &str) -> Option<String> {
     line.split(' ').nth(1).map(str::to_owned)
 }
 
-/// Whoever watches a dashboard.
+/// Opens a dashboard's event stream.
 fn watch(at: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -41,7 +41,7 @@ fn watch(at: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Asks by a control connection who is there.
+/// Sends `hello` on a control connection and reads the answer.
 fn hello(control: &mut BufReader<UnixStream>) {
     writeln!(control.get_mut(), r#"{{"cmd":"hello"}}"#).unwrap();
     let mut line = String::new();
@@ -49,8 +49,9 @@ fn hello(control: &mut BufReader<UnixStream>) {
     assert!(line.contains("\"hello\""), "{line}");
 }
 
-/// Has a program go through all of it. `write` writes its configuration, with these lines as well; its control socket
-/// is `first.sock` in `dir`, its metrics and dashboard are at the addresses `first`. It has had one connection.
+/// Runs a program through all changes. `write` writes its configuration with these additional lines. Its control
+/// socket is `first.sock` in `dir`, and its metrics and dashboard are at the addresses `first`. It has had one
+/// connection.
 fn goes_elsewhere(
     dir: &Path,
     process: &mut Running,
@@ -60,7 +61,7 @@ fn goes_elsewhere(
     let place = |name: &str| dir.join(name).display().to_string();
     let at = |metrics, page, control: &str| lines([metrics, page], &dir.join(control));
     let reload = |control: &str, ok| ask(dir, &["reload", "--control", &place(control)], ok);
-    // What nobody can count afterwards.
+    // A counter that cannot be reconstructed later.
     let opened = |at: SocketAddr| metric(at, "marline_events_total{event=\"ESTABLISHED\"}");
     let had = opened(metrics);
     assert!(had > 0);
@@ -68,7 +69,7 @@ fn goes_elsewhere(
     let mut talking = BufReader::new(UnixStream::connect(place("first.sock")).unwrap());
     hello(&mut talking);
 
-    // What cannot be bound leaves all of it in force.
+    // If an address cannot be bound, nothing changes.
     let holds = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();
     let (new_metrics, new_page) = (free_address(), free_address());
@@ -90,7 +91,7 @@ fn goes_elsewhere(
     }
     watching.read_exact(&mut [0; 10]).expect("who watches is not disturbed");
 
-    // And what can is in force, with all that was counted.
+    // A valid change takes effect, and the counters are kept.
     write(&at(new_metrics, new_page, "second.sock"));
     assert_eq!(reload("first.sock", true), "in force: control, dashboard, metrics\n");
     until("the old addresses are free", || {
@@ -105,7 +106,7 @@ fn goes_elsewhere(
         watching.read(&mut [0; 10_000]).is_ok_and(|count| count == 0)
     });
 
-    // A token for who watches, and another.
+    // A token for viewers, and then another one.
     let token = dir.join("token");
     let with_token = at(new_metrics, new_page, "second.sock")
         + &format!("dashboard-token-file = \"{}\"\n", token.display());
@@ -123,7 +124,7 @@ fn goes_elsewhere(
     process.line_with("SIGHUP: configuration reloaded");
     assert_eq!([admitted(one), admitted(two)], ["403", "200"]);
 
-    // Without the settings.
+    // Without these settings.
     write(&format!("control = \"{}\"\n", place("second.sock")));
     process.signal("HUP");
     process.line_with("new: dashboard, dashboard-token-file, metrics");
@@ -181,7 +182,7 @@ fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
     echo(&mut stream, b"before");
     goes_elsewhere(dir.path(), &mut process, first, &write);
     echo(&mut stream, b"as if nothing had been");
-    // The next process has them where they are by then; in this one nothing of it moves any more.
+    // The next process has them at their current addresses. In the old process they no longer change.
     let metrics = free_address();
     let second = dir.path().join("second.sock").display().to_string();
     write(&format!("metrics = \"{metrics}\"\ncontrol = \"{second}\"\n"));
@@ -223,7 +224,7 @@ fn what_shows_a_front_goes_elsewhere_or_stays() {
     };
     assert_eq!(fetch(), "here\n");
     let had = count(9102);
-    // 8080 is the service's.
+    // Port 8080 belongs to the service.
     write("metrics = '127.0.0.1:8080'\ndashboard = '127.0.0.1:9101'\n");
     testbed.signal(serve, "HUP");
     testbed.log_with(serve, "current configuration: cannot serve metrics on TCP 127.0.0.1:8080");

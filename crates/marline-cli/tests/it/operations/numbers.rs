@@ -1,13 +1,13 @@
-//! Numbers of connections: short, and the same for all that shows or changes one.
+//! Tests of connection numbers: short, and identical in all views and commands.
 
 use super::support::socks::{echo, echo_target, open};
 use super::support::{self, start_client, start_server};
 use super::{ask, until};
 
-/// Streams that are open at the same time, each by a connection of its own.
+/// Number of concurrent streams, each on a connection of its own.
 const STREAMS: usize = 12;
 
-/// With several threads, ids have the thread in their highest bits.
+/// With several threads, ids contain the thread in their highest bits.
 #[test]
 fn a_connection_has_at_most_six_digits_by_which_it_is_meant() {
     let _others = support::among_others();
@@ -36,7 +36,7 @@ fn a_connection_has_at_most_six_digits_by_which_it_is_meant() {
     assert!(numbers.len() >= STREAMS && numbers.len() == before.len(), "{numbers:?}");
     assert!(numbers.iter().all(|number| (1..=999_999).contains(number)), "{numbers:?}");
 
-    // Each means the connection that has it, and no other.
+    // Each number selects exactly the connection that has it.
     for (done, number) in numbers.iter().enumerate() {
         let number = number.to_string();
         let change = ["scheduler", "redundant", "--connection", &number, "--control", &control];

@@ -1,4 +1,4 @@
-//! Quotas of paths and of credentials.
+//! Tests of quotas of paths and of credentials.
 
 use super::support::socks::{echo, echo_target, open};
 use super::support::{self, Running, start_client, start_server};
@@ -31,7 +31,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
     let (mut client, socks) = start_client(dir.path(), &server.invite_file, &flags);
     let target = echo_target();
     let mut stream = open(socks, target).unwrap();
-    // There and back, with headers: more than 200 kB and less than 400 kB.
+    // Both directions with headers: more than 200 kB and less than 400 kB.
     pump(&mut stream, 110_000).unwrap();
     client.line_with("lte: ");
     let status = ask(dir.path(), &["status", "--control", control], true);
@@ -64,7 +64,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
     };
     assert_eq!(standing(), "hard", "before the first connection");
     echo(&mut open(socks, target).unwrap(), b"by the other path from the first byte");
-    // Garbage in its place is no reason not to start, and begins anew.
+    // A corrupt file does not prevent the start, and counting starts again.
     client.signal("KILL");
     client.end();
     std::fs::write(&state, b"\xff\x00 garbage").unwrap();
@@ -115,7 +115,7 @@ fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
     assert!(status.contains("first: quota: ") && status.contains("used up"), "{status}");
     assert!(status.contains("refused: ") && status.contains("quota "), "{status}");
     assert!(open(socks, target).is_err());
-    // More is allowed: at once.
+    // A raised quota takes effect at once.
     allow("first@1GB");
     until("it is served again", || {
         open(socks, target).is_ok_and(|mut stream| pump(&mut stream, 10_000).is_ok())
@@ -134,7 +134,8 @@ fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
     let first = &told["clients"][0];
     assert!(first["month_bytes"].as_u64().unwrap() >= 200_000, "{json}");
     assert!(first["seen_unix_s"].is_u64() && first["to_targets"].as_u64().unwrap() >= 100_000);
-    // Its file is garbage while it does not run: the list says so and is there, the server starts.
+    // If the file is corrupted while the server is stopped, the list reports this and still works, and the server
+    // starts.
     let state = dir.path().join("server.state");
     std::fs::write(&state, "garbage").unwrap();
     let text = ask(dir.path(), &list, true);

@@ -1,4 +1,4 @@
-//! Reloads that are asked for by the control socket.
+//! Tests of reloads requested through the control socket.
 
 use std::net::TcpStream;
 
@@ -34,7 +34,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let reload = |ok| ask(dir.path(), &["reload", "--control", control], ok);
     assert_eq!(reload(true), "nothing has changed\n");
 
-    // What is wrong is told, with its place, and nothing of the rest is done.
+    // An error is reported with its place, and nothing else is applied.
     let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();
     let (free_port, taken_too) = (format!("\"{second}\""), format!("\"{second}\", \"{taken}\""));
@@ -51,7 +51,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     }
     echo(&mut open(first, target).unwrap(), b"as before");
 
-    // Another port, another path beside the first, another mode, and what cannot be changed.
+    // Another port, a second path, another mode, and a setting that cannot change.
     let both = format!(
         "path = [\"127.0.0.1={0},name=wifi\", \"127.0.0.2={0},name=lte,backup\"]",
         server.address
@@ -75,7 +75,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     until("the old port is closed", || TcpStream::connect(first).is_err());
     let status = ask(dir.path(), &["status", "--control", control], true);
     assert!(status.contains("lte") && status.contains("auto,budget=unlimited"), "{status}");
-    // And back: the path goes, its connections do not.
+    // And back: the path is removed, but its connections continue.
     write(&format!("\"{second}\""), &path);
     assert!(reload(true).contains("path"));
     let status = ask(dir.path(), &["status", "--control", control], true);
@@ -109,7 +109,7 @@ fn a_server_gives_new_connections_another_mode() {
     echo(&mut before, b"as it was");
 }
 
-/// Files in a folder whose names begin with this, and the bytes of all of them.
+/// Number of files in a directory with this prefix, and their total size.
 fn written(dir: &std::path::Path, begins: &str) -> (usize, u64) {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let files = files.filter(|file| file.file_name().to_string_lossy().starts_with(begins));
@@ -123,7 +123,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control");
     let control = control.to_str().unwrap();
-    // Two shards: each has files of its own, and all have the traces together.
+    // Two shards: each has capture files of its own, and they share the traces.
     let flags = ["--allow", "127.0.0.0/8", "--control", control, "--shards", "2"];
     let server = start_server(dir.path(), &flags);
     let path = format!("127.0.0.1={}", server.address);
@@ -140,7 +140,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
 
     write(&format!("pcap = {pcap:?}\nqlog = {qlog:?}"));
     assert_eq!(reload(true), "in force: pcap\nin force for new connections: qlog\n");
-    // What exists is captured; what is new has a trace, too.
+    // Existing connections are captured, and new ones also have a trace.
     echo(&mut before, &[5; 20_000]);
     until("the connection of before is captured", || written(&pcap, "server-shard").1 > 40_000);
     assert_eq!(written(&qlog, "server-").0, 0, "no trace without its beginning");
@@ -148,7 +148,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     echo(&mut after, &[6; 20_000]);
     until("there is a trace", || written(&qlog, "server-").1 > 1_000);
 
-    // A directory that can not be made: all stays, and goes on.
+    // If the directory cannot be created, everything stays unchanged.
     write(&format!("pcap = {:?}\nqlog = {qlog:?}", file.join("below-a-file")));
     let error = reload(false);
     assert!(error.contains("keeping current") && error.contains("below-a-file"), "{error}");
@@ -156,7 +156,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     echo(&mut after, &[7; 20_000]);
     until("it goes on", || written(&pcap, "server-shard").1 > so_far + 40_000);
 
-    // Without the settings they end, whole, and nobody misses anything.
+    // Without the settings, the files end complete, and connections are not affected.
     write("");
     assert!(reload(true).starts_with("in force: pcap\n"));
     let [captured, traced] = [written(&pcap, "server-shard").1, written(&qlog, "server-").1];

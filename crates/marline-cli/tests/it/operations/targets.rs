@@ -1,5 +1,5 @@
-//! Targets of connections: nobody who watches a program is shown them, but the owner of a client who asks for them, and
-//! the log that is told to have them.
+//! Tests that targets of connections are hidden from all views, except for a client's owner on request, and in the
+//! log if configured.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use super::support::socks::{echo, open};
 use super::support::{self, free_address, start_client, start_server};
 use super::{ask, until};
 
-/// An address that nothing else has.
+/// An address used for nothing else.
 const TARGET: &str = "127.77.66.55";
 
-/// What a page's viewer is sent within this time.
+/// Events that a page's viewer receives within this time.
 fn events(dashboard: SocketAddr) -> String {
     let mut stream = TcpStream::connect(dashboard).unwrap();
     stream
@@ -77,7 +77,7 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
             said.push((format!("{args:?} of {control}"), text));
         }
     }
-    // One that has ended is in the logs, one that has not is on the pages.
+    // An ended connection is in the logs, an open one on the pages.
     let mut ended = open(socks, target).unwrap();
     echo(&mut ended, b"gone soon");
     drop(ended);
@@ -102,11 +102,11 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
         let asked = ["status", "--targets", "--control", at_client];
         ask(dir.path(), &asked, true).ends_with("\nno stream is open\n")
     });
-    // Who asks for details in the log of his own client has it there.
+    // The owner of a client can request a detailed log, which contains the target.
     assert!(of_client.contains(TARGET), "{of_client}");
 }
 
-/// The client says where the stream leads that is open, by which connection, and what it carried. A server does not.
+/// The client reports the target of the open stream, its connection and its bytes. A server does not.
 fn told_to_its_owner_who_asks(dir: &Path, [at_server, at_client]: [&str; 2], target: SocketAddr) {
     let text = ask(dir, &["status", "--targets", "--control", at_client], true);
     let row = text.lines().find(|line| line.contains("100kB ")).expect(&text);
@@ -124,7 +124,7 @@ fn told_to_its_owner_who_asks(dir: &Path, [at_server, at_client]: [&str; 2], tar
     assert!(refused.contains("a server does not reveal") && !refused.contains(TARGET), "{refused}");
 }
 
-/// Asks at a control socket as another user, who may not be able to reach our program.
+/// Sends a request to a control socket as another user, who may not be able to run our program.
 const ASK: &str = r#"
 import os, socket, sys
 os.setgroups([])
@@ -139,10 +139,10 @@ except OSError as error:
     print(error)
 "#;
 
-/// Another user is not let in, and would not be answered if the socket's file were open to all.
+/// Another user cannot connect, and would not be answered even if the socket's file were accessible to all.
 fn refused_to_others(control: &Path) {
     let Some(python) = need::program("python3") else { return };
-    // Nobody else can be another user.
+    // Only root can become another user.
     if !need::root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Quotas of a server that is replaced while its clients go on: two processes, one account.
+//! Test of quotas of a server that is replaced while its clients continue: two processes share one account.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::support::socks::{echo_target, open};
 use super::support::{self, start_client, start_server};
 use super::{ask, pump, until};
 
-/// A UDP service that gives back what it gets, and counts it.
+/// A UDP service that echoes datagrams and counts their bytes.
 fn counting_target(came: Arc<AtomicU64>) -> std::net::SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -50,14 +50,14 @@ fn an_old_process_and_a_new_one_count_every_byte_once_udp_included() {
     datagrams(50);
     let said = ask(dir.path(), &["upgrade", "--control", control], true);
     let newest = TookOver::told_by(&said);
-    // What the old process has goes on there, what is new is the new one's.
+    // Existing connections of the old process continue there, new ones are in the new process.
     let mut new = open(socks, target).unwrap();
     pump(&mut old, 300_000).unwrap();
     pump(&mut new, 600_000).unwrap();
     datagrams(50);
     let expected = || 2 * (1_200_000 + came.load(Ordering::Relaxed));
     assert!(came.load(Ordering::Relaxed) >= 90_000);
-    // Neither alone is beyond the soft limit of 2 MB.
+    // Neither process alone exceeds the soft limit of 2 MB.
     let standing = || {
         let json = ask(dir.path(), &["status", "--json", "--control", control], true);
         let told: serde_json::Value = serde_json::from_str(&json).unwrap();

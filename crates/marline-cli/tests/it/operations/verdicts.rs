@@ -1,5 +1,5 @@
-//! Verdicts on paths in broken worlds: what `marline status` says of them, with its exit status, `marline path`,
-//! `marline monitor --table`, the metrics, and `marline doctor`, which must agree with the running client.
+//! Tests of verdicts on paths in broken networks: `marline status` with its exit status, `marline path`, `marline
+//! monitor --table` and the metrics must agree, and so must `marline doctor`.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::process::Output;
 use super::support::{self, Running, ServerSide, start_server};
 use super::{metric, until};
 
-/// Exit status of `marline status` with a path that works, and without one.
+/// Exit statuses of `marline status` with a working path, and without one.
 const WORKS: i32 = 0;
 const NO_PATH: i32 = 2;
 
-/// A running client whose only path is judged.
+/// A running client with a single path.
 struct Judged<'a> {
     dir: &'a Path,
     control: String,
@@ -22,7 +22,7 @@ struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// One with this invite and path.
+    /// Starts a client with this invite and path.
     fn start(dir: &'a Path, invite: &Path, path: &str, flags: &[&str]) -> Judged<'a> {
         let control = dir.join("client.control").to_str().expect("text").to_owned();
         let metrics = support::free_address();
@@ -37,7 +37,7 @@ impl<'a> Judged<'a> {
         support::run(self.dir, &[words, &["--control", &self.control]].concat())
     }
 
-    /// What `marline status` says of the path, and its exit status.
+    /// State and cause of the path in `marline status`, and its exit status.
     fn status(&self) -> (String, Option<i32>) {
         let output = self.ask(&["status", "--json"]);
         let (out, _) = support::texts(&output);
@@ -46,7 +46,7 @@ impl<'a> Judged<'a> {
         (format!("{}: {}", word("state"), word("reason")), output.status.code())
     }
 
-    /// Waits until everything that shows the path says this of it; `exit`: of `marline status`.
+    /// Waits until all views show this state of the path. `exit`: exit status of `marline status`.
     fn is(&self, state: &str, cause: &str, exit: i32) {
         until(&format!("the path is {state}: {cause}"), || {
             let (said, code) = self.status();
@@ -69,15 +69,15 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// The value of the metric of this name that has this label.
+/// Sum of a metric with this name and label.
 fn metric_with(at: SocketAddr, name: &str, label: &str) -> u64 {
-    // The labels' order is the exporter's.
+    // The order of the labels is that of the exporter.
     let labels = ["127.0.0.1", "::1", "p"];
     let of = |path: &str| metric(at, &format!("{name}{{interface=\"{path}\",{label}}}"));
     labels.iter().map(|path| of(path)).sum()
 }
 
-/// Whether `marline doctor` says that a client works with this invite over this path, and what it says.
+/// Verdict of `marline doctor` about a client with this invite and path, and its output.
 fn doctor(dir: &Path, invite: &Path, path: &str) -> (bool, serde_json::Value, String) {
     let invite = invite.to_str().expect("text");
     let args = ["doctor", "--invite-file", invite, "--path", path];
@@ -88,19 +88,19 @@ fn doctor(dir: &Path, invite: &Path, path: &str) -> (bool, serde_json::Value, St
     (output.status.success(), told, text)
 }
 
-/// A world, the verdict on its only path, and words of the cause.
+/// A broken network, the verdict on its only path, and words of the cause.
 struct World {
     name: &'static str,
     make: fn(&Path) -> Made,
     state: &'static str,
     cause: &'static str,
-    /// A line of its own in `marline status`, of a client that cannot work on any path.
+    /// A separate line in `marline status`, for a client that cannot work on any path.
     not_working: Option<&'static str>,
-    /// Words of the doctor about what helps.
+    /// Words of the doctor about the remedy.
     helps: &'static str,
 }
 
-/// What a world is made of; it ends with this.
+/// Parts of a broken network. Dropping this ends them.
 struct Made {
     invite: std::path::PathBuf,
     path: &'static str,
@@ -129,7 +129,7 @@ fn invite_of_nobody(dir: &Path) -> (std::path::PathBuf, SocketAddr) {
     (file, address)
 }
 
-/// A further credential of a server, as an invite.
+/// Another credential of a server, as an invite.
 fn credential(dir: &Path, name: &str) -> std::path::PathBuf {
     let args = ["server", "--config", "server.toml", "credential", "add", name];
     let file = dir.join(name);
@@ -253,7 +253,7 @@ fn status_and_the_doctor_say_the_same_of_every_broken_world() {
     }
 }
 
-/// With one carrier only, its own refusal counts.
+/// With a single carrier, its own refusal counts.
 #[test]
 fn a_refused_port_is_unreachable_by_each_carrier_alone() {
     let _others = support::among_others();
@@ -281,7 +281,7 @@ fn a_path_that_was_never_tried_is_not_called_usable() {
     let target = support::socks::echo_target();
     drop(support::socks::open(socks, target).expect("a stream"));
     client.is("usable", "", WORKS);
-    // A server that has nothing to say is there all the same: longer than between two keepalives.
+    // An idle server is still reachable. This is longer than the interval of keepalives.
     std::thread::sleep(std::time::Duration::from_secs(22));
     client.is("usable", "", WORKS);
 }
@@ -307,7 +307,8 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     let dir = tempfile::tempdir().expect("a folder");
     let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let invite = credential(dir.path(), "tablet");
-    // Before that the client is refused. Its path is briefly usable, between the multipath handshake and the refusal.
+    // Until then the client is refused. Its path is briefly usable, between the multipath handshake and the
+    // refusal.
     server.process.line_with("credentials reloaded");
     let client = Judged::start(dir.path(), &invite, "127.0.0.1", &[]);
     client.is("usable", "", WORKS);
@@ -321,13 +322,13 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));
     server.process.line_with("credentials reloaded");
-    // A client that was refused retries by itself after pauses of up to a minute, and at once for an application.
+    // A refused client retries by itself after pauses of up to a minute, and at once for an application.
     let target = support::socks::echo_target();
     until("an application is served", || support::socks::open(client.socks, target).is_ok());
     client.is("usable", "", WORKS);
 }
 
-/// A wildcard address has a row for each of the machine's addresses that connections use.
+/// A wildcard address has a row for each local address that connections use.
 #[test]
 fn a_server_on_a_wildcard_address_shows_its_bytes_at_each_address() {
     let _others = support::among_others();

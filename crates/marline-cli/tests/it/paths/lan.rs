@@ -1,5 +1,5 @@
-//! Tests of two interfaces in one network, behind one gateway: the client answers for either address on both, and the
-//! router may send to one what is for the other.
+//! Tests of two interfaces in one network, behind one gateway: the client answers for either address on both, and
+//! the router may send packets for one address to the other interface.
 
 use super::{Program, World, support};
 
@@ -14,7 +14,7 @@ fn one_gateway(program: Program, carrier: &str) {
     let usable = |world: &World| world.paths().iter().filter(|(_, usable)| *usable).count();
     world.wait_until("both interfaces to be usable", || usable(&world) == 2);
     for interface in ["eth0", "wlan0"] {
-        // Nothing passes, and the client is not told.
+        // Nothing gets through, and the client is not notified.
         world.testbed.run("net", &format!("ip link set p-{interface} nomaster"));
         world.goes_on();
         world.testbed.run("net", &format!("ip link set p-{interface} master lan"));

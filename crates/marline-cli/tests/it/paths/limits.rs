@@ -1,8 +1,8 @@
-//! Test of the limit on connections of a whole machine: programs know of no proxy that could say why.
+//! Test of the limit on connections for a whole machine, where programs have no proxy that could report the reason.
 
 use super::{Program, WORLD, World, support};
 
-/// Two connections that are served, a third one at the same time, and another after one has ended.
+/// Two connections that are served, a third one at the same time, and another one after the first has ended.
 const CONNECTIONS: &str = "python3 -c '
 import socket, time
 def served(end):

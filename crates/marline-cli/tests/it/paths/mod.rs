@@ -1,6 +1,6 @@
-//! Tests of paths as users have them, in namespaces: two phones that share their connections alike, families that
-//! differ from path to path, names that change, a VPN beside, interfaces that come and go. Needs root, nft, curl and
-//! python3.
+//! Tests of common path configurations in namespaces: two phones with identical addresses, address families that
+//! differ between paths, changing names, a VPN beside the client, interfaces that appear and disappear. Needs root,
+//! nft, curl and python3.
 
 mod lan;
 mod limits;
@@ -19,11 +19,11 @@ use super::support::{self, SERVICES};
 const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/world.sh");
 const HOTSPOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/hotspots.sh");
 const TALK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/talk.py");
-/// How long anything may take.
+/// Time limit for any expected state.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Answers that show that a conversation goes on.
+/// Number of answers that show that an exchange continues.
 const GOES_ON: u64 = 20;
-/// An address behind the server, and the port there of what sends back what comes by TCP or UDP.
+/// An address behind the server, and the port there of a TCP and UDP echo service.
 const TARGET: &str = "203.0.113.7";
 const ECHO: &str = "python3 -u -c '
 import socketserver, threading
@@ -43,11 +43,11 @@ print(\"ready\")
 server.serve_forever()
 '";
 
-/// What uses the paths.
+/// Program that uses the paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Program {
     Client,
-    /// It takes over the routes and the names of the machine, too.
+    /// Also changes the routes and name resolution of the machine.
     Up,
 }
 
@@ -58,7 +58,7 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server that is listening here and reached there, and what is behind it.
+    /// The namespaces, a server that listens at one address and is reached at another, and the services behind it.
     fn set(dir: &Path, script: &str, listen: &str, public: &str) -> Option<Testbed> {
         let mut testbed = Testbed::of_marline(dir, script, &["nft", "curl", "python3"])?;
         testbed.run("server", &format!("ip addr add {TARGET}/32 dev lo"));
@@ -74,7 +74,7 @@ impl World {
         Some(testbed)
     }
 
-    /// A client beside, with a forward to the echo services.
+    /// Starts a client with a forward to the echo services.
     fn join(mut testbed: Testbed, program: Program, carrier: &str) -> World {
         let (name, word) = match program {
             Program::Client => (
@@ -91,7 +91,7 @@ impl World {
         World { testbed, client, program }
     }
 
-    /// Starts conversations by TCP and UDP; both are answered.
+    /// Starts TCP and UDP exchanges, and waits for answers.
     fn talk(&mut self) {
         let address = match self.program {
             Program::Client => "127.0.0.1",
@@ -112,7 +112,7 @@ impl World {
         std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// Waits until both conversations have gone on.
+    /// Waits until both exchanges have continued.
     fn goes_on(&self) {
         for protocol in ["tcp", "udp"] {
             let before = self.answered(protocol);
@@ -136,7 +136,7 @@ impl World {
         self.testbed.run("client", &format!("marline {command} --control ./control.sock"))
     }
 
-    /// The paths as the client lists them: name, and whether it is usable.
+    /// The paths as listed by the client: name, and whether each is usable.
     fn paths(&self) -> Vec<(String, bool)> {
         let paths: Value = serde_json::from_str(&self.ask("path --json")).expect("JSON");
         let paths = paths.as_array().expect("a list").iter();
@@ -147,7 +147,7 @@ impl World {
         paths.map(of).collect()
     }
 
-    /// The local ends, without their ports, of the subflows that there are.
+    /// Local addresses of the existing subflows, without ports.
     fn local_ends(&self) -> BTreeSet<String> {
         let said = self.ask("monitor --table --once --json");
         let line = said.lines().next().expect("a line");
@@ -199,7 +199,7 @@ fn two_phones_with_the_same_address_are_two_paths_of_the_whole_machine() {
     two_hotspots(Program::Up, "auto", HOTSPOT_SERVERS[0]);
 }
 
-/// Their routers have the same link-local address, too.
+/// Their routers also have the same link-local address.
 #[test]
 fn two_phones_with_the_same_address_of_ipv6_are_two_paths() {
     two_hotspots(Program::Client, "auto", HOTSPOT_SERVERS[1]);
@@ -210,7 +210,8 @@ fn two_phones_with_the_same_address_of_ipv6_are_two_paths_of_the_whole_machine()
     two_hotspots(Program::Up, "auto", HOTSPOT_SERVERS[1]);
 }
 
-/// Takes families away from the client's interfaces, and has a conversation survive the death of either network.
+/// Removes address families from the client's interfaces, and checks that an exchange survives the failure of
+/// either network.
 fn mixed_families(without: &[(&str, &str)], ends: [&str; 2]) {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
@@ -223,7 +224,7 @@ fn mixed_families(without: &[(&str, &str)], ends: [&str; 2]) {
     let mut world = World::join(testbed, Program::Client, "auto");
     world.talk();
     let ends: BTreeSet<String> = ends.map(str::to_owned).into();
-    // Which of two families a connection begins with depends on which answers first.
+    // The family with which a connection starts depends on which one answers first.
     let networks = |ends: &BTreeSet<String>| -> BTreeSet<bool> {
         let is_wifi =
             |end: &String| end.starts_with("192.168.1.") || end.starts_with("2001:db8:1:");
@@ -257,7 +258,7 @@ fn the_two_families_of_a_network_are_one_path() {
     mixed_families(&[], ["2001:db8:1::2", "2001:db8:70::2"]);
 }
 
-/// Adds an interface with a default route; its other end is somewhere else.
+/// Adds an interface with a default route whose other end is in another namespace.
 const TETHER: &str = "
 tether() {
     ip link add $1 type veth peer name $1-peer
@@ -272,7 +273,7 @@ fn a_vpn_is_no_path_of_its_own_and_vanished_interfaces_leave_the_list() {
     vpn_beside("\"route add default dev vpn0 metric 50\"");
 }
 
-/// As `wg-quick` has it: a table of its own, which is asked for all but what is marked.
+/// Like `wg-quick`: a separate routing table for all unmarked packets.
 #[test]
 fn a_vpn_with_a_table_of_its_own_is_no_path_either() {
     vpn_beside(
@@ -281,7 +282,7 @@ fn a_vpn_with_a_table_of_its_own_is_no_path_either() {
     );
 }
 
-/// `routes`: what a VPN's program has `ip` do, as strings in a list of Python.
+/// `routes`: `ip` commands of a VPN's program, as strings in a Python list.
 fn vpn_beside(routes: &str) {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
@@ -294,7 +295,7 @@ fn vpn_beside(routes: &str) {
     let names = |world: &World| -> Vec<String> {
         world.paths().into_iter().map(|(name, _)| name).collect()
     };
-    // Open as long as a VPN's program has it.
+    // Open while the VPN's program runs.
     let vpn = format!(
         "python3 -u -c '
 import fcntl, os, struct, subprocess, time
@@ -316,20 +317,20 @@ time.sleep(600)
         world.wait_until("the interface to leave", || !names(&world).contains(&tether));
     }
     assert_eq!(names(&world), ["wlan0", "wwan0"]);
-    // It is one where there is nothing else, as far as can be known.
+    // The tunnel becomes a path if there is no other.
     world.testbed.run("client", "ip route del default dev wlan0; ip route del default dev wwan0");
     world.testbed.run("client", "ip -6 route flush default");
     world.wait_until("the tunnel to be the path", || names(&world).contains(&"vpn0".to_owned()));
 }
 
-/// Interfaces on top of a path: what they send leaves by its wire. A bridge is a path in place of its port.
+/// Interfaces on top of a path, which send through its wire. A bridge is a path instead of its port.
 #[test]
 fn of_interfaces_that_share_a_wire_one_is_a_path() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(testbed) = World::set(dir.path(), WORLD, "9.9.9.1", "9.9.9.1") else { return };
     let mut world = World::join(testbed, Program::Client, "auto");
-    // Paths that are up, as the client lists them; those that were paths before stay in the list.
+    // Names of the paths that are up, as listed by the client. Former paths stay in its list.
     let names = |world: &World| -> BTreeSet<String> {
         let up = |line: &str| {
             let mut row = line.split_whitespace().skip(1);
@@ -339,7 +340,7 @@ fn of_interfaces_that_share_a_wire_one_is_a_path() {
         world.ask("path").lines().filter_map(up).collect()
     };
     let are = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    // Once another interface is there, the client has seen this one, too.
+    // Once another new interface is listed, the client has seen this one as well.
     let is_none = |world: &World, name: &str| {
         world.testbed.run("client", &format!("{TETHER}\ntether usb0"));
         world.wait_until("the other interface", || names(world).contains("usb0"));

@@ -1,8 +1,8 @@
-//! Tests of names: their resolver is behind a dead network, and the server's address changes.
+//! Tests of name resolution with the resolver behind a dead network, and a changing server address.
 
 use super::{Program, WORLD, World, support};
 
-/// A request, as patient as a person.
+/// A request with a long time limit.
 const REQUEST: &str = "curl -sS --fail --max-time 20 -o /dev/null --socks5-hostname 127.0.0.1:1080 \
                        http://127.0.0.1:8080/";
 
@@ -12,7 +12,7 @@ fn world(dir: &std::path::Path, program: Program) -> Option<World> {
     for interface in ["wlan0", "wwan0"] {
         testbed.run("client", &format!("ip -6 addr flush dev {interface} scope global"));
     }
-    // The system asks over the WiFi, which has the better metric, and that is dead.
+    // The system sends queries over WiFi, which has the better metric but is dead.
     testbed.run("net", "dead c0");
     Some(World::join(testbed, program, "auto"))
 }
@@ -49,7 +49,7 @@ fn a_server_moves(program: Program) {
     if program == Program::Client {
         world.testbed.run("client", REQUEST);
     }
-    // The streams are where they were before.
+    // The existing streams continue.
     world.goes_on();
 }
 

@@ -1,5 +1,5 @@
-//! UDP of programs inside: echoes by either family and by name, mapped addresses, names asked of resolvers beyond, what
-//! is too long, and what has no lane.
+//! Tests of UDP of programs inside: echoes in both families and by name, mapped addresses, queries to remote
+//! resolvers, too long datagrams, and a carrier without lanes.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -11,7 +11,7 @@ use super::targets::{ECHO, MIRRORS};
 use super::{PATIENCE, TARGET_V4, TARGET_V6, World, support, two_uplinks};
 use marline_lab::scenario::Side;
 
-/// The links lose datagrams: after this long, it is tried again.
+/// Time after which a datagram is sent again, because the links lose some.
 const AGAIN: Duration = Duration::from_millis(500);
 
 fn socket(peer: SocketAddr) -> UdpSocket {
@@ -21,7 +21,7 @@ fn socket(peer: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Sends until there is an answer that is `right`, from the peer that was asked.
+/// Sends until an answer from this peer is `right`.
 fn ask(
     socket: &UdpSocket,
     peer: SocketAddr,
@@ -140,7 +140,7 @@ fn a_single_query_is_answered_after_wifi_has_died_unnoticed() {
     let Some(world) = World::set("run-udp-lone", &["dig"]) else { return };
     let options = format!("--invite-file invite --path wifi --path lte,backup --dns {TARGET_V4}");
     let dig = format!("dig +notcp +short @{TARGET_V4} v4.example.test A");
-    // Then nothing is sent for longer than paths are asked for: nobody notices.
+    // Then nothing is sent for longer than the interval of path probes, so the failure is not noticed.
     let inside = format!(
         "$run bash -euc '{dig} +tries=20 +time=1 > first; until [ -e dead ]; do sleep 0.05; done
          exec {dig} +tries=1 +time=4'"
@@ -190,7 +190,7 @@ fn long_ones() {
         for len in [1_316, 8_192, 1_472, 3_000] {
             echo(&socket, peer, &vec![b'x'; len]);
         }
-        // Longer ones come in fragments, and give no packet.
+        // Longer ones are sent in fragments, which are dropped.
         for len in [8_300, 20_000] {
             socket.send_to(&vec![b'y'; len], peer).expect("the system takes it");
         }
@@ -206,7 +206,7 @@ fn without_a_lane_a_port_is_unreachable_at_once() {
     let options = format!("--direct --carrier raw --path wifi --dns {TARGET_V4}");
     command.env("run", format!("marline run {options} --")).env("script", INSIDE);
     world.inside_of(&mut command, unreachable);
-    // The namespace's own network has nobody else, with a lane either.
+    // The namespace's own network has no other hosts, even with a lane.
     world.inside(gateway_has_no_ports);
 }
 

@@ -1,4 +1,4 @@
-//! Ends of programs inside: statuses, signals, and that nothing is left behind.
+//! Tests of the end of programs inside: exit statuses, signals, and that nothing is left behind.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 
 use super::{PATIENCE, Side, World, support};
 
-/// The numbers of signals on every architecture that we know of.
+/// Signal numbers, identical on all supported architectures.
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 impl World {
-    /// Starts a shell inside that has come to `READY` when this returns. The process is the program itself.
+    /// Starts a shell inside, and waits until it has reached `READY`. The process is the program itself.
     fn started(&self, name: &str, text: &str) -> Child {
-        // Whoever started these tests may ignore signals, as `nohup` and a shell's background jobs do.
+        // The parent of these tests may ignore signals, as `nohup` and a shell's background jobs do.
         let mut command = self.command("exec env --default-signal $run bash -c \"$inner\"");
         let ready = self.dir().join(name);
         command
-            // Not by a program of its own: bash forgets an interrupt that comes while one runs and ends well.
+            // Without a separate program, because bash forgets an interrupt that arrives while a program runs and
+            // ends successfully.
             .env("inner", text.replace("READY", &format!(": > {name}")))
             .stdout(Stdio::piped());
         let child = self.hosts.net.spawn(Side::Client, &mut command).expect("spawn");
@@ -52,7 +53,7 @@ fn the_exit_status_is_the_programs() {
         let output = world.output(text);
         assert_eq!(output.status.code(), Some(status), "{text}: {}", support::texts(&output).1);
     }
-    // What stands in the other half's way is said by this one.
+    // This half reports errors of the other half.
     let output = world
         .output("marline run --invite-file invite --metrics 192.0.2.1:9 --dns 203.0.113.7 -- true");
     let (_, err) = support::texts(&output);
@@ -70,7 +71,7 @@ fn a_death_by_signal_is_the_programs_and_nothing_is_left_behind() {
     for (name, number) in [("KILL", SIGKILL), ("TERM", SIGTERM), ("INT", SIGINT)] {
         let mut child = world.started(name, "READY; exec sleep 1000");
         assert_eq!(world.carriers().len(), 1, "{name}: {:?}", world.carriers());
-        // As a terminal does it: everybody in the group hears it.
+        // Like a terminal: the signal goes to all processes of the group.
         signal(name, &format!("-{}", child.id()));
         assert_eq!(child.wait().expect("wait").signal(), Some(number));
         world.wait_for_nothing();
@@ -109,13 +110,13 @@ fn what_the_program_leaves_running_keeps_its_network() {
     assert_eq!(std::fs::read(world.dir().join("fetched")).expect("fetched").len(), 321);
 }
 
-/// What was written last arrives although the program is gone.
+/// The last written data arrives although the program has ended.
 #[test]
 fn the_last_bytes_of_a_program_arrive() {
     let _others = support::among_others();
     let Some(world) = World::set("run-last", &[]) else { return };
     let (ip, count, last) = (super::TARGET_V4, super::targets::COUNT, super::targets::LAST);
-    // It writes, waits for nothing and is gone.
+    // The program writes and ends without waiting.
     world.run(&format!("$run bash -c 'head -c 1000000 /dev/zero > /dev/tcp/{ip}/{count}'"));
     world.wait_for_nothing();
     let begun = Instant::now();
@@ -134,7 +135,7 @@ fn standard_streams_and_identity_are_the_programs_own() {
         "$run bash -c \"id -u; id -g; pwd; echo out; echo err >&2; echo in | cat; env | grep -c '^HOME='\"",
     );
     assert_eq!(plain, inside);
-    // A pipe that the program was given ends with it, whoever else was started.
+    // A pipe that was passed to the program is closed with it, regardless of other programs.
     let text = world.run("(exec 7>&1; $run bash -c 'echo through >&7') | cat");
     assert_eq!(text, "through\n");
 }
@@ -143,7 +144,7 @@ fn standard_streams_and_identity_are_the_programs_own() {
 fn a_system_without_user_namespaces_names_the_switch() {
     let _others = support::among_others();
     let Some(world) = World::set("run-switch", &[]) else { return };
-    // A user namespace in which there may be no further one, and a user without rights in it.
+    // A user namespace in which no further one is permitted, and a user without privileges in it.
     let text = "exec unshare --user --map-root-user bash -euc '
         echo 0 > /proc/sys/user/max_user_namespaces
         exec setpriv --bounding-set=-all --inh-caps=-all bash -c \"$1\"' _ \"$run true\"";
@@ -154,7 +155,7 @@ fn a_system_without_user_namespaces_names_the_switch() {
     world.wait_for_nothing();
 }
 
-/// As it is installed for `--carrier raw`.
+/// As installed for `--carrier raw`.
 #[test]
 fn a_program_file_with_capabilities_serves_as_well() {
     let _others = support::among_others();

@@ -1,4 +1,4 @@
-//! Tests of `marline run` as its users run it: an ordinary user's programs in namespaces of their own, a server at the
+//! Tests of `marline run` as users run it: an ordinary user's programs in namespaces of their own, a server at the
 //! far end of two emulated links, and targets behind it. Needs root, for the hosts.
 //!
 //! ```text
@@ -24,19 +24,19 @@ use marline_testkit::need;
 
 const SCENARIO: &str = include_str!("../support/phone.toml");
 
-/// Addresses of the world behind the server.
+/// Addresses of the targets behind the server.
 pub(crate) const TARGET_V4: &str = "203.0.113.7";
 pub(crate) const TARGET_V6: &str = "2001:db8:7::1";
 pub(crate) const OTHER_V4: &str = "203.0.113.8";
-/// Addresses that are public by the registries as well, in worlds that have them.
+/// Addresses that are also public according to the registries, in worlds that have them.
 pub(crate) const PUBLIC_V4: &str = "9.9.9.9";
 pub(crate) const PUBLIC_V6: &str = "2620:fe::9";
 
 /// An ordinary user.
 const USER: u32 = 1_000;
 
-/// Becomes that user, with a TUN device that lets users in as on most systems, unless the program may not be read by
-/// them where it was built.
+/// Becomes that user, with a TUN device that users may open, as on most systems. If users cannot execute the
+/// program where it was built, it runs as root.
 const AS_USER: &str = r#"#!/bin/bash
 set -eu
 [ -e tun ] || mknod tun c 10 200
@@ -57,7 +57,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` where this machine cannot have it.
+    /// `None` if this machine does not support it.
     pub(crate) fn set(name: &str, programs: &[&str]) -> Option<World> {
         if !two_uplinks::possible(&["setpriv", "unshare"]) {
             return None;
@@ -66,7 +66,7 @@ impl World {
             need::program(program)?;
         }
         let dir = tempfile::tempdir().expect("directory");
-        // The user's home, and root's as well.
+        // The home of the user and also of root.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).expect("mode");
         let mut hosts = TwoUplinks::set(SCENARIO, name, dir.path());
         hosts.shell(
@@ -91,7 +91,7 @@ impl World {
         &self.hosts.dir
     }
 
-    /// A shell command of the user, with `marline run` and its options in `$run`. It is in a group of its own.
+    /// A shell command of the user, with `marline run` and its options in `$run`, in a process group of its own.
     pub(crate) fn command(&self, text: &str) -> Command {
         let options = "--invite-file invite --path wifi --path lte";
         self.command_with(&format!("{options} --dns {TARGET_V4}"), text)
@@ -104,7 +104,7 @@ impl World {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs a command to its end.
     pub(crate) fn output(&self, text: &str) -> Output {
         self.output_of(&mut self.command(text))
     }
@@ -115,7 +115,7 @@ impl World {
         child.wait_with_output().expect("output")
     }
 
-    /// Runs it, which must succeed; what it printed.
+    /// Runs a command, which must succeed. Returns its output.
     pub(crate) fn run(&self, text: &str) -> String {
         let output = self.output(text);
         let (out, err) = support::texts(&output);
@@ -123,7 +123,7 @@ impl World {
         out
     }
 
-    /// Processes that carry a program's traffic here: they have the invite's place among their arguments.
+    /// Processes that carry a program's traffic in this world: those with the invite among their arguments.
     fn carriers(&self) -> Vec<PathBuf> {
         let here = |process: &PathBuf| {
             let read = |name| std::fs::read(process.join(name)).unwrap_or_default();
@@ -134,7 +134,7 @@ impl World {
         processes.filter(here).collect()
     }
 
-    /// Waits until nothing is left of a program.
+    /// Waits until no process of a program is left.
     pub(crate) fn wait_for_nothing(&self) {
         let begun = Instant::now();
         while !self.carriers().is_empty() {

@@ -1,4 +1,4 @@
-//! Names inside: what programs that resolve in every way get.
+//! Tests of names inside, with every kind of resolution.
 
 use super::targets::HTTP;
 use super::{TARGET_V4, TARGET_V6, World, support};
@@ -21,7 +21,7 @@ fn dig_and_the_c_library_resolve() {
         '",
     );
     let lines: Vec<&str> = text.lines().collect();
-    // The long answer by UDP is cut short, and the one that comes after it by TCP is whole.
+    // The long answer by UDP is truncated, and the following one by TCP is complete.
     let expected = [TARGET_V4, TARGET_V6, TARGET_V4, "1", "1", "20", "0", TARGET_V6, TARGET_V4];
     assert_eq!(lines, expected, "{text}");
 }
@@ -72,7 +72,7 @@ fn a_resolver_that_is_not_there_fails_at_once_and_says_which_flag_helps() {
     assert!(err.contains("--dns"), "{err}");
 }
 
-/// The server's own resolver is that of this machine, which the server's host of a test does not reach.
+/// The server's own resolver is that of this machine, which the test's server host cannot reach.
 #[test]
 fn where_the_servers_resolver_is_not_reached_this_machines_is_asked() {
     let _others = support::among_others();
@@ -83,7 +83,7 @@ fn where_the_servers_resolver_is_not_reached_this_machines_is_asked() {
         let text = "$run bash -c 'cat /etc/resolv.conf; getent hosts v4'";
         world.output_of(&mut world.command_with(options, text))
     };
-    // Only this machine reaches that one.
+    // Only this machine reaches that resolver.
     std::fs::write(&resolv_conf, "nameserver 127.0.0.53\n").expect("write");
     let output = command();
     let (out, err) = support::texts(&output);

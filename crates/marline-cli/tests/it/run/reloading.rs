@@ -1,4 +1,4 @@
-//! A configuration that is read again while a program runs inside.
+//! Test of reloading the configuration while a program runs inside.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     kill_process(pid.and_then(Pid::from_raw).expect("a number"), Signal::HUP).expect("a signal");
     wait_for("no second path after SIGHUP", &|| status().contains("lte"));
 
-    // What cannot change is named, what is wrong changes nothing.
+    // Settings that cannot change are named, and an error changes nothing.
     write(&format!("{both}max-connections = 7\ncarrier = 'udp'\nsocks5 = ['127.0.0.1:1081']\n"));
     let said = world.run("marline reload --control run.sock");
     for setting in ["max-connections (in force: 16384, in the file: 7)", "carrier (in force: "] {
@@ -55,7 +55,7 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     assert!(!output.status.success() && err.contains("psychic"), "{err}");
     assert!(status().contains("lte"));
 
-    // The new path is one.
+    // The new path works.
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
     std::fs::write(world.dir().join("go"), "").expect("a file");
     let output = child.wait_with_output().expect("an end");

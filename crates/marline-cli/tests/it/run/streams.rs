@@ -1,4 +1,4 @@
-//! Streams of programs inside: bytes, ends, resets and refusals.
+//! Tests of streams of programs inside: bytes, ends, resets and refusals.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,18 +12,18 @@ use super::targets::{COUNT, GREET, HTTP, READ_ON, RESET, RESETS, STALL, WAIT, ab
 use super::{PATIENCE, TARGET_V4, TARGET_V6, World, support, two_uplinks};
 use crate::support::name_of_test;
 
-/// Bytes of a large transfer.
+/// Size of a large transfer in bytes.
 const LARGE: usize = 8 << 20;
 /// A shell command that runs this test binary inside.
 pub(super) const INSIDE: &str = "$run \"$binary\" --exact \"$MARLINE_TEST_ROLE\" --nocapture";
 
 impl World {
-    /// This test binary once more inside, as the test `role`, which must ask [`two_uplinks::plays`].
+    /// Runs this test binary again inside, as the test `role`, which must check [`two_uplinks::plays`].
     pub(super) fn inside(&self, role: impl Fn()) {
         self.inside_of(&mut self.command(INSIDE), role);
     }
 
-    /// The same in a `command` that runs [`INSIDE`].
+    /// Does this in a `command` that runs [`INSIDE`].
     pub(super) fn inside_of(&self, command: &mut Command, role: impl Fn()) {
         let name = name_of_test(role);
         let binary = std::env::current_exe().expect("this test");
@@ -64,7 +64,7 @@ fn curl_fetches_a_page_by_either_family_and_by_name() {
         let page = world.run(&format!("$run curl -sS --noproxy '' --fail {url} | wc -c"));
         assert_eq!(page.trim(), "1000", "{host}");
     }
-    // With a trace, which is whole soon after the program has ended: who carries it ends a little later.
+    // With a trace, which is complete soon after the program has ended, when the carrier process ends.
     let options = "--invite-file invite --path wifi --path lte --qlog traces";
     let fetch = format!("$run curl -sS --noproxy '' --fail http://{TARGET_V4}:{HTTP}/1000 | wc -c");
     let (out, err) = support::texts(&world.output_of(&mut world.command_with(options, &fetch)));
@@ -94,7 +94,7 @@ fn large_transfers_arrive_whole_in_both_directions() {
     assert_eq!(up, expected);
 }
 
-/// WiFi dies in the midst of it, and the download is whole.
+/// WiFi fails during the download, which still arrives complete.
 #[test]
 fn a_download_goes_on_when_wifi_dies() {
     let _others = support::among_others();
@@ -131,7 +131,7 @@ fn ends_and_resets_pass_in_both_directions() {
     world.inside(ends_and_resets);
 }
 
-/// Inside.
+/// The part inside.
 #[test]
 fn ends_and_resets() {
     if !two_uplinks::plays(ends_and_resets) {
@@ -152,7 +152,7 @@ fn ends_and_resets() {
         let error = stream.read(&mut [0; 10]).expect_err("a reset is no end");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
-    // And the other way round. What the target sees comes in its own time.
+    // And in the other direction. The target sees the reset a little later.
     let stream = connect(target(WAIT)[0]);
     (&stream).write_all(b"x").expect("written");
     abort(&stream);
@@ -168,12 +168,12 @@ fn refusals_are_the_targets_own() {
     let _others = support::among_others();
     let Some(world) = World::set("run-refused", &[]) else { return };
     world.inside(refusals);
-    // The user learns which flag of the server it was.
+    // The user is shown the relevant flag of the server.
     let output = world.output("$run bash -c 'exec 3<>/dev/tcp/192.168.7.7/80' || true");
     assert!(support::texts(&output).1.contains("--allow 192.168.7.7"));
 }
 
-/// Inside.
+/// The part inside.
 #[test]
 fn refusals() {
     if !two_uplinks::plays(refusals) {
@@ -183,13 +183,13 @@ fn refusals() {
         assert_eq!(refusal(address), ErrorKind::ConnectionRefused, "nobody listens at {address}");
     }
     let at = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), 80);
-    // By the server's rules, and where its machine has no route to.
+    // Refused by the server's rules, and for lack of a route at the server.
     let prohibited = refusal(at("192.168.7.7"));
     assert_eq!(prohibited, ErrorKind::HostUnreachable);
     assert_eq!(refusal(at("fd00:99::1")), ErrorKind::PermissionDenied);
     assert_eq!(refusal(at("203.0.113.98")), ErrorKind::HostUnreachable);
     assert_eq!(refusal(at("203.0.113.99")), ErrorKind::NetworkUnreachable);
-    // The gateway has nothing but DNS.
+    // The gateway offers only DNS.
     assert_eq!(refusal(at("198.18.0.1")), ErrorKind::ConnectionRefused);
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
@@ -197,7 +197,7 @@ fn refusals() {
     socket.send(b"x").expect("sent");
     let error = socket.recv(&mut [0; 10]).expect_err("nobody takes it");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    // Nothing but loopback and the interface.
+    // Only loopback and the interface exist.
     let names: Vec<String> = std::fs::read_to_string("/proc/net/dev")
         .expect("a list")
         .lines()
@@ -213,7 +213,7 @@ fn a_hundred_connections_at_once_are_all_served() {
     world.inside(a_hundred_connections);
 }
 
-/// Inside.
+/// The part inside.
 #[test]
 fn a_hundred_connections() {
     if !two_uplinks::plays(a_hundred_connections) {
@@ -235,7 +235,7 @@ fn a_hundred_connections() {
     }
 }
 
-/// A target that does not read stops the program: what is under way is bounded, and none of it is lost.
+/// A target that does not read stops the program: data in transit is limited, and none of it is lost.
 #[test]
 fn a_target_that_reads_nothing_stops_the_program() {
     let _others = support::among_others();
@@ -243,13 +243,13 @@ fn a_target_that_reads_nothing_stops_the_program() {
     world.inside(stalled);
 }
 
-/// Inside.
+/// The part inside.
 #[test]
 fn stalled() {
     if !two_uplinks::plays(stalled) {
         return;
     }
-    /// More than all buffers on the way together.
+    /// More than all buffers on the way together, in bytes.
     const MOST: usize = 64 << 20;
     let mut stream = connect(target(STALL)[0]);
     stream.set_write_timeout(Some(std::time::Duration::from_secs(3))).expect("timeout");

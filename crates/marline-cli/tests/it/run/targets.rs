@@ -1,4 +1,4 @@
-//! Targets behind the server: pages, a resolver, and services that end in every way.
+//! Targets behind the server: pages, a resolver, and services with different endings.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -7,30 +7,30 @@ use super::super::end_to_end::serve;
 use super::super::support::stun;
 use super::{OTHER_V4, PUBLIC_V4, PUBLIC_V6, TARGET_V4, TARGET_V6, two_uplinks};
 
-/// Pages: GET /N gives N bytes of pattern, PUT answers with the SHA-256 of what came.
+/// Pages: GET /N returns N bytes of the pattern, PUT returns the SHA-256 of the received content.
 pub(crate) const HTTP: u16 = 8_080;
-/// Reads to the end, and then says how much that was.
+/// Reads to the end, and then sends the number of bytes.
 pub(crate) const COUNT: u16 = 9_001;
 /// Resets after the first byte.
 pub(crate) const RESET: u16 = 9_002;
-/// Says at once how often somebody has reset a connection to [`WAIT`], and ends.
+/// Sends the number of reset connections to [`WAIT`] at once, and ends.
 pub(crate) const RESETS: u16 = 9_003;
-/// Reads, says nothing, and notes whether the end is an end or a reset.
+/// Reads, sends nothing, and records whether the end is orderly or a reset.
 pub(crate) const WAIT: u16 = 9_004;
-/// Speaks first.
+/// Sends first.
 pub(crate) const GREET: u16 = 9_005;
-/// Reads nothing before somebody connects to [`READ_ON`], then counts.
+/// Reads nothing until a client connects to [`READ_ON`], then counts.
 pub(crate) const STALL: u16 = 9_006;
 pub(crate) const READ_ON: u16 = 9_007;
-/// Says what [`COUNT`] counted last.
+/// Sends the last number of [`COUNT`].
 pub(crate) const LAST: u16 = 9_008;
-/// UDP: sends everything back.
+/// UDP: echoes datagrams.
 pub(crate) const ECHO: u16 = 9_009;
-/// UDP: say from where they were asked, as text.
+/// UDP: send the source address of each datagram, as text.
 pub(crate) const MIRRORS: [u16; 2] = [9_010, 9_011];
-/// STUN, over UDP.
+/// STUN over UDP.
 pub(crate) const STUN: u16 = 3_478;
-/// DNS, over both.
+/// DNS over UDP and TCP.
 pub(crate) const DNS: u16 = 53;
 
 static RESETS_SEEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -38,7 +38,7 @@ static LAST_COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsi
 static MAY_READ: (std::sync::Mutex<bool>, std::sync::Condvar) =
     (std::sync::Mutex::new(false), std::sync::Condvar::new());
 
-/// Runs them all.
+/// Runs all targets.
 #[test]
 pub(crate) fn targets() {
     if !two_uplinks::plays(targets) {
@@ -48,7 +48,7 @@ pub(crate) fn targets() {
         let ip: IpAddr = address.parse().expect("an address");
         let is_public = [PUBLIC_V4, PUBLIC_V6].contains(&address);
         if is_public && UdpSocket::bind((ip, 0)).is_err() {
-            // Not in this world.
+            // This world does not have the address.
             continue;
         }
         listen((ip, HTTP).into(), |stream| drop(serve(stream)));
@@ -128,7 +128,7 @@ fn reset(mut stream: TcpStream) {
     abort(&stream);
 }
 
-/// From now on its end is a reset.
+/// Makes the end of this stream a reset.
 pub(crate) fn abort(stream: &TcpStream) {
     socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).expect("an option");
 }
@@ -148,7 +148,7 @@ fn wait(mut stream: TcpStream) {
     }
 }
 
-/// Answers queries, as many as come.
+/// Answers all queries on a connection.
 fn resolve(mut stream: TcpStream) -> std::io::Result<()> {
     loop {
         let mut length = [0; 2];
@@ -176,14 +176,14 @@ fn answer(query: &[u8]) -> Vec<u8> {
     let (known, records): (bool, Vec<Vec<u8>>) = match (name.as_str(), kind) {
         ("www.example.test." | "v4.example.test.", 1) => (true, vec![bytes(v4)]),
         ("direct.example.test.", 1) => (true, vec![bytes(PUBLIC_V4.parse().unwrap())]),
-        // Among addresses that are nobody's on the Internet, one that is.
+        // A public address among addresses that are not routed on the Internet.
         ("rebinding.example.test.", 1) => {
             let all = ["127.0.0.1", "10.0.0.1", "169.254.169.254", "198.18.0.1", "9.9.9.21"];
             (true, all.map(|address| bytes(address.parse().unwrap())).into())
         }
         ("many.example.test.", 1) => (true, (1..=40).map(|n| vec![9, 9, 8, n]).collect()),
         ("www.example.test." | "v6.example.test.", 28) => (true, vec![bytes(v6)]),
-        // More than any datagram takes.
+        // More than fits in any datagram.
         ("big.example.test.", 16) => (true, vec![[&[200u8][..], &[b'x'; 200]].concat(); 20]),
         (name, _) => (NAMES.contains(&name), Vec::new()),
     };
@@ -209,7 +209,7 @@ fn answer(query: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Names that are there, whatever is asked of them.
+/// Names that exist for all record types.
 const NAMES: [&str; 8] = [
     "www.example.test.",
     "v4.example.test.",

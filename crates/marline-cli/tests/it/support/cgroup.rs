@@ -11,7 +11,7 @@ use marline_testkit::need;
 
 use super::Running;
 
-/// A memory cgroup without swap; it is removed with the value, after the processes in it have ended.
+/// A memory cgroup without swap. Dropping it removes the cgroup, after the processes in it have ended.
 pub(crate) struct MemoryCgroup {
     path: PathBuf,
     version: Version,
@@ -35,12 +35,13 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// What cannot be reclaimed without swap. With cgroup v1 the kernel itself does not add socket buffers to the rest.
+    /// Memory that cannot be reclaimed without swap. With cgroup v1 the kernel itself does not include socket
+    /// buffers.
     pub(crate) fn total(&self) -> u64 {
         self.anon + self.sock + self.kernel
     }
 
-    /// The larger of each kind, which need not have been at the same time.
+    /// The one with the larger total.
     pub(crate) fn or_larger(&self, other: &MemoryUse) -> MemoryUse {
         if other.total() > self.total() { *other } else { *self }
     }
@@ -57,7 +58,7 @@ impl fmt::Display for MemoryUse {
 }
 
 impl MemoryCgroup {
-    /// A cgroup with this limit. `None`, and the test says so: this machine cannot have it.
+    /// A cgroup with this limit. `None` and a message if this machine does not support it.
     pub(crate) fn with_limit(bytes: u64) -> Option<MemoryCgroup> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let Some((root, version)) = hierarchy("memory") else {
@@ -80,26 +81,26 @@ impl MemoryCgroup {
             need::skip(&format!("cannot limit a cgroup in {}: {error}", root.display()));
             return None;
         }
-        // Absent where the kernel does not account for swap, as where there is none.
+        // The file is missing if the kernel does not account for swap, for example because there is none.
         let _ = match version {
             Version::V2 => set("memory.swap.max", 0),
             Version::V1 => set("memory.memsw.limit_in_bytes", bytes),
         };
         if version == Version::V1 {
-            // Socket buffers are counted as soon as they have a limit, which this is no more than.
+            // Socket buffers are counted as soon as they have a limit, which has no other effect here.
             set("memory.kmem.tcp.limit_in_bytes", 1 << 40).expect("a limit of socket buffers");
         }
         Some(group)
     }
 
-    /// Starts the program in it.
+    /// Starts the program in the cgroup.
     pub(crate) fn start(&self, dir: &Path, args: &[&str]) -> Running {
         let name = args.first().copied().unwrap_or_default();
         Running::start_command(self.inside(&super::marline(dir, args)), name)
     }
 
-    /// The command, with a shell that joins the cgroup before it becomes the program: what a program allocates or reads
-    /// of its limits at the start counts.
+    /// The command, started by a shell that joins the cgroup before it becomes the program, so that memory and
+    /// limits at the start count as well.
     fn inside(&self, command: &Command) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-euc", "echo $$ > \"$0\"; exec \"$@\""]).arg(self.members());
@@ -116,12 +117,12 @@ impl MemoryCgroup {
         shell
     }
 
-    /// The file that a process joins by writing its id.
+    /// The file to which a process writes its id to join.
     pub(crate) fn members(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// What is charged to it now.
+    /// Memory that is charged now.
     pub(crate) fn memory(&self) -> MemoryUse {
         let stat = self.read("memory.stat");
         match self.version {
@@ -137,7 +138,7 @@ impl MemoryCgroup {
         }
     }
 
-    /// How many processes the kernel has killed in it for want of memory.
+    /// Number of processes that the kernel has killed in the cgroup for lack of memory.
     pub(crate) fn oom_kills(&self) -> u64 {
         let file = match self.version {
             Version::V2 => "memory.events",
@@ -157,14 +158,14 @@ impl Drop for MemoryCgroup {
     }
 }
 
-/// A cgroup that has a share of one processor; it is removed with the value, after the processes in it have ended.
+/// A cgroup with a share of one processor. Dropping it removes the cgroup, after the processes in it have ended.
 pub(crate) struct ProcessorCgroup {
     path: PathBuf,
 }
 
 impl ProcessorCgroup {
-    /// A cgroup that runs for so many milliseconds of every 100. `None`, and the test says so: this machine cannot have
-    /// it.
+    /// A cgroup that runs for `percent` milliseconds of every 100. `None` and a message if this machine does not
+    /// support it.
     pub(crate) fn with_percent(percent: u64) -> Option<ProcessorCgroup> {
         let Some((root, version)) = hierarchy("cpu") else {
             need::skip("no hierarchy of cgroups has the cpu controller");
@@ -192,7 +193,7 @@ impl ProcessorCgroup {
         fs::write(self.path.join(file), value)
     }
 
-    /// Takes a process in that runs already.
+    /// Moves a running process into the cgroup.
     pub(crate) fn take(&self, process: u32) {
         self.set("cgroup.procs", &process.to_string()).expect("a member");
     }
@@ -204,7 +205,7 @@ impl Drop for ProcessorCgroup {
     }
 }
 
-/// Removes a cgroup. A process that was just killed is still a member for a moment.
+/// Removes a cgroup. A process that was just killed is a member for a moment longer.
 fn remove(path: &Path) {
     for _ in 0..100 {
         if fs::remove_dir(path).is_ok() {
@@ -215,7 +216,7 @@ fn remove(path: &Path) {
     eprintln!("{} stays: there are processes in it", path.display());
 }
 
-/// Where cgroups with this controller can be made.
+/// Place where cgroups with this controller can be created.
 fn hierarchy(controller: &str) -> Option<(PathBuf, Version)> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().find_map(|line| {
@@ -229,13 +230,13 @@ fn hierarchy(controller: &str) -> Option<(PathBuf, Version)> {
         if kind != "cgroup2" || !controllers.split_whitespace().any(|name| name == controller) {
             return None;
         }
-        // What the children of the root have; it may be on already.
+        // Controllers of the root's children. It may be enabled already.
         let _ = fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"));
         Some((root, Version::V2))
     })
 }
 
-/// The value behind this name in a file of `NAME VALUE` lines; 0: there is none.
+/// Value of this name in a file of `NAME VALUE` lines. 0 if it is missing.
 fn field(text: &str, name: &str) -> u64 {
     let value = |line: &str| number(line.strip_prefix(name)?.strip_prefix(' ')?).into();
     text.lines().find_map(value).unwrap_or_default()

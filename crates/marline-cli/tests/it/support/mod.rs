@@ -1,6 +1,6 @@
 //! Test support: running the program as a process.
 
-// Each test file uses its part.
+// Each test file uses a part of it.
 #![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
 
 pub(crate) mod cgroup;
@@ -20,32 +20,33 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// Whom the machine belongs to.
+/// Lock that gives tests exclusive or shared use of the machine.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// For tests whose figures other work would spoil, or that take all of the machine: no test that asks runs
-/// meanwhile.
+/// For tests whose measurements other work would disturb, or that use the whole machine: no test that takes this
+/// lock runs meanwhile.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
-    // Who panicked with it has spoiled nothing.
+    // A panic does not invalidate the lock.
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For all tests that are more than a moment's work. Once in a test: a second time it may wait for itself.
+/// For all tests that take longer than a moment. To be called once per test, because a second call may wait for the
+/// first.
 pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a process may take to say that it is ready.
+/// Time limit for a process to become ready.
 const READY: Duration = Duration::from_secs(30);
 
-/// The name by which the harness knows this test, for who starts it in a process of its own.
+/// Name of this test in the harness, for starting it in a process of its own.
 pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
     let path = std::any::type_name::<T>();
     path.split_once("::").expect("the program's name first").1
 }
 
-/// What is there to be reached: the files of the directory at port 8080, at N bytes per second as `FILE?N`, and a port
-/// 8053 that sends datagrams back.
+/// Services of a testbed: the files of the directory at port 8080, at N bytes per second as `FILE?N`, and a UDP
+/// echo at port 8053.
 pub(crate) const SERVICES: &str = "python3 -u -c '
 import http.server, os, socket, threading, time
 class Paced(http.server.SimpleHTTPRequestHandler):
@@ -66,17 +67,17 @@ print(\"ready\")
 server.serve_forever()
 '";
 
-/// Fetches something by a client's proxy.
+/// Fetches a page through a client's proxy.
 pub(crate) const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
-/// Has the client fetch the file `large` of [`SERVICES`] while `meanwhile` happens; it must come whole, by its sum in
-/// the file `sums`. It is sent at so many bytes per second: a reader's limit would hold nothing back, since sockets on
-/// loopback take megabytes.
+/// Makes the client fetch the file `large` of [`SERVICES`] while `meanwhile` runs. Its sum must match the file
+/// `sums`. The service limits the rate, in bytes per second. A limit at the reader would have no effect, since
+/// sockets on loopback hold megabytes.
 pub(crate) fn download(testbed: &testbed::Testbed, rate: u32, meanwhile: impl FnOnce()) {
     download_from(testbed, "http://127.0.0.1:8080", rate, meanwhile);
 }
 
-/// As [`download`], from this host.
+/// Like [`download`], from this host.
 pub(crate) fn download_from(
     testbed: &testbed::Testbed,
     host: &str,
@@ -96,13 +97,13 @@ pub(crate) fn download_from(
     });
 }
 
-/// Bytes of a file that something is written to; 0: there is none.
+/// Length of a growing file in bytes. 0 if it does not exist.
 pub(crate) fn length(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |file| file.len())
 }
 
-/// Waits until so many bytes of a transfer are in this file. How many there are: not all of `whole`, or nothing that
-/// happens now happens to the transfer.
+/// Waits until the file contains `some` bytes of a transfer. Returns its length, which must be below `whole`, so
+/// that later events still affect the transfer.
 pub(crate) fn under_way(file: &Path, some: u64, whole: u64) -> u64 {
     let until = Instant::now() + READY;
     loop {
@@ -116,7 +117,7 @@ pub(crate) fn under_way(file: &Path, some: u64, whole: u64) -> u64 {
     }
 }
 
-/// Another build of the program, such as an optimized one, where this variable of the environment names it.
+/// Environment variable with the path of another build of the program, such as an optimized one.
 const PROGRAM: &str = "MARLINE_TEST_PROGRAM";
 
 /// The program under test.
@@ -132,11 +133,11 @@ pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Arguments of the lab's program that this process is to run, separated.
+/// Environment variable with the arguments for the lab's program in this process, separated by [`SEPARATOR`].
 const LAB_ARGUMENTS: &str = "MARLINE_TEST_LAB_ARGUMENTS";
 const SEPARATOR: &str = "\u{1f}";
 
-/// The lab's program `marline-lab`, by a process of this test program: that of the lab may not have been built.
+/// The lab's program `marline-lab`, run by a process of this test program, because the lab may not have been built.
 pub(crate) fn marline_lab(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "support::the_labs_program", "--nocapture"]);
@@ -144,7 +145,7 @@ pub(crate) fn marline_lab(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Becomes the lab's program where [`marline_lab`] started this process.
+/// Becomes the lab's program if [`marline_lab`] started this process.
 pub(crate) fn be_the_labs_program_if_asked() {
     if let Ok(args) = std::env::var(LAB_ARGUMENTS) {
         let words = std::iter::once("marline-lab").chain(args.split(SEPARATOR));
@@ -153,7 +154,7 @@ pub(crate) fn be_the_labs_program_if_asked() {
     }
 }
 
-/// What `marline-lab plot` says of the traces in `dir` whose names begin so; `None` where one cannot be read.
+/// Output of `marline-lab plot` for the traces in `dir` with this prefix. `None` if one cannot be read.
 pub(crate) fn plotted(dir: &Path, begin: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.file_name());
     let names = entries.filter_map(|name| name.into_string().ok());
@@ -177,12 +178,12 @@ fn the_labs_program() {
     be_the_labs_program_if_asked();
 }
 
-/// Runs it to its end.
+/// Runs the program to its end.
 pub(crate) fn run(dir: &Path, args: &[&str]) -> Output {
     marline(dir, args).stdin(Stdio::null()).output().expect("the program starts")
 }
 
-/// Runs it, expects success, gives its standard output.
+/// Runs the program, which must succeed. Returns its standard output.
 pub(crate) fn run_ok(dir: &Path, args: &[&str]) -> String {
     let output = run(dir, args);
     let (out, err) = texts(&output);
@@ -190,7 +191,7 @@ pub(crate) fn run_ok(dir: &Path, args: &[&str]) -> String {
     out
 }
 
-/// Runs it, expects failure, gives its standard error.
+/// Runs the program, which must fail. Returns its standard error.
 pub(crate) fn run_err(dir: &Path, args: &[&str]) -> String {
     let output = run(dir, args);
     let (_, err) = texts(&output);
@@ -204,7 +205,7 @@ pub(crate) fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A running process; it ends with the test.
+/// A running process that ends with the test.
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -212,15 +213,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it; its standard error goes to the test's and is searched as well.
+    /// Starts the program. Its standard error is passed to the test's and is searched as well.
     pub(crate) fn start(dir: &Path, args: &[&str]) -> Running {
         Running::start_command(marline(dir, args), args.first().copied().unwrap_or_default())
     }
 
-    /// Starts a command that runs the program; its output is shown under `name`.
+    /// Starts a command that runs the program. Its output is shown under `name`.
     pub(crate) fn start_command(mut command: Command, name: &str) -> Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Its own group: signals of the terminal are the test's.
+        // In a group of its own, so that signals of the terminal only reach the test.
         command.process_group(0);
         let mut child = command.spawn().expect("the program starts");
         let (sender, lines) = channel();
@@ -241,7 +242,7 @@ impl Running {
         Running { child, lines, name }
     }
 
-    /// Waits for a line with `text` and gives it.
+    /// Waits for a line with `text` and returns it.
     pub(crate) fn line_with(&mut self, text: &str) -> String {
         let until = Instant::now() + READY;
         loop {
@@ -254,12 +255,12 @@ impl Running {
         }
     }
 
-    /// What it said and nobody has asked for so far.
+    /// Lines of output that were not read yet.
     pub(crate) fn said(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
-    /// Waits for `text ADDRESS:PORT` and gives the address.
+    /// Waits for `text ADDRESS:PORT` and returns the address.
     pub(crate) fn address_after(&mut self, text: &str) -> SocketAddr {
         let line = self.line_with(text);
         let rest = line.split(text).nth(1).unwrap_or_default().trim();
@@ -272,24 +273,24 @@ impl Running {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().expect("wait")
     }
 
-    /// Sends it a signal by name.
+    /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status().expect("kill");
         assert!(status.success());
     }
 
-    /// Waits for its end after a signal that leaves it no choice.
+    /// Waits for the end after a signal that cannot be ignored.
     pub(crate) fn end(&mut self) {
         let _ = self.child.wait();
     }
 
-    /// Waits for its end; whether it was a success.
+    /// Waits for the end. True if it was successful.
     pub(crate) fn wait(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -309,17 +310,17 @@ impl Drop for Running {
     }
 }
 
-/// A program beside ours, with all that it starts; they end with the test.
+/// Another program with all processes that it starts. They end with the test.
 pub(crate) struct Beside(Child);
 
 impl Beside {
-    /// Starts it in a group of its own.
+    /// Starts the program in a process group of its own.
     pub(crate) fn start(command: &mut Command) -> Beside {
         let command = command.stdin(Stdio::null()).process_group(0);
         Beside(command.spawn().expect("the program beside starts"))
     }
 
-    /// Its process id, and its group's.
+    /// Process id, and id of the process group.
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
@@ -327,7 +328,8 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // The workers of a server that is killed alone stay. Not waited for before: the number is its own.
+        // Killing the server alone would leave its workers. It has not been waited for, so its id cannot have been
+        // reused.
         let group = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
         if let Some(group) = group {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
@@ -336,20 +338,20 @@ impl Drop for Beside {
     }
 }
 
-/// A server that is set up in `dir` and running, and its first invite in a file.
+/// A running server that was set up in `dir`, with its first invite in a file.
 pub(crate) struct ServerSide {
     pub(crate) process: Running,
     pub(crate) address: SocketAddr,
     pub(crate) invite_file: PathBuf,
 }
 
-/// An address of loopback whose TCP port was free a moment ago.
+/// An address on loopback whose TCP port was free a moment ago.
 pub(crate) fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")
 }
 
-/// Waits until somebody listens there.
+/// Waits until a program listens there.
 pub(crate) fn listens(address: SocketAddr) {
     let until = Instant::now() + READY;
     while std::net::TcpStream::connect(address).is_err() {
@@ -358,24 +360,24 @@ pub(crate) fn listens(address: SocketAddr) {
     }
 }
 
-/// Resident memory of a process, KiB; 0: there is none.
+/// Resident memory of a process in KiB. 0 if it does not exist.
 pub(crate) fn resident_kib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Processor time that a process has used so far, user and system.
+/// Processor time of a process so far, user and system.
 pub(crate) fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name is in brackets and may have blanks in it.
+    // The name is in brackets and may contain blanks.
     let after = stat.rsplit(')').next().unwrap_or_default();
     let ticks: u64 = after.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
-    // USER_HZ, which Linux shows to programs whatever the kernel's own is.
+    // USER_HZ, which Linux shows to programs regardless of the kernel's own value.
     Duration::from_millis(ticks * 10)
 }
 
-/// The subflows of all connections, those that are gone included, in what `marline monitor --table --once --json` says.
+/// Subflows of all connections in the output of `marline monitor --table --once --json`, including closed ones.
 pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
     let line = said.lines().next().expect("a line");
     let connections: Vec<serde_json::Value> = serde_json::from_str(line).expect("a list");
@@ -385,12 +387,11 @@ pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
     listed.flatten().cloned().collect()
 }
 
-/// Where the ports of [`free_port`] begin, and how many there are: below those that Linux gives to whoever asks for
-/// any.
+/// First port of [`free_port`], and the number of ports: below the range from which Linux assigns ports.
 const OUR_PORTS: (u16, u16) = (21_000, 10_000);
 
-/// A port of loopback that is free for datagrams and for TCP, and that the system gives nobody meanwhile: where it
-/// chose one for datagrams, some connection may have it in TCP.
+/// A port on loopback that is free for UDP and TCP, and that the system does not assign meanwhile. A UDP port
+/// assigned by the system may be in use by a TCP connection.
 pub(crate) fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ASKED: AtomicU32 = AtomicU32::new(0);
@@ -401,14 +402,14 @@ pub(crate) fn free_port() -> u16 {
     };
     let port = |_| {
         let asked = ASKED.fetch_add(1, Ordering::Relaxed);
-        // Programs that run at the same time begin at different ones.
+        // Concurrent programs start at different ports.
         let at = (std::process::id().wrapping_mul(97)).wrapping_add(asked) % u32::from(count);
         first + at as u16
     };
     (0..count).map(port).find(is_free).expect("a free port")
 }
 
-/// Writes a file that only its owner reads.
+/// Writes a file that only its owner can read.
 pub(crate) fn write_private(path: &Path, text: &str) {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -417,12 +418,12 @@ pub(crate) fn write_private(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).unwrap();
 }
 
-/// Sets a server up and starts it.
+/// Sets up a server and starts it.
 pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
     start_server_by(dir, flags, Running::start)
 }
 
-/// As [`start_server`], with `start` to run the program in a place of its own.
+/// Like [`start_server`], with `start` to run the program elsewhere.
 pub(crate) fn start_server_by(
     dir: &Path,
     flags: &[&str],
@@ -441,7 +442,7 @@ pub(crate) fn start_server_by(
     ServerSide { process, address, invite_file }
 }
 
-/// Starts a client with a SOCKS5 port; the port's address comes with it.
+/// Starts a client with a SOCKS5 port. Also returns the port's address.
 pub(crate) fn start_client(
     dir: &Path,
     invite_file: &Path,
@@ -450,7 +451,7 @@ pub(crate) fn start_client(
     start_client_by(dir, invite_file, flags, Running::start)
 }
 
-/// As [`start_client`], with `start` to run the program in a place of its own.
+/// Like [`start_client`], with `start` to run the program elsewhere.
 pub(crate) fn start_client_by(
     dir: &Path,
     invite_file: &Path,

@@ -8,7 +8,7 @@ use super::testbed::{Testbed, Until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/native_world.sh");
 
-/// The testbed, if this machine can have it.
+/// The testbed, if this machine supports it.
 pub(crate) fn testbed(dir: &Path, programs: &[&str]) -> Option<Testbed> {
     if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
         need::skip("this kernel has no MPTCP");
@@ -37,11 +37,11 @@ http {
 }
 ";
 
-/// Bytes of the file `large` of [`start_nginx`].
+/// Size of the file `large` of [`start_nginx`], in bytes.
 pub(crate) const LARGE: u64 = 32_000_000;
 
-/// A web server with some files whose sums are in `web/sums`; nothing in them repeats. `FILE?rate=8m` comes at 8 MiB a
-/// second: a reader's limit would hold nothing back, since sockets on loopback take megabytes.
+/// A web server with some files without repetitions, whose sums are in `web/sums`. `FILE?rate=8m` is sent at 8 MiB
+/// per second. A limit at the reader would have no effect, since sockets on loopback hold megabytes.
 pub(crate) fn start_nginx(testbed: &mut Testbed, wrapper: &str, listen: &str, port: u16) {
     let home = testbed.dir.join("server");
     std::fs::create_dir_all(home.join("tmp")).unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn start_nginx(testbed: &mut Testbed, wrapper: &str, listen: &str, po
     testbed.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
 }
 
-/// Starts sshd in a testbed with two homes; the client's has what `ssh -F ssh_config` needs.
+/// Starts sshd in a testbed with two homes. The client's home contains the files for `ssh -F ssh_config`.
 pub(crate) fn start_sshd(testbed: &mut Testbed, address: &str, port: u16, wrapper: &str) {
     let client = testbed.dir.join("client");
     let key = client.join("key");

@@ -1,4 +1,4 @@
-//! nginx, with as much in its configuration as a test or a bench needs.
+//! nginx with the minimal configuration of a test or a bench.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::{Beside, free_address, listens};
 
-/// nginx, in one process, with these modules and this in its configuration; it ends with what is returned. Its files
-/// are in `dir`, under `name`.
+/// Runs nginx in one process, with these modules and this configuration. It ends when the result is dropped. Its
+/// files are in `dir`, under `name`.
 pub(crate) fn nginx(program: &Path, dir: &Path, name: &str, modules: &str, text: &str) -> Beside {
     let file = dir.join(format!("{name}.conf"));
     let text = format!(
@@ -20,7 +20,7 @@ pub(crate) fn nginx(program: &Path, dir: &Path, name: &str, modules: &str, text:
     Beside::start(Command::new(program).args(["-p", ".", "-c"]).arg(&file).current_dir(dir))
 }
 
-/// A web server on loopback with one page, and where it is.
+/// A web server on loopback with one page, and its address.
 pub(crate) fn page(program: &Path, dir: &Path, body: &str) -> (Beside, SocketAddr) {
     let address = free_address();
     let text = format!(

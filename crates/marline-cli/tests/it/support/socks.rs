@@ -1,10 +1,10 @@
-//! Streams through a SOCKS5 port, to a service that gives back what it gets.
+//! Streams through a SOCKS5 port, to an echo service.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A TCP server that gives back what it gets.
+/// A TCP echo server.
 pub(crate) fn echo_target() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -20,7 +20,7 @@ pub(crate) fn echo_target() -> SocketAddr {
     address
 }
 
-/// A stream to `target` by way of a SOCKS5 port; the reply's code if it is refused.
+/// A stream to `target` through a SOCKS5 port, or the reply's code if it is refused.
 pub(crate) fn open(socks: SocketAddr, target: SocketAddr) -> Result<TcpStream, u8> {
     let SocketAddr::V4(target) = target else { panic!("an IPv4 target") };
     let mut stream = TcpStream::connect(socks).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn open(socks: SocketAddr, target: SocketAddr) -> Result<TcpStream, u
     if reply[1] == 0 { Ok(stream) } else { Err(reply[1]) }
 }
 
-/// Sends this and gets it back.
+/// Sends this and reads the echo.
 pub(crate) fn echo(stream: &mut TcpStream, text: &[u8]) {
     stream.write_all(text).unwrap();
     let mut back = vec![0; text.len()];

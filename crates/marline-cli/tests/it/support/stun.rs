@@ -1,4 +1,4 @@
-//! STUN's binding, RFC 8489, both ends: what applications ask to learn the address that others reach them at.
+//! STUN binding (RFC 8489), both ends, by which applications learn the address at which others reach them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +13,7 @@ pub(crate) fn request(transaction: [u8; 12]) -> Vec<u8> {
     [&REQUEST[..], &[0, 0], &MAGIC, &transaction].concat()
 }
 
-/// What a server says to whom it sees at `from`; nothing to what is no binding request.
+/// A server's answer to a request from `from`. `None` if it is not a binding request.
 pub(crate) fn answer(request: &[u8], from: SocketAddr) -> Option<Vec<u8>> {
     let header = request.get(..HEADER_BYTES)?;
     if header[..2] != REQUEST || header[4..8] != MAGIC {

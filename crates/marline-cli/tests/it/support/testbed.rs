@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 
 use marline_testkit::need;
 
-/// How long a program may take to become ready.
+/// Time limit for a program to become ready.
 const READY: Duration = Duration::from_secs(20);
 
-/// The namespaces; they end with it, and everything that was started in them before.
+/// The namespaces. Dropping this ends them, after all programs started in them.
 pub(crate) struct Testbed {
     pub(crate) dir: PathBuf,
     pids: BTreeMap<String, String>,
     shell: Child,
-    // Its end is the testbed's.
+    // Closing it ends the testbed.
     input: Option<ChildStdin>,
     background: Vec<Child>,
 }
 
-/// Whether this process may make namespaces.
+/// True if this process may create namespaces.
 pub(crate) fn namespaces_work() -> bool {
     let status = Command::new("unshare").args(["--net", "--mount", "true"]).status();
     status.is_ok_and(|status| status.success())
 }
 
 impl Testbed {
-    /// As [`Testbed::make`], with the program under test in everybody's path; `None`, and told: this
-    /// machine cannot have it, or lacks one of these programs.
+    /// Like [`Testbed::make`], with the program under test in all PATHs. `None` and a message if this machine does
+    /// not support it, or lacks one of these programs.
     pub(crate) fn of_marline(dir: &Path, script: &str, programs: &[&str]) -> Option<Testbed> {
         for program in ["unshare", "nsenter", "ip"].iter().chain(programs) {
             need::program(program)?;
@@ -43,8 +43,8 @@ impl Testbed {
         Some(Testbed::make(dir, script))
     }
 
-    /// Runs `script` in namespaces of its own. It makes others, tells who can be joined, and lasts as
-    /// long as the testbed.
+    /// Runs `script` in namespaces of its own. It creates others, prints those that can be joined, and runs as long
+    /// as the testbed.
     pub(crate) fn make(dir: &Path, script: &str) -> Testbed {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "bash", script]).arg(dir);
@@ -65,25 +65,25 @@ impl Testbed {
         testbed
     }
 
-    /// A shell command of this role, in its home directory, for at most `limit_s` seconds.
+    /// A shell command in this role's namespace and home directory, for at most `limit_s` seconds.
     pub(crate) fn command(&self, role: &str, text: &str, limit_s: &str) -> Command {
         let pid = self.pids.get(role).unwrap_or_else(|| panic!("no role {role}"));
         let home = self.dir.join(role);
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("timeout");
-        // Else it tells the program a signal and then its group, to which the program belongs: a
+        // Otherwise it would send a signal to the program and then to its group, which includes the program: a
         // second SIGTERM means "now".
         command.arg("--foreground");
         command.args(["--kill-after=5", limit_s, "nsenter", "--net", "--mount", "--target", pid]);
         command.args(["bash", "-euc"]).arg(format!("cd ~\n{text}"));
         command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home);
-        // Daemons live in sbin, which an ordinary user's PATH often leaves out.
+        // Daemons are in sbin, which an ordinary user's PATH often omits.
         let bin = self.dir.join("bin");
         command.env("PATH", format!("{}:{path}:/usr/local/sbin:/usr/sbin", bin.display()));
         command
     }
 
-    /// Runs it to its end, which must be a success; gives what it printed.
+    /// Runs a command to its end, which must be successful. Returns its output.
     pub(crate) fn run(&self, role: &str, text: &str) -> String {
         let mut command = self.command(role, text, "60");
         let output = command.stdin(Stdio::null()).output().expect("timeout");
@@ -92,8 +92,7 @@ impl Testbed {
         out
     }
 
-    /// Starts it, to run as long as the testbed, and waits until it has said `ready` or, without that,
-    /// until the shell command `until` succeeds. Gives its number.
+    /// Starts a command that runs as long as the testbed, and waits until it is ready. Returns its number.
     pub(crate) fn start(&mut self, role: &str, text: &str, until: Until<'_>) -> usize {
         let number = self.background.len();
         let log = self.dir.join(format!("log-{number}"));
@@ -119,12 +118,12 @@ impl Testbed {
         }
     }
 
-    /// What a started program has said so far.
+    /// Output of a started program so far.
     pub(crate) fn log(&self, number: usize) -> String {
         std::fs::read_to_string(self.dir.join(format!("log-{number}"))).unwrap_or_default()
     }
 
-    /// Waits for a started program to say `word`.
+    /// Waits until a started program's output contains `word`.
     pub(crate) fn log_with(&self, number: usize, word: &str) -> String {
         let deadline = Instant::now() + READY;
         loop {
@@ -137,14 +136,14 @@ impl Testbed {
         }
     }
 
-    /// A started program's way to be signalled: the process that `timeout` runs hears it too.
+    /// Sends a signal to a started program. The process that `timeout` runs receives it too.
     pub(crate) fn signal(&self, number: usize, name: &str) {
         let id = self.background[number].id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status().expect("kill");
         assert!(status.success());
     }
 
-    /// Waits for a started program's end; whether it was a success.
+    /// Waits for the end of a started program. True if it was successful.
     pub(crate) fn wait(&mut self, number: usize) -> bool {
         let deadline = Instant::now() + READY;
         loop {
@@ -156,7 +155,7 @@ impl Testbed {
         }
     }
 
-    /// A counter of the kernel there (`MPTcpExt...`, `TcpExt...`), 0 if it is not listed.
+    /// Value of a kernel counter (`MPTcpExt...`, `TcpExt...`) in this namespace. 0 if it is not listed.
     pub(crate) fn counter(&self, role: &str, name: &str) -> u64 {
         let text = self.run(role, &format!("nstat -asz {name}"));
         let value = text.lines().find_map(|line| line.strip_prefix(name));
@@ -165,12 +164,12 @@ impl Testbed {
     }
 }
 
-/// When a started program is ready.
+/// Condition under which a started program is ready.
 #[derive(Copy, Clone)]
 pub(crate) enum Until<'a> {
-    /// It has said this.
+    /// Its output contains this text.
     Says(&'a str),
-    /// Somebody listens on this TCP port.
+    /// A program listens on this TCP port.
     Listens(u16),
 }
 
@@ -178,7 +177,7 @@ impl Drop for Testbed {
     fn drop(&mut self) {
         let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         for child in self.background.iter_mut().filter_map(|c| runs(c).then_some(c)) {
-            // Not a KILL: `timeout` passes this one on.
+            // Not KILL, because `timeout` passes this signal on.
             let id = child.id().to_string();
             let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
         }

@@ -1,5 +1,4 @@
-//! Test network of a phone and a server: namespaces with emulated links between them, and the
-//! programs in them.
+//! Test network of a phone and a server: namespaces with emulated links between them, and the programs in them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -17,12 +16,12 @@ use marline_testkit::need;
 use super::name_of_test;
 use super::testbed::namespaces_work;
 
-/// How long anything may take.
+/// Time limit for any expected state.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// Which part this binary plays when a test runs it once more.
+/// Environment variable with the role of this binary when a test runs it again.
 const ROLE: &str = "MARLINE_TEST_ROLE";
 
-/// Whether this machine can have such hosts and these programs.
+/// True if this machine supports such hosts and has these programs.
 pub(crate) fn possible(programs: &[&str]) -> bool {
     for program in ["ip"].iter().chain(programs) {
         if need::program(program).is_none() {
@@ -36,13 +35,12 @@ pub(crate) fn possible(programs: &[&str]) -> bool {
     true
 }
 
-/// Whether this test binary runs to play this part.
+/// True if this test binary runs in this role.
 pub(crate) fn plays(role: impl Fn()) -> bool {
     std::env::var(ROLE).as_deref() == Ok(name_of_test(role))
 }
 
-/// Gives so many bytes to whoever connects to 127.0.0.1:8080, and says `ready` when that is possible: a role that never
-/// ends.
+/// Sends this many bytes to each client of 127.0.0.1:8080, after printing `ready`. A role that never ends.
 pub(crate) fn pour(bytes: usize) {
     let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
     println!("ready");
@@ -51,7 +49,7 @@ pub(crate) fn pour(bytes: usize) {
     }
 }
 
-/// Sends back what comes at this address, and says `ready` when that is possible: a role that never ends.
+/// Echoes all data at this address, after printing `ready`. A role that never ends.
 pub(crate) fn echo(address: &str) {
     let listener = TcpListener::bind(address).expect("bind");
     println!("ready");
@@ -63,7 +61,7 @@ pub(crate) fn echo(address: &str) {
     }
 }
 
-/// A scenario of WiFi and LTE over these links.
+/// A scenario with WiFi and LTE over these links.
 pub(crate) fn wifi_and_lte(wifi: &str, lte: &str) -> String {
     let path = |name: &str, net: u8, link: &str| {
         format!(
@@ -77,7 +75,7 @@ pub(crate) fn wifi_and_lte(wifi: &str, lte: &str) -> String {
     path("wifi", 1, wifi) + &path("lte", 2, lte)
 }
 
-/// Two hosts. Programs end before their namespaces do.
+/// Two hosts. Programs end before their namespaces.
 pub(crate) struct TwoUplinks {
     running: Vec<Child>,
     pub(crate) net: Net,
@@ -94,20 +92,20 @@ impl Drop for TwoUplinks {
 }
 
 impl TwoUplinks {
-    /// A scenario's hosts, under a name of their own: tests of one process run at the same time. `dir`
-    /// is everybody's home.
+    /// The hosts of a scenario, under a unique name, because tests of one process run concurrently. `dir` is the
+    /// home of all programs.
     pub(crate) fn set(scenario: &str, name: &str, dir: &Path) -> TwoUplinks {
         static STAGES: AtomicU32 = AtomicU32::new(0);
         let scenario = Scenario::from_toml(scenario).expect("scenario");
         let number = STAGES.fetch_add(1, Ordering::Relaxed);
-        // A net's name has 20 characters at most, and the numbers grow.
+        // A net's name has at most 20 characters, and the numbers grow.
         let own = format!("-{}-{number}", std::process::id());
         let instance: String = name.chars().take(20 - own.len()).chain(own.chars()).collect();
         let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
         TwoUplinks { running: Vec::new(), net, dir: dir.to_owned() }
     }
 
-    /// A shell command with the program under test in its path.
+    /// A shell command with the program under test in its PATH.
     pub(crate) fn command(&self, text: &str) -> Command {
         let program = super::program();
         let folder = program.parent().expect("a directory");
@@ -116,12 +114,12 @@ impl TwoUplinks {
         command.args(["-euc", text]).current_dir(&self.dir).stdin(Stdio::null());
         command.env("PATH", format!("{}:{path}:/usr/sbin", folder.display()));
         command.env("HOME", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
-        // What a shell leaves behind ends with it.
+        // Processes that a shell leaves behind end with it.
         command.process_group(0);
         command
     }
 
-    /// Runs it to its end; what it printed.
+    /// Runs a command to its end. Returns its output.
     pub(crate) fn shell(&self, side: Side, text: &str) -> String {
         let mut command = self.command(text);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -132,26 +130,26 @@ impl TwoUplinks {
         out
     }
 
-    /// Starts it, to run as long as the hosts; whose pipes were asked for is given back.
+    /// Starts a command that runs as long as the hosts. Returns it, for access to its pipes.
     pub(crate) fn spawn(&mut self, side: Side, command: &mut Command) -> &mut Child {
         let child = self.net.spawn(side, command).expect("spawn");
         self.running.push(child);
         self.running.last_mut().expect("just pushed")
     }
 
-    /// Starts it; what it says comes line by line.
+    /// Starts a command. Returns its output line by line.
     fn lines_of(&mut self, side: Side, command: &mut Command) -> Receiver<String> {
         let child = self.spawn(side, command.stdin(Stdio::null()).stdout(Stdio::piped()));
         lines(child)
     }
 
-    /// Starts a program; both its outputs, line by line.
+    /// Starts a program. Returns both its outputs line by line.
     pub(crate) fn program(&mut self, side: Side, text: &str) -> Receiver<String> {
         let mut command = self.command(&format!("exec {text} 2>&1"));
         self.lines_of(side, &mut command)
     }
 
-    /// This test binary once more, as the test `role`, which must ask [`plays`]; `wrapper` runs it.
+    /// Runs this test binary again, as the test `role`, which must check [`plays`]. `wrapper` runs it.
     pub(crate) fn role(&mut self, side: Side, wrapper: &str, role: impl Fn()) -> Receiver<String> {
         let role = name_of_test(role);
         let binary = std::env::current_exe().expect("this test");
@@ -160,12 +158,12 @@ impl TwoUplinks {
         self.lines_of(side, command.env(ROLE, role))
     }
 
-    /// The process that was started last.
+    /// Id of the process that was started last.
     pub(crate) fn newest_pid(&self) -> u32 {
         self.running.last().expect("something runs").id()
     }
 
-    /// As [`role`](Self::role), with its standard input.
+    /// Like [`role`](Self::role), with its standard input.
     pub(crate) fn dialogue(
         &mut self,
         side: Side,
@@ -181,7 +179,7 @@ impl TwoUplinks {
         (input, lines(child))
     }
 
-    /// Makes the server's configuration, starts it at 10.0.1.1, and leaves its invite in `invite`.
+    /// Creates the server's configuration, starts the server at 10.0.1.1, and stores its invite in `invite`.
     pub(crate) fn marline_server(&mut self, carrier: &str) {
         self.shell(
             Side::Server,
@@ -194,20 +192,20 @@ impl TwoUplinks {
     }
 }
 
-/// The lines of a program's standard output.
+/// Lines of a program's standard output.
 fn lines(child: &mut Child) -> Receiver<String> {
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let (tell, told) = channel();
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            // Whoever hears no more must not end a program that still speaks.
+            // A closed receiver must not end a program that still prints.
             let _ = tell.send(line);
         }
     });
     told
 }
 
-/// Waits for a line that has this word.
+/// Waits for a line that contains this word.
 pub(crate) fn hear(lines: &Receiver<String>, word: &str) -> String {
     let begun = Instant::now();
     let mut heard = Vec::new();

@@ -1,4 +1,5 @@
-//! Ends of every kind, after which the machine's network is as it was; and beginnings that change nothing.
+//! Tests of every kind of end, after which the machine's network is restored, and of failed starts, which change
+//! nothing.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ fn connections_through_it_are_reset_when_it_ends() {
         "exec 3<> /dev/tcp/{TARGET_V4}/9004; echo connected > open; ! timeout 30 cat <&3 2> /dev/null"
     ));
     world.wait_until("a connection", || world.dir().join("open").exists());
-    // What it does not know it does not do.
+    // Signals without a function are ignored.
     signal(pid, Signal::HUP);
     signal(pid, Signal::USR1);
     assert!(world.fetches(&page(TARGET_V4, 100)));
@@ -85,7 +86,7 @@ fn a_kill_switch_lets_nothing_past_until_down() {
     let Some(mut world) = World::set("up-switch", &[]) else { return };
     let pid = world.up("--path wifi --path lte --kill-switch");
     assert!(world.fetches(&page("www.example.test", 100)));
-    // Both of its processes, as a whole control group is killed.
+    // Both of its processes, as when a whole control group is killed.
     world.run(&format!("kill -KILL $(cat /proc/{pid}/task/{pid}/children) {pid}"));
     world.wait_until("it is gone", || !world.run("ip link show").contains("marline0"));
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! Exceptions: what is reached directly, what is refused, and a tunnel for a few networks alone.
+//! Tests of exceptions: direct destinations, refused ones, and a tunnel for a few networks alone.
 
 use super::super::run::targets::{HTTP, MIRRORS};
 use super::{OTHER_V4, PUBLIC_V4, TARGET_V4, WIFI, World, page, support};
@@ -8,7 +8,7 @@ use marline_lab::scenario::Side;
 fn networks_and_domains_go_around_it_or_nowhere() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-split", &[]) else { return };
-    // The machine's own resolver works, for the names that are its.
+    // The machine's own resolver works for its names.
     std::fs::write(world.dir().join("machine.conf"), format!("nameserver {TARGET_V4}\n"))
         .expect("write");
     world.up(&format!(
@@ -21,7 +21,7 @@ fn networks_and_domains_go_around_it_or_nowhere() {
     assert_eq!(blocked, "status: NXDOMAIN");
     let refused = world.output(&format!("curl -s -m 10 http://203.0.113.201:{HTTP}/1"));
     assert_eq!(refused.status.code(), Some(7), "promptly");
-    // Once a name was asked for, its addresses are direct.
+    // Once a name was queried, its addresses are direct.
     assert_ne!(world.seen_from(PUBLIC_V4), WIFI);
     assert_eq!(world.run("dig +short +time=5 direct.example.test A @10.0.1.9"), PUBLIC_V4);
     assert_eq!(world.seen_from(PUBLIC_V4), WIFI, "a name that is direct");
@@ -52,7 +52,7 @@ fn only_some_networks_are_reached_through_it() {
 fn a_service_that_somebody_far_away_uses_stays_reachable() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-ssh", &[]) else { return };
-    // From an address beyond the local network: answers would go through the tunnel.
+    // From an address outside the local network, answers would go through the tunnel.
     let serve = |port: u16| {
         format!(
             "exec python3 -c 'import socket

@@ -1,5 +1,5 @@
-//! Nothing leaves around the tunnel: after the program was killed, by the resolver of a link, and by the port of a
-//! service.
+//! Tests that nothing bypasses the tunnel: after the program was killed, by a link's resolver, and by a service's
+//! port.
 
 use super::super::run::targets::MIRRORS;
 use super::endings::signal;
@@ -7,11 +7,11 @@ use super::{OTHER_V4, PUBLIC_V4, TARGET_V4, WIFI, World, hear, page, support};
 use marline_lab::scenario::Side;
 use rustix::process::Signal;
 
-/// What leaves the machine and is neither Marline's own nor of the link itself.
+/// Filter for packets that leave the machine and belong neither to Marline nor to the link itself.
 const AROUND: &str = "not port 7777 and not arp and not icmp6 and not igmp \
                       and not src host 10.0.1.1 and not src host 10.0.2.1";
 
-/// Sends of each kind for some seconds, and never minds an error.
+/// Sends packets of each kind for some seconds, and ignores errors.
 const SEND_ALL: &str = r#"
 import socket, sys, time
 end = time.monotonic() + float(sys.argv[1])
@@ -39,7 +39,7 @@ while time.monotonic() < end:
     time.sleep(0.005)
 "#;
 
-/// A machine with IPv6 by both links, whose router has a link-local address at which it could resolve names.
+/// A machine with IPv6 on both links, whose router has a link-local address at which it could resolve names.
 pub(super) fn world(name: &str) -> Option<World> {
     let world = World::set(name, &["tshark"])?;
     world.hosts.shell(Side::Server, "ip -6 addr add fe80::1/64 dev wifi nodad");
@@ -84,7 +84,7 @@ fn names_are_not_asked_of_a_links_resolver() {
             assert!(said.status.success(), "{text}: {}", support::texts(&said).1);
         };
         names("www.example.test");
-        // The search list holds.
+        // The search list applies.
         names("www.example");
         world.run("python3 send-all.py 1");
         assert_eq!(world.seen_by(watch), "", "{options}");
@@ -98,7 +98,7 @@ fn names_are_not_asked_of_a_links_resolver() {
 fn a_service_stays_reachable_for_the_peer_that_is_connected_and_for_nothing_else() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-inbound", &[]) else { return };
-    // TCP and UDP at one port, as BitTorrent has them.
+    // TCP and UDP on one port, like BitTorrent.
     let mut service = world.spawn(&format!(
         "exec python3 -c 'import socket
 s = socket.create_server((\"{WIFI}\", 6881))
@@ -150,7 +150,7 @@ print(s.getsockname()[0])' 2> /dev/null || true"
     let _ = service.wait();
 }
 
-/// A resolver at the router's link-local address, which asks the real one.
+/// A resolver at the router's link-local address, which forwards to the real one.
 const LINK_RESOLVER: &str = r#"
 import socket
 link = socket.if_nametoindex("wifi")
@@ -178,7 +178,7 @@ fn names_that_are_direct_are_asked_of_the_links_resolver_and_their_hosts_pass_th
     assert_eq!(world.run("dig +short +time=5 direct.example.test A"), PUBLIC_V4);
     assert_eq!(world.seen_from(PUBLIC_V4), WIFI);
 
-    // What a DHCP client writes is what is restored.
+    // A file written by a DHCP client is the one that is restored.
     let text = || std::fs::read_to_string(&resolv_conf).expect("read");
     std::fs::write(&resolv_conf, "nameserver 10.0.1.77\n").expect("write");
     world.wait_until("it is ours again", || text().contains("nameserver 198.18.0.1"));
@@ -201,7 +201,7 @@ fn a_failure_while_it_runs_leaves_the_kill_switch() {
     hear(&lines, "the kill switch holds");
     let output = world.output(&format!("./seen-from {TARGET_V4} {} 0.0.0.0 1", MIRRORS[0]));
     assert!(!output.status.success(), "it leaks: {output:?}");
-    // Another one without it takes over what is there, and then opens it.
+    // A later `up` without a kill switch takes over the existing one, and `down` then removes it.
     world.up("--path wifi --path lte");
     assert!(world.fetches(&page("www.example.test", 100)));
     assert_eq!(world.run("marline down"), "down");
@@ -213,7 +213,7 @@ fn a_failure_while_it_runs_leaves_the_kill_switch() {
 fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-lockdown", &[]) else { return };
-    // The strict filter looks for the way back, which is closed.
+    // The strict filter checks the reverse path, which is closed.
     world.hosts.shell(Side::Client, "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter");
     let resolv_conf = world.dir().join("machine.conf");
     std::fs::write(&resolv_conf, format!("nameserver {TARGET_V4}\n")).expect("write");
@@ -231,7 +231,7 @@ fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
              --public v4.example.test:7777 > invite 2> /dev/null"
         ),
     );
-    // Nobody is there.
+    // The server does not run.
     let (lines, pid) = world.start("--config up.toml");
     hear(&lines, "locked down");
     closed(&world);
@@ -241,7 +241,7 @@ fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
 
     let server = "./on server.conf marline server --config named.toml --allow 203.0.113.0/24";
     hear(&world.hosts.program(Side::Server, server), "listening on");
-    // As at boot: even if the configuration cannot be read.
+    // As at boot, even if the configuration cannot be read.
     assert!(!world.output("marline up --lockdown-only --config missing.toml").status.success());
     closed(&world);
     world.run("marline up --lockdown-only --config up.toml");

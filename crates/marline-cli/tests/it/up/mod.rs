@@ -1,5 +1,5 @@
-//! Tests of `marline up` as its users run it: a machine with WiFi and LTE whose routes, names and datagrams are taken
-//! over, and given back however it ends. Needs root, for the hosts.
+//! Tests of `marline up` as users run it: a machine with WiFi and LTE whose routes, names and datagrams are
+//! redirected, and restored at any kind of end. Needs root, for the hosts.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it up:: -- --nocapture
@@ -31,19 +31,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const SCENARIO: &str = include_str!("../support/phone.toml");
 
-/// A machine of the local network; the server's end of the WiFi link.
+/// A machine in the local network: the server's end of the WiFi link.
 const NEIGHBOUR: &str = "10.0.1.1";
 /// The machine's own address on that link.
 const WIFI: &str = "10.0.1.2";
 
-/// Runs a command with its own `resolv.conf`, as everything on one machine has the same.
+/// Runs a command with a separate `resolv.conf`, because both hosts share one file system.
 const ON: &str = r#"#!/bin/bash
 set -eu
 resolv_conf=$1; shift
 exec unshare --mount bash -euc 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' _ "$resolv_conf" "$@"
 "#;
 
-/// Says from where a UDP packet to ADDRESS PORT, sent from an address if one is given, is seen to come.
+/// Prints the source address at which a UDP packet to ADDRESS PORT, sent from an optional address, arrives.
 const SEEN_FROM: &str = r#"#!/usr/bin/env python3
 import socket, sys, time
 to = (sys.argv[1], int(sys.argv[2]))
@@ -62,16 +62,16 @@ while time.monotonic() < end:
 sys.exit("no answer")
 "#;
 
-/// The machine, the server and what is behind it.
+/// The machine, the server and the targets behind it.
 pub(crate) struct World {
     pub(crate) hosts: TwoUplinks,
-    /// What the server says.
+    /// Output of the server.
     server: Receiver<String>,
     _dir: tempfile::TempDir,
 }
 
 impl World {
-    /// `None` where this machine cannot have it.
+    /// `None` if this machine does not support it.
     pub(crate) fn set(name: &str, programs: &[&str]) -> Option<World> {
         if !two_uplinks::possible(&["unshare", "python3", "curl", "dig"]) {
             return None;
@@ -101,7 +101,7 @@ impl World {
         };
         write("on", ON);
         write("seen-from", SEEN_FROM);
-        // The machine's resolver is the router of its network, which does not answer.
+        // The machine's resolver is its network's router, which does not answer.
         write("machine.conf", &format!("nameserver {NEIGHBOUR}\n"));
         write("server.conf", &format!("nameserver {TARGET_V4}\n"));
         hear(&hosts.role(Side::Server, "", targets::targets), "ready");
@@ -113,7 +113,7 @@ impl World {
         &self.hosts.dir
     }
 
-    /// Starts it with these options; what it says.
+    /// Starts `marline up` with these options. Returns its output and process id.
     fn start(&mut self, options: &str) -> (Receiver<String>, u32) {
         let text =
             format!("echo $$; exec ./on machine.conf marline up --invite-file invite {options}");
@@ -122,11 +122,11 @@ impl World {
         (lines, pid)
     }
 
-    /// Starts it, and waits until the machine's traffic goes through it.
+    /// Starts `marline up`, and waits until the machine's traffic goes through it.
     pub(crate) fn up(&mut self, options: &str) -> u32 {
         let (lines, pid) = self.start(options);
         hear(&lines, "goes through the server");
-        // Programs that say more than anybody hears must not wait.
+        // The rest of the output must be read, or the program would block.
         std::thread::spawn(move || {
             for line in lines {
                 eprintln!("up: {line}");
@@ -150,7 +150,7 @@ impl World {
         self.spawn(text).wait_with_output().expect("output")
     }
 
-    /// Runs it, which must succeed; what it printed.
+    /// Runs a command, which must succeed. Returns its output.
     pub(crate) fn run(&self, text: &str) -> String {
         let output = self.output(text);
         let (out, err) = support::texts(&output);
@@ -158,17 +158,17 @@ impl World {
         out.trim().to_owned()
     }
 
-    /// From where the far end sees datagrams come.
+    /// Source address of datagrams at the far end.
     fn seen_from(&self, to: &str) -> String {
         self.run(&format!("./seen-from {to} {}", MIRRORS[0]))
     }
 
-    /// Whether the machine's datagrams and connections go as if there were nothing.
+    /// True if the machine's traffic bypasses the tunnel, as without `marline up`.
     fn goes_directly(&self) -> bool {
         self.seen_from(TARGET_V4) == WIFI
     }
 
-    /// What is left of rules and routes.
+    /// Remaining rules and routes.
     fn left(&self) -> String {
         self.run(
             "ip rule show; ip -6 rule show; ip route show table all; ip -6 route show table all",
@@ -179,7 +179,7 @@ impl World {
         .collect()
     }
 
-    /// Looks at what passes on both links and passes this filter.
+    /// Captures packets on both links that match this filter.
     pub(crate) fn watch(&self, filter: &str) -> Child {
         let watch = self.spawn(&format!(
             "exec tshark -q -f '{filter}' -i wifi -i lte -w around.pcapng 2> watching"
@@ -191,7 +191,7 @@ impl World {
         watch
     }
 
-    /// What it saw, a line each.
+    /// The captured packets, one per line.
     pub(crate) fn seen_by(&self, mut watch: Child) -> String {
         let _ = kill_process(Pid::from_child(&watch), Signal::INT);
         watch.wait().expect("ended");
@@ -211,7 +211,7 @@ impl World {
     }
 }
 
-/// Starts the server; what it says.
+/// Starts the server. Returns its output.
 fn serve(hosts: &mut TwoUplinks) -> Receiver<String> {
     hosts.shell(
         Side::Server,

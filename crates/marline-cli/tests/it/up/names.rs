@@ -1,4 +1,4 @@
-//! Names with exceptions: whichever resolver a program asks, by UDP or by TCP, what was said of a name holds.
+//! Tests of names with exceptions, which apply regardless of the resolver, by UDP or TCP.
 
 use super::{PUBLIC_V4, PUBLIC_V6, TARGET_V4, World, support};
 
@@ -6,7 +6,7 @@ use super::{PUBLIC_V4, PUBLIC_V6, TARGET_V4, World, support};
 fn a_blocked_name_is_blocked_whichever_resolver_is_asked_and_however() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-block", &[]) else { return };
-    // A public resolver, which is in a network that is reached directly.
+    // A public resolver in a network that is reached directly.
     std::fs::write(world.dir().join("machine.conf"), format!("nameserver {PUBLIC_V4}\n"))
         .expect("write");
     world.up(&format!(
@@ -37,7 +37,7 @@ fn a_blocked_name_is_blocked_whichever_resolver_is_asked_and_however() {
             format!("dig +time=5 +tries=2 +tcp +short {server} big.example.test TXT | wc -l");
         assert_eq!(world.run(&query), "20", "a long answer is whole: {query}");
     }
-    // Several queries on one connection, and one that asks two things.
+    // Several queries on one connection, and one with two questions.
     let said = world.run(&format!(
         "python3 -c '
 import socket, struct
@@ -80,7 +80,7 @@ fn a_bypassed_name_opens_few_addresses_and_only_public_ones() {
     }
     let many = opened(&world).lines().filter(|line| line.starts_with("9.9.8.")).count();
     assert!((1..=16).contains(&many), "{many}");
-    // The resolver itself is asked around the tunnel, and still answers for nobody else.
+    // The resolver is in a direct network, and still answers other queries.
     assert_eq!(world.run("dig +short +time=5 www.example.test A"), TARGET_V4);
 }
 

@@ -1,15 +1,15 @@
-//! Echo requests through the tunnel: the far host's answer, what routers behind the server say, and what the server may
-//! not.
+//! Tests of echo requests through the tunnel: the far host's answer, errors of routers behind the server, and
+//! destinations that the server forbids.
 
 use super::{OTHER_V4, TARGET_V4, TARGET_V6, World, hear, support};
 use marline_lab::scenario::Side;
 
-/// A router behind the server, and hosts that it has no way to.
+/// A router behind the server, and hosts without a route from there.
 const ROUTER: &str = "203.0.113.129";
 const BEHIND: &str = "203.0.113.200";
 const NOWHERE: &str = "203.0.113.201";
 
-/// Lets the server open ICMP sockets, as distributions do, and puts a router behind it.
+/// Lets the server open ICMP sockets, as distributions do, and adds a router behind it.
 const WORLD: &str = r#"
 sysctl -qw net.ipv4.ping_group_range='0 2147483647'
 unshare --net sleep 60 > /dev/null 2>&1 < /dev/null & router=$!
@@ -26,14 +26,14 @@ nsenter -t $router -n bash -euc '
 "#;
 
 impl World {
-    /// What ping says.
+    /// Output of ping.
     fn ping(&self, options: &str, to: &str) -> String {
         let output = self.output(&format!("ping -n -W 10 {options} {to} 2>&1"));
         support::texts(&output).0
     }
 }
 
-/// The round trip of an answer in ping's output, in ms.
+/// Round-trip time of an answer in ping's output, in ms.
 fn rtt_ms(text: &str) -> f64 {
     let times = text.lines().filter_map(|line| line.split_once("time=")?.1.split(' ').next());
     let times = times.filter_map(|time| time.parse().ok());
@@ -45,7 +45,7 @@ fn ping_gets_the_far_hosts_answer_and_what_routers_say() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-ping", &["ping", "sysctl", "nsenter"]) else { return };
     world.up("--path wifi --path lte --block 203.0.113.210");
-    // A system that has given its groups no leave: the program is told, and the server's owner, once.
+    // Without permission for the server's group, the program gets an error, and the server logs this once.
     for _ in 0..2 {
         let refused = world.ping("-c 1", TARGET_V4);
         assert!(refused.contains("Packet filtered"), "{refused}");
@@ -61,7 +61,7 @@ fn ping_gets_the_far_hosts_answer_and_what_routers_say() {
     ];
     for (host, options) in sizes {
         let text = world.ping(&format!("-c 3 -i 0.2 {options}"), host);
-        // Both links are crossed twice: WiFi has 10 ms each way.
+        // Both links are crossed twice. WiFi takes 10 ms in each direction.
         assert!(rtt_ms(&text) >= 20.0, "{text}");
     }
     for (options, to, says) in [
@@ -72,18 +72,18 @@ fn ping_gets_the_far_hosts_answer_and_what_routers_say() {
         // The server's rules.
         ("", "192.168.77.1", "Packet filtered"),
         ("", "fd00:77::1", "Administratively prohibited"),
-        // The machine's own.
+        // The machine's own rules.
         ("", "203.0.113.210", "Packet filtered"),
         ("-s 9000 -M do", TARGET_V4, "Message too long"),
     ] {
-        // The second learns what the first was told.
+        // The second request is checked against the MTU that the first one found.
         let count = if says == "Message too long" { "-c 3 -i 0.5" } else { "-c 1" };
         let text = world.ping(&format!("{count} {options}"), to);
         let says_mtu =
             says == "Message too long" && text.to_lowercase().contains("message too long");
         assert!(text.contains(says) || says_mtu, "{options} {to}: {text}");
     }
-    // As many as one likes at a time.
+    // Many concurrent requests.
     let flood =
         world.run(&format!("for i in $(seq 100); do ping -n -c 1 -W 20 {TARGET_V4} & done; wait"));
     assert!(flood.matches("bytes from").count() >= 64, "{flood}");

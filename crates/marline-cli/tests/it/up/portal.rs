@@ -1,5 +1,5 @@
-//! Tests of the login page of a captive portal while the machine is behind the tunnel with its kill switch on: who is
-//! told so gets there, by that network's own resolver, and nobody else.
+//! Tests of the login page of a captive portal while the machine is behind the tunnel with its kill switch on: only
+//! the named program reaches the page, with that network's own resolver.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::super::support;
 use super::super::support::two_uplinks::{PATIENCE, hear};
 use super::{TARGET_V4, World, page};
 
-/// The network's box: it answers for every name and every page, and drops the rest, until somebody has logged in.
+/// The portal: answers for every name and every page, and drops the rest, until a user has logged in.
 const PORTAL: &str = r#"
 import http.server, os, socket, struct, threading
 open_ = threading.Event()
@@ -49,7 +49,7 @@ print("portal ready", flush=True)
 server.serve_forever()
 "#;
 
-/// Drops what comes from the WiFi but for names and pages.
+/// Drops packets from WiFi except those for names and pages.
 const CLOSED: &str = "nft add table ip portal
     nft 'add chain ip portal in { type filter hook input priority 0; }'
     nft 'add rule ip portal in ip saddr 10.0.1.2 udp dport != 53 drop'
@@ -58,7 +58,7 @@ const CLOSED: &str = "nft add table ip portal
     nft 'add rule ip portal way ip saddr 10.0.1.2 tcp dport 80 redirect'";
 const PROBE: &str = "--probe http://check.test/generate_204";
 
-/// The machine behind the tunnel, with these options, and a WiFi that wants a login.
+/// The machine behind the tunnel, with these options, and a WiFi that requires a login.
 fn behind_a_portal(name: &str, options: &str) -> Option<World> {
     let mut world = World::set(name, &["nft", "setpriv"])?;
     std::fs::write(world.dir().join("portal.py"), PORTAL).expect("a file");
@@ -69,7 +69,7 @@ fn behind_a_portal(name: &str, options: &str) -> Option<World> {
     Some(world)
 }
 
-/// Processes that carry a program's traffic here.
+/// Processes that carry a program's traffic in this world.
 fn carriers(world: &World) -> Vec<Pid> {
     let here = |process: &std::path::Path| {
         let read = |name| std::fs::read(process.join(name)).unwrap_or_default();
@@ -86,7 +86,7 @@ fn carriers(world: &World) -> Vec<Pid> {
 fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
     let _others = support::among_others();
     let Some(world) = behind_a_portal("portal", "--kill-switch") else { return };
-    // The portal would answer for every address, but nobody gets there by the machine's own routing.
+    // The portal would answer for every address, but the machine's own routing does not lead there.
     let usual = "curl -s -m 2 -o /dev/null -w %{http_code} http://203.0.113.200/";
     assert_eq!(support::texts(&world.output(usual)).0, "000", "around the kill switch");
     let look = world.output(&format!("marline portal wifi {PROBE}"));

@@ -1,4 +1,4 @@
-//! A configuration that is read again while the machine's traffic goes through the tunnel.
+//! Test of reloading the configuration while the machine's traffic goes through the tunnel.
 
 use marline_lab::scenario::Side;
 use rustix::process::Signal;
@@ -18,7 +18,7 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     let status = |world: &World| world.run("marline status --control up.sock");
     assert!(!status(&world).contains("lte"));
 
-    // Another path, which carries on alone, and metrics.
+    // Another path, which then carries everything alone, and metrics.
     let both = "path = ['wifi', 'lte']\nmetrics = '127.0.0.1:9102'\n";
     write(both);
     signal(pid, Signal::HUP);
@@ -29,12 +29,12 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     assert!(world.fetches(&page(TARGET_V4, 1_000)));
     world.hosts.net.command("wifi", "up").expect("WiFi is back");
 
-    // What is led where stays as it is, and that is said.
+    // The routing does not change, and this is reported.
     write(&format!("{both}[up]\nbypass = ['192.0.2.0/24']\n"));
     let said = world.run("marline reload --control up.sock");
     assert!(said.contains("needs a restart: up (in force: nothing, in the file: "), "{said}");
     assert!(!world.run("ip rule show").contains("192.0.2.0/24"));
-    // So does all of it where something is wrong.
+    // An error changes nothing at all.
     for (wrong, says) in [
         ("path = ['wifi']\nmode = 'psychic'\n", "psychic"),
         ("path = ['wifi']\n[up]\nonly = ['192.0.2.0/24']\nblock = ['a.example']\n", "a.example"),

@@ -1,5 +1,5 @@
-//! A router: `marline client --transparent` behind nftables' redirect and tproxy, and `marline up` for those whom it
-//! forwards.
+//! Tests of a router: `marline client --transparent` behind nftables' redirect and tproxy, and `marline up` for
+//! forwarded devices.
 
 use super::super::run::targets::{GREET, MIRRORS};
 use super::{TARGET_V4, TARGET_V6, WIFI, World, hear, page, support};
@@ -68,16 +68,16 @@ RULES",
     for host in [TARGET_V4, &format!("[{TARGET_V6}]")] {
         assert_eq!(world.run(&format!("curl -sf -m 20 {} | wc -c", page(host, 3_000))), "3000");
     }
-    // Many at once, as a browser opens them.
+    // Many concurrently, like a browser.
     let many = format!(
         "seq 100 | xargs -P 100 -I% curl -sf -m 30 -o /dev/null {}",
         page(TARGET_V4, 2_000)
     );
     world.run(&many);
-    // Whoever connects to the port itself is not led in a circle.
+    // A connection to the port itself is not relayed back to it.
     let itself = world.output("curl -s -m 10 http://127.0.0.1:9999/");
     assert!(!itself.status.success());
-    // A port where nobody listens: established, and reset.
+    // A closed port: established, and then reset.
     let refused = world.output(&format!("curl -s -m 10 http://{TARGET_V4}:9/"));
     assert!(matches!(refused.status.code(), Some(52 | 56)), "{refused:?}");
 }
@@ -88,7 +88,7 @@ fn what_tproxy_leads_there_goes_through_the_client() {
     let Some(mut world) = World::set("up-tproxy", &["nft"]) else { return };
     client(&mut world);
     let device = Device::behind(&world);
-    // docs/operate/router.md has these.
+    // The rules in docs/operate/router.md.
     world.run(
         "nft -f - <<'RULES'
 table inet marline {
@@ -105,7 +105,7 @@ ip -6 rule add fwmark 0x6d61 lookup 28002; ip -6 route add local default dev lo 
         let text = format!("curl -sf -m 20 {} | wc -c", page(host, 3_000));
         assert_eq!(device.run(&world, &text), "3000");
     }
-    // Who speaks first, and the port that the client has itself.
+    // A target that sends first, and the port that the client itself uses.
     let text = format!("exec 3<> /dev/tcp/{TARGET_V4}/{GREET}; head -n 1 <&3");
     assert_eq!(device.run(&world, &text), "hello");
 }

@@ -1,5 +1,5 @@
-//! `kill -9` at every moment of `marline up`'s life, while programs send without a pause: not one packet leaves around
-//! the tunnel. A few moments here, every 50 ms of them by `cargo xtask nightly kill-switch`.
+//! Tests of `kill -9` at every moment of `marline up`'s life, while programs send without a pause: not one packet
+//! bypasses the tunnel. A few moments here, every 50 ms by `cargo xtask nightly kill-switch`.
 
 use std::process::Child;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,8 @@ use super::kill_switch::world;
 use super::{World, hear, page, support};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sends of each kind every few milliseconds until there is a file `stop-sending`, and leaves their number in `sent`.
+/// Sends packets of each kind every few milliseconds until the file `stop-sending` exists, and stores their number
+/// in `sent`.
 const SENDER: &str = r#"
 import os, socket, struct, time
 query = bytes.fromhex("123401000001000000000000027634076578616d706c6504746573740000010001")
@@ -59,8 +60,8 @@ while not os.path.exists("stop-sending"):
 open("sent", "w").write(str(sent))
 "#;
 
-/// Writes a line into `leaks` for each packet that leaves by a link and is neither Marline's own nor of the link: when,
-/// in nanoseconds of the system's clock, as the kernel has it, and what.
+/// Writes a line into `leaks` for each packet that leaves by a link and belongs neither to Marline nor to the link:
+/// the kernel's time in nanoseconds of the system's clock, and its contents.
 const CAPTURE: &str = r#"
 import socket, struct, sys, select
 def reader(link):
@@ -102,7 +103,7 @@ while True:
             out.write(f"{at[0] * 10**9 + at[1]} {readers[s]} {leak}\n")
 "#;
 
-/// What is asked of it, and when it is killed.
+/// A series of kills of `marline up` with these options.
 struct Sweep {
     world: World,
     sender: Child,
@@ -112,14 +113,14 @@ struct Sweep {
     leaks: Vec<String>,
 }
 
-/// Nanoseconds of the system's clock.
+/// Time of the system's clock in nanoseconds.
 type Moment = u128;
 
 fn now() -> Moment {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos()
 }
 
-/// One that runs.
+/// A running `marline up`.
 struct Running {
     pid: u32,
     lines: std::sync::mpsc::Receiver<String>,
@@ -139,7 +140,7 @@ impl Sweep {
         });
         let sender = world.spawn("exec python3 sender.py");
         let sweep = Sweep { world, sender, capture, options, kills: 0, leaks: Vec::new() };
-        // What it would see of a leak of each kind.
+        // Check that the capture would see a leak of each kind.
         sweep.world.wait_until("packets of every kind", || {
             let seen = sweep.seen(0, Moment::MAX).join("\n");
             [
@@ -161,7 +162,7 @@ impl Sweep {
         Some(sweep)
     }
 
-    /// What left between two moments.
+    /// Packets that left between two moments.
     fn seen(&self, from: Moment, to: Moment) -> Vec<String> {
         let text = std::fs::read_to_string(self.world.dir().join("leaks")).unwrap_or_default();
         let within = |line: &&str| {
@@ -177,7 +178,7 @@ impl Sweep {
         Running { pid, lines }
     }
 
-    /// Kills it outright, in every second case with the process that would undo its changes.
+    /// Kills `marline up`, in every second case together with the process that would undo its changes.
     fn kill(&mut self, running: &Running) {
         self.kills += 1;
         let pid = running.pid;
@@ -189,13 +190,13 @@ impl Sweep {
         }
         for pid in pids {
             if let Some(pid) = Pid::from_raw(pid as i32) {
-                // It may have ended.
+                // The process may have ended.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
     }
 
-    /// Whether a switch holds for both families.
+    /// True if a kill switch is engaged for both families.
     fn holds(&self) -> bool {
         let rules = |family: &str| self.world.run(&format!("ip {family} rule show"));
         let last = |rules: &str| {
@@ -206,7 +207,7 @@ impl Sweep {
         last(&rules("-4")) && last(&rules("-6"))
     }
 
-    /// Kills it so long after it was started, which is again and again with what the last one has left.
+    /// Kills it after each of these times from its start. Each start finds the remains of the previous one.
     fn at_start(&mut self, after: &[u64]) {
         for ms in after {
             let running = self.start();
@@ -215,7 +216,8 @@ impl Sweep {
         }
     }
 
-    /// Kills it so long after its traffic goes through the tunnel, and perhaps after a signal.
+    /// Kills it after each of these times from the moment at which traffic uses the tunnel, optionally after a
+    /// signal.
     fn after_up(&mut self, signal: Option<Signal>, after: &[u64]) {
         for ms in after {
             let running = self.start();
@@ -229,21 +231,21 @@ impl Sweep {
         }
     }
 
-    /// What left since a moment is a leak.
+    /// Records packets since a moment as leaks.
     fn note(&mut self, from: Moment) {
-        // What was sent before has arrived at the capture.
+        // Earlier packets have reached the capture by then.
         std::thread::sleep(Duration::from_millis(300));
         let leaks = self.seen(from, Moment::MAX);
         self.leaks.extend(leaks);
     }
 
-    /// It works once more, and goes when a person asks for it. Says what was seen.
+    /// Starts it again, ends it with `marline down`, and prints the leaks.
     fn end(mut self, what: &str) {
         let running = self.start();
         hear(&running.lines, "goes through the server");
         std::fs::write(self.world.dir().join("stop-sending"), "").expect("write");
         self.sender.wait().expect("the sender");
-        // What the sender has asked for occupies the tunnel for a while.
+        // The sender's requests occupy the tunnel for a while.
         self.world.wait_until("a page", || self.world.fetches(&page("www.example.test", 100)));
         self.world.run("marline down");
         assert_eq!(self.world.left(), "");
@@ -261,7 +263,7 @@ impl Sweep {
     }
 }
 
-/// Moments at which it is killed.
+/// Times of the kills.
 struct Moments {
     start: Vec<u64>,
     steady: Vec<u64>,
@@ -297,7 +299,7 @@ fn lockdown(name: &str, moments: &Moments) {
     sweep.at_start(&moments.start);
     sweep.after_up(None, &moments.steady);
     sweep.after_up(Some(Signal::HUP), &moments.reload);
-    // A stop of the service removes nothing.
+    // Stopping the service removes nothing.
     sweep.after_up(Some(Signal::TERM), &moments.stop);
     sweep.note(locked);
     sweep.end("lockdown");
@@ -305,7 +307,7 @@ fn lockdown(name: &str, moments: &Moments) {
 
 fn kill_switch(name: &str, moments: &Moments) {
     let Some(mut sweep) = Sweep::of(name, "--kill-switch") else { return };
-    // From nothing: what counts is what leaves once it holds.
+    // From a clean state: only packets after the kill switch is engaged count.
     for ms in &moments.start {
         sweep.world.run("marline down");
         let running = sweep.start();
@@ -327,7 +329,7 @@ fn kill_switch(name: &str, moments: &Moments) {
             sweep.note(held);
         }
     }
-    // From here on it holds all the time.
+    // From here on it is engaged all the time.
     let running = sweep.start();
     hear(&running.lines, "goes through the server");
     let held = now();
@@ -336,7 +338,7 @@ fn kill_switch(name: &str, moments: &Moments) {
     sweep.after_up(None, &moments.steady);
     sweep.after_up(Some(Signal::HUP), &moments.reload);
     sweep.note(held);
-    // A person asks for the end: until then nothing leaves, and afterwards it is open or closed, nothing between.
+    // The user requests the end: nothing leaves until then, and afterwards the machine is either open or closed.
     for ms in &moments.stop {
         let running = sweep.start();
         hear(&running.lines, "goes through the server");

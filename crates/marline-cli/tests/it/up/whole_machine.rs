@@ -1,5 +1,5 @@
-//! Everything of a machine through the server: connections, names, datagrams, both families; the local network beside
-//! it, and not a packet around it.
+//! Tests of a whole machine's traffic through the server: connections, names, datagrams, both families. The local
+//! network stays reachable, and no packet bypasses the tunnel.
 
 use super::super::run::targets::{HTTP, MIRRORS};
 use super::{NEIGHBOUR, OTHER_V4, TARGET_V4, TARGET_V6, WIFI, World, page, support};
@@ -19,7 +19,7 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
         assert_eq!(world.run(&format!("curl -sf -m 20 {} | wc -c", page(host, 5_000))), "5000");
     }
     assert_ne!(world.seen_from(TARGET_V4), WIFI);
-    // Who binds to the address of an interface does not go around it either, as browsers do for WebRTC.
+    // A program that binds to an interface's address does not bypass it either, as browsers try for WebRTC.
     let bound = world.run(&format!("./seen-from {TARGET_V4} {} {WIFI}", MIRRORS[0]));
     assert_ne!(bound, WIFI);
     let names =
@@ -27,7 +27,7 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     assert_eq!(names, format!("{TARGET_V4}\n{TARGET_V4}"), "asked of whom on a private network");
     let tcp = world.run("dig +short +tcp +time=5 www.example.test AAAA");
     assert_eq!(tcp, TARGET_V6);
-    // A port where nobody listens is refused promptly, as it is there.
+    // A closed port is refused promptly, as at the target.
     let refused = world.output(&format!("curl -s -m 20 http://{TARGET_V4}:9"));
     assert_eq!(refused.status.code(), Some(7), "connection refused");
     assert!(world.run("marline path --control up.sock").contains("wifi"));
@@ -57,7 +57,7 @@ fn the_local_network_stays_where_it_is() {
     });
     let route = world.run(&format!("ip route get {NEIGHBOUR}"));
     assert!(route.contains("dev wifi"), "{route}");
-    // Somebody there reaches a service of this machine.
+    // A local host reaches a service of this machine.
     let service = world.spawn(&format!("exec python3 -m http.server --bind {WIFI} 8000"));
     let begun =
         format!("until curl -sf -m 5 -o page http://{WIFI}:8000/on; do sleep 0.1; done; cat page");
@@ -81,7 +81,8 @@ fn nothing_leaves_around_it() {
     }
     world.seen_from(TARGET_V4);
     world.run(&format!("./seen-from {TARGET_V4} {} {WIFI}", MIRRORS[0]));
-    // The system says of an answer that nobody waits for it, and quotes it: not to the local network either.
+    // The system answers an unexpected packet with an error that quotes it. This must not leave to the local
+    // network either.
     world.run(&format!(
         "python3 -c 'import socket
 for _ in range(5):
@@ -89,7 +90,7 @@ for _ in range(5):
     s.sendto(bytes.fromhex(\"{QUERY}\"), (\"{NEIGHBOUR}\", 53))
     s.close()'; sleep 1"
     ));
-    // Neither what is refused nor what is nobody's.
+    // Neither refused nor unassigned destinations.
     world.output(&format!("ping -c 1 -W 1 {OTHER_V4}; curl -s -m 5 http://203.0.113.99:{HTTP}/1"));
     world.output("./seen-from 2001:db8:7::99 9 :: 1; dig +time=1 +tries=1 @9.9.9.9 example.test");
     let around = world.seen_by(watch);
@@ -108,7 +109,7 @@ fn a_download_goes_on_when_wifi_dies() {
     let output = download.wait_with_output().expect("output");
     let (out, err) = support::texts(&output);
     assert!(output.status.success() && !out.starts_with("e3b0c442"), "{out}{err}");
-    // Names and datagrams, too.
+    // Names and datagrams as well.
     assert_eq!(world.run("dig +short +time=10 v4.example.test A"), TARGET_V4);
     assert_ne!(world.seen_from(TARGET_V4), WIFI);
 }

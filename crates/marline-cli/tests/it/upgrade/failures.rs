@@ -1,4 +1,4 @@
-//! Upgrades that do not come about: the process goes on, and says why.
+//! Tests of failed upgrades: the process continues, and the reason is reported.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
     let client = client_control.to_str().expect("text");
     let said = run_err(dir, &["upgrade", "--control", client]);
     assert!(said.contains("only `marline server` and `marline serve`"), "{said}");
-    // A configuration that does not parse, and one that asks for what cannot be taken over.
+    // An invalid configuration, and one with a setting that cannot be taken over.
     let file = dir.join("server.toml");
     let made = std::fs::read_to_string(&file).expect("the configuration");
     for (more, why) in [("shards = 3", "power of two"), ("shards = 2", "needs a restart")] {
@@ -58,12 +58,12 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
     server.upgrade(dir);
     echo(&mut stream, b"and then it is done");
     echo(&mut open(socks, target).expect("a new stream"), b"by the new one");
-    // One that has been replaced is not asked, and the newest can be replaced again.
+    // A replaced process is not contacted, and the newest one can be replaced again.
     server.upgrade(dir);
     echo(&mut stream, b"and again");
 }
 
-/// The newest is killed: an older one receives again what is its own.
+/// The newest process is killed, and an older one receives its own packets again.
 #[test]
 fn an_older_process_outlives_its_successor() {
     let _others = support::among_others();

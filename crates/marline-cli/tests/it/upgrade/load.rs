@@ -1,4 +1,4 @@
-//! Upgrades under load: streams in full swing, and new ones all the time.
+//! Tests of upgrades under load: busy streams, and continuous new ones.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use ring::digest::{Context, SHA256};
 use super::super::end_to_end::pattern;
 use super::*;
 
-/// Sends until it is told to end, and reads what comes back. Gives the bytes; their hashes must agree.
+/// Sends until stopped, and reads the echoes. Returns the number of bytes. The hashes must agree.
 fn carry(mut stream: TcpStream, number: u64, enough: &AtomicBool) -> usize {
     stream.set_read_timeout(Some(PATIENCE)).expect("an option");
     let mut reader = stream.try_clone().expect("another handle");
@@ -31,7 +31,7 @@ fn carry(mut stream: TcpStream, number: u64, enough: &AtomicBool) -> usize {
         stream.write_all(&chunk).expect("the stream goes on");
         hash.update(&chunk);
         sent += chunk.len();
-        // Together less than a busy machine carries, or the end would wait for what is in buffers.
+        // In total less than a busy machine carries, or the end would wait for buffered data.
         std::thread::sleep(Duration::from_millis(100));
     }
     stream.shutdown(std::net::Shutdown::Write).expect("an end");
@@ -40,7 +40,7 @@ fn carry(mut stream: TcpStream, number: u64, enough: &AtomicBool) -> usize {
     sent
 }
 
-/// So many streams over so many upgrades; meanwhile new ones are opened, none of which may be refused.
+/// Runs this many streams over this many upgrades. New streams are opened meanwhile, and none may be refused.
 fn under_load(carrier: &str, shards: &str, streams: u64, upgrades: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -68,7 +68,7 @@ fn under_load(carrier: &str, shards: &str, streams: u64, upgrades: usize) {
         for _ in 0..upgrades {
             std::thread::sleep(Duration::from_millis(700));
             server.upgrade(dir);
-            // New streams come about after each.
+            // New streams are opened after each upgrade.
             let (before, until) = (opened.load(Ordering::Relaxed), Instant::now() + PATIENCE);
             while opened.load(Ordering::Relaxed) < before + 20 {
                 assert!(Instant::now() < until, "no new streams after an upgrade");
@@ -104,8 +104,8 @@ fn neither_do_streams_by_tcp() {
     under_load("tcp", "1", 30, 2);
 }
 
-/// Applications of a forward that speak first, one after the other on a connection that was just used: a process that
-/// is replaced ends such a connection while the next request, and what goes ahead with it, is on its way.
+/// Applications of a forward that send first, one after the other on a recently used connection: a replaced process
+/// closes such a connection while the next request, and the data sent ahead with it, are on their way.
 #[test]
 fn who_speaks_first_is_answered() {
     let _others = support::among_others();

@@ -1,11 +1,11 @@
-//! Memory of a process that has been replaced: it goes back to the system as its connections end, and not only with
-//! the last of them.
+//! Test of the memory of a replaced process, which must be released as its connections end, and not only with the
+//! last one.
 
 use std::io::Read;
 
 use super::*;
 
-/// Memory of a process that is in no file, in kB; 0: it has ended.
+/// Anonymous memory of a process, in kB. 0: it has ended.
 fn anonymous_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -15,10 +15,10 @@ fn anonymous_kb(pid: u32) -> u64 {
     })
 }
 
-/// Streams in whose direction so much waits for a target that does not read.
+/// Bytes per stream that wait for a target that does not read.
 const WAITING_BYTES: usize = 400_000;
 
-/// A TCP service that reads nothing before it is told to.
+/// A TCP service that reads nothing until `go` is set.
 fn slow_target(go: std::sync::Arc<std::sync::atomic::AtomicBool>) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -59,7 +59,7 @@ fn given_back(streams: usize, kept: usize) {
     }
     let mut left: Vec<_> = (0..kept).map(|_| open(socks, target).expect("a stream")).collect();
     left.iter_mut().for_each(|stream| echo(stream, &[1; 50_000]));
-    // What is on the way arrives.
+    // Data in transit arrives.
     let mut full = anonymous_kb(first);
     loop {
         std::thread::sleep(Duration::from_secs(1));
@@ -75,7 +75,7 @@ fn given_back(streams: usize, kept: usize) {
     drop(all);
     let _ = std::net::TcpStream::connect(slow);
     let until = Instant::now() + Duration::from_secs(100);
-    // A quarter of what they took is the bound.
+    // The limit is a quarter of their memory.
     while anonymous_kb(first) > idle + (full - idle) / 4 {
         assert!(Instant::now() < until, "{idle} kB idle, {full} full, {} now", anonymous_kb(first));
         left.iter_mut().for_each(|stream| echo(stream, b"still here"));

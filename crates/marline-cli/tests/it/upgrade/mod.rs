@@ -1,5 +1,5 @@
-//! Tests of `marline upgrade`: a server is replaced by another process of the same program, and what goes through it
-//! does not notice; or the other process does not come about, and nothing has happened.
+//! Tests of `marline upgrade`: a server is replaced by another process of the same program without effect on its
+//! connections, or the upgrade fails without any effect.
 
 mod failures;
 mod load;
@@ -16,10 +16,10 @@ use super::support;
 use super::support::socks::{echo, echo_target, open};
 use super::support::{Running, ServerSide, run_err, run_ok, start_client, start_server};
 
-/// How long anything may take.
+/// Time limit for any expected state.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A server that is upgraded, and the processes that came after it.
+/// A server that is upgraded, and its successors.
 pub(crate) struct Upgraded {
     pub(crate) first: ServerSide,
     control: PathBuf,
@@ -34,7 +34,8 @@ impl Drop for Upgraded {
     }
 }
 
-/// A process that took over, by what `marline upgrade` said of it: it ends with the test, whose child it is not.
+/// A successor process, identified by the output of `marline upgrade`. It is not a child of the test, and ends with
+/// it.
 pub(crate) struct TookOver(u32);
 
 impl TookOver {
@@ -53,20 +54,20 @@ impl Drop for TookOver {
     }
 }
 
-/// The number of the process that took over, by what `marline upgrade` said.
+/// Process id of the successor in the output of `marline upgrade`.
 fn pid_told(said: &str) -> u32 {
     let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next());
     pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no number in {said:?}"))
 }
 
-/// Ends a process that is no child of ours.
+/// Kills a process that is not a child.
 fn end(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a number");
-    // It may have ended.
+    // The process may have ended.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// Whether a process has ended and its memory is back: it is gone, or nobody has asked how it ended.
+/// True if a process has ended and its memory is freed: it is gone, or a zombie.
 pub(crate) fn is_gone(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.contains("VmRSS:")
@@ -81,7 +82,7 @@ pub(crate) fn wait_until_gone(pid: u32) {
 }
 
 impl Upgraded {
-    /// A server that allows targets on loopback, and has its control socket in `dir`.
+    /// A server that allows targets on loopback, with its control socket in `dir`.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Upgraded {
         let control = dir.join("server.control");
         let mut all = vec!["--allow", "127.0.0.0/8", "--control", control.to_str().expect("text")];
@@ -94,7 +95,7 @@ impl Upgraded {
         self.control.to_str().expect("text")
     }
 
-    /// Asks for an upgrade, which must succeed. Gives the number of the process that was the newest.
+    /// Runs an upgrade, which must succeed. Returns the id of the previously newest process.
     pub(crate) fn upgrade(&mut self, dir: &Path) -> u32 {
         let before = self.successors.last().copied().unwrap_or(self.first.process.id());
         let said = run_ok(dir, &["upgrade", "--control", self.control()]);
@@ -102,21 +103,21 @@ impl Upgraded {
         before
     }
 
-    /// Whether a process of the server is still there.
+    /// Number of processes of the server that still run.
     fn living(&self) -> usize {
         let all = self.successors.iter().copied().chain([self.first.process.id()]);
         all.filter(|pid| !is_gone(*pid)).count()
     }
 }
 
-/// A client over these paths of loopback.
+/// A client over these paths on loopback.
 fn client(dir: &Path, server: &Upgraded, flags: &[&str]) -> (Running, SocketAddr) {
     let paths = ["--path", "127.0.0.1", "--path", "127.0.0.2", "--warm", "0"];
     let all: Vec<&str> = paths.iter().chain(flags).copied().collect();
     start_client(dir, &server.first.invite_file, &all)
 }
 
-/// A UDP service that answers with the port it was asked from.
+/// A UDP service that answers with the source port of the request.
 fn port_teller() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("its address");
@@ -129,7 +130,7 @@ fn port_teller() -> SocketAddr {
     address
 }
 
-/// The port by which the server asks for this application.
+/// Source port of the server for this application.
 fn port_seen(application: &Association, teller: SocketAddr) -> Vec<u8> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -141,7 +142,7 @@ fn port_seen(application: &Association, teller: SocketAddr) -> Vec<u8> {
     panic!("no answer by UDP");
 }
 
-/// One stream and one UDP mapping per process: each goes on where it was begun, and each process ends with them.
+/// One stream and one UDP mapping per process: each continues in its process, which ends with them.
 fn goes_on_over_ten(carrier: &str, shards: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -187,7 +188,7 @@ fn they_do_where_udp_is_not_to_be_had() {
     goes_on_over_ten("tcp", "2");
 }
 
-/// Nothing is left of a process once its connections have ended, the first one included.
+/// A process ends with its last connection, including the first process.
 #[test]
 fn a_process_ends_with_its_last_connection_or_at_the_limit() {
     let _others = support::among_others();
@@ -209,7 +210,7 @@ fn a_process_ends_with_its_last_connection_or_at_the_limit() {
     echo(&mut open(socks, target).expect("a stream"), b"by the newest");
 }
 
-/// `marline serve` in frames: no proxy, no TLS, just streams.
+/// `marline serve` with frames: streams without proxy and TLS.
 #[test]
 fn a_front_is_upgraded_too() {
     let _others = support::among_others();
@@ -220,7 +221,7 @@ fn a_front_is_upgraded_too() {
     let flags = ["serve", "--listen", &listen, "--to", &target, "--carrier", "udp"];
     let mut front = Running::start(dir, &flags);
     front.line_with("listening on ");
-    // Found without being named, and found again: the older one has stepped aside.
+    // Found without being named, also the second time, because the older one makes way.
     let mut successors = Vec::new();
     for _ in 0..2 {
         let said = run_ok(dir, &["upgrade"]);

@@ -1,5 +1,5 @@
-//! Upgrades of a front that speaks native TCP with a kernel's Multipath TCP, in namespaces. The front has its
-//! capabilities at its first start alone: whoever follows could open neither a raw socket nor a port below 1024. Needs
+//! Tests of upgrades of a front with native TCP and a kernel's Multipath TCP as the client, in namespaces. Only the
+//! first process has capabilities: its successors could open neither a raw socket nor a port below 1024. Needs
 //! root.
 
 use super::super::support::native::testbed;
@@ -10,8 +10,8 @@ const AS_NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups --no
                          --inh-caps=-all,+net_raw,+net_bind_service --ambient-caps=-all,+net_raw,+net_bind_service \
                          --bounding-set=-all,+net_raw,+net_bind_service";
 
-/// Answers a line with the line. After "get", sends until something comes or the other end is gone, then the sum of
-/// what it sent.
+/// Echoes lines. After "get", sends until data arrives or the other end is gone, and then sends the sum of its
+/// data.
 const SERVICE: &str = "
 import hashlib, os, socket, threading, time
 def serve(s):
@@ -44,8 +44,8 @@ while True:
     threading.Thread(target=serve, args=(s,), daemon=True).start()
 ";
 
-/// A transfer, a session of lines, or session after session, until there is a file `enough`. A session sends nothing
-/// while there is a file `quiet`. Any error ends it.
+/// A transfer, a session of lines, or repeated sessions, until the file `enough` exists. A session sends nothing
+/// while the file `quiet` exists. Any error ends it.
 const CLIENT: &str = "
 import hashlib, os, socket, sys, time
 def connect():
@@ -102,12 +102,12 @@ def many():
 globals()[sys.argv[1]]()
 ";
 
-/// A service behind a front, and who has followed on whom.
+/// A service behind a front, with the successors of the front.
 struct Front {
     testbed: Testbed,
     first: usize,
     successors: Vec<TookOver>,
-    /// Where clients go.
+    /// Address for clients.
     to: &'static str,
 }
 
@@ -117,7 +117,7 @@ impl Front {
         Front::start_as(dir, "", serve, "10.91.1.1 80")
     }
 
-    /// With this shell command before it, as this subcommand, for clients that go there.
+    /// Starts this subcommand after this shell command, for clients that connect to `to`.
     fn start_as(dir: &Path, before: &str, serve: &str, to: &'static str) -> Option<Front> {
         let mut testbed = testbed(dir, &["python3", "setpriv", "pgrep"])?;
         let prepare = format!(
@@ -133,7 +133,7 @@ impl Front {
         Some(Front { testbed, first, successors: Vec::new(), to })
     }
 
-    /// Upgrades. Gives the number of the process that was the newest.
+    /// Runs an upgrade. Returns the id of the previously newest process.
     fn upgrade(&mut self) -> u32 {
         let before = self.newest();
         let said = self.testbed.run("server", "marline upgrade --control ./run/control");
@@ -156,7 +156,7 @@ impl Front {
         self.testbed.start("client", &command, Until::Says("begun"))
     }
 
-    /// The end of a client, which must have lost nothing.
+    /// Waits for the end of a client, which must have lost nothing.
     fn whole(&mut self, client: usize) -> String {
         let good = self.testbed.wait(client);
         let log = self.testbed.log(client);
@@ -171,7 +171,7 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut front) = Front::start(dir.path()) else { return };
     go_on_over_three_upgrades(&mut front);
-    // Traces of each process, of connections of before and after.
+    // Traces of each process, for connections before and after.
     let drawn = support::plotted(&dir.path().join("server/run/traces"), "").expect("whole traces");
     assert!(drawn.len() >= 6, "{drawn:?}");
     assert!(drawn.iter().all(|said| said.contains(" B new data, ")), "{drawn:?}");
@@ -194,10 +194,10 @@ fn go_on_over_three_upgrades(front: &mut Front) {
     for _ in 0..3 {
         middle.push(front.upgrade());
         clients.push(front.client("session"));
-        // New ones meanwhile, each of which would fail if it were refused.
+        // New sessions meanwhile, each of which would fail if it were refused.
         std::thread::sleep(Duration::from_millis(500));
     }
-    // Each connection joins by the second network, with the process that has it, and then goes on by that alone.
+    // Each connection joins over the second network at its own process, and then continues over that network alone.
     let joined = front.testbed.counter("client", "MPTcpExtMPJoinSynAckRx");
     front.testbed.run("client", "ip mptcp endpoint add 10.91.2.2 dev net2 subflow");
     let until = Instant::now() + PATIENCE;
@@ -212,7 +212,7 @@ fn go_on_over_three_upgrades(front: &mut Front) {
     assert!(middle.iter().all(|pid| !is_gone(*pid)), "each has a session");
     front.testbed.run("client", "ip link set net1 down");
     std::thread::sleep(Duration::from_millis(1_500));
-    // What is left of the first network's subflows ends sooner so.
+    // This ends the remaining subflows of the first network sooner.
     front.testbed.run("client", "ip link set net1 up; touch enough");
     for client in clients {
         println!("{}", front.whole(client));
@@ -221,7 +221,7 @@ fn go_on_over_three_upgrades(front: &mut Front) {
     for pid in middle {
         wait_until_gone(pid);
     }
-    // No segment came to a port without a guard, which the kernel would have answered.
+    // No segment arrived at an unguarded port, which the kernel would have answered.
     assert_eq!(front.testbed.counter("server", "TcpOutRsts"), 0);
     for name in
         ["MPTcpExtMPCapableFallbackACK", "MPTcpExtMPCapableFallbackSYNACK", "MPTcpExtMPFailRx"]
@@ -238,12 +238,12 @@ fn an_older_process_that_is_killed_leaves_nothing_and_a_newer_one_leaves_the_old
     let lost = front.client("session");
     let first = front.upgrade();
     let resets = front.testbed.counter("client", "TcpEstabResets");
-    // No line is under way: the service's kernel would reset its answer to a process that is gone.
+    // No line is in transit: the service's kernel would reset its answer to a dead process.
     front.testbed.run("client", "touch quiet; sleep 0.5");
     end(first);
     front.testbed.run("client", "rm quiet");
-    // What comes for it is a stranger's to the process that is left, which says so. (A kernel then waits for a
-    // join, for a minute unless it is told otherwise.)
+    // The remaining process does not know the connection, and resets it. (A kernel then waits for a join, by
+    // default for a minute.)
     let until = Instant::now() + PATIENCE;
     while front.testbed.counter("client", "TcpEstabResets") == resets {
         assert!(Instant::now() < until, "no reset: {}", front.testbed.log(lost));
@@ -274,7 +274,7 @@ fn what_it_does_not_have_it_cannot_hand_over() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(front) = Front::start(dir.path()) else { return };
-    // Other addresses or another carrier: the file at the place of the program decides.
+    // Another address or another carrier: the file at the program's path is what is started.
     let other = |flags: &str| {
         let script =
             format!("#!/bin/sh\nexec {}/bin/marline serve {flags}\n", dir.path().display());
@@ -292,7 +292,7 @@ fn what_it_does_not_have_it_cannot_hand_over() {
     front.testbed.run("client", "touch enough; python3 client.py session 10.91.1.1 80");
 }
 
-/// A session from before, one from after, and both go on.
+/// A session from before the upgrade and one from after it both continue.
 fn goes_on(mut front: Front) {
     let old = front.client("session");
     let first = front.upgrade();

@@ -1,8 +1,8 @@
-//! Paths of connections that an older process has: joins, moves, and paths that die.
+//! Tests of paths of connections in an older process: joins, address changes, and failing paths.
 
 use super::*;
 
-/// A subflow that is opened after two upgrades belongs to a connection of the oldest process, and finds it.
+/// A subflow that is opened after two upgrades reaches its connection in the oldest process.
 fn joins_reach(carrier: &str, shards: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -15,7 +15,7 @@ fn joins_reach(carrier: &str, shards: &str) {
     };
     path("127.0.0.2", "down");
     let target = echo_target();
-    // The other path may have been used already.
+    // The other path may already be in use.
     let until = Instant::now() + PATIENCE;
     let mut stream = loop {
         match open(socks, target) {
@@ -29,7 +29,7 @@ fn joins_reach(carrier: &str, shards: &str) {
     server.upgrade(dir);
     path("127.0.0.2", "up");
     let until = Instant::now() + PATIENCE;
-    // What a join is answered by is a subflow that is established.
+    // An answered join is an established subflow.
     loop {
         let said = run_ok(dir, &["monitor", "--table", "--once", "--json", "--control", control]);
         let all: serde_json::Value =

@@ -18,18 +18,18 @@ use crate::target::Target;
 use crate::testing::{Bench, Bound, Pipe, echo_target};
 use crate::transport::Transport;
 
-/// What happens on the wires of the connections that exist when it is said, one of them at most.
+/// State of one wire, which applies to at most one of the existing connections.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Wire {
     Whole,
-    /// Nothing gets to the server.
+    /// Nothing reaches the server.
     HeldThere,
-    /// Nothing gets to the client.
+    /// Nothing reaches the client.
     HeldBack,
     Cut,
 }
 
-/// Connects to a bench by wires.
+/// Connects to a bench over controllable wires.
 struct Wired {
     bound: Bound,
     wire: watch::Receiver<(usize, Wire)>,
@@ -48,7 +48,7 @@ impl Connect for Wired {
                 (tokio::io::split(inner), tokio::io::split(far));
             let mut cut = wire.clone();
             tokio::select! {
-                // What is held is lost with the wire.
+                // Held bytes are lost with the wire.
                 biased;
                 _ = cut.wait_for(|now| *now == (number, Wire::Cut)) => {}
                 _ = async { tokio::join!(
@@ -82,7 +82,7 @@ async fn carry(
     }
 }
 
-/// A way with one used connection, which is the second that it opened.
+/// A tunnel with one used connection, which is the second that it opened.
 struct World {
     way: Arc<Tunnel<Wired>>,
     connects: Arc<AtomicUsize>,
@@ -121,7 +121,7 @@ impl World {
         self.target.local_addr().unwrap().into()
     }
 
-    /// Opens the target for this application: what came of it, and how many bytes went ahead.
+    /// Opens the target for this application. Gives the result, and the number of bytes sent ahead.
     fn open(&self, application: TcpStream) -> Opening {
         let (way, target) = (Arc::clone(&self.way), self.target());
         tokio::spawn(async move {
@@ -149,7 +149,7 @@ impl World {
 type Opening =
     tokio::task::JoinHandle<(Result<Leased<Pipe>, OpenError>, std::io::Result<u64>, TcpStream)>;
 
-/// Both ends of an application's connection, that of the application first.
+/// Both ends of an application's connection, the application's end first.
 async fn application() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -213,7 +213,7 @@ async fn what_may_have_arrived_is_not_sent_again() {
     theirs.write_all(b"once").await.unwrap();
     let mut at_target = world.next_at_target().await;
     assert_eq!(read(&mut at_target, 4).await, b"once");
-    // Longer than who has nothing ahead would wait: the network may come back.
+    // Longer than a request without bytes ahead would wait, because the network may come back.
     tokio::time::sleep(Duration::from_millis(400)).await;
     assert!(!opening.is_finished());
     world.say(Wire::Cut);
@@ -240,7 +240,8 @@ async fn an_application_that_is_silent_has_its_request_made_again() {
     }
 }
 
-/// A connection that nothing was heard from for long may be dead, and bytes with a deadline need the scheduler for it.
+/// A connection on which nothing was received for long may have failed, and bytes with a deadline need its
+/// scheduler.
 #[tokio::test]
 async fn none_go_ahead_of_a_request_that_is_likely_to_be_repeated_or_has_a_deadline() {
     let within = Duration::from_millis(50);

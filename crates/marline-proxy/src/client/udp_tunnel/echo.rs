@@ -1,4 +1,4 @@
-//! Echo request of an application (ICMP), and what became of it.
+//! Echo request of an application (ICMP), and its result.
 
 use std::net::IpAddr;
 
@@ -8,36 +8,36 @@ use crate::udp::EchoError;
 /// An echo request, without its data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct EchoRequest {
-    /// Where it goes.
+    /// Destination.
     pub to: IpAddr,
-    /// Routers behind the server that it passes, and one.
+    /// Time to live at the server: the number of routers behind it that the request may pass, plus one.
     pub hops: u8,
-    /// Its sequence number.
+    /// Sequence number.
     pub sequence: u16,
 }
 
-/// What became of an echo request.
+/// Result of an echo request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EchoAnswer {
-    /// It was answered.
+    /// An answer was received.
     Replied {
-        /// By whom.
+        /// Sender of the answer.
         from: IpAddr,
-        /// The request's sequence number.
+        /// Sequence number of the request.
         sequence: u16,
-        /// The answer's data.
+        /// Data of the answer.
         payload: Vec<u8>,
     },
-    /// It did not arrive.
+    /// The request was not delivered.
     Failed {
-        /// Where it was to go.
+        /// Destination of the request.
         to: IpAddr,
-        /// The request's sequence number.
+        /// Sequence number of the request.
         sequence: u16,
-        /// Why.
+        /// The error.
         error: EchoError,
     },
 }
 
-/// What comes for a sender of echo requests; it ends when that is dropped.
+/// Results for a sender of echo requests. Ends when the sender is dropped.
 pub type EchoInbox = Inbox<EchoAnswer>;

@@ -1,6 +1,7 @@
-//! Echo requests of applications (ICMP), beside their datagrams: a socket stands for an identifier, as for a port.
+//! Echo requests of applications (ICMP), beside their datagrams. A socket represents an identifier instead of a
+//! port.
 //!
-//! Nothing is remembered of a request: what came of it comes back with its sequence number.
+//! No state is kept per request: its result is identified by the sequence number.
 
 use std::sync::Arc;
 
@@ -8,19 +9,19 @@ use super::echo::{EchoAnswer, EchoInbox, EchoRequest};
 use super::{Sent, Socket, State, TooBig, UdpSender, UdpTunnel, inbox};
 use crate::udp::{ECHO_OVERHEAD, Item, count};
 
-/// An application's identifier of echo requests; dropping it ends it, at the server, too.
+/// Sender for an application's echo identifier. Dropping it ends the identifier, also at the server.
 #[derive(Debug)]
 pub struct EchoSender(UdpSender);
 
 impl EchoSender {
-    /// Sends a request. It is lost if there is no way.
+    /// Sends a request. It is lost if it cannot be sent.
     ///
     /// # Errors
-    /// It is known not to fit: so many bytes of data do.
+    /// The data is known to be too large. The error contains the largest size.
     pub fn send(&self, request: EchoRequest, payload: &[u8]) -> Result<(), TooBig> {
         let UdpSender { number, tunnel } = &self.0;
         let mut batch = tunnel.batch();
-        // One byte was taken for a datagram's item.
+        // One byte was subtracted for the item of a datagram.
         let most = batch.most().map(|most| (most + 1).saturating_sub(ECHO_OVERHEAD));
         match most {
             Some(most) if payload.len() > most => {
@@ -41,7 +42,7 @@ impl EchoSender {
 }
 
 impl EchoRequest {
-    /// Puts it into the outbox.
+    /// Adds the request to the outbox.
     pub(super) fn put(self, state: &mut State, socket: u32, payload: &[u8]) {
         let EchoRequest { to, hops, sequence } = self;
         state.outbox.push(0, &Item::Echo { socket, hops, sequence, to, payload });
@@ -49,13 +50,13 @@ impl EchoRequest {
 }
 
 impl UdpTunnel {
-    /// A sender for an application's identifier; `None`: there are too many.
+    /// A sender for an application's identifier. `None` if there are too many.
     pub fn echo(self: &Arc<Self>) -> Option<(EchoSender, EchoInbox)> {
         let (delivery, inbox) = inbox(&self.memory);
         Some((EchoSender(self.open(Socket::Echoes(delivery))?), inbox))
     }
 
-    /// The server tells what became of a request.
+    /// Handles the server's result of a request.
     pub(super) fn on_echo(&self, state: &State, item: Item<'_>) {
         let (socket, bytes, answer) = match item {
             Item::Replied { socket, sequence, from, payload } => {

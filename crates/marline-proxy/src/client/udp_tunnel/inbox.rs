@@ -1,22 +1,22 @@
-//! Inbox of a program's socket: what has come for it and it has not taken, bounded in number and bytes and charged to
-//! the memory budget. What finds no room is lost, as in a socket's buffer.
+//! Inbox of an application's socket: data that was received but not taken, bounded in number and bytes and charged
+//! to the memory budget. Data without room is dropped, as by a socket's buffer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::sync::mpsc;
 
-/// Datagrams that wait for an application to take them, and their bytes.
+/// Limits of data that waits in an inbox: items, and bytes.
 const MOST: usize = 256;
 const MOST_BYTES: u64 = 512 << 10;
-/// So much of it may wait however little memory is free.
+/// Bytes that may wait even if no memory is free.
 const FLOOR: u64 = 16 << 10;
-/// What is charged follows what is held in steps of so many bytes.
+/// Granularity of the memory charge in bytes.
 const STEP: u64 = 4 << 10;
-/// Bytes of memory of an item beside its payload.
+/// Memory of an item in addition to its payload, in bytes.
 const ITEM_BYTES: u64 = 128;
 
-/// What an inbox holds.
+/// Contents of an inbox.
 #[derive(Debug)]
 struct Held {
     bytes: u64,
@@ -24,7 +24,7 @@ struct Held {
 }
 
 impl Held {
-    /// Takes so many bytes more, if there is room for them.
+    /// Adds `bytes`, if there is room for them.
     fn grow(&mut self, bytes: u64) -> bool {
         let after = self.bytes + bytes;
         if after > MOST_BYTES {
@@ -55,7 +55,7 @@ impl Shared {
     }
 }
 
-/// What comes for an application's socket; it ends when the socket is closed.
+/// Data for an application's socket. Ends when the socket is closed.
 #[derive(Debug)]
 pub struct Inbox<T> {
     waiting: mpsc::Receiver<(T, u64)>,
@@ -63,21 +63,21 @@ pub struct Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// The next one; `None`: the socket is closed. Safe to cancel.
+    /// The next item. `None` if the socket is closed. Cancel safe.
     pub async fn recv(&mut self) -> Option<T> {
         let (item, bytes) = self.waiting.recv().await?;
         self.held.lock().shrink(bytes);
         Some(item)
     }
 
-    /// Whether the socket is closed.
+    /// True if the socket is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.waiting.is_closed()
     }
 }
 
-/// Where what comes for a socket is put.
+/// Sending half of an inbox.
 #[derive(Debug)]
 pub(super) struct Delivery<T> {
     waiting: mpsc::Sender<(T, u64)>,
@@ -85,7 +85,7 @@ pub(super) struct Delivery<T> {
 }
 
 impl<T> Delivery<T> {
-    /// An item with so many bytes of payload. Whether there was room for it.
+    /// Adds an item with this size of payload. True if there was room for it.
     pub(super) fn put(&self, item: T, payload_bytes: usize) -> bool {
         let bytes = payload_bytes as u64 + ITEM_BYTES;
         if !self.held.lock().grow(bytes) {

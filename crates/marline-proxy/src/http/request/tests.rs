@@ -85,7 +85,7 @@ fn fields_of_the_hop_stay_here_and_all_others_go_on_in_order() {
     );
 }
 
-/// A finding of the fuzzer: an empty field beside the real one was passed on as well.
+/// Found by fuzzing: an empty field beside the real one was forwarded as well.
 #[test]
 fn a_coding_is_said_in_one_way() {
     for fields in
@@ -212,7 +212,7 @@ fn every_truncation_waits_for_more_and_what_follows_is_left() {
 }
 
 proptest! {
-    /// Whatever is passed on parses as one request in origin-form with one Host, and is its own rewriting.
+    /// Every forwarded head parses as one request in origin-form with one Host, and rewriting it changes nothing.
     #[test]
     fn what_goes_on_is_one_request(
         method in "[A-Z]{1,7}",
@@ -244,7 +244,7 @@ proptest! {
         }
     }
 
-    /// Nearer to a request than random bytes.
+    /// Damaged requests reach more of the parser than random bytes.
     #[test]
     fn any_damage_is_a_request_or_a_refusal(at in 0usize..200, byte in any::<u8>()) {
         let mut text = b"POST http://[::1]:80/a?b HTTP/1.1\r\nHost: a\r\nConnection: x, y\r\n\

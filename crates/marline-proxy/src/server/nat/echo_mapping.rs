@@ -1,4 +1,4 @@
-//! Mapping of a client's identifiers of echo requests (ICMP): the ICMP sockets of the server that stand for each.
+//! Mapping of the identifiers in a client's echo requests (ICMP) to ICMP sockets of the server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::server::admission::Permit;
 use crate::udp::{ECHO_IDLE, MOST_ECHOES};
 
-/// Whether the lack of a permission was told.
+/// True if the missing permission has been logged.
 pub(in crate::server) type Told = Arc<AtomicBool>;
 
 /// A socket, and the task that reads it.
@@ -23,7 +23,7 @@ pub(super) struct Half {
 }
 
 impl Half {
-    /// A socket that this task reads.
+    /// A socket and the task that reads it.
     pub(super) const fn new(socket: Arc<EchoSocket>, reader: AbortHandle) -> Half {
         Half { socket, reader }
     }
@@ -39,7 +39,7 @@ impl Drop for Half {
     }
 }
 
-/// What stands for an identifier.
+/// The sockets of one identifier.
 #[derive(Debug)]
 struct Mapping {
     ipv4: Option<Half>,
@@ -55,33 +55,33 @@ pub(super) struct Echoes {
 }
 
 impl Echoes {
-    /// The client's identifier is gone.
+    /// Removes an identifier.
     pub(super) fn forget(&mut self, socket: u32) {
         self.by_socket.remove(&socket);
     }
 
-    /// Forgets those that are idle.
+    /// Removes idle identifiers.
     pub(super) fn sweep(&mut self, now: Instant) {
         self.by_socket.retain(|_, mapping| now.duration_since(mapping.used_at) < ECHO_IDLE);
     }
 
-    /// Whether there is something for this identifier.
+    /// True if this identifier is mapped.
     pub(super) fn has(&self, socket: u32) -> bool {
         self.by_socket.contains_key(&socket)
     }
 
-    /// Whether there is no room for another.
+    /// True if no further identifier fits.
     pub(super) fn is_full(&self) -> bool {
         self.by_socket.len() >= MOST_ECHOES
     }
 
-    /// Notes an identifier, which has no sockets yet.
+    /// Adds an identifier without sockets.
     pub(super) fn insert(&mut self, socket: u32, now: Instant, place: Permit<Arc<str>>) {
         let mapping = Mapping { ipv4: None, ipv6: None, used_at: now, _place: place };
         self.by_socket.insert(socket, mapping);
     }
 
-    /// The socket of an identifier and family, which is used now.
+    /// The socket for an identifier and family. Counts as a use.
     pub(super) fn half(
         &mut self,
         socket: u32,
@@ -93,7 +93,7 @@ impl Echoes {
         Some(if ipv6 { &mut mapping.ipv6 } else { &mut mapping.ipv4 })
     }
 
-    /// Forgets the one that was not used for longest; `false`: there is none.
+    /// Removes the least recently used identifier. `false` if there is none.
     pub(super) fn forget_oldest(&mut self) -> bool {
         let oldest = self.by_socket.iter().min_by_key(|(_, mapping)| mapping.used_at);
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };

@@ -1,8 +1,8 @@
-//! Echo requests of a client (ICMP): a socket of the system for each of its identifiers (RFC 5508), one per address
-//! family.
+//! Echo requests of a client (ICMP): one ICMP socket of the system per identifier (RFC 5508) and address family.
 //!
-//! The socket needs no privilege, and draws an identifier of its own; sequence numbers are passed on as they are, so
-//! that nothing is remembered of a request. The rules for targets hold for whom is asked, and for who answers.
+//! The socket needs no privilege and gets an identifier of its own from the system. Sequence numbers are passed on
+//! unchanged, so that no state is kept per request. The rules for targets apply to the host that is pinged and to
+//! every host that answers.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::server::admission::Permit;
 use crate::udp::{EchoError, Item, count};
 
 impl Nat {
-    /// Asks a host, or tells the client why not.
+    /// Sends an echo request, or reports to the client why it cannot.
     pub(super) fn on_echo(&self, state: &mut State, now: Instant, request: &Request<'_>) {
         let Request { socket, sequence, to, .. } = *request;
         let checked = self.rules.borrow().check(to);
@@ -55,7 +55,8 @@ impl Nat {
         half.socket().send(to, hops, sequence, payload).map_err(|error| unable(&error))
     }
 
-    /// A place among those of the client's credential; its own oldest identifier goes for it.
+    /// A place within the limit of the client's credential. If the limit is reached, the client's oldest identifier
+    /// is removed.
     fn place(&self, echoes: &mut Echoes) -> Option<Permit<Arc<str>>> {
         if echoes.is_full() {
             echoes.forget_oldest();
@@ -69,7 +70,7 @@ impl Nat {
         }
     }
 
-    /// What the client is told when the system does not send.
+    /// The error that the client receives when the system cannot send.
     fn unable(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.echoes_told.swap(true, Ordering::Relaxed) {
@@ -81,12 +82,12 @@ impl Nat {
             return prohibited(to);
         }
         tracing::debug!(client = %self.client, %to, "echo request not sent: {error}");
-        // No route, in most cases.
+        // Usually there is no route.
         let icmp = if to.is_ipv4() { (3, 0) } else { (1, 0) };
         EchoError { icmp, mtu: 0, by: None }
     }
 
-    /// Takes what came of requests.
+    /// Handles an answer to an echo request.
     fn on_answer_of_host(&self, socket: u32, answer: &EchoAnswer<'_>) {
         let item = match *answer {
             EchoAnswer::Reply { from, sequence, data } => {
@@ -108,13 +109,13 @@ impl Nat {
     }
 }
 
-/// Communication administratively prohibited.
+/// ICMP error "communication administratively prohibited".
 const fn prohibited(to: IpAddr) -> EchoError {
     let icmp = if to.is_ipv4() { (3, 13) } else { (1, 1) };
     EchoError { icmp, mtu: 0, by: None }
 }
 
-/// Reads a socket as long as the client is there.
+/// Reads a socket until the client is gone.
 async fn read(nat: Weak<Nat>, socket: Arc<EchoSocket>, number: u32) {
     loop {
         let mut gone = false;

@@ -1,10 +1,11 @@
 //! Filtering of datagrams that a mapped port receives from peers without a flow (RFC 4787 section 5).
 //!
-//! Filtering decides who may use a client's mapped port, and with it the client's quota and mobile data. Address
-//! dependent filtering, the default, accepts datagrams from the addresses that the application has sent to, whatever
-//! their port: that suffices for ICE and for servers with several ports. Endpoint-independent filtering accepts every
-//! public address, for applications whose peers do not wait to be called. Either way, what arrives without a flow is
-//! limited per source and in all: a peer that the application answers gets a flow of its own, which has no limit here.
+//! Filtering decides which peers may use a client's mapped port, and with it the client's quota and mobile data.
+//! Address-dependent filtering, the default, accepts datagrams from the addresses that the application has sent to,
+//! from any port. That suffices for ICE and for servers with several ports. Endpoint-independent filtering accepts
+//! every public address, for applications whose peers send first. In both cases, datagrams without a flow are rate
+//! limited per source and in total. A peer that the application answers gets a flow of its own, which is not
+//! limited here.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,21 +15,21 @@ use tokio::time::Instant;
 
 use crate::rate::{Rate, RateLimit, RateLimits};
 
-/// Which peers may send to a mapped port.
+/// Policy for peers that may send to a mapped port.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum UdpFiltering {
-    /// Those at an address that the application has sent to.
+    /// Peers at an address that the application has sent to.
     #[default]
     AddressDependent,
-    /// All that the rules allow.
+    /// All peers that the rules allow.
     EndpointIndependent,
 }
 
-/// Datagrams of a source without a flow: how many at once, and one more in which time.
+/// Rate of datagrams without a flow, per source.
 const PER_SOURCE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
-/// The same for all sources of one client.
+/// Rate of datagrams without a flow, for all sources of one client.
 const IN_ALL: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
-/// Sources that are remembered at a time.
+/// Largest number of sources that are remembered.
 const SOURCES: usize = 256;
 
 /// Rate limits on what arrives at a client's mapped ports from peers without a flow.
@@ -46,7 +47,7 @@ impl Default for UnaskedRates {
 }
 
 impl UnaskedRates {
-    /// Whether one more datagram from `address` is within the limits.
+    /// Takes one more datagram from `address`. True if it is within the limits.
     pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> bool {
         self.by_source.take(Source::of(address), now) && self.in_all.take(now)
     }
@@ -60,7 +61,7 @@ mod tests {
         std::net::Ipv4Addr::from(0xc633_6400 + last).into()
     }
 
-    /// Of `count` datagrams that come one by one in `within`, how many pass.
+    /// How many of `count` datagrams pass that arrive evenly spread over one second.
     fn passed(rates: &mut UnaskedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
         (0..count)
             .map(|at| u32::from(rates.take(from, start + Duration::from_secs(1) * at / count)))

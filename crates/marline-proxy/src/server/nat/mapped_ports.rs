@@ -1,23 +1,22 @@
-//! Ports that clients' sockets are mapped to, and datagrams between them (RFC 4787 REQ-9, hairpinning).
+//! Mapped ports of clients' sockets, and datagrams between them (RFC 4787 REQ-9, hairpinning).
 //!
-//! The rules forbid the server's own addresses, because services there trust their own machine. Clients of one server
-//! know each other by such an address, though: each by the server's address and its mapped port. So a client may send
-//! to an own address if the port is a mapped one at that moment, and to no other port. The kernel delivers the
-//! datagram: it leaves the sender's mapped port and has that port as its source, and the receiver filters it as any
-//! other.
+//! The rules forbid the server's own addresses, because services there trust their own machine. However, clients of
+//! one server know each other by the server's address and their mapped ports. A client may therefore send to an own
+//! address if the port is a mapped one at that moment, and to no other port. The kernel delivers the datagram. It
+//! leaves from the sender's mapped port and is filtered by the receiver like any other.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A port of IPv6 or not.
+/// Family (true for IPv6) and port.
 type Key = (bool, u16);
 
 /// The mapped ports of all clients.
 #[derive(Clone, Debug, Default)]
 pub(in crate::server) struct MappedPorts(Arc<Mutex<BTreeSet<Key>>>);
 
-/// A mapped port. It must be dropped before its socket is closed.
+/// A mapped port. Must be dropped before its socket is closed.
 #[derive(Debug)]
 pub(super) struct MappedPort {
     ports: MappedPorts,
@@ -32,13 +31,13 @@ impl MappedPorts {
         MappedPort { ports: self.clone(), key }
     }
 
-    /// Whether a client's socket is mapped to this port.
+    /// True if a client's socket is mapped to this port.
     pub(super) fn contains(&self, address: SocketAddr) -> bool {
         self.lock().contains(&key_of(address))
     }
 
-    /// Sends to an own address of the server, unless the port is not a mapped one (any more). The port cannot become
-    /// another program's meanwhile.
+    /// Sends to an own address of the server if the port is a mapped one. The port cannot pass to another program
+    /// during the send.
     pub(super) fn send<R>(&self, to: SocketAddr, send: impl FnOnce() -> R) -> Option<R> {
         let ports = self.lock();
         ports.contains(&key_of(to)).then(send)

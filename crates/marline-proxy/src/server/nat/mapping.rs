@@ -1,4 +1,4 @@
-//! Mapping of an application's socket: the UDP sockets of the server that stand for it, one per address family.
+//! Mapping of an application's socket to UDP sockets of the server, one per address family.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,7 +16,7 @@ use crate::udp::{DNS_PORT, idle_limit, send_to};
 /// A UDP socket of one family, and the task that reads it.
 #[derive(Debug)]
 struct Half {
-    /// First: it goes before the socket does.
+    /// First field: dropped before the socket.
     _port: MappedPort,
     socket: Arc<UdpSocket>,
     reader: AbortHandle,
@@ -27,7 +27,7 @@ struct Half {
 pub(super) enum Way {
     /// At an address that the rules allow.
     Allowed,
-    /// At an address of the server itself, as long as its port is mapped to a client's socket.
+    /// At an address of the server itself, while its port is mapped to a client's socket.
     Hairpin,
 }
 
@@ -37,7 +37,7 @@ impl Drop for Half {
     }
 }
 
-/// What stands for a socket of an application.
+/// Sockets of the server for one socket of an application.
 #[derive(Debug)]
 pub(super) struct Mapping {
     ipv4: Option<Half>,
@@ -49,22 +49,22 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// One without sockets, which takes this place.
+    /// A mapping without sockets that occupies `place`.
     pub(super) fn new(now: Instant, ports: MappedPorts, place: Permit<Arc<str>>) -> Mapping {
         Mapping { ipv4: None, ipv6: None, used_at: now, only_dns: true, ports, _place: place }
     }
 
-    /// When it was used last.
+    /// Time of the last use.
     pub(super) const fn used_at(&self) -> Instant {
         self.used_at
     }
 
-    /// A peer answered.
+    /// Records an answer of a peer.
     pub(super) const fn answered(&mut self, now: Instant) {
         self.used_at = now;
     }
 
-    /// It was not used for as long as its kind lasts.
+    /// True if the mapping has not been used for its idle limit.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.used_at + idle_limit(self.only_dns) <= now
     }
@@ -77,8 +77,8 @@ impl Mapping {
     /// Sends a datagram. `read` starts a task that reads a new socket.
     ///
     /// # Errors
-    /// The system's: there is no socket, or it does not send. `ConnectionRefused`: a port of the server itself that is
-    /// not mapped any more.
+    /// The error of the system: no socket could be opened, or sending failed. `ConnectionRefused`: a port of the
+    /// server itself that is no longer mapped.
     pub(super) fn send(
         &mut self,
         now: Instant,

@@ -15,7 +15,7 @@ fn of(cipher: Cipher, side: Side, client: u8, server: u8, binding: u8) -> Keys {
     keys((cipher, &[1; 32], &[binding; 32]), side, &end(client), &end(server))
 }
 
-/// What a key makes of a frame, its tag behind it.
+/// A sealed frame followed by its tag.
 fn sealed(keys: &mut Keys, number: u64) -> Vec<u8> {
     let mut body = b"a datagram".to_vec();
     let tag = keys.seal.seal(number, b"header", &mut body);
@@ -103,7 +103,7 @@ fn lanes(cipher: Cipher) -> [Lane; 2] {
     )
 }
 
-/// Whether a frame brings the receiver a datagram.
+/// True if a frame gives the receiver a datagram.
 fn delivers(lane: &mut Lane, now: Instant, frame: &[u8]) -> bool {
     lane.handle(now, PATH, &mut frame.to_vec());
     let mut delivered = false;
@@ -136,14 +136,14 @@ fn of_a_million_forged_and_repeated_frames_none_is_delivered() {
         for _ in 0..100 {
             let mut wrong = genuine[rng.below(genuine.len() as u64) as usize].clone();
             match rng.below(10) {
-                // As it was: dropped before its tag is computed.
+                // Unchanged: dropped before its tag is computed.
                 0..3 => {}
                 // One bit of the header, the body or the tag.
                 3..5 => {
                     let bit = rng.below(wrong.len() as u64 * 8) as usize;
                     wrong[bit / 8] ^= 1 << (bit % 8);
                 }
-                // Under a number that has not come yet.
+                // With a number that has not been received yet.
                 _ => {
                     wrong[9..17].copy_from_slice(&(u64::MAX - 1 - rng.below(1 << 40)).to_be_bytes())
                 }
@@ -164,7 +164,7 @@ fn frames_of_one_direction_are_not_taken_in_the_other() {
         let mut frame = Vec::new();
         client.send(Instant::ZERO, FlowId(2), b"there").unwrap();
         assert!(client.poll_transmit(Instant::ZERO, &mut frame).is_some());
-        // Back to who sent it, under its own lane's id.
+        // Sent back to its sender, with the sender's own lane id.
         frame[1..9].copy_from_slice(&end(3).lane.to_be_bytes());
         assert!(!delivers(&mut client, Instant::ZERO, &frame));
         assert_eq!(client.stats().forged, 1);

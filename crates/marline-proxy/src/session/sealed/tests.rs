@@ -34,7 +34,7 @@ async fn bytes_come_through_in_order_however_narrow_the_pipe() {
     }
 }
 
-/// What the next one is told may come in one piece with the end of what was before.
+/// Messages after a renewal may arrive in one piece with the end of the previous request.
 #[tokio::test]
 async fn a_kept_stream_begins_anew_after_both_ends() {
     let (mut near, mut far) = pair(1 << 16).await;
@@ -102,7 +102,7 @@ async fn an_end_is_an_end_for_good_and_the_other_direction_goes_on() {
     assert_eq!(got, b"still");
 }
 
-/// Bytes of a first record on the wire.
+/// The first record's bytes on the wire.
 async fn record(text: &[u8]) -> (Vec<u8>, Sealed<DuplexStream>, DuplexStream) {
     let (mut near, far) = pair(1 << 16).await;
     near.write_all(text).await.unwrap();
@@ -120,7 +120,7 @@ async fn damage_anywhere_in_a_record_is_an_error() {
     for at in 0..length {
         let (mut bytes, mut far, mut wire) = record(b"text").await;
         bytes[at] ^= 0x10;
-        // Enough behind it that a longer length is not waited for.
+        // Followed by enough bytes that a larger length does not make the reader wait.
         bytes.resize(2 * LARGE, 0);
         wire.write_all(&bytes).await.unwrap();
         drop(wire);
@@ -140,7 +140,7 @@ async fn a_record_is_accepted_once() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
 
-/// A stream below that takes everything, and notes the length of each piece.
+/// A stream below that accepts everything and records the length of each piece.
 #[derive(Default)]
 struct Pieces(Vec<usize>);
 
@@ -176,7 +176,7 @@ async fn the_records_of_a_long_write_go_to_the_stream_below_as_one() {
     assert_eq!(count, 59 * 1_024);
     assert_eq!(near.inner.0, [count + 4 * (LENGTH_LEN + TAG_LEN)]);
     near.inner.0.clear();
-    // However long it is, the memory that it takes is bounded.
+    // The memory of a write is bounded, however long it is.
     assert_eq!(near.write(&[0; 1 << 20]).await.unwrap(), 4 * LARGE);
     assert_eq!(near.inner.0, [4 * MAX_RECORD]);
 }
@@ -198,12 +198,12 @@ async fn a_long_read_takes_all_records_that_are_there() {
         read.push(count);
     }
     assert_eq!(read.iter().sum::<usize>(), 1 << 19);
-    // Of the small records of the beginning, too, and no read begins what the buffer has no room for.
+    // This includes the small records of the beginning. No read opens a record for which the buffer has no room.
     let full = read.iter().filter(|count| **count + LARGE > buffer.len()).count();
     assert!(full + 1 >= read.len(), "{read:?}");
 }
 
-/// What was opened before is not lost.
+/// Data that was opened before is not lost.
 #[tokio::test]
 async fn an_end_that_nobody_sealed_comes_after_what_was_there() {
     let (mut near, mut far) = pair(1 << 20).await;
@@ -216,8 +216,8 @@ async fn an_end_that_nobody_sealed_comes_after_what_was_there() {
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
 
-/// A reader that waits for the rest of a record keeps what it has of it, in a whole buffer or, if asked to, in one of
-/// just that length.
+/// A reader that waits for the rest of a record keeps the received part in a whole buffer or, on request, in one of
+/// exactly that length.
 #[tokio::test]
 async fn unused_room_behind_a_part_of_a_record_is_returned() {
     let (mut near, mut far) = pair(1 << 16).await;

@@ -1,4 +1,4 @@
-//! Diagnosis tests: one for every kind of middlebox in docs/concepts/middleboxes.md.
+//! Diagnosis tests, one for every kind of middlebox in docs/concepts/middleboxes.md.
 
 use marline::FallbackReason;
 
@@ -14,39 +14,39 @@ const LIVE: [&str; 2] = [
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat.rs")),
 ];
 
-/// How the connection itself came out.
+/// Result of the connection itself.
 #[derive(Copy, Clone, Debug)]
 enum Came {
     Multipath,
     Plain(FallbackReason),
-    /// By plain TCP, with a server that is no responder.
+    /// Plain TCP with a server that is not a responder.
     Stranger,
     Broken,
 }
 
 /// A kind of middlebox.
 struct Kind {
-    /// As docs/concepts/middleboxes.md calls it.
+    /// Name in docs/concepts/middleboxes.md.
     name: &'static str,
-    /// A string of the live tests ([`LIVE`]) that plays or names it: mostly its link. Nothing: only virtual.
+    /// String of the live tests ([`LIVE`]) that emulates or names it, mostly its link. `None`: only simulated.
     live: Option<&'static str>,
-    /// What both ends noted; of a server that could not tell there is nothing.
+    /// Records of both ends. Empty for a server that cannot report.
     notes: fn() -> (Notes, Came),
-    /// What is said of the way, each finding by the words it must have; nothing else may be said.
+    /// Words that each finding about the path must contain. No other finding is allowed.
     says: &'static [&'static str],
 }
 
-/// What passes unchanged.
+/// Passes the segment unchanged.
 fn same(segment: &Segment) -> Vec<Segment> {
     vec![segment.clone()]
 }
 
-/// Without options of Multipath TCP where `which` holds.
+/// Removes the options of Multipath TCP where `which` holds.
 fn stripped(segment: &Segment, which: bool) -> Vec<Segment> {
     vec![Segment { mptcp: segment.mptcp && !which, ..segment.clone() }]
 }
 
-/// Nothing where `which` holds of a segment with options.
+/// Drops segments with options where `which` holds.
 fn blocked(segment: &Segment, which: bool) -> Vec<Segment> {
     if segment.mptcp && which { Vec::new() } else { same(segment) }
 }
@@ -68,7 +68,7 @@ fn strips_syn_ack() -> (Notes, Came) {
     (talk.notes(), Came::Plain(FallbackReason::SynAckWithoutOption))
 }
 
-/// Both ends give it up after the first data.
+/// Removes options after the handshake. Both ends fall back after the first data.
 fn strips_rest(up: bool, down: bool) -> (Notes, Came) {
     let mut middle = |segment: &Segment| {
         stripped(segment, segment.is_rest() && if segment.up { up } else { down })
@@ -78,7 +78,7 @@ fn strips_rest(up: bool, down: bool) -> (Notes, Came) {
     (talk.notes(), Came::Plain(FallbackReason::FirstDataWithoutOption))
 }
 
-/// Begins while messages go to and fro.
+/// Removes options only after some messages have passed.
 fn strips_later(up: bool, down: bool) -> (Notes, Came) {
     let mut passed = 0;
     let mut middle = |segment: &Segment| {
@@ -108,7 +108,7 @@ fn drops_rest(up: bool, down: bool) -> (Notes, Came) {
         blocked(segment, segment.is_rest() && if segment.up { up } else { down })
     };
     let talk = Talk::new(&mut middle).syn().answer();
-    // Towards the client: its data arrives, and no answer to it.
+    // Towards the client, its data arrives but no answer to it.
     let talk = if up { talk.in_vain(true, 3) } else { talk.data(true).in_vain(false, 3) };
     let talk = talk.without_options().messages().burst();
     (talk.notes(), Came::Plain(FallbackReason::OptionsUnanswered))
@@ -118,7 +118,7 @@ fn drops_later() -> (Notes, Came) {
     let mut passed = 0;
     let mut middle = |segment: &Segment| {
         passed += 1;
-        // All of the messages pass.
+        // All messages pass.
         blocked(segment, passed > 147)
     };
     let talk = Talk::new(&mut middle).syn().answer().messages().in_vain(true, 8);
@@ -127,7 +127,7 @@ fn drops_later() -> (Notes, Came) {
 
 const MOVED: [u32; 2] = [77_777_777, 5_555];
 
-/// Other numbers at each side, in both directions, but for SACK if it is forgotten.
+/// Shifts the sequence numbers of each side, in both directions. SACK blocks are shifted only with `sack_too`.
 fn renumbers(sack_too: bool) -> (Notes, Came) {
     let mut middle = |segment: &Segment| {
         let from = usize::from(!segment.up);
@@ -136,13 +136,13 @@ fn renumbers(sack_too: bool) -> (Notes, Came) {
         let seq = segment.seq.wrapping_add(MOVED[from]);
         vec![Segment { seq, ack: back(segment.ack), sack, ..segment.clone() }]
     };
-    // The server acknowledges in its own view, which is where the middlebox put the client's numbers.
+    // The server acknowledges in the shifted numbers.
     let talk = Talk::new(&mut middle).behind(MOVED);
     let talk = talk.syn().answer().messages().with_sack(false).with_sack(true).burst();
     (talk.notes(), Came::Multipath)
 }
 
-/// Pieces of so many bytes; the options on each, or on the first.
+/// Splits a segment into pieces of `most` bytes, with the options on each piece or on the first.
 fn pieces(segment: &Segment, most: u32, options_on_all: bool) -> Vec<Segment> {
     if segment.len <= most {
         return same(segment);
@@ -162,7 +162,7 @@ fn splits(most: u32, options_on_all: bool) -> (Notes, Came) {
     (Talk::new(&mut middle).whole(), Came::Multipath)
 }
 
-/// Puts two segments together that follow each other and are no longer than `most` together.
+/// Merges two consecutive segments that have no more than `most` bytes together.
 #[derive(Default)]
 struct Joiner {
     held: Vec<Segment>,
@@ -199,13 +199,13 @@ fn splits_and_coalesces(options_on_all: bool) -> (Notes, Came) {
     let mut joiner = Joiner::default();
     let mut middle = |segment: &Segment| {
         let cut = pieces(segment, 700, options_on_all);
-        // Small segments are put together; the pieces of one are not, or nothing would show.
+        // Small segments are merged. Pieces of one segment are not, because that would restore it.
         cut.iter().flat_map(|piece| joiner.take(piece, 1_000)).collect()
     };
     (Talk::new(&mut middle).whole(), Came::Multipath)
 }
 
-/// Of eight acknowledgments one; and of so many segments one is lost.
+/// Passes one of eight acknowledgments, and drops one of `lost` segments.
 fn thins(lost: u32) -> (Notes, Came) {
     let (mut acks, mut passed) = (0, 0);
     let mut middle = |segment: &Segment| {
@@ -226,7 +226,7 @@ fn rebinds() -> (Notes, Came) {
         match (old && passed > 100, segment.up) {
             (false, _) => same(segment),
             (true, true) => vec![Segment { client_port: 51_000, ..segment.clone() }],
-            // Nobody knows any more whose it was.
+            // The mapping has been lost.
             (true, false) => Vec::new(),
         }
     };
@@ -234,7 +234,7 @@ fn rebinds() -> (Notes, Came) {
     (talk.syn().answer().messages().notes(), Came::Multipath)
 }
 
-/// A middlebox that answers data itself, and keeps it: once, after some that passed.
+/// A middlebox that acknowledges data itself and drops it, once, after some segments have passed.
 fn swallows(up: bool) -> (Notes, Came) {
     let mut data = 0;
     let mut middle = |segment: &Segment| {
@@ -262,7 +262,7 @@ fn made_up_answer(segment: &Segment) -> Segment {
     }
 }
 
-/// The server never hears a word, so it cannot tell either.
+/// The server never receives a segment, so it cannot report any.
 fn swallows_all() -> (Notes, Came) {
     let mut middle = |segment: &Segment| {
         if segment.len > 0 { vec![made_up_answer(segment)] } else { same(segment) }
@@ -288,14 +288,14 @@ fn translates() -> (Notes, Came) {
         vec![Segment { client_port, ..segment.clone() }]
     };
     let mut notes = Talk::new(&mut middle).whole();
-    // The server's own notes have the port that it knows.
+    // The server's own records contain the port that it sees.
     for entry in notes.server.iter_mut().filter(|entry| entry.sent) {
         entry.remote.set_port(61_000);
     }
     (notes, Came::Multipath)
 }
 
-/// A server that knows nothing of Multipath TCP, and of us.
+/// A server without support for Multipath TCP and without a responder.
 fn stranger() -> (Notes, Came) {
     let mut notes = Talk::new(&mut same).syn().without_options().answer().messages().notes();
     notes.server.clear();
@@ -304,7 +304,7 @@ fn stranger() -> (Notes, Came) {
 
 const NOTHING: &str = "no middlebox interferes with Multipath TCP";
 
-/// In the order of the page's table.
+/// In the order of the table in the page.
 #[rustfmt::skip]
 const KINDS: &[Kind] = &[
     Kind { name: "no box", live: Some(""), notes: untouched, says: &[NOTHING] },
@@ -332,7 +332,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "the same towards the client", live: Some(",down.strip=mptcp:rest@2s"),
         notes: || strips_later(false, true),
         says: &["strips the options of Multipath TCP in mid-stream, towards here"] },
-    // A segment that lost its only option of kind 30: to see, the same.
+    // A segment that lost its only option of kind 30 looks the same.
     Kind { name: "DSS stripped in mid-stream", live: Some(",strip=dss:rest@2s"),
         notes: || strips_later(true, true),
         says: &["strips the options of Multipath TCP in mid-stream, towards the server",
@@ -387,7 +387,7 @@ const KINDS: &[Kind] = &[
         says: &["data is acknowledged, but nothing comes back"] },
 ];
 
-/// What the page tells of in other words.
+/// Cases that the page describes outside the table.
 #[rustfmt::skip]
 const OTHERS: &[Kind] = &[
     Kind { name: "payload changed", live: Some(",up.rewrite=5%"), notes: changes_payload,
@@ -400,7 +400,7 @@ const OTHERS: &[Kind] = &[
 ];
 
 impl Kind {
-    /// What is said beside how the connection came out.
+    /// Findings in addition to the result of the connection.
     fn said(&self) -> Vec<(FindingStatus, String)> {
         let (notes, came) = (self.notes)();
         let (opened, answered) = (true, !notes.server.is_empty());
@@ -452,7 +452,7 @@ fn every_kind_is_named_and_no_other() {
     }
 }
 
-/// A middlebox that costs bytes or time is no news like any other.
+/// A middlebox that costs bytes or time is reported as a failure, not as a note.
 #[test]
 fn what_breaks_connections_is_said_to_fail() {
     let fails = [
@@ -467,7 +467,7 @@ fn what_breaks_connections_is_said_to_fail() {
     }
 }
 
-/// Less than all of a talk never leads to a wrong accusation of a way on which nothing lies.
+/// An incomplete recording never leads to a finding about a path without a middlebox.
 #[test]
 fn a_talk_that_ends_early_accuses_nobody() {
     let whole = untouched().0;
@@ -485,11 +485,11 @@ fn a_talk_that_ends_early_accuses_nobody() {
     }
 }
 
-/// Who is asked again soon, or by two machines behind one translator, tells of the connection in question.
+/// A responder that is used again soon, or by two machines behind one NAT, reports only the right connection.
 #[test]
 fn what_came_before_from_the_same_address_is_not_told() {
     let mut before = Talk::new(&mut same).whole().server;
-    // Its last word comes late.
+    // The last segment of the earlier connection arrives late.
     let mut last = before.last().expect("a segment").clone();
     let later = before.last().map_or(0, |last| last.at_us) + 1_000_000;
     let asked = Talk::new(&mut same).at_port(40_007).later_s(later / 1_000_000 + 1).whole();
@@ -502,7 +502,7 @@ fn what_came_before_from_the_same_address_is_not_told() {
     assert_eq!(told(&before, peer, asks, since_us), asked.server);
 }
 
-/// The rows of the page's table of outcomes, by their first cell.
+/// Rows of the page's table of results, by their first cell.
 fn documented() -> Vec<&'static str> {
     let table = PAGE.split("| box | plain TCP, s |").nth(1).expect("the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));

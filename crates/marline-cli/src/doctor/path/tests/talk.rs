@@ -1,8 +1,7 @@
-//! Recorded conversation for diagnosis tests: the segments both ends note, with a middlebox between
-//! them.
+//! Recorded exchange for diagnosis tests: the segments that both ends record, with a middlebox between them.
 //!
-//! Both ends say the same, whatever becomes of it: a handshake, messages to and fro, a burst each way.
-//! What is between them says of each segment what comes out at the other side.
+//! Both ends always send the same: a handshake, messages in turn, and a burst in each direction. The middlebox
+//! determines for each segment what arrives at the other side.
 
 use std::net::SocketAddr;
 
@@ -11,34 +10,34 @@ use marline_io::Tapped;
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
 
-/// Where the numbers of the ends begin.
+/// Initial sequence numbers of the ends.
 const ISN: [u32; 2] = [1_000, 9_000_000];
 const MESSAGES: u32 = 24;
 const MESSAGE_LEN: u32 = 150;
 const BURST: u32 = 60;
 const BURST_LEN: u32 = 1_200;
 
-/// The sum of the bytes there, as far as they are the sender's.
+/// Checksum of the sender's bytes at this position.
 pub(super) const fn content(seq: u32, len: u32) -> u32 {
     seq ^ len
 }
 
-/// A segment on its way.
+/// A segment in transit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Towards the server.
+    /// True if sent towards the server.
     pub(super) up: bool,
     pub(super) client_port: u16,
     pub(super) flags: u8,
     pub(super) seq: u32,
     pub(super) ack: u32,
-    /// It has options of Multipath TCP.
+    /// True if the segment has options of Multipath TCP.
     pub(super) mptcp: bool,
-    /// A block of SACK begins there.
+    /// Start of a SACK block.
     pub(super) sack: Option<u32>,
     pub(super) len: u32,
     pub(super) sum: u32,
-    /// When it is sent, microseconds.
+    /// Sending time in microseconds.
     pub(super) at_us: u64,
 }
 
@@ -47,7 +46,7 @@ impl Segment {
         self.flags & SYN != 0
     }
 
-    /// After the handshake.
+    /// True for segments after the handshake.
     pub(super) const fn is_rest(&self) -> bool {
         !self.is_syn()
     }
@@ -79,23 +78,23 @@ impl Segment {
     }
 }
 
-/// What lies between the ends: what comes out of each segment, in order.
+/// The middlebox between the ends: returns what each segment becomes, in order.
 pub(super) type Middle<'a> = &'a mut dyn FnMut(&Segment) -> Vec<Segment>;
 
-/// What both ends noted.
+/// Segments recorded by both ends.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) client: Vec<Tapped>,
     pub(super) server: Vec<Tapped>,
 }
 
-/// The two ends, as far as they are.
+/// State of the exchange.
 pub(super) struct Talk<'a> {
     middle: Middle<'a>,
     notes: Notes,
-    /// Bytes that each end has sent.
+    /// Number of bytes sent by each end.
     sent: [u32; 2],
-    /// By how much each end's numbers are others at the other end.
+    /// Offset of each end's sequence numbers at the other end.
     moved: [u32; 2],
     mptcp: bool,
     client_port: u16,
@@ -108,19 +107,19 @@ impl<'a> Talk<'a> {
         Talk { middle, notes, sent, moved, mptcp: true, client_port: 40_000, at_us: 0 }
     }
 
-    /// What is between moves the numbers by so much: each end acknowledges what it sees.
+    /// Sets the offsets of a middlebox that shifts sequence numbers. Each end acknowledges the numbers it sees.
     pub(super) fn behind(mut self, moved: [u32; 2]) -> Self {
         self.moved = moved;
         self
     }
 
-    /// From now on nobody sends options of Multipath TCP.
+    /// Stops sending options of Multipath TCP.
     pub(super) fn without_options(mut self) -> Self {
         self.mptcp = false;
         self
     }
 
-    /// So much later.
+    /// Advances the time.
     pub(super) fn later_s(mut self, seconds: u64) -> Self {
         self.at_us += seconds * 1_000_000;
         self
@@ -131,7 +130,7 @@ impl<'a> Talk<'a> {
         let by_client = segment.up;
         self.notes.of(by_client).push(segment.noted(true, by_client));
         for out in (self.middle)(&segment) {
-            // What goes back was made up on the way.
+            // Segments in the opposite direction were made up by the middlebox.
             self.notes.of(!out.up).push(out.noted(false, !out.up));
         }
     }
@@ -156,33 +155,33 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// The client asks.
+    /// The client's SYN.
     pub(super) fn syn(mut self) -> Self {
         let segment = Segment { flags: SYN, seq: ISN[0], ack: 0, ..self.segment(true, 0) };
         self.pass(segment);
         self
     }
 
-    /// The server answers.
+    /// The server's SYN/ACK.
     pub(super) fn syn_ack(mut self) -> Self {
         let segment = Segment { flags: SYN | ACK, seq: ISN[1], ..self.segment(false, 0) };
         self.pass(segment);
         self
     }
 
-    /// The server answers, and the client that.
+    /// The server's SYN/ACK, and the client's acknowledgment of it.
     pub(super) fn answer(self) -> Self {
         self.syn_ack().acknowledged(true)
     }
 
-    /// An acknowledgment of all that came.
+    /// An acknowledgment of all received data.
     pub(super) fn acknowledged(mut self, up: bool) -> Self {
         let segment = self.segment(up, 0);
         self.pass(segment);
         self
     }
 
-    /// Data that nobody acknowledges.
+    /// Data that is not acknowledged.
     pub(super) fn data(mut self, up: bool) -> Self {
         self.send(up, MESSAGE_LEN);
         self
@@ -199,7 +198,7 @@ impl<'a> Talk<'a> {
         self.pass(segment);
     }
 
-    /// The same data again, so often, seconds apart: nothing comes of it.
+    /// Retransmits the same data this many times, seconds apart, without success.
     pub(super) fn in_vain(mut self, up: bool, times: u64) -> Self {
         for _ in 0..times {
             let segment = self.segment(up, MESSAGE_LEN);
@@ -209,16 +208,16 @@ impl<'a> Talk<'a> {
         self
     }
 
-    /// An acknowledgment that names a block of SACK.
+    /// An acknowledgment with a SACK block.
     pub(super) fn with_sack(mut self, up: bool) -> Self {
         let segment = self.segment(up, 0);
-        // A part of what was sent already: a duplicate.
+        // A part of data that was already acknowledged: a duplicate.
         let segment = Segment { sack: Some(segment.ack - 500), ..segment };
         self.pass(segment);
         self
     }
 
-    /// Messages of two segments to and fro.
+    /// Messages of two segments in both directions.
     pub(super) fn messages(mut self) -> Self {
         for _ in 0..MESSAGES {
             for up in [true, false] {
@@ -231,7 +230,7 @@ impl<'a> Talk<'a> {
         self
     }
 
-    /// Much, both ways.
+    /// A burst in both directions.
     pub(super) fn burst(mut self) -> Self {
         for _ in 0..BURST {
             for up in [true, false] {
@@ -242,7 +241,7 @@ impl<'a> Talk<'a> {
         self
     }
 
-    /// The client goes on from another port, by a connection of its own.
+    /// Continues from another client port, as a new connection.
     pub(super) fn at_port(mut self, port: u16) -> Self {
         self.client_port = port;
         self

@@ -1,4 +1,5 @@
-//! Clients of one server that reach each other at their mapped ports (RFC 4787 REQ-9), and nothing else there.
+//! Tests of clients of one server that reach each other at their mapped ports (RFC 4787 REQ-9), and no other ports
+//! there.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -35,15 +36,15 @@ fn clients_of_one_server_reach_each_other_at_their_mapped_ports_and_no_service_b
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
 }
 
-/// An application, and the address that others know it by.
+/// An application, and the address at which others reach it.
 fn application(socks: SocketAddr, own: IpAddr) -> (Association, SocketAddr) {
     let app = Association::open(socks);
-    // It has one port for all that it sends to.
+    // It has one port for all destinations.
     let mapped = binding(&app, stun_server(), [1; 12]);
     (app, SocketAddr::new(own, mapped.port()))
 }
 
-/// Sends until it arrives, from this address.
+/// Sends from this address until the datagram arrives.
 fn pass((from, seen_at): (&Association, SocketAddr), to: (&Association, SocketAddr), text: &[u8]) {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -72,12 +73,12 @@ fn behind_one_server() {
     let (_two, at_two) = start_client(dir.path(), &second, &["--path", &path]);
     let ((a, a_at), (b, b_at)) = (application(at_one, own), application(at_two, own));
 
-    // B has not sent to that address: its filter drops what A sends.
+    // B has not sent to that address, so its filter drops A's datagrams.
     for _ in 0..5 {
         a.send(b_at, b"unasked");
         assert_eq!(b.recv(Duration::from_millis(50)), None);
     }
-    // A has, so that B reaches it, and is called by B from now on.
+    // A has sent to B's address, so B reaches A, and A reaches B from then on.
     pass((&b, b_at), (&a, a_at), b"from B");
     pass((&a, a_at), (&b, b_at), b"from A");
     // Two applications of one client.
@@ -85,11 +86,11 @@ fn behind_one_server() {
     c.send(a_at, b"ring");
     pass((&a, a_at), (&c, c_at), b"from A to C");
 
-    // A service of the server at that address stays out of reach, ...
+    // A service of the server at that address stays unreachable, ...
     let service = UdpSocket::bind((own, 0)).unwrap();
     a.send(service.local_addr().unwrap(), b"to a service");
     assert!(server.process.line_with("server itself").contains(OWN));
-    // ... and so does one that has a port that was mapped before.
+    // ... and so does one at a port that was mapped before.
     drop(b);
     let until = Instant::now() + PATIENCE;
     let late = loop {
@@ -102,7 +103,7 @@ fn behind_one_server() {
     for _ in 0..5 {
         a.send(b_at, b"to B's old port");
     }
-    // What is sent after that arrives, so those did or never will.
+    // Later datagrams arrive, so the earlier ones were delivered or dropped.
     while a.recv(Duration::from_millis(1)).is_some() {}
     pass((&c, c_at), (&a, a_at), b"from C");
     for socket in [&service, &late] {

@@ -1,5 +1,5 @@
-//! Tests of UDP against those who mean it ill: forged, repeated and spoofed frames, floods of flows and of
-//! applications, and other programs of the machine.
+//! Tests of UDP against attackers: forged, repeated and spoofed frames, floods of flows and of applications, and
+//! other programs on the machine.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,8 +9,8 @@ use super::support;
 use super::support::{Running, resident_kib, start_client, start_server};
 use super::{Association, PATIENCE, both, echo_target, watched_target};
 
-/// A relay between client and server by an enemy: every frame of a lane comes several times, several times changed,
-/// and once from another address.
+/// An attacker's relay between client and server: every frame of a lane is sent several times, several times
+/// modified, and once from another address.
 fn enemy(server: SocketAddr) -> SocketAddr {
     let near = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = near.local_addr().unwrap();
@@ -40,7 +40,7 @@ fn enemy(server: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Sends a frame of a lane from an address where nobody has proven to be.
+/// Sends a frame of a lane from an address that has not been validated.
 fn spoof(frame: &[u8], from: &UdpSocket, to: SocketAddr) {
     if frame.first() == Some(&0x28) {
         let _ = from.send_to(frame, to);
@@ -55,7 +55,7 @@ fn attack(frame: &[u8], send: impl Fn(&[u8])) {
     for number in 0..20 {
         send(frame);
         let mut forged = frame.to_vec();
-        // The number, the body and the tag; not the lane.
+        // The number, the body or the tag, but not the lane.
         let at = 9 + (number * 97) % (frame.len() - 9);
         forged[at] ^= 1 << (number % 8);
         send(&forged);
@@ -113,7 +113,7 @@ fn a_hundred_thousand_flows_leave_memory_bounded_and_others_unharmed() {
         let [_, a, b, c] = number.to_be_bytes();
         greedy.send(SocketAddr::from(([127, 1 + a, b, c], 9)), b"flow");
         if number % 5_000 == 0 {
-            // What is sent faster than it is taken is lost in front of the proxy.
+            // Datagrams sent faster than they are read are lost before they reach the proxy.
             greedy.echo(target, &number.to_be_bytes());
             modest.echo(target, &number.to_be_bytes());
         }
@@ -174,7 +174,7 @@ fn an_association_is_its_applications_and_ends_with_its_connection() {
     let (target, seen) = watched_target(UdpSocket::bind("127.0.0.1:0").unwrap());
     let app = Association::open(socks);
     app.echo(target, b"mine");
-    // Another program of this machine.
+    // Another program on this machine.
     let mut datagram = vec![0, 0, 0, 1, 127, 0, 0, 1];
     datagram.extend_from_slice(&target.port().to_be_bytes());
     datagram.extend_from_slice(b"not mine");
@@ -184,7 +184,7 @@ fn an_association_is_its_applications_and_ends_with_its_connection() {
     assert!(seen.try_iter().all(|(_, payload)| payload != b"not mine"));
     let Association { control, socket, relay } = app;
     drop(control);
-    // Its port is closed: the system says so to who sends there.
+    // Its port is closed, which the system reports to the sender.
     socket.connect(relay).unwrap();
     let until = Instant::now() + PATIENCE;
     while socket.send(&datagram).is_ok() {

@@ -1,13 +1,13 @@
 //! A connection: one byte stream each way over any number of subflows (RFC 8684).
 //!
-//! It speaks data sequence numbers. Its subflows speak TCP and know nothing of each other; what the
-//! connection knows of each beyond TCP stands in its [`SubflowContext`].
+//! The connection works with data sequence numbers. Its subflows are plain TCP and know nothing of each other. The
+//! connection's knowledge about each subflow beyond TCP is in its [`SubflowContext`].
 //!
-//! State lies in rooms, each of which owns its fields: [`Session`] (mode, keys, what was agreed on), [`PathSet`]
-//! (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`]; beside them stand the policies
-//! and what needs no more than a timer. A room's methods change that room alone and return what follows.
-//! This file is the only one that holds two of them: it says in which order things happen. A segment comes in
-//! through [`Connection::on_segment`], goes out through [`Connection::poll_transmit`]; times pass in
+//! State is divided into components, each of which owns its fields: [`Session`] (mode, keys, negotiated
+//! extensions), [`PathSet`] (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`], besides
+//! the policies and a few timers. A component's methods change that component alone and return the consequences.
+//! This file is the only one that accesses several of them: it defines the order of events. A segment comes in
+//! through [`Connection::on_segment`] and goes out through [`Connection::poll_transmit`]. Timers are handled in
 //! [`Connection::handle_timeout`].
 
 mod addresses;
@@ -120,36 +120,37 @@ pub(crate) use self::handshake::{
 };
 pub(crate) use self::origin::{Accepted, Origin};
 
-/// How far beyond the end of the connection before a new one starts at least: a window without scaling, so that
-/// nothing that is still under way fits.
+/// Minimum distance of a new connection's initial sequence number from the end of the previous one: an unscaled
+/// window, so that no old segment in flight fits into the new window.
 const BEYOND: u32 = 1 << 16;
-/// Actions of a path manager that are applied in one go: one that never stops asking is cut off.
+/// Limit on path manager actions applied in one pass, in case a manager never stops.
 const MAX_ACTIONS: usize = 64;
-/// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
+/// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
 const MAX_DATA_RTOS: u32 = 2;
-/// How long a peer's DATA_ACK may come after its TCP's ACK: a kernel defers it while the application holds the socket.
+/// Allowed delay between a peer's TCP ACK and its DATA_ACK: a kernel defers it while the application holds the socket.
 const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
-/// How long a writer waits for a subflow that keeps too much and makes progress. Not by its timeout, which a peer can
-/// make as long as it likes.
+/// Time that a writer waits for a subflow that retains too much data and still makes progress. This is a constant
+/// instead of the subflow's timeout because a peer can inflate that timeout.
 const HELD_BACK_PATIENCE: Duration = Duration::from_secs(1);
-/// Repeats of the oldest data on a silent subflow while others carry that data and its path is probed.
+/// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
 const REPEATS_IN_SILENCE: u32 = 1;
-/// A connection is in use for so long after it last transferred data.
+/// Time after the last data transfer during which a connection counts as in use.
 const IN_USE_FOR: Duration = Duration::from_secs(5);
-/// Timeouts in a row on the only subflow after which its path is tried from other ports.
+/// Consecutive timeouts on the only subflow after which its path is tried from other ports.
 const STUCK_AFTER: u32 = 2;
-/// Timeouts in a row after which a subflow whose address is gone is given up, if no join can continue the connection.
+/// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
+/// connection.
 const MAX_CUT_OFF_RTOS: u32 = 2;
-/// Less window than this, and a sender that keeps to full segments sends nothing.
+/// Window below which a sender of full segments sends nothing.
 const SHUT_WINDOW: u64 = 2 * 1_460;
-/// Most bytes of a mapping: what its length field holds, and a FIN.
+/// Maximum bytes of a mapping: the range of its length field, less one for a FIN.
 const MAX_MAPPING: u64 = 0xffff - 1;
-/// Of so many segments of a run one repeats the mapping. Where segments arrive as they were sent the first would do; a
-/// middlebox that puts segments together may drop the options of those that it appends.
+/// Every eighth segment of a run repeats the mapping. If segments arrived as they were sent, the first would be
+/// enough. But a middlebox that merges segments may drop the options of the appended ones.
 const MAPPED_EVERY: u16 = 8;
-/// What an idle connection with one subflow takes, its places in tables counted.
+/// Memory of an idle connection with one subflow, including its entries in tables.
 const CONNECTION_BYTES: u64 = 4 * 1_024;
-/// How often the same segment goes out with MP_IDLE on a subflow.
+/// Transmissions of a segment on one subflow that may carry MP_IDLE.
 const MARKED_TRANSMISSIONS: u16 = 2;
 
 /// Two addresses between which a subflow is to be opened.
@@ -160,7 +161,7 @@ struct JoinAddresses {
 }
 
 impl JoinAddresses {
-    /// Ends between the two that are not in use; `None`: no port is free.
+    /// A free pair of addresses and ports between the two; `None` if no port is free.
     fn free_path(&self, cx: &mut Context<'_>) -> Option<FourTuple> {
         let JoinAddresses { local: LocalAddress { address: mut from, .. }, remote } = *self;
         if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
@@ -170,12 +171,12 @@ impl JoinAddresses {
     }
 }
 
-/// The place of a segment in the batch that is being filled.
+/// Position of a segment in the batch that is being filled.
 #[derive(Copy, Clone, Debug)]
 struct BatchSlot {
-    /// How many are before it.
+    /// Number of segments before it.
     number: usize,
-    /// The largest segment that still fits.
+    /// Size of the largest segment that still fits.
     limit: usize,
 }
 
@@ -183,13 +184,13 @@ impl BatchSlot {
     const FIRST: BatchSlot = BatchSlot { number: 0, limit: usize::MAX };
 }
 
-/// The first of these times; far in the future if there is none.
+/// Earliest of these times; far in the future if there is none.
 fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Instant {
     let known = times.into_iter().map(|at| at.unwrap_or(Instant::FAR_FUTURE));
     known.fold(Instant::FAR_FUTURE, Instant::min)
 }
 
-/// What was put into a batch.
+/// Segments that were added to a batch.
 #[derive(Copy, Clone, Debug)]
 struct Emitted {
     /// Bytes of each segment.
@@ -198,20 +199,20 @@ struct Emitted {
     ecn: Ecn,
 }
 
-/// Full segments that leave together under one mapping.
+/// Full segments that are sent together under one mapping.
 #[derive(Copy, Clone, Debug)]
 struct Run {
     range: DataRange,
     layout: RunLayout,
     segments: usize,
-    /// The decision that it is a part of.
+    /// Scheduling decision that this run is part of.
     rest: Choice,
 }
 
 /// Headers of a run's segments.
 #[derive(Debug)]
 struct RunHeaders {
-    /// Of the first, if it says that the window was reduced.
+    /// Header of the first segment, if it reports that the congestion window was reduced.
     with_cwr: Option<HeaderTemplate>,
     mapped: HeaderTemplate,
     plain: HeaderTemplate,
@@ -227,30 +228,30 @@ impl RunHeaders {
     }
 }
 
-/// What a data segment is made of, before its payload is known.
+/// Layout of a data segment, before its payload is known.
 #[derive(Copy, Clone, Debug)]
 struct Frame {
     /// Bytes of header and options.
     overhead: usize,
-    /// Payload that fits besides.
+    /// Room for payload in bytes.
     room: usize,
-    /// It ends what there is to send, and says so.
+    /// This segment ends the data to send and carries MP_IDLE.
     idle: bool,
 }
 
-/// What a Fast JOIN's SYN says, with all 64 bits.
+/// Content of a Fast JOIN's SYN, with full 64-bit values.
 struct FastSyn {
     form: FastJoinForm,
     backup: bool,
     address_id: u8,
     hmac: u64,
-    /// Its number, where they are counted.
+    /// Sequence number of the SYN, if SYNs are numbered.
     count: Option<u64>,
-    /// Position in the stream: of the data, or of the DATA_ACK.
+    /// Position in the stream of the data or of the DATA_ACK.
     at: Dsn,
 }
 
-/// Policies that were changed while the connection ran.
+/// Policies that were replaced while the connection ran.
 #[derive(Debug, Default)]
 struct Replaced {
     scheduler: Option<Arc<dyn SchedulerFactory>>,
@@ -265,7 +266,7 @@ impl Unused for Replaced {
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: ConnectionId,
-    /// Its place in the endpoint's table of connections.
+    /// Index in the endpoint's table of connections.
     slot: u32,
     config: Arc<ConnectionConfig>,
     session: Session,
@@ -276,10 +277,10 @@ pub(crate) struct Connection {
     closing: Closing,
     scheduling: Scheduling,
     path_manager: Box<dyn PathManager>,
-    /// Policies that took the place of those it was configured with.
+    /// Policies that replace the configured ones.
     replaced: OnDemand<Replaced>,
     liveness: OnDemand<Liveness>,
-    /// Since when a DATA_ACK is due.
+    /// Tracks since when a DATA_ACK is due.
     ack_watch: DeliveryWatch,
     delay: DeliveryDelay,
     replay_guard: OnDemand<ReplayGuard>,
@@ -294,9 +295,9 @@ impl Drop for Connection {
     }
 }
 
-/// How connections and subflows come to be.
+/// Construction of connections and subflows.
 impl Connection {
-    /// A connection that sends the first SYN.
+    /// Creates a connection that sends the first SYN.
     pub(crate) fn connect(
         cx: &mut Context<'_>,
         config: Arc<ConnectionConfig>,
@@ -323,7 +324,7 @@ impl Connection {
         connection
     }
 
-    /// A connection that answers a SYN.
+    /// Creates a connection that answers a SYN.
     pub(crate) fn accept(
         cx: &mut Context<'_>,
         config: Arc<ConnectionConfig>,
@@ -388,7 +389,7 @@ impl Connection {
         cx.settings.of(&self.config, capabilities, &cx.config.limits, retries)
     }
 
-    /// A TCP subflow that owes a SYN.
+    /// Creates a TCP subflow that has a SYN to send.
     fn active_subflow(
         &self,
         cx: &mut Context<'_>,
@@ -401,7 +402,7 @@ impl Connection {
         Subflow::connect(cx.now, config, path, start, &*policies.congestion, &*policies.recovery)
     }
 
-    /// A TCP subflow that owes a SYN/ACK.
+    /// Creates a TCP subflow that has a SYN/ACK to send.
     fn passive_subflow(
         &self,
         cx: &mut Context<'_>,
@@ -411,8 +412,9 @@ impl Connection {
     ) -> Subflow {
         let config = self.subflow_config(cx, path, retries);
         let Start { isn, ts_offset } = cx.start_of(path);
-        // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
-        // connection was faster than it.
+        // RFC 9293 section 3.6.1: the successor of a connection in TIME-WAIT begins beyond its last sequence
+        // number. The clock-driven initial number already does, unless the old connection was faster than the
+        // clock.
         let first = syn.after.map(|end| end.add(BEYOND));
         let isn = first.filter(|first| first.offset_from(isn) < 1 << 31).unwrap_or(isn);
         let isn = syn.isn.unwrap_or(isn);
@@ -435,7 +437,7 @@ impl Connection {
         self.add_subflow(cx, tcp, ends, (Membership::Initial, backup));
     }
 
-    /// Puts a subflow into the first free slot. `None` when all are taken.
+    /// Puts a subflow into the first free slot. `None` if all slots are taken.
     fn add_subflow(
         &mut self,
         cx: &mut Context<'_>,
@@ -458,13 +460,13 @@ impl Connection {
     }
 }
 
-/// What the endpoint's tables know the connection by, and what the carrier reports of its paths.
+/// Identity in the endpoint's tables, and reports of the carrier about its paths.
 impl Connection {
     pub(crate) const fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Joins find the connection by our token.
+    /// Local token by which joins find the connection.
     pub(crate) const fn token(&self) -> Token {
         self.session.keys().local_token()
     }
@@ -474,37 +476,37 @@ impl Connection {
         self.session.keys().binding(self.session.role(), label)
     }
 
-    /// It holds a place among the half-open: its first subflow's handshake on the server's side is neither
-    /// through nor given up.
+    /// The connection occupies a half-open place: it is a server, and the handshake of its first subflow is
+    /// neither complete nor given up.
     pub(crate) fn holds_syn_place(&self) -> bool {
         let unanswered = self.session.is_server() && !self.closing.is_announced();
         unanswered && self.paths.initial().is_some()
     }
 
-    /// The first subflow's handshake on the server's side is not through.
+    /// The server's handshake of the first subflow is not complete.
     pub(crate) const fn is_half_open(&self) -> bool {
         !self.closing.is_announced() && !self.closing.is_closed()
     }
 
-    /// Fast Open gave it to the application, and the third ACK has not come.
+    /// Fast Open delivered the connection to the application before the third ACK.
     pub(crate) fn is_fast_pending(&self) -> bool {
         let waits = |s: &SubflowContext| s.tcp().state() == SubflowState::SynReceived;
         self.fast_open.is_early() && self.paths.initial().is_some_and(waits)
     }
 
-    /// A server's connection that nobody vouches for and no subflow carries.
+    /// A server's connection without subflows whose peer the application has not vouched for.
     pub(crate) fn is_stranger_without_path(&self) -> bool {
         self.session.is_server()
             && self.closing.is_stranger_waiting(self.config.linger)
             && self.paths.is_empty()
     }
 
-    /// Whether the peer has one of these addresses.
+    /// True if the peer has one of these addresses.
     pub(crate) fn has_peer_at(&self, addresses: &[SocketAddr]) -> bool {
         self.paths.addresses().remote().iter().any(|known| addresses.contains(&known.address))
     }
 
-    /// Nothing is left to do: the endpoint may drop it.
+    /// The connection can be dropped by the endpoint: nothing is left to do.
     pub(crate) fn is_gone(&self) -> bool {
         self.closing.is_forgotten() && self.paths.is_empty()
     }
@@ -540,28 +542,28 @@ impl Connection {
         }
     }
 
-    /// Its established subflows.
+    /// Established subflows of the connection.
     pub(crate) fn subflow_places(&self) -> Vec<SubflowPlace> {
         self.paths.places()
     }
 
-    /// The ends of its established subflows that are doubtful or silent.
+    /// Addresses of established subflows that are doubtful or silent.
     pub(crate) fn doubted_paths(&self) -> impl Iterator<Item = FourTuple> {
         self.paths.doubted()
     }
 
-    /// What policies would be told of a subflow now.
+    /// View of a subflow as a policy gets it now.
     pub(crate) fn subflow_view(&self, now: Instant, id: SubflowId) -> Option<SubflowView> {
         self.paths.get(id).map(|subflow| subflow.view(now, id))
     }
 
-    /// Bytes of memory that lists hold, beside the bytes of the stream.
+    /// Bytes of memory that lists use, without the bytes of the stream.
     fn bookkeeping(&self) -> u64 {
         self.paths.bookkeeping() + self.sender.bookkeeping() + self.receiver.bookkeeping()
     }
 
-    /// The peer said by which id it wants to be addressed. Only a handshake segment may say so, and
-    /// only once: a later one is somebody else's.
+    /// Sets the flow id by which the peer wants to be addressed. Only a handshake segment may set it, and only
+    /// once: a later one is not from the peer.
     pub(crate) fn learn_peer_flow(
         &mut self,
         cx: &mut Context<'_>,
@@ -572,7 +574,7 @@ impl Connection {
         let subflow = self.paths.get_mut(id).filter(|subflow| subflow.key().peer_flow == 0);
         let Some(subflow) = subflow else { return };
         let flags = segment.header.flags;
-        // A SYN with data (Fast JOIN) is acknowledged together with that.
+        // A SYN with data (Fast JOIN) is acknowledged together with its data.
         let beyond = segment.header.ack.offset_from(subflow.tcp().to_wire(Ssn(1)));
         let answers_syn = flags.contains(TcpFlags::SYN)
             && flags.contains(TcpFlags::ACK)
@@ -583,7 +585,7 @@ impl Connection {
         }
     }
 
-    /// Gives way to a newer SYN, silently.
+    /// Closes a half-open connection silently, to make room for a newer SYN.
     pub(crate) fn drop_if_half_open(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_half_open() {
             return false;
@@ -595,12 +597,12 @@ impl Connection {
         true
     }
 
-    /// Others wait for their paths, too.
+    /// Ends a waiting connection because other connections need its place.
     pub(crate) fn give_place_up(&mut self, cx: &mut Context<'_>) {
         self.abort_because(cx, CloseReason::TimedOut);
     }
 
-    /// An ICMP error about a segment of one subflow. `false`: nothing like it is on its way.
+    /// Handles an ICMP error about a segment of one subflow. `false` if no such segment is in flight.
     pub(crate) fn on_network_error(
         &mut self,
         cx: &mut Context<'_>,
@@ -614,7 +616,7 @@ impl Connection {
         true
     }
 
-    /// The same, of a subflow that it surely is about.
+    /// Handles a network error that was already matched to a subflow.
     pub(crate) fn on_error(&mut self, cx: &mut Context<'_>, id: SubflowId, error: NetworkError) {
         match error {
             NetworkError::TooBig { max_segment } => {
@@ -626,19 +628,19 @@ impl Connection {
         }
     }
 
-    /// The carrier says that nothing gets through there.
+    /// Handles a carrier's report that the destination is unreachable.
     fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get(id) else { return };
         if subflow.is_usable() {
             self.on_overdue(cx, id, SilenceCause::Unreachable);
         } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
-            // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
-            // application that tries several paths or servers wants to know at once.
+            // RFC 9293 section 3.9.2.2 leaves this to the implementation. Linux gives up a first SYN as well, and
+            // an application that tries several paths or servers needs the error at once.
             self.on_subflow_lost(cx, id, CloseReason::Unreachable);
         }
     }
 
-    /// The peer has forgotten this subflow, and whoever says so has proven it.
+    /// The peer proved that it has forgotten this subflow.
     pub(crate) fn on_proven_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.tcp_mut().accept_reset();
@@ -647,7 +649,7 @@ impl Connection {
         self.advance_closing(cx);
     }
 
-    /// The peer is at another address, to which the carrier sends from now on.
+    /// The peer moved to another address, to which the carrier sends from now on.
     pub(crate) fn on_path_moved(&mut self, now: Instant, id: SubflowId, new_host: bool) {
         let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -657,7 +659,7 @@ impl Connection {
         subflow.tcp_mut().repeat_at_once(now);
     }
 
-    /// The process did not run for a while: nothing that is under way is a measurement.
+    /// The process did not run for a while: segments in flight yield no valid measurements.
     pub(crate) fn note_pause(&mut self) {
         self.delay.forget();
         for subflow in self.paths.iter_mut() {
@@ -665,7 +667,7 @@ impl Connection {
         }
     }
 
-    /// A reliable stream carries this subflow from now on, or datagrams do.
+    /// The carrier of this subflow switched to a reliable stream, or back to datagrams.
     pub(crate) fn on_reliable(&mut self, now: Instant, id: SubflowId, reliable: bool) {
         let congestion = Arc::clone(&self.config.policies.congestion);
         if let Some(subflow) = self.paths.get_mut(id) {
@@ -673,14 +675,14 @@ impl Connection {
         }
     }
 
-    /// The stream that carries this subflow takes nothing now, or does again.
+    /// The stream that carries this subflow cannot accept data now, or can again.
     pub(crate) fn on_carrier_full(&mut self, id: SubflowId, full: bool) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().set_carrier_full(full);
         }
     }
 
-    /// The SYN of a subflow that we open is wanted again.
+    /// Repeats the SYN of a subflow that we open.
     pub(crate) fn repeat_syn(&mut self, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().repeat_syn();
@@ -688,9 +690,9 @@ impl Connection {
     }
 }
 
-/// What the application asks for.
+/// Requests of the application.
 impl Connection {
-    /// Takes bytes to send. Returns how many fit.
+    /// Accepts bytes to send. Returns how many fit.
     pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>) -> Result<usize, WriteError> {
         if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
@@ -721,7 +723,7 @@ impl Connection {
         Ok(n)
     }
 
-    /// As [`read`](Self::read), and the bytes stay to be read.
+    /// As [`read`](Self::read), but leaves the bytes in the buffer.
     pub(crate) fn peek(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
         match self.receiver.peek(out) {
             Some(n) => Ok(n),
@@ -740,7 +742,7 @@ impl Connection {
         Err(ReadError::Blocked)
     }
 
-    /// Tells the peer of the window, on the subflow heard last.
+    /// Announces the window to the peer on the subflow heard last.
     fn announce_window(&mut self) {
         let latest = self.paths.iter_mut().filter(|subflow| subflow.is_usable());
         if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
@@ -748,7 +750,7 @@ impl Connection {
         }
     }
 
-    /// An update that reopened a shut window may be lost.
+    /// Repeats the update that reopened a shut window, because it may be lost.
     fn repeat_window_update(&mut self, now: Instant) {
         let rto = self.largest_rto();
         if self.receiver.is_window_update_due(now, rto) {
@@ -756,7 +758,7 @@ impl Connection {
         }
     }
 
-    /// The DATA_ACK that a client waits for may be lost.
+    /// Requests the DATA_ACK that a client waits for, because it may be lost.
     fn ask_for_data_ack(&mut self, now: Instant) {
         let (busy, rto) = (self.paths.owe_acks(), self.largest_rto());
         if self.session.asks_for_data_ack(now, rto, busy) {
@@ -764,28 +766,28 @@ impl Connection {
         }
     }
 
-    /// Tells the application once that it may read.
+    /// Notifies the application once that it may read.
     fn tell_readable(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_released() && self.receiver.tell() {
             cx.out.event(Event::Readable(self.id));
         }
     }
 
-    /// A writer who was refused may go on, if there is room enough.
+    /// Notifies a blocked writer if there is room enough.
     fn tell_writable(&mut self, cx: &mut Context<'_>) {
         if self.sender.take_writable(cx.now) && !self.closing.is_released() {
             cx.out.event(Event::Writable(self.id));
         }
     }
 
-    /// Data was sent: a writer who was refused for what lay unsent may go on.
+    /// Notifies a writer that was blocked by unsent data after data was sent.
     fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
         if self.sender.take_writable_for_sent(cx.now) && !self.closing.is_released() {
             cx.out.event(Event::Writable(self.id));
         }
     }
 
-    /// Changes something of the running connection.
+    /// Changes a setting of the running connection.
     pub(crate) fn set(&mut self, now: Instant, option: SocketOption) {
         match option {
             SocketOption::Nagle(on) => self.sender.set_nagle(on),
@@ -805,12 +807,12 @@ impl Connection {
         }
     }
 
-    /// The account that is charged for what it holds.
+    /// Account that is charged for the connection's memory.
     pub(crate) const fn account(&self) -> &MemoryAccount {
         self.receiver.account()
     }
 
-    /// Another account is charged for what it holds.
+    /// Charges another account for the connection's memory.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.receiver.account().hand_over(account, MemoryKind::Connection, CONNECTION_BYTES);
         self.sender.charge_to(account);
@@ -819,18 +821,18 @@ impl Connection {
         }
     }
 
-    /// What was written so far ends here: no segment will have bytes from both sides.
+    /// Ends a record: no segment will have bytes from both sides of this position.
     pub(crate) fn end_record(&mut self) {
         self.sender.end_record();
     }
 
-    /// The application writes no more.
+    /// The application finished writing.
     pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
         self.closing.shut_down();
         self.advance_closing(cx);
     }
 
-    /// The application lets go of the connection.
+    /// The application released the connection.
     pub(crate) fn release(&mut self, cx: &mut Context<'_>) {
         let unread = self.receiver.readable() > 0;
         self.closing.release(cx.now, self.sender.una());
@@ -844,7 +846,7 @@ impl Connection {
         self.shutdown(cx);
     }
 
-    /// Ends it now: MP_FASTCLOSE with a RST on every subflow.
+    /// Aborts the connection: MP_FASTCLOSE with a RST on every subflow.
     pub(crate) fn abort(&mut self, cx: &mut Context<'_>) {
         self.abort_because(cx, CloseReason::Aborted);
     }
@@ -910,7 +912,7 @@ impl Connection {
                 }
             }
         }
-        // Where IPv4 addresses are reached has become known, or another: what led there before may still work.
+        // The route to IPv4 addresses (NAT64) became known or changed. Paths over the previous one may still work.
         let leads_elsewhere = old.is_some_and(|o| o.nat64 != new.nat64);
         if new.up && (moved || leads_elsewhere || old.is_none_or(|o| !o.up)) {
             self.paths.addresses_mut().keep(new.id);
@@ -928,8 +930,8 @@ impl Connection {
         }
     }
 
-    /// The server is also reached at this address, as its name says: subflows may lead there. Not where it stands
-    /// behind a balancer, which would lead them to another server.
+    /// Adds another address of the server from its DNS name, to which subflows may be opened. It is ignored if the
+    /// server is behind a load balancer, which would forward them to another server.
     pub(crate) fn add_remote_address(&mut self, cx: &mut Context<'_>, address: SocketAddr) {
         if self.session.peer_denies_id0() {
             return;
@@ -940,7 +942,7 @@ impl Connection {
         }
     }
 
-    /// Nothing can leave from this address any more.
+    /// Handles the loss of a local address: nothing can be sent from it any more.
     fn lose_local(&mut self, cx: &mut Context<'_>, id: AddressId) {
         let lost = self.paths.those(|subflow| subflow.local_id() == id);
         let confirmed = self.session.is_confirmed();
@@ -960,18 +962,19 @@ impl Connection {
     }
 }
 
-/// Local addresses that go before the connection is confirmed, or while it is plain TCP. There is one subflow then, and
-/// no path manager to replace it. Its retransmissions would take minutes to fail, while another address is up.
+/// Loss of local addresses before the connection is confirmed, or on plain TCP. There is one subflow then, and no
+/// path manager to replace it. Its retransmissions would take minutes to fail although another address is up.
 ///
-/// - Before the SYN/ACK the next attempt begins from another address at once.
-/// - A client that has the server's key joins from another address. If the server got the client's key, too, its
-///   answer confirms the connection, and the stream goes on there. If not, it refuses, and the connection ends.
-/// - What cannot be continued (plain TCP, a server, a peer that allows no joins) ends after two retransmission timeouts
-///   of whatever is outstanding, unless the address comes back.
+/// - Before the SYN/ACK, the next attempt starts from another address at once.
+/// - A client that has the server's key joins from another address. If the server also has the client's key, its
+///   answer confirms the connection, and the stream continues there. Otherwise the server refuses, and the
+///   connection ends.
+/// - A connection that cannot be continued (plain TCP, a server, a peer that allows no joins) ends after two
+///   retransmission timeouts of outstanding data, unless the address comes back.
 ///
-/// With no other address up there is nothing better than to wait for this one.
+/// Without another address that is up, the connection waits for this one.
 impl Connection {
-    /// The address of this subflow is gone, and there is another one.
+    /// The address of this subflow is gone, and another address is up.
     fn is_cut_off(&self, subflow: &SubflowContext) -> bool {
         let ip = subflow.path().local.ip();
         let is_gone = |local: LocalAddress| {
@@ -983,8 +986,9 @@ impl Connection {
             && addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
     }
 
-    /// A client of which nobody knows whether the server has its key, and whose subflow is cut off. RFC 8684 section
-    /// 3.1 wants it to wait for a segment on that subflow before it joins; no such segment can come.
+    /// True for a client that does not know whether the server has its key, and whose subflow is cut off. RFC 8684
+    /// section 3.1 requires it to wait for a segment on that subflow before it joins, but no such segment can
+    /// come.
     fn may_join_unconfirmed(&self) -> bool {
         self.session.is_client()
             && self.session.is_unconfirmed()
@@ -993,7 +997,7 @@ impl Connection {
             && self.paths.initial().is_some_and(|subflow| self.is_cut_off(subflow))
     }
 
-    /// A local address went, or another one came, before the connection was confirmed.
+    /// Reacts to the loss or arrival of a local address before the connection is confirmed.
     fn leave_lost_addresses(&mut self, cx: &mut Context<'_>) {
         for id in self.paths.ids() {
             let others = self.paths.count() > 1 || self.next_start(cx).is_some();
@@ -1007,7 +1011,7 @@ impl Connection {
         self.join_unconfirmed(cx);
     }
 
-    /// Joins from every other address that is not kept in reserve, or else from those.
+    /// Joins from every other address that is not kept in reserve, or from the reserve if there is no other.
     fn join_unconfirmed(&mut self, cx: &mut Context<'_>) {
         if !self.may_join_unconfirmed() {
             return;
@@ -1023,8 +1027,8 @@ impl Connection {
         }
     }
 
-    /// The server answered a join from another address with a HMAC under both keys: it has ours, and nothing shows
-    /// better that it speaks Multipath TCP.
+    /// Confirms the connection because the server answered a join from another address with an HMAC under both
+    /// keys. This proves that it has our key and speaks Multipath TCP.
     fn confirm_by_join(&mut self, cx: &mut Context<'_>) {
         if !self.session.is_unconfirmed() {
             return;
@@ -1041,8 +1045,8 @@ impl Connection {
         }
     }
 
-    /// The last join from another address failed: the server does not have our key, or is not to be reached. Whether
-    /// that is so.
+    /// Ends the connection if the last join from another address failed, because the server does not have our key
+    /// or is unreachable. Returns true if it ended.
     fn end_if_stranded(&mut self, cx: &mut Context<'_>) -> bool {
         let joins = |s: &SubflowContext| !s.is_initial() && !s.tcp().is_over();
         if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
@@ -1054,8 +1058,8 @@ impl Connection {
         true
     }
 
-    /// Ends a subflow whose address is gone. A peer that has nothing to send would hold it for good: it gets a RST as
-    /// soon as the address is back.
+    /// Ends a subflow whose address is gone. A peer that has nothing to send would keep it forever, so it gets a
+    /// RST as soon as the address is back.
     fn give_up_cut_off(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.give_up();
@@ -1063,7 +1067,7 @@ impl Connection {
         self.on_subflow_lost(cx, id, CloseReason::Unreachable);
     }
 
-    /// Retransmissions from an address that is gone have had their time.
+    /// Ends a cut-off subflow after enough retransmission timeouts without its local address.
     fn end_if_cut_off_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_confirmed() || self.closing.is_closed() {
             return;
@@ -1076,10 +1080,10 @@ impl Connection {
     }
 }
 
-/// A segment's way in: TCP first, then handshake options, then what it carries.
+/// Processing of a received segment: TCP first, then handshake options, then its content.
 impl Connection {
-    /// One segment for one of our subflows. Whether it was the next one in every respect, which leaves all but the
-    /// stream as it was.
+    /// Processes one segment of one of our subflows. Returns true if it was exactly the predicted next segment,
+    /// which leaves everything but the stream unchanged.
     pub(crate) fn on_segment(
         &mut self,
         cx: &mut Context<'_>,
@@ -1093,7 +1097,7 @@ impl Connection {
         self.take_segment(cx, id, segment, ecn)
     }
 
-    /// The same while its traffic is told.
+    /// As [`Self::on_segment`], with traffic monitoring on.
     #[cold]
     #[inline(never)]
     fn on_told_segment(
@@ -1129,15 +1133,15 @@ impl Connection {
         predicted
     }
 
-    /// Whether there is no room for the segment's payload while memory is short: the application has something to read
-    /// first, or the payload is not what it waits for.
+    /// True if there is no room for the segment's payload while memory is short: the application has data to read
+    /// first, or the payload is not the next data of the stream.
     #[cold]
     fn has_no_memory_for(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         !segment.payload.is_empty()
             && (self.receiver.readable() > 0 || !self.continues_stream(id, segment))
     }
 
-    /// The segment's payload is next on its subflow, and its place is near the first that is missing.
+    /// The segment's payload is next on its subflow, and maps near the first missing byte of the stream.
     fn continues_stream(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let Some(subflow) = self.paths.get(id) else { return true };
         let (next, missing) = (subflow.tcp().rcv_nxt(), self.receiver.next());
@@ -1155,8 +1159,8 @@ impl Connection {
         place.is_some_and(|place| place <= missing.plus(MAX_MAPPING))
     }
 
-    /// What a segment says counts, its payload does not: as if that were beyond the window, which cannot be taken back
-    /// (RFC 9293 section 3.8.6). The peer sends it again.
+    /// Processes a segment without its payload, as if that were beyond the window, because the window cannot be
+    /// taken back (RFC 9293 section 3.8.6). The peer sends the payload again.
     #[cold]
     fn take_without_payload(
         &mut self,
@@ -1183,7 +1187,7 @@ impl Connection {
         self.scheduling.swap_desk(cx.desk);
     }
 
-    /// A segment that TCP may see.
+    /// Processes a segment that TCP may see.
     fn on_admitted(
         &mut self,
         cx: &mut Context<'_>,
@@ -1214,7 +1218,7 @@ impl Connection {
             self.trim.note_busy(cx.now);
         }
         let is_syn = segment.header.flags.contains(TcpFlags::SYN);
-        // Until the third ACK has come to it, the peer repeats nothing but its SYN/ACK.
+        // Until it gets the third ACK, the peer retransmits nothing but its SYN/ACK.
         if (ingress.accepted || ingress.repeated) && !is_syn {
             self.on_fourth_ack(cx, id);
         }
@@ -1233,8 +1237,8 @@ impl Connection {
         self.advance_closing(cx);
     }
 
-    /// The next segment of a transfer, in which nothing is news but its payload (`subflow/prediction.rs`). `false`:
-    /// it is something else, and nothing was changed.
+    /// Processes the predicted next segment of a transfer, in which only the payload is new
+    /// (`subflow/prediction.rs`). `false` if the segment is a different one; then nothing was changed.
     fn on_predicted(
         &mut self,
         cx: &mut Context<'_>,
@@ -1254,7 +1258,7 @@ impl Connection {
         if !usual || !calm || watched {
             return false;
         }
-        // The first byte without its option is more than the next segment.
+        // The first byte needs its option, so it cannot be predicted.
         let begun = self.receiver.delivered(id) > Ssn(1);
         let window = self.receiver.window_size();
         let Some(subflow) = self.paths.get_mut(id).filter(|s| begun && s.is_steady()) else {
@@ -1270,7 +1274,7 @@ impl Connection {
         true
     }
 
-    /// Payload, and the DSS beside it, of a segment that was predicted.
+    /// Processes payload and DSS of a predicted segment.
     fn take_predicted_content(
         &mut self,
         cx: &mut Context<'_>,
@@ -1292,7 +1296,7 @@ impl Connection {
         }
     }
 
-    /// What TCP on the subflow makes of the segment.
+    /// Passes the segment to TCP on its subflow.
     fn through_tcp(
         &mut self,
         cx: &mut Context<'_>,
@@ -1307,8 +1311,8 @@ impl Connection {
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         tcp.set_out_of_order_room(room);
         let mut ingress = tcp.on_segment(cx.now, segment, ecn, window);
-        // RFC 5961 challenges a RST behind a hole; but an aborting peer may have no state left to
-        // repeat it at the right place, and its key proves what the number does not.
+        // RFC 5961 challenges a RST behind a hole. But an aborting peer may have no state left to repeat it at the
+        // right sequence number, and its key proves its origin.
         if ingress.challenge && is_proven_abort(segment, self.session.keys().local()) {
             ingress = tcp.accept_reset();
         }
@@ -1322,8 +1326,8 @@ impl Connection {
         Some(ingress)
     }
 
-    /// Looks at a segment of a subflow whose handshake is not through, before TCP does. `false`: the
-    /// segment must not reach TCP.
+    /// Checks a segment of a subflow whose handshake is not complete, before TCP. `false` if the segment must not
+    /// reach TCP.
     fn admit(
         &mut self,
         cx: &mut Context<'_>,
@@ -1357,7 +1361,7 @@ impl Connection {
         }
     }
 
-    /// The peer said something that counts.
+    /// Records that the peer sent a valid segment.
     fn note_heard(&mut self, now: Instant) {
         self.closing.heard(now);
         if let Some(probes) = self.config.receive_probes {
@@ -1365,7 +1369,7 @@ impl Connection {
         }
     }
 
-    /// Options and payload of an acceptable segment.
+    /// Processes options and payload of an acceptable segment.
     fn on_content(
         &mut self,
         cx: &mut Context<'_>,
@@ -1402,7 +1406,7 @@ impl Connection {
         }
     }
 
-    /// What a segment says on plain TCP. `false`: it ended the connection.
+    /// Processes the content of a segment on plain TCP. `false` if it ended the connection.
     fn on_plain_content(
         &mut self,
         cx: &mut Context<'_>,
@@ -1416,7 +1420,7 @@ impl Connection {
                 self.on_mp_fail(cx, id, fail);
             }
         }
-        // After a fallback in mid-stream the peer's mappings count until its infinite one.
+        // After a fallback in mid-stream the peer's mappings remain valid until its infinite one.
         let mapped = self.paths.get(id).is_some() && !self.receiver.is_infinite(id);
         if let Some(dss) = segment.options.dss {
             if mapped {
@@ -1444,7 +1448,7 @@ impl Connection {
         self.tell_readable(cx);
     }
 
-    /// Address, priority and failure options of an acceptable segment.
+    /// Processes address, priority and failure options of an acceptable segment.
     fn on_mptcp_options(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
         for option in segment.options.mptcp.iter() {
             match option {
@@ -1471,7 +1475,7 @@ impl Connection {
         }
     }
 
-    /// What TCP has to say, in order.
+    /// Handles the events of TCP on a subflow, in order.
     fn drain_subflow_events(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         while let Some(event) = self.paths.get_mut(id).and_then(|s| s.tcp_mut().poll_event()) {
             self.on_subflow_event(cx, id, event);
@@ -1509,7 +1513,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that a subflow no longer needs to repeat.
+    /// Releases bytes that a subflow no longer needs to retransmit.
     fn drain_released(&mut self, now: Instant, id: SubflowId) {
         let watched = self.paths.turns() > 1 && self.scheduling.watches_delivery();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -1543,8 +1547,8 @@ impl Connection {
     }
 }
 
-/// What a segment's DSS says: DATA_ACK, mapping, DATA_FIN; the mapping that data with MP_CAPABLE has
-/// without one; and what it means that there is none (RFC 8684 sections 3.1, 3.3 and 3.7).
+/// Processing of a segment's DSS: DATA_ACK, mapping and DATA_FIN, the implicit mapping of data with MP_CAPABLE,
+/// and the consequences of a missing DSS (RFC 8684 sections 3.1, 3.3 and 3.7).
 impl Connection {
     fn on_dss(
         &mut self,
@@ -1572,8 +1576,8 @@ impl Connection {
             self.confirm(cx);
             self.on_mapping(cx, id, (&dss, carries(segment)));
         } else if let Some(capable) = capable {
-            // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
-            // not count from what was acknowledged since.
+            // A segment with the keys has no DATA_ACK: a peer that still sends them has received no data from us.
+            // The window of a late one must not be counted from data acknowledged since.
             self.sender.raise_window(self.session.first_mapped().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
@@ -1584,9 +1588,10 @@ impl Connection {
         }
     }
 
-    /// A segment without any MPTCP option: a DSS is missing if it acknowledges data. Data without a mapping is judged
-    /// once it is in order ([`Self::deliver`]): a middlebox that cuts segments leaves the options on one piece, which
-    /// the other may overtake. So such a piece is no ACK without a DATA_ACK either.
+    /// Handles a segment without any MPTCP option: a DSS is missing if it acknowledges data. Data without a
+    /// mapping is judged once it is in order ([`Self::deliver`]): a middlebox that splits segments leaves the
+    /// options on one piece, which the other may overtake. For this reason such a piece does not count as an ACK
+    /// without a DATA_ACK either.
     fn on_missing_dss(
         &mut self,
         cx: &mut Context<'_>,
@@ -1602,7 +1607,7 @@ impl Connection {
         let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_up()) else { return };
         self.sender.note_bare_ack(id);
         let tcp = subflow.tcp();
-        // Only plain TCP ends a stream like this.
+        // Only plain TCP ends a stream in this way.
         let fin = flags.contains(TcpFlags::FIN)
             && tcp.peer_to_wire(tcp.rcv_nxt()) == segment.header.seq.add(1)
             && !self.receiver.fin_reached();
@@ -1615,7 +1620,8 @@ impl Connection {
         }
     }
 
-    /// RFC 8684 section 3.3: a checksum that is missing, or not agreed on, ends the subflow.
+    /// Checks that the checksum is present exactly if it was negotiated; otherwise ends the subflow (RFC 8684
+    /// section 3.3).
     fn checksum_is_as_agreed(
         &mut self,
         cx: &mut Context<'_>,
@@ -1630,7 +1636,7 @@ impl Connection {
         agreed
     }
 
-    /// MP_CAPABLE with data: an implicit mapping of the first bytes.
+    /// Handles MP_CAPABLE with data: an implicit mapping of the first bytes.
     fn on_capable_data(&mut self, cx: &mut Context<'_>, id: SubflowId, data: CapableData) {
         if !self.checksum_is_as_agreed(cx, id, data.checksum) {
             return;
@@ -1649,15 +1655,15 @@ impl Connection {
         self.announce_mapping(cx, id, mapping);
     }
 
-    /// `carries`: the segment has something of the stream, see [`carries`].
+    /// Handles the mapping of a DSS. `carries` is true if the segment has payload or a FIN, see [`carries`].
     fn on_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, (dss, carries): (&Dss, bool)) {
         let Some(wire) = dss.mapping else { return };
         if !self.checksum_is_as_agreed(cx, id, wire.checksum) {
             return;
         }
         if wire.length == 0 && !carries {
-            // An infinite mapping speaks of the data it comes with (RFC 8684 section 3.7). Without any it
-            // says nothing.
+            // An infinite mapping applies to the data it comes with (RFC 8684 section 3.7). Without data it has no
+            // meaning.
             return;
         }
         self.session.note_dsn_size(&wire);
@@ -1691,13 +1697,13 @@ impl Connection {
         self.announce_mapping(cx, id, mapping);
     }
 
-    /// The position on a subflow that a mapping of the peer names.
+    /// Position on a subflow to which a subflow sequence number of the peer refers.
     fn position_of(&self, id: SubflowId, ssn: u32) -> Option<Ssn> {
         let subflow = self.paths.get(id)?;
         self.session.unwrap_ssn(subflow.is_initial(), ssn, subflow.tcp().rcv_nxt())
     }
 
-    /// The DATA_FIN of a DSS. Whether data is mapped beside it.
+    /// Handles the DATA_FIN of a DSS. Returns true if data is mapped beside it.
     fn on_data_fin(
         &mut self,
         cx: &mut Context<'_>,
@@ -1722,8 +1728,9 @@ impl Connection {
         !lone
     }
 
-    /// Since its first byte the peer's stream is taken for plain TCP, and this mapping says otherwise: the peer never
-    /// learnt of it, and what it sends twice would be taken for more. Who never got the peer's key cannot tell.
+    /// The peer's stream has been taken for plain TCP since its first byte, and this mapping contradicts that: the
+    /// peer did not learn of the fallback, and its retransmissions would be taken for new data. This cannot be
+    /// detected without the peer's key.
     fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
         let plain =
             self.session.keys().remote().is_some() && self.receiver.is_plain_from_the_start(id);
@@ -1745,8 +1752,7 @@ impl Connection {
         }
     }
 
-    /// Mappings that contradict each other or are too many, or bytes without one: options vanished
-    /// on the way.
+    /// Handles contradicting mappings, too many mappings, and bytes without one (options were removed on the path).
     fn on_bad_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, error: MappingError) {
         let code = match error {
             MappingError::Unmapped => reason::MIDDLEBOX,
@@ -1755,17 +1761,17 @@ impl Connection {
         self.reset_subflow(cx, id, code, CloseReason::PeerMisbehaved);
     }
 
-    /// DATA_ACK: what the peer has, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
+    /// Handles a DATA_ACK: the data received by the peer, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
     fn on_data_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, ack: DataAck, window: u64) {
         match self.session.unwrap_ack(ack, self.acked()) {
-            // An ACK of what was never sent is ignored, as in TCP.
+            // An ACK of data that was never sent is ignored, as in TCP.
             Some(acked) if acked <= self.sent_end() => self.advance_una(cx, id, acked, window),
             _ => cx.out.counters.dss_not_matching += 1,
         }
     }
 
-    /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK has not heard of our fallback:
-    /// what it acknowledges beyond that it may have discarded.
+    /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK does not know of our
+    /// fallback, and may have discarded data beyond it.
     fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, data_ack: Option<DataAck>) {
         let Some(mut acked) = self.acked_by_tcp(id) else { return };
         let Some(subflow) = self.paths.get(id) else { return };
@@ -1780,20 +1786,20 @@ impl Connection {
             }
         }
         self.advance_una(cx, id, acked, window);
-        // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
-        // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
+        // RFC 9293 section 3.8.6 (SHLD-15): a shrinking window lets no new data out. The window of Multipath TCP
+        // does not shrink, because ACKs of different subflows may be reordered (RFC 8684 section 3.3.5).
         let end = self.acked().min(self.sender.written()).plus(window);
         self.sender.set_window(end);
     }
 
-    /// Plain TCP: up to where the stream is acknowledged on the subflow.
+    /// Plain TCP: end of the stream data acknowledged on the subflow.
     fn acked_by_tcp(&self, id: SubflowId) -> Option<Dsn> {
         let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return None };
         let una = self.paths.get(id)?.tcp().snd_una();
         Some(dsn.plus(una.since(ssn)).min(self.sender.sent()))
     }
 
-    /// Plain TCP: by its last DATA_ACK the peer does not have what its TCP acknowledged.
+    /// Plain TCP: according to its last DATA_ACK, the peer does not have all data that its TCP acknowledged.
     fn peer_lacks_bytes(&self, id: SubflowId) -> bool {
         self.acked_by_tcp(id).is_some_and(|acked| acked > self.sender.una())
     }
@@ -1824,21 +1830,21 @@ impl Connection {
         self.tell_writable(cx);
     }
 
-    /// First DSN that is not DATA_ACKed, our DATA_FIN counted.
+    /// First DSN that is not DATA_ACKed, including our DATA_FIN.
     fn acked(&self) -> Dsn {
         let una = self.sender.una();
         if self.closing.fin_acked() { una.plus(1) } else { una }
     }
 
-    /// One past the highest DSN sent, our DATA_FIN counted.
+    /// One past the highest DSN sent, including our DATA_FIN.
     fn sent_end(&self) -> Dsn {
         if self.closing.fin_sent() { self.sender.written().plus(1) } else { self.sender.sent() }
     }
 }
 
-/// Bytes in order on a subflow go to their places in the stream, by their mappings.
+/// Delivery of in-order bytes of a subflow into the stream, by their mappings.
 impl Connection {
-    /// Bytes of this segment that are in order on the subflow, and bytes held back until now.
+    /// Takes bytes of this segment that are in order on the subflow, and bytes held back until now.
     fn take_payload(
         &mut self,
         cx: &mut Context<'_>,
@@ -1849,7 +1855,7 @@ impl Connection {
         if let Some((ssn, range)) = ingress.in_order.clone() {
             self.deliver(cx, id, (ssn, &segment.payload[range]));
         }
-        // A subflow that its own data ended says no more.
+        // A subflow that was ended by its own data delivers nothing more.
         let next = |connection: &mut Self| {
             let subflow = connection.paths.get_mut(id).filter(|s| !s.tcp().is_over())?;
             subflow.tcp_mut().pop_reassembled()
@@ -1862,7 +1868,7 @@ impl Connection {
         }
     }
 
-    /// A server that has DATA_ACKed no mapped data may still turn out to speak plain TCP on the way.
+    /// A server that has DATA_ACKed no mapped data may still fall back to plain TCP.
     fn may_be_plain(&self, id: SubflowId) -> bool {
         self.session.is_server()
             && !self.sender.is_proven(id)
@@ -1870,8 +1876,8 @@ impl Connection {
             && matches!(self.judge(id, Trigger::UnmappedData), Verdict::FromFirstByte { .. })
     }
 
-    /// Looks at what a segment holds beside what is mapped: a middlebox has put segments together
-    /// and kept the options of one. Options pass.
+    /// Records segment boundaries to detect a middlebox that merged segments and kept the options of only one.
+    /// Such a middlebox lets options pass.
     fn note_torn(
         &mut self,
         cx: &mut Context<'_>,
@@ -1888,18 +1894,19 @@ impl Connection {
         }
     }
 
-    /// Bytes in order.
+    /// Delivers bytes that are in order on the subflow.
     fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
         let there = self.paths.get(id).is_some();
         let end = ssn.plus(bytes.len() as u64);
         if self.session.is_plain() && there && !self.receiver.covers(id, ssn) {
-            // Its infinite mapping did not pass; that it needs none says the same.
+            // The infinite mapping was lost on the path. Unmapped data has the same meaning here.
             self.receive_plain_unannounced(cx, id, ssn);
         } else if self.session.is_multipath()
             && !self.receiver.maps(id, ssn, end)
             && self.receiver.lacks_mapping(id, ssn, end)
         {
-            // The part before it may be mapped. What is not ends the subflow below, if this does not.
+            // The part before may be mapped. If the fallback is not possible, the unmapped part ends the subflow
+            // below.
             self.consider_plain_data(cx, id);
         }
         let result = self.translate(cx, id, ssn, bytes);
@@ -1917,7 +1924,7 @@ impl Connection {
         }
     }
 
-    /// Puts bytes at their places in the stream.
+    /// Puts bytes at their positions in the stream.
     fn translate(
         &mut self,
         cx: &mut Context<'_>,
@@ -1938,8 +1945,8 @@ impl Connection {
         result
     }
 
-    /// A repair overtook the answer that agrees to repairs, or that answer was lost: the server may use them
-    /// from its answer on, and whoever sends one has answered.
+    /// True for a repair that arrives before the answer that agrees to repairs (reordered or lost). The server may
+    /// send repairs from its answer on, so a repair implies the answer.
     fn is_early_repair(&mut self, segment: &TcpSegment<'_>) -> bool {
         if !self.session.awaits_word_on(&self.config, Extensions::REPAIR) {
             return false;
@@ -1962,7 +1969,7 @@ impl Connection {
         self.sender.stop_coding();
     }
 
-    /// The REPAIR option of a segment, and payload that its subflow cannot deliver yet.
+    /// Handles the REPAIR option of a segment, and payload that its subflow cannot deliver yet.
     fn on_coded(
         &mut self,
         cx: &mut Context<'_>,
@@ -1986,7 +1993,7 @@ impl Connection {
         }
     }
 
-    /// The mapping of a repair.
+    /// Handles the mapping of a repair.
     fn on_repair(
         &mut self,
         cx: &mut Context<'_>,
@@ -2017,7 +2024,7 @@ impl Connection {
         self.announce_mapping(cx, id, mapping);
     }
 
-    /// After a segment was taken: what can be computed now?
+    /// Computes the missing data that the segments received so far allow.
     fn repair_missing(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let new = self.receiver.repair_missing(id);
         cx.out.counters.repaired_bytes += new;
@@ -2028,7 +2035,7 @@ impl Connection {
     }
 }
 
-/// What is told of traffic, while anybody listens.
+/// Traffic monitoring, active while there is a subscriber.
 impl Connection {
     fn tell_traffic(&self, cx: &mut Context<'_>, what: impl FnOnce() -> Traffic) {
         if cx.out.tells_traffic(self.id) {
@@ -2052,12 +2059,12 @@ impl Connection {
         self.tell_traffic(cx, || Traffic::Sent(sent));
     }
 
-    /// Why chosen data goes out, whose first byte is here.
+    /// Reason for sending the chosen data, whose first byte is at this position.
     fn purpose_of_choice(&self, choice: &Choice, at: Dsn) -> Purpose {
         match choice.kind {
             Kind::New => Purpose::New,
             Kind::Repair => Purpose::Repair,
-            // What a policy has repeated on a subflow that it names is its copy, queued or not.
+            // A repetition that a policy requested on a specific subflow counts as its copy, queued or not.
             Kind::Repeat => match self.sender.reinjections().cause_at(at) {
                 None | Some(ReinjectionCause::Policy) => Purpose::Copy,
                 Some(cause) => Purpose::Reinjection(cause),
@@ -2065,7 +2072,7 @@ impl Connection {
         }
     }
 
-    /// Why a segment goes out that TCP or a signal asked for.
+    /// Reason for sending a segment that TCP or a signal requested.
     #[cold]
     fn purpose_of(&self, id: SubflowId, egress: &Egress) -> Option<Purpose> {
         let tcp = self.paths.get(id)?.tcp();
@@ -2082,7 +2089,7 @@ impl Connection {
         })
     }
 
-    /// Tells of a segment that came in. What is held to be lost before it is looked at.
+    /// Traces a received segment. Returns the segments marked as lost before it is processed.
     #[cold]
     fn tell_received(
         &self,
@@ -2107,7 +2114,7 @@ impl Connection {
         self.lost_on(id)
     }
 
-    /// Tells where bytes that are in order on a subflow have their places, before they are put there.
+    /// Traces the stream positions of in-order bytes on a subflow before they are delivered.
     #[cold]
     #[inline(never)]
     fn tell_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
@@ -2122,7 +2129,7 @@ impl Connection {
         self.paths.get(id).map(|subflow| subflow.tcp().lost_segments()).unwrap_or_default()
     }
 
-    /// Tells what is held to be lost now and was not before, and how the subflow stands.
+    /// Traces segments newly marked as lost, and the state of the subflow.
     #[cold]
     fn tell_stand(
         &self,
@@ -2141,11 +2148,10 @@ impl Connection {
 
 /// MP_CAPABLE: the first subflow's handshake (RFC 8684 section 3.1).
 ///
-/// Wherever the option is missing the connection goes on as plain TCP. Marline's server answers the
-/// third ACK with a DATA_ACK at once, so that a client that waits for the server to speak may join
-/// its other paths meanwhile.
+/// A handshake without the option continues as plain TCP. Marline's server answers the third ACK with a DATA_ACK
+/// at once, so that a client that waits for the server to speak may join its other paths meanwhile.
 impl Connection {
-    /// Server: the SYN that opened the connection.
+    /// Server: handles the SYN that opened the connection.
     fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
         match mp_capable(syn) {
             Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
@@ -2156,7 +2162,7 @@ impl Connection {
         }
     }
 
-    /// Handshake options on the first subflow, before its TCP events are looked at.
+    /// Handles handshake options on the first subflow, before its TCP events.
     fn on_capable(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
         let syn = segment.header.flags.contains(TcpFlags::SYN);
         match self.session.role() {
@@ -2189,24 +2195,24 @@ impl Connection {
         }
     }
 
-    /// Server: the third ACK, or the first data in its place.
+    /// Server: handles the third ACK, or the first data instead of it.
     fn on_capable_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
         match capable_keys(segment) {
             Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
                 self.session.on_peer_key(Key(initiator));
             }
-            // An ACK without the option before the handshake is through is no reason yet; the
-            // one that completes it is.
+            // A missing option is a reason to fall back only on the ACK that completes the handshake.
             _ if segment.header.flags.contains(TcpFlags::RST) => {}
             _ => self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption),
         }
     }
 
-    /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys, or data without
-    /// options did. It cannot be understood yet and is not plain TCP either: drop it, it will come again.
+    /// Server: a segment with a DSS, or data without options, overtook the third ACK and the first data, which
+    /// carry the keys. Such a segment cannot be understood yet and is not plain TCP either. It is dropped, and the
+    /// peer sends it again.
     ///
-    /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its
-    /// SYN and was not taken; it goes on in plain TCP with those who do.
+    /// The first byte with neither keys nor mapping did not overtake anything. Linux (6.18) sends data in this
+    /// form if it was rejected with the SYN, and continues in plain TCP with a peer that does so.
     fn overtook_the_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         if !self.session.is_server() || !self.session.is_offered() {
             return false;
@@ -2223,8 +2229,8 @@ impl Connection {
         }
     }
 
-    /// A SYN or SYN/ACK that comes again says that what answered it did not get through. If it was the
-    /// option that kept it back, going on with it would not help.
+    /// Handles a repeated SYN or SYN/ACK: the answer to it was lost. If the option was the reason, retrying with
+    /// it would not help.
     fn on_repeated_handshake(
         &mut self,
         cx: &mut Context<'_>,
@@ -2240,7 +2246,7 @@ impl Connection {
             return;
         }
         match (self.session.role(), self.session.mode()) {
-            // The client has given the option up: so must we, or our SYN/ACK will never pass.
+            // The client gave up the option. The server must as well, or its SYN/ACK will never pass.
             (Role::Server, Mode::Offered)
                 if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
             {
@@ -2257,8 +2263,8 @@ impl Connection {
         }
     }
 
-    /// Server: the first byte comes again, and without the option that it came with. The client cannot
-    /// know that we have it: our answers carry options, too, and do not get through.
+    /// Server: the first byte comes again, without the option that it had at first. The client does not know that
+    /// we received it, because our answers carry options as well and are dropped.
     fn on_repeated_first_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -2278,21 +2284,20 @@ impl Connection {
         }
     }
 
-    /// Nothing that we sent was ever DATA_ACKed, there was no other subflow, both directions are
-    /// contiguous from their first byte on, and the peer has sent no more than the window that needs no
-    /// answer, and probes.
+    /// None of our data was ever DATA_ACKed, there was no other subflow, both directions are contiguous from their
+    /// first byte on, and the peer has sent at most the window that needs no answer, and probes.
     fn was_never_heard(&self, id: SubflowId) -> bool {
         matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
     }
 
-    /// Nothing of ours is DATA_ACKed, and the peer has sent no more than the window that needs no answer, and probes.
+    /// None of our data is DATA_ACKed, and the peer has sent at most the window that needs no answer, and probes.
     fn is_within_first_window(&self, id: SubflowId) -> bool {
         let segment = self.paths.get(id).map_or(0, |subflow| subflow.tcp().max_segment() as u64);
         let window = 2 * u64::from(self.config.initial_window) * segment;
         self.sender.una() == Dsn(0) && self.receiver.delivered(id).0 <= window
     }
 
-    /// Nothing with options was ever answered since the handshake: from now on without.
+    /// Falls back because no segment with options was answered since the handshake.
     fn give_options_up(&mut self, cx: &mut Context<'_>) {
         let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
         if let Some((id, _)) = initial {
@@ -2300,7 +2305,7 @@ impl Connection {
         }
     }
 
-    /// The client's first data timed out: a middlebox drops what carries options, or the path is dead.
+    /// Handles a timeout of the client's first data: a middlebox drops segments with options, or the path is dead.
     fn doubt_options(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if cx.config.capabilities.hides_options() {
             return;
@@ -2317,7 +2322,8 @@ impl Connection {
         }
     }
 
-    /// Data of a connection that fell back timed out. What announces the fallback to the peer is an option, too.
+    /// Handles a data timeout after a fallback. The infinite mapping that announces the fallback is an option,
+    /// too, and may be dropped.
     fn doubt_infinite_mapping(&mut self, cx: &Context<'_>, id: SubflowId) {
         if cx.config.capabilities.hides_options() {
             return;
@@ -2327,9 +2333,9 @@ impl Connection {
         }
     }
 
-    /// Server: the client asks without options whether anybody is there, since nothing with options is answered
-    /// (`option_blackhole`). The answer has none either, as ours may be what does not get through. To ask is not
-    /// to fall back: that the client does, or does not, when it has heard us.
+    /// Server: answers a client's probe without options, which it sends if no segment with options is answered
+    /// (`option_blackhole`). The answer has no options either, because our options may be the ones that are
+    /// dropped. The probe alone is not a fallback: the client decides on that after our answer.
     fn on_plain_probe(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
         let others = TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST);
@@ -2349,7 +2355,7 @@ impl Connection {
         }
     }
 
-    /// The client's first data was not acknowledged, nor did anything else come since the handshake.
+    /// The client's first data was not acknowledged, and nothing was received since the handshake.
     fn is_unanswered(&self, id: SubflowId) -> bool {
         let first = Ssn(self.session.first_mapped().0 + 1);
         let silent = |s: &SubflowContext| s.is_initial() && s.tcp().snd_una() == first;
@@ -2359,13 +2365,13 @@ impl Connection {
             && self.receiver.delivered(id) == Ssn(1)
     }
 
-    /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
-    /// is no other subflow: a copy on the same one would be in the way of falling back.
+    /// The peer has not yet shown that it speaks Multipath TCP or that it has any data of ours, and there is no
+    /// other subflow. A copy on the same subflow would prevent a fallback.
     fn may_still_fall_back(&self) -> bool {
         let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
         let proven = initial.is_some_and(|(id, _)| self.sender.is_proven(id));
         let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
-        // Only the first subflow can, and not once it is lost.
+        // Only the first subflow can fall back, and only while it exists.
         unheard && self.paths.is_initial_alone()
     }
 
@@ -2380,8 +2386,8 @@ impl Connection {
         let path = subflow.path();
         let tcp = subflow.tcp_mut();
         if self.session.is_server() {
-            // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
-            // along, which wants an ACK too, an answer may be as soon.
+            // The client may join its other paths as soon as it knows that we speak MPTCP. If data came with the
+            // third ACK, the application may answer it soon, so the ACK is delayed briefly.
             let answers = self.session.is_multipath();
             if answers && tcp.owes_ack() {
                 tcp.ack_soon(cx.now);
@@ -2411,7 +2417,7 @@ impl Connection {
         self.subflow_is_up(cx, id);
     }
 
-    /// The peer showed that it speaks MPTCP: joins are possible from now on.
+    /// Confirms that the peer speaks MPTCP: joins are possible from now on.
     fn confirm(&mut self, cx: &mut Context<'_>) {
         if self.session.confirm() {
             let ours = self.paths.initial().filter(|_| self.session.is_client());
@@ -2447,11 +2453,11 @@ impl Connection {
 
 /// Attempts at the first subflow over several paths ([`Attempts`]).
 ///
-/// A SYN with MP_CAPABLE says nothing that names the connection: the client's key goes with the third ACK. SYNs
-/// from several addresses are therefore several requests to the server, each of which it answers with a key of its
-/// own; the third ACK makes a connection of one of them, and a RST ends each of the others.
+/// A SYN with MP_CAPABLE does not identify the connection: the client's key is sent with the third ACK. To the
+/// server, SYNs from several addresses are therefore several requests, each answered with a key of its own. The
+/// third ACK turns one of them into a connection, and a RST ends each of the others.
 impl Connection {
-    /// A client whose first SYN nobody has answered.
+    /// A client whose first SYN has no answer yet.
     fn is_opening(&self) -> bool {
         self.session.is_client()
             && !self.session.is_multipath()
@@ -2459,7 +2465,7 @@ impl Connection {
             && !self.paths.iter().any(SubflowContext::was_joined)
     }
 
-    /// Where the first subflow is tried next, if there is another address.
+    /// Address from which the first subflow is tried next, if there is one.
     fn next_start(&self, cx: &Context<'_>) -> Option<(FirstStart, JoinAddresses)> {
         if !self.config.mptcp || self.config.connection_attempt_delay.is_none() {
             return None;
@@ -2482,7 +2488,8 @@ impl Connection {
         new.min_by_key(|(start, _)| start.reserve)
     }
 
-    /// Sets the time of the next attempt after one that began now, perhaps `from_reserve`.
+    /// Sets the time of the next attempt after one that starts now. `from_reserve`: the current one uses a reserve
+    /// address.
     fn schedule_attempt(&mut self, cx: &Context<'_>, from_reserve: bool) {
         if !self.is_opening() {
             return;
@@ -2494,7 +2501,7 @@ impl Connection {
         }
     }
 
-    /// An attempt has failed: the next one need not wait for it.
+    /// Starts the next attempt early because one failed.
     fn hasten_attempt(&mut self, cx: &Context<'_>) {
         if !self.is_opening() {
             return;
@@ -2504,7 +2511,7 @@ impl Connection {
         }
     }
 
-    /// Sends the first SYN from another address. `false`: there is none.
+    /// Sends the first SYN from another address. `false` if there is none.
     fn begin_attempt(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some((start, pair)) = self.next_start(cx) {
             self.attempts.note_begun(start.id, start.ip);
@@ -2516,7 +2523,7 @@ impl Connection {
         false
     }
 
-    /// A first subflow between two addresses, beside those that nobody has answered.
+    /// Opens a first subflow between two addresses, in parallel to the unanswered ones.
     fn attempt(&mut self, cx: &mut Context<'_>, pair: &JoinAddresses) -> Option<SubflowId> {
         let path = pair.free_path(cx)?;
         let tcp = self.active_subflow(cx, path, SynRetries::first(&self.config));
@@ -2525,8 +2532,7 @@ impl Connection {
         self.add_subflow(cx, tcp, ends, (Membership::Initial, pair.local.backup))
     }
 
-    /// An answer to a first SYN, if it is that: the other attempts are over, and the path manager may join their
-    /// paths as any others.
+    /// Handles an answer to a first SYN: the other attempts are over, and the path manager may join their paths.
     fn on_first_answer(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
         let flags = segment.header.flags;
         let answers = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);
@@ -2543,7 +2549,7 @@ impl Connection {
         self.attempts.retire();
     }
 
-    /// A SYN/ACK without the option where another path may do better: it has to wait, and that path is tried now.
+    /// Keeps a SYN/ACK without the option while another path may get one with it. That path is tried now.
     fn keeps_plain_answer(
         &mut self,
         cx: &mut Context<'_>,
@@ -2579,12 +2585,12 @@ impl Connection {
         true
     }
 
-    /// An attempt other than this one may still be answered with the option.
+    /// Another attempt may still be answered with the option.
     fn awaits_better(&self, id: SubflowId) -> bool {
         self.paths.ids().any(|other| other != id && !self.attempts.is_plain(other))
     }
 
-    /// An answer without the option counts, because nothing better came in time, or may come.
+    /// Accepts the kept answer without the option after its deadline, or because no better one can come.
     fn take_kept_answer(&mut self, cx: &mut Context<'_>, now: Option<Instant>) {
         let kept = self.attempts.if_used().and_then(|attempts| attempts.take_kept(now));
         let Some(kept) = kept else { return };
@@ -2595,16 +2601,16 @@ impl Connection {
         self.on_admitted(cx, kept.on, &kept.segment(), kept.ecn);
     }
 
-    /// Another attempt was answered first. The server may still answer this one, too: that gets a RST.
+    /// Abandons an attempt because another one was answered first. A late answer of the server gets a RST.
     fn abandon_attempt(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(mut subflow) = self.paths.take(id) else { return };
         self.forget_subflow(id);
-        // As if a RST had gone out: it goes to who comes late.
+        // Recorded as if a RST had been sent, so that late segments are answered with one.
         subflow.note_reset_sent();
         self.remember_ended(cx, &mut subflow);
     }
 
-    /// An attempt that began there failed. Whether others go on.
+    /// Handles the failure of an attempt. Returns true if other attempts continue.
     fn goes_on_elsewhere(
         &mut self,
         cx: &mut Context<'_>,
@@ -2627,7 +2633,7 @@ impl Connection {
         others || self.begin_attempt(cx)
     }
 
-    /// The next attempt begins, or a refusal counts.
+    /// Starts the next attempt, or accepts a refusal.
     fn on_attempt_timeout(&mut self, cx: &mut Context<'_>) {
         if !self.is_opening() {
             self.attempts.retire();
@@ -2646,9 +2652,9 @@ impl Connection {
         }
     }
 
-    /// MP_CAPABLE went out often enough on each path, and no other path is left to be tried: from now on without.
-    /// `id` sends a SYN. Where nobody sees the option it is not what stands in the way, and where it passed before
-    /// it hardly is: there it stays twice as long.
+    /// MP_CAPABLE was sent often enough on each path, and no other path is left: retry without it. `id` sends a
+    /// SYN. On carriers that hide options the option is not the cause. On networks where it passed before it is
+    /// unlikely to be the cause, so it is kept twice as long.
     fn gives_option_up(&self, cx: &Context<'_>, id: SubflowId) -> bool {
         if cx.config.capabilities.hides_options() {
             return false;
@@ -2667,9 +2673,9 @@ impl Connection {
     }
 }
 
-/// HELLO and what else Marline peers tell each other (docs/spec/experimental.md).
+/// HELLO and other messages between Marline peers (docs/spec/experimental.md).
 impl Connection {
-    /// The connection is confirmed: a client that wants something says so.
+    /// Sends HELLO after the connection is confirmed, if the client requests extensions.
     fn greet(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
         if let Some(asked) = self.session.first_hello(cx.now, &self.config, rto) {
@@ -2677,7 +2683,7 @@ impl Connection {
         }
     }
 
-    /// Asks again if it is time to.
+    /// Repeats HELLO when it is due.
     fn repeat_hello(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
         if let Some(asked) = self.session.repeated_hello(cx.now, &self.config, rto) {
@@ -2690,18 +2696,18 @@ impl Connection {
         self.signal_message(on, &ExperimentalMessage::Hello(said));
     }
 
-    /// Puts a message on an ACK, on this subflow or on the best one.
+    /// Sends a message on an ACK, on this subflow or on the best one.
     fn signal_message(&mut self, on: Option<SubflowId>, message: &ExperimentalMessage) {
         self.signal(on, MptcpOption::Experimental(message.option()));
     }
 
-    /// Puts an option on an ACK, on this subflow or on the best one.
+    /// Sends an option on an ACK, on this subflow or on the best one.
     fn signal(&mut self, on: Option<SubflowId>, option: MptcpOption) {
         self.paths.addresses_mut().signal(Signal { on, option });
     }
 
-    /// An option of the private subtype on an acceptable segment. What is not understood, or was not
-    /// agreed on, is ignored.
+    /// Handles an option of the private subtype on an acceptable segment. Options that are unknown or were not
+    /// negotiated are ignored.
     fn on_experimental(&mut self, cx: &mut Context<'_>, on: SubflowId, option: &MpExperimental) {
         let Some(message) = ExperimentalMessage::parse(option) else { return };
         match message {
@@ -2711,7 +2717,7 @@ impl Connection {
             ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
                 self.on_path_cost(cx, on, PathCost { metered, fading, tail_ms });
             }
-            // The mark counts with the mapping beside it.
+            // MP_IDLE is evaluated with the mapping beside it.
             _ => {}
         }
     }
@@ -2730,7 +2736,7 @@ impl Connection {
         }
     }
 
-    /// What is agreed on holds from now on.
+    /// Activates the negotiated extensions.
     fn on_agreement(&mut self, cx: &mut Context<'_>, agreed: Extensions) {
         if agreed.contains(Extensions::REPAIR) {
             self.start_coding();
@@ -2752,7 +2758,7 @@ impl Connection {
         }
     }
 
-    /// Client: says what using a subflow costs. Twice, as an ACK may be lost.
+    /// Client: reports the cost of a subflow, twice, because an ACK may be lost.
     fn tell_cost(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) else {
             return;
@@ -2768,7 +2774,7 @@ impl Connection {
         }
     }
 
-    /// A subflow's signal fades, or does not any more. A peer to which costs mean nothing takes it for a backup.
+    /// Handles fading or recovering signal of a subflow. A peer without PATH_COST takes a fading subflow for a backup.
     fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
         let usable = self.paths.get(id).filter(|subflow| subflow.is_usable());
         if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
@@ -2780,7 +2786,7 @@ impl Connection {
         self.path_event(cx, PathEvent::Fading { id, fading });
     }
 
-    /// The client says so.
+    /// Handles a client's report of a path cost.
     fn on_path_cost(&mut self, cx: &mut Context<'_>, on: SubflowId, cost: PathCost) {
         if !self.session.is_server() || !self.session.agreed_on(Extensions::PATH_COST) {
             return;
@@ -2791,7 +2797,7 @@ impl Connection {
         }
     }
 
-    /// Asks for the peer's retransmission timeout on this subflow if what is known of it is old.
+    /// Asks for the peer's retransmission timeout on this subflow if the known value is old.
     fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
         let Some(config) = self.config.receive_timer else { return };
         let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);
@@ -2802,7 +2808,7 @@ impl Connection {
         }
     }
 
-    /// The peer asks for ours.
+    /// Answers the peer's request for our retransmission timeout.
     fn on_rto_request(&mut self, cx: &mut Context<'_>, on: SubflowId) {
         if !self.session.is_server() || !self.session.agreed_on(Extensions::RTO) {
             return;
@@ -2815,7 +2821,7 @@ impl Connection {
         }
     }
 
-    /// The peer answers.
+    /// Handles the peer's retransmission timeout.
     fn on_rto_info(&mut self, cx: &mut Context<'_>, rto_us: u32) {
         if self.rto_exchange.on_told(cx.now, Duration::from_micros(u64::from(rto_us))) {
             cx.out.counters.rto_info_rx += 1;
@@ -2855,13 +2861,13 @@ impl Connection {
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
     }
 
-    /// Whether a SYN can still join by its token. A closed or plain TCP connection keeps its slot for a reader and for
-    /// late segments, but a join to it is answered as one to an unknown token.
+    /// True if a SYN can still join by the connection's token. A closed or plain TCP connection keeps its slot for
+    /// a reader and for late segments, but a join to it is answered as one to an unknown token.
     pub(crate) const fn has_valid_token(&self) -> bool {
         !self.session.is_plain() && !self.closing.is_closed()
     }
 
-    /// Answers a SYN that joins this connection. The error is the reason for its RST.
+    /// Answers a SYN that joins this connection. The error is the reason code for its RST.
     pub(crate) fn answer_join(
         &mut self,
         cx: &mut Context<'_>,
@@ -2875,7 +2881,7 @@ impl Connection {
         if accepted { Ok(()) } else { Err(reason::PROHIBITED) }
     }
 
-    /// `false`: it must be refused with a RST.
+    /// Accepts a join. `false` if it must be refused with a RST.
     fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &Accepted<'_>) -> bool {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
@@ -2894,14 +2900,14 @@ impl Connection {
         true
     }
 
-    /// Whether another join may begin: half-open ones are bounded.
+    /// True if another join may begin: the number of half-open joins is limited.
     fn has_room_for_join(&self, cx: &Context<'_>) -> bool {
         self.session.is_multipath()
             && !self.closing.is_closed()
             && self.paths.pending() < cx.config.limits.pending_joins
     }
 
-    /// A subflow that the peer opens, in the state of its SYN.
+    /// Adds a subflow that the peer opens, as described by its SYN.
     fn add_joined(
         &mut self,
         cx: &mut Context<'_>,
@@ -2938,7 +2944,7 @@ impl Connection {
         if let Some(admitted) = self.admit_fast_syn_ack(cx, id, segment) {
             return admitted;
         }
-        // Nobody who answers the ordinary SYN has its predecessor's data.
+        // A server that answers the ordinary SYN does not have the Fast JOIN's data.
         let join = mp_join(segment).filter(|_| !took_data);
         let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = join else {
             self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
@@ -2969,14 +2975,14 @@ impl Connection {
             return true;
         }
         let Some(subflow) = self.paths.get(id) else { return false };
-        // Only who saw our SYN/ACK may be judged by his HMAC: others would end a join that is not
-        // theirs. Data that overtook the third ACK is dropped, too; it will come again.
+        // Only a peer that received our SYN/ACK may be judged by its HMAC; otherwise an attacker could end another
+        // host's join. Data that overtook the third ACK is dropped, too, and comes again.
         let (header, tcp) = (&segment.header, subflow.tcp());
         if header.ack != tcp.to_wire(Ssn(1)) || header.seq != tcp.peer_to_wire(Ssn(1)) {
             return false;
         }
         let Some(MpJoin::Ack { hmac }) = mp_join(segment) else {
-            // What completes the handshake without any option lost it on the way.
+            // An ACK that completes the handshake without any option lost it on the path.
             if !segment.options.has_mptcp() {
                 self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             }
@@ -2994,8 +3000,8 @@ impl Connection {
         true
     }
 
-    /// The peer still shows its third ACK, so the fourth did not reach it, and it must send nothing before
-    /// that (RFC 8684 section 3.2). To TCP a pure ACK that comes again is nothing to answer.
+    /// Repeats the fourth ACK: the peer still sends its third ACK, so the fourth did not arrive, and the peer must
+    /// not send data before it (RFC 8684 section 3.2). TCP itself does not answer a repeated pure ACK.
     fn on_third_ack_again(&mut self, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if matches!(subflow.membership(), Membership::Joined(joined) if joined.is_verified()) {
@@ -3003,7 +3009,7 @@ impl Connection {
         }
     }
 
-    /// A join's TCP handshake is complete on our side.
+    /// Completes a join's TCP handshake on our side.
     fn on_join_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let step = subflow.on_join_established(cx.now);
@@ -3017,7 +3023,7 @@ impl Connection {
         }
     }
 
-    /// A valid segment came on a subflow that we joined: if its third ACK was out, this is the fourth.
+    /// Handles a valid segment on a subflow that we joined: after our third ACK it counts as the fourth.
     fn on_fourth_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.paths.get_mut(id).is_some_and(SubflowContext::on_fourth_ack) {
             self.settle_fast_join(cx, id);
@@ -3025,7 +3031,7 @@ impl Connection {
         }
     }
 
-    /// Repeats the third ACK when the fourth does not come.
+    /// Repeats the third ACK if the fourth does not come.
     fn repeat_third_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let subflow = self.paths.get_mut(id);
         if subflow.is_some_and(|subflow| subflow.repeat_third_ack(cx.now)) {
@@ -3034,12 +3040,12 @@ impl Connection {
     }
 }
 
-/// Fast JOIN: a subflow whose SYN already carries what the connection is in a hurry for.
+/// Fast JOIN: a subflow whose SYN already carries the connection's urgent data.
 ///
-/// The problem: when the only path dies, MP_JOIN lets the first byte pass no sooner than two and a
-/// half round trips after the first SYN (SYN, SYN/ACK, third ACK, fourth ACK, data), on a radio that
-/// just woke. The idea is that of MultiMob (Fast Join, there for version 0 of MPTCP and HMAC-SHA1);
-/// docs/spec/experimental.md has the layouts, docs/decisions/opening.md why it may be believed.
+/// Problem: if the only path dies, MP_JOIN delivers the first byte two and a half round trips after the first SYN
+/// at best (SYN, SYN/ACK, third ACK, fourth ACK, data), on a radio that just woke. The idea comes from MultiMob
+/// (Fast Join, for version 0 of MPTCP and HMAC-SHA1). The layouts are in docs/spec/experimental.md, the security
+/// argument in docs/decisions/opening.md.
 ///
 /// ```text
 /// opener                                          answerer
@@ -3048,21 +3054,21 @@ impl Connection {
 ///                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
 ///   ACK, and data at once                    ->            data from here on, too
 /// ```
-/// There is no HMAC in the third ACK and no fourth ACK is waited for: each side has proven itself with
-/// its first segment. What differs from the original: the HMAC also covers the SYN's data, so that nobody
-/// on the way can swap it, and the answer's HMAC covers the question's. What the original leaves open is
-/// what becomes of one that is lost or refused: the next SYN of the attempt is that of an ordinary
-/// MP_JOIN (same ports, no data), and after a refusal an ordinary attempt follows at once. The pair
-/// of addresses is then spared for a while.
+/// There is no HMAC in the third ACK, and there is no wait for a fourth ACK: each side has authenticated itself
+/// with its first segment. In contrast to the original, the HMAC also covers the SYN's data, so that an attacker
+/// on the path cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not
+/// define the handling of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN
+/// (same ports, no data), and after a refusal an ordinary attempt follows at once. Fast JOIN is then not tried on
+/// that pair of addresses for a while.
 impl Connection {
-    /// Whether a join between these addresses may be a fast one.
+    /// True if a join between these addresses may be a Fast JOIN.
     fn may_join_fast(&self, cx: &mut Context<'_>, pair: &JoinAddresses) -> bool {
         self.session.agreed_on(Extensions::FAST_JOIN)
             && !cx.fast_joins.contains(cx.now, pair.local.address.ip(), pair.remote)
     }
 
-    /// The option of a Fast JOIN's first SYN; what data goes with it is settled here. `None`: an
-    /// ordinary join, or a repeat.
+    /// Builds the option of a Fast JOIN's first SYN and selects the data of the SYN. `None` for an ordinary join,
+    /// or a repeated SYN.
     fn fast_syn_option(&mut self, cx: &mut Context<'_>, id: SubflowId) -> Option<MptcpOption> {
         self.session.keys().remote()?;
         let subflow = self.paths.get(id)?;
@@ -3100,12 +3106,12 @@ impl Connection {
         Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
     }
 
-    /// Our DATA_ACK, all 64 bits.
+    /// Our full 64-bit DATA_ACK.
     fn data_ack_number(&self) -> u64 {
         self.session.keys().remote_wire(self.receiver.data_ack())
     }
 
-    /// This data goes with the SYN.
+    /// Takes this data for the SYN.
     fn take_for_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) -> Option<Vec<u8>> {
         let mut payload = vec![0; range.len() as usize];
         let sum = self.sender.copy(range.start, &mut payload)?;
@@ -3119,13 +3125,13 @@ impl Connection {
         Some(payload)
     }
 
-    /// Bytes of the SYN that is being built.
+    /// Range of data in the SYN that is being built.
     fn syn_payload(&self, id: SubflowId) -> (Dsn, usize) {
         let carried = self.paths.get(id).and_then(|s| s.tcp().payload_of_next_syn());
         carried.map_or((Dsn(0), 0), |range| (range.start, range.len() as usize))
     }
 
-    /// The SYN/ACK of a Fast JOIN that we opened. `None`: it is none.
+    /// Checks the SYN/ACK of a Fast JOIN that we opened. `None` if it is a different segment.
     fn admit_fast_syn_ack(
         &mut self,
         cx: &mut Context<'_>,
@@ -3167,7 +3173,7 @@ impl Connection {
         Some(true)
     }
 
-    /// The subflow is up: what its SYN carried was taken, or goes again as first of all.
+    /// Settles the SYN's data once the subflow is established: it was accepted, or is sent again first.
     fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let path = subflow.path();
@@ -3182,9 +3188,9 @@ impl Connection {
         self.rearm_data_rto(cx.now);
     }
 
-    /// A subflow went whose Fast JOIN was not answered, or refused. What its SYN carried is nobody's
-    /// now, and an ordinary join from new ports follows at once: where answers to the first SYN are
-    /// dropped, the answerer's half-open subflow keeps the old ports.
+    /// Handles the end of a subflow whose Fast JOIN was refused or not answered. No subflow carries the SYN's data
+    /// any more, and an ordinary join from new ports follows at once: if the network drops answers to the first
+    /// SYN, the answerer's half-open subflow still occupies the old ports.
     fn on_fast_join_failed(
         &mut self,
         cx: &mut Context<'_>,
@@ -3201,14 +3207,14 @@ impl Connection {
             let range = DataRange::new(range.start.max(una), range.end);
             self.sender.reinject(cx.now, range, ReinjectionCause::SubflowClosed, None);
         }
-        // Who closed it did not want another one.
+        // A subflow that was closed deliberately is not replaced.
         if !fast.is_sent() || why == CloseReason::Finished || self.closing.is_closed() {
             return None;
         }
         let path = subflow.path();
         let (local, remote) = (path.local.ip(), path.remote);
         let from = self.paths.addresses().find_local(subflow.local_id());
-        // Where the address went with it, that says nothing of the network.
+        // If the local address is gone as well, the failure says nothing about the network.
         let from = from.filter(|from| from.up)?;
         cx.out.counters.fast_join_fallback += 1;
         match why {
@@ -3218,7 +3224,7 @@ impl Connection {
         Some((JoinAddresses { local: from, remote }, subflow.is_backup_here()))
     }
 
-    /// The ordinary join after a refused one, unless the path manager thought of it already.
+    /// Opens an ordinary join after a refused Fast JOIN, unless the path manager already did.
     fn join_as_usual(&mut self, cx: &mut Context<'_>, pair: JoinAddresses, backup: bool) {
         let same = |path: FourTuple| {
             path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
@@ -3228,7 +3234,7 @@ impl Connection {
         }
     }
 
-    /// Answers a SYN with a Fast JOIN. The error is the reason for its RST.
+    /// Answers a SYN with a Fast JOIN. The error is the reason code for its RST.
     fn accept_fast_join(
         &mut self,
         cx: &mut Context<'_>,
@@ -3272,7 +3278,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes note of a proven SYN. `false`: it was here before, or nobody can tell.
+    /// Records an authenticated SYN. `false` if it is a replay, or if that cannot be ruled out.
     fn is_fresh(&mut self, said: &FastSyn) -> bool {
         if let Some(number) = said.count {
             return self.replay_guard.admit_number(number);
@@ -3284,7 +3290,7 @@ impl Connection {
         fresh
     }
 
-    /// Checks what the SYN says against its HMAC.
+    /// Checks the SYN's content against its HMAC.
     fn read_fast_syn(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) -> Result<FastSyn, u8> {
         let mut messages = syn.segment.options.mptcp.experimental();
         let found = messages.find(|m| matches!(m, ExperimentalMessage::FastJoinSyn { .. }));
@@ -3296,7 +3302,7 @@ impl Connection {
         };
         let payload = syn.segment.payload;
         if payload.is_empty() && form == FastJoinForm::Out {
-            // A middlebox dropped what the SYN is about.
+            // A middlebox removed the SYN's data.
             cx.out.counters.fast_join_empty += 1;
             return Err(reason::MIDDLEBOX);
         }
@@ -3324,8 +3330,8 @@ impl Connection {
         Ok(FastSyn { form, backup, address_id, hmac, count, at })
     }
 
-    /// Older than anything that an honest SYN could still be about: one receive window behind. The
-    /// configured bounds count, since a window that grows must not make old things fresh again.
+    /// True if the position is older than a valid SYN can refer to: one receive window behind. The configured
+    /// limits are used, because a growing window must not make old positions valid again.
     fn is_stale(&self, form: FastJoinForm, at: Dsn) -> bool {
         match form {
             FastJoinForm::Out => at.plus(self.config.receive_buffer) < self.receiver.next(),
@@ -3336,7 +3342,7 @@ impl Connection {
         }
     }
 
-    /// Data of a SYN: into the stream if it lies in the window, else the peer sends it again.
+    /// Delivers data of a SYN if it is within the window; otherwise the peer sends it again.
     fn take_syn_data(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Dsn, payload: &[u8]) {
         let len = payload.len() as u64;
         let edge = self.receiver.next().plus(self.receiver.window());
@@ -3353,7 +3359,7 @@ impl Connection {
         self.tell_readable(cx);
     }
 
-    /// The option of the SYN/ACK that answers a Fast JOIN.
+    /// Builds the option of the SYN/ACK that answers a Fast JOIN.
     fn fast_syn_ack_option(&self, backup: bool, fast: FastAccepted) -> Option<MptcpOption> {
         let point = match fast.form {
             FastJoinForm::Out => self.data_ack_number(),
@@ -3366,7 +3372,7 @@ impl Connection {
         Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
     }
 
-    /// A segment on a Fast JOIN of the peer whose handshake is not through. `false`: it must not reach TCP.
+    /// Checks a segment on the peer's Fast JOIN whose handshake is not complete. `false` if it must not reach TCP.
     fn admit_half_open_fast_join(
         &mut self,
         cx: &mut Context<'_>,
@@ -3387,9 +3393,9 @@ impl Connection {
         }
     }
 
-    /// The third ACK shows that the peer is where its SYN came from. It opened this subflow because
-    /// the others fail it: they count as silent until they are heard again, and what they hold goes
-    /// out here.
+    /// Follows the peer to its new subflow. The third ACK proves the address of the SYN. The peer opened this
+    /// subflow because the others failed: they count as silent until they are heard again, and their data is
+    /// reinjected here.
     fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
         for id in self.paths.ids().filter(|id| *id != new) {
             self.on_overdue(cx, id, SilenceCause::FastJoin);
@@ -3397,9 +3403,9 @@ impl Connection {
     }
 }
 
-/// Fast Open (RFC 7413, RFC 8684 appendix B); `connection/fast_open.rs` tells its course.
+/// Fast Open (RFC 7413, RFC 8684 appendix B); its course is described in `connection/fast_open.rs`.
 impl Connection {
-    /// Client: settles what Fast Open adds to the first SYN, whose other options these are but for TCP's own.
+    /// Client: selects the Fast Open part of the first SYN. `options` are the other options, without TCP's own.
     fn plan_fast_open(&mut self, cx: &mut Context<'_>, id: SubflowId, options: &TcpOptions) {
         let Some(fast) = &self.config.fast_open else { return };
         if self.fast_open.is_planned() {
@@ -3450,7 +3456,7 @@ impl Connection {
         }
     }
 
-    /// Client: the answer to the first SYN, if that had Fast Open in it.
+    /// Client: handles the answer to a first SYN with Fast Open.
     fn on_fast_open_answer(
         &mut self,
         cx: &mut Context<'_>,
@@ -3464,7 +3470,7 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return };
         let path = subflow.path();
         let repeated = subflow.tcp().syns_sent() > 1;
-        // A SYN that is repeated may have gone without the offer at last.
+        // A repeated SYN may have been sent without the offer.
         let speaks = mp_capable(segment).is_some();
         let multipath = (speaks || self.session.is_offered() && !repeated).then_some(speaks);
         let answer = FastOpenAnswer {
@@ -3478,7 +3484,7 @@ impl Connection {
         cx.fast_opens.on_answer(cx.now, (path.local.ip(), path.remote.ip()), &answer);
     }
 
-    /// Client: the first subflow is up. What its SYN carried was taken, or goes again as first of all.
+    /// Client: settles the SYN's data once the first subflow is established: it was accepted, or is sent again first.
     fn settle_fast_open(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let answered = self.paths.get(id).and_then(|subflow| subflow.tcp().syn_data_answer());
         let Some((taken, rest)) = answered else { return };
@@ -3493,13 +3499,13 @@ impl Connection {
         subflow.tcp_mut().settle_syn_payload(cx.now, Some(checksum));
         let window = subflow.tcp().peer_window();
         if self.session.is_multipath() {
-            // No DATA_ACK speaks of it.
+            // This data gets no DATA_ACK.
             self.advance_una(cx, id, Dsn(taken), window);
             self.rearm_data_rto(cx.now);
         }
     }
 
-    /// Server: what Fast Open makes of the SYN that opened the connection.
+    /// Server: applies the Fast Open verdict to the SYN that opened the connection.
     fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) {
         let verdict = syn.fast_open;
         if !verdict.opens && verdict.answer.is_none() {
@@ -3513,7 +3519,7 @@ impl Connection {
         let path = subflow.path();
         self.closing.announce();
         cx.out.event(Event::Incoming(self.id));
-        // Multipath TCP cannot be spoken before the client has shown its key.
+        // Multipath TCP cannot be used before the client has sent its key.
         if self.session.is_plain() {
             subflow.tcp_mut().open_early();
             self.sender.raise_window(Dsn(0).plus(subflow.tcp().peer_window()));
@@ -3526,7 +3532,7 @@ impl Connection {
         }
     }
 
-    /// Server: data of the SYN that opened the connection. What does not fit the window comes again.
+    /// Server: takes data of the SYN that opened the connection. Data beyond the window comes again.
     fn take_first_data(&mut self, id: SubflowId, payload: &[u8]) {
         let len = payload.len() as u64;
         if payload.is_empty() || len > self.receiver.window() {
@@ -3541,32 +3547,31 @@ impl Connection {
     }
 }
 
-/// Falling back to plain TCP, at every stage (RFC 8684 section 3.7). `connection/fallback.rs` decides whether; this
-/// says how both directions stand, and carries out what follows.
+/// Fallback to plain TCP, at every stage (RFC 8684 section 3.7). `connection/fallback.rs` makes the decision. This
+/// code describes the state of both directions and carries out the consequences.
 ///
-/// Options that do not pass are noticed in the handshake, or when the first data comes without a
-/// mapping, or is acknowledged without a DATA_ACK. Then the stream is plain TCP from byte one, as
-/// both sides see it: all data so far is contiguous on the one subflow.
+/// Options that are removed on the path are detected in the handshake, when the first data comes without a
+/// mapping, or when it is acknowledged without a DATA_ACK. Then the stream is plain TCP from the first byte, for
+/// both sides: all data so far is contiguous on the one subflow.
 ///
-/// Later only a failed checksum on the only subflow leads here. The receiver keeps what it got and
-/// sends MP_FAIL; the sender answers with MP_FAIL and marks its next data with an infinite mapping.
-/// Nothing is sent twice: either sign tells the receiver that the kept bytes continue the stream.
-/// MP_FAIL travels on a pure ACK, which may be lost, so it is repeated until one of them comes. Where
-/// the data is not contiguous (another subflow carried some of it), the subflow is reset instead, and
-/// the data goes by the others, or by the next one.
+/// Later, only a failed checksum on the only subflow leads here. The receiver keeps its data and sends MP_FAIL.
+/// The sender answers with MP_FAIL and marks its next data with an infinite mapping. Nothing is sent twice: either
+/// sign shows the receiver that the kept bytes continue the stream. MP_FAIL is sent on a pure ACK, which may be
+/// lost, so it is repeated until the answer arrives. If the data is not contiguous (another subflow carried some
+/// of it), the subflow is reset instead, and its data is sent on the other subflows, or on the next one.
 impl Connection {
-    /// How both directions stand on this subflow.
+    /// State of both directions on this subflow.
     fn standing(&self, id: SubflowId) -> Standing {
         let (mut sent_whole, mut sent_tail, mut usable, mut initial) = (false, false, false, false);
         if let Some(subflow) = self.paths.get(id) {
             let (una, end, next) = (self.sender.una(), self.sender.sent(), subflow.tcp().snd_nxt());
             let (from, first) = self.run_on(id, next);
-            // A FIN takes a place on the subflow and none in the stream.
+            // A FIN occupies a sequence number on the subflow but no position in the stream.
             sent_whole = self.sender.is_contiguous(id) && next.0.wrapping_sub(end.0 + 1) <= 1;
             sent_tail = first <= una && end.since(first) == next.since(from);
             (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
         }
-        // A DATA_ACK that came by another subflow shows the same, and this one may be the only one since.
+        // A DATA_ACK on another subflow proves the same, and this subflow may be the only one since.
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         Standing {
             initial,
@@ -3581,7 +3586,7 @@ impl Connection {
         }
     }
 
-    /// Subflows beside this one.
+    /// State of the subflows beside this one.
     fn others(&self, id: SubflowId) -> Others {
         let mut others = Others::None;
         for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {
@@ -3597,13 +3602,13 @@ impl Connection {
         others
     }
 
-    /// Where what is not DATA_ACKed began to be contiguous on a subflow; `next` is the first position not sent there.
+    /// Point from which unacknowledged data is contiguous on a subflow. `next` is the first position not sent there.
     fn run_on(&self, id: SubflowId, next: Ssn) -> Point {
         let (una, end) = (self.sender.una(), self.sender.sent());
         if una == end { (next, una) } else { self.sender.run(id) }
     }
 
-    /// Data that the peer mapped, beyond what came with its keys, may have been DATA_ACKed.
+    /// Mapped data beyond the data with the peer's keys may have been DATA_ACKed.
     fn is_proven_to_peer(&self, id: SubflowId) -> bool {
         let keyed = self.session.first_mapped_by_peer().plus(self.receiver.keyed(id).into());
         self.receiver.delivered(id) > Ssn(1).plus(keyed.0)
@@ -3613,17 +3618,17 @@ impl Connection {
         fallback::judge(trigger, &self.standing(id))
     }
 
-    /// Something on a subflow suggests a fallback.
+    /// Judges an event on a subflow that suggests a fallback.
     fn consider_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, trigger: Trigger) {
         let standing = self.standing(id);
         self.carry_out(cx, id, fallback::judge(trigger, &standing));
         if standing.proven_to_peer && self.session.is_plain() {
-            // The peer does not take it for plain TCP by itself.
+            // The peer does not detect the fallback by itself.
             self.announce_fallback(cx, id, cx.now);
         }
     }
 
-    /// Bytes without a mapping are next on the subflow. If plain TCP is out of the question, they end it.
+    /// Handles bytes without a mapping that are next on the subflow. If plain TCP is impossible, they end the subflow.
     fn consider_plain_data(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let verdict = self.judge(id, Trigger::UnmappedData);
         if matches!(verdict, Verdict::FromFirstByte { .. }) {
@@ -3631,7 +3636,7 @@ impl Connection {
         }
     }
 
-    /// The first subflow's handshake ends without the option: plain TCP from byte one.
+    /// Falls back to plain TCP from the first byte because the first handshake ended without the option.
     fn fall_back_in_handshake(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
         let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
         let id = initial.map_or(SubflowId(0), |(id, _)| id);
@@ -3657,7 +3662,8 @@ impl Connection {
         }
     }
 
-    /// Plain TCP from byte one. `says_so`: the peer may have understood our mappings and must hear that they end.
+    /// Falls back to plain TCP from the first byte. `says_so`: the peer may have understood our mappings, so the
+    /// fallback is announced.
     fn fall_back(
         &mut self,
         cx: &mut Context<'_>,
@@ -3687,7 +3693,7 @@ impl Connection {
         }
     }
 
-    /// Plain TCP in mid-stream, on the only subflow, from the first byte on that is not DATA_ACKed.
+    /// Falls back in mid-stream, on the only subflow, from the first byte that is not DATA_ACKed.
     fn continue_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: FallbackReason) {
         let Some(next) = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt()) else { return };
         let (una, (from, first)) = (self.sender.una(), self.run_on(id, next));
@@ -3709,14 +3715,14 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Sends MP_FAIL from this time on: a peer to which we send no data would not learn of the fallback otherwise.
+    /// Sends MP_FAIL from this time on: without data from us, the peer would not learn of the fallback otherwise.
     fn announce_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.expect_mp_fail(at);
         self.repeat_mp_fail(cx, id);
     }
 
-    /// What plain TCP has no use for: reinjections, data-level timers, joins.
+    /// Drops state that plain TCP does not use: reinjections, data-level timers, joins.
     fn leave_multipath(&mut self, cx: &mut Context<'_>) {
         self.sender.leave_multipath();
         self.receiver.stop_coding();
@@ -3731,7 +3737,7 @@ impl Connection {
         }
     }
 
-    /// The peer sends plain TCP from now on, and its infinite mapping did not pass.
+    /// Handles plain TCP data of the peer whose infinite mapping was lost on the path.
     fn receive_plain_unannounced(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn) {
         if self.receiver.is_in_step(id) {
             self.receive_plain(cx, id, (ssn, self.receiver.next()));
@@ -3740,14 +3746,15 @@ impl Connection {
         }
     }
 
-    /// On plain TCP nothing fills a hole in the stream: bytes were discarded that the peer takes for delivered.
+    /// Plain TCP cannot fill a hole in the stream: ends the connection if bytes were discarded that the peer takes
+    /// for delivered.
     fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
             self.abort_because(cx, CloseReason::PeerMisbehaved);
         }
     }
 
-    /// The peer sends plain TCP from now on: what waited for that is delivered.
+    /// Switches reception to plain TCP and delivers the data that waited for it.
     fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.settle_mp_fail();
@@ -3759,16 +3766,16 @@ impl Connection {
         }
     }
 
-    /// A DSS checksum failed on what came on this subflow; its bytes are kept.
+    /// Handles a failed DSS checksum of data on this subflow. The bytes are kept.
     fn on_bad_checksum(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
         cx.out.counters.data_csum_err += 1;
         if self.session.is_plain() {
-            // Our own direction failed before, and both sides know.
+            // Our own direction failed before, and both sides know it.
             self.receive_plain(cx, id, (Ssn(0), dsn));
             self.watch_plain_stream(cx, id);
             return;
         }
-        // With a hole before it, the rest came, or must come, by another subflow.
+        // If there is a hole before it, the missing data came, or must come, on another subflow.
         let received_tail = dsn == self.receiver.next();
         let standing = Standing { received_tail, ..self.standing(id) };
         let verdict = fallback::judge(Trigger::BadChecksum, &standing);
@@ -3791,7 +3798,7 @@ impl Connection {
         self.receiver.release_kept();
     }
 
-    /// Sends MP_FAIL, until the peer shows that it came through.
+    /// Repeats MP_FAIL until the peer shows that it arrived.
     fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let failed = self.receiver.failed_at(id);
         let plain = failed.is_none() && self.session.is_plain();
@@ -3803,18 +3810,18 @@ impl Connection {
         }
         match subflow.repeat_mp_fail(cx.now) {
             FailStep::NotDue => {}
-            // The peer still speaks Multipath TCP, and cannot be told.
+            // The peer still speaks Multipath TCP, and no message about the fallback reaches it.
             FailStep::GiveUp if plain && self.peer_lacks_bytes(id) => {
                 self.abort_because(cx, CloseReason::PeerMisbehaved);
             }
-            // Options do not pass, or the peer is on plain TCP as well.
+            // Options do not pass, or the peer has fallen back as well.
             FailStep::GiveUp if plain => {}
             FailStep::GiveUp => self.reset_with_mp_fail(cx, id, dsn),
             FailStep::Send => self.signal_mp_fail(cx, id, dsn),
         }
     }
 
-    /// Data with our infinite mapping is out.
+    /// Data with our infinite mapping was sent.
     fn says_infinite_mapping(&self, id: SubflowId) -> bool {
         let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
         next.is_some_and(|next| self.session.has_sent_plain(next))
@@ -3826,7 +3833,7 @@ impl Connection {
         self.signal(Some(id), MptcpOption::Fail(fail));
     }
 
-    /// The peer found a bad checksum in what we sent, or fell back, or answers our own MP_FAIL.
+    /// Handles MP_FAIL: the peer detected a bad checksum in our data, fell back, or answers our own MP_FAIL.
     fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
         cx.out.counters.mp_fail_rx += 1;
         if self.session.is_plain() {
@@ -3860,8 +3867,8 @@ impl Connection {
         }
     }
 
-    /// A RST with MP_FAIL: what came on this subflow from there on the peer has acknowledged perhaps, and
-    /// could not use. It goes by another subflow at once; the data-level timer would be long in coming.
+    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but
+    /// could not use it. The data is sent on another subflow at once, without waiting for the data-level timer.
     fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
         let first = Dsn(self.session.keys().local_offset(fail.dsn));
         let (una, end) = (self.sender.una(), self.sender.sent());
@@ -3871,7 +3878,7 @@ impl Connection {
         self.sender.reinject_carried_alone(now, first, id);
     }
 
-    /// The answer may be lost as well: whoever asks again gets it again, within bounds.
+    /// Answers a repeated MP_FAIL again, because the previous answer may be lost; the number of answers is limited.
     fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let next = self.receiver.next();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -3880,7 +3887,7 @@ impl Connection {
         }
     }
 
-    /// The peer maps everything one to one from here on: plain TCP.
+    /// Handles the peer's infinite mapping: plain TCP from this point on.
     fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
         if self.paths.get(id).is_none() || self.receiver.is_infinite(id) {
             return;
@@ -3906,9 +3913,9 @@ impl Connection {
     }
 }
 
-/// Addresses of the peer and ours, and the path manager's judgements (RFC 8684 section 3.4).
+/// Addresses of both sides, and requests of the path manager (RFC 8684 section 3.4).
 impl Connection {
-    /// ADD_ADDR for one of our addresses, repeated until echoed.
+    /// Sends ADD_ADDR for one of our addresses, repeated until echoed.
     fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
         if !self.session.is_multipath() {
             return;
@@ -3919,7 +3926,7 @@ impl Connection {
         }
     }
 
-    /// REMOVE_ADDR for one of our addresses.
+    /// Sends REMOVE_ADDR for one of our addresses.
     fn withdraw_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
         cx.out.counters.rm_addr_tx += 1;
         self.paths.addresses_mut().withdraw(id);
@@ -3930,12 +3937,13 @@ impl Connection {
         if !self.session.keys().proves_address(add) {
             return;
         }
-        // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
+        // The HMAC requires both keys, which proves that the peer speaks MPTCP.
         self.confirm(cx);
         let port = self.paths.get(on).map_or(0, |subflow| subflow.path().remote.port());
         let limit = cx.config.limits.remote_addresses;
         let new = self.paths.addresses_mut().on_announced(on, port, add, limit);
-        // One of a fleet says at what address it is itself reached. Who dialled that need not keep away from it.
+        // A server behind a load balancer may announce the initial subflow's own address (id 0), which allows
+        // joins to it.
         let is_news = |new: &RemoteAddress| new.id != AddressId(0) || self.session.allow_id0();
         if let Some(new) = new.filter(is_news) {
             let (id, address) = (new.id, new.address);
@@ -3944,9 +3952,8 @@ impl Connection {
         }
     }
 
-    /// The subflow that brought the option is alive whatever it says: an address may have come back
-    /// before the word of its going got out. RFC 8684 section 3.4.2 asks to close only paths that are
-    /// not in use.
+    /// Handles REMOVE_ADDR. The subflow that brought the option is alive: its address may have come back before
+    /// the option was sent. RFC 8684 section 3.4.2 asks to close only paths that are not in use.
     fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
         for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
             cx.out.counters.rm_addr_rx += 1;
@@ -3956,10 +3963,10 @@ impl Connection {
                 let Some(subflow) = self.paths.get(there).filter(theirs) else { continue };
                 let joins = !subflow.is_initial() && !subflow.is_shut() && !subflow.was_joined();
                 if joins {
-                    // Nobody answers a SYN there any more.
+                    // SYNs to this address get no answer any more.
                     self.drop_subflow(cx, there, CloseReason::PeerReset);
                 } else if subflow.was_joined() && self.paths.count() > 1 {
-                    // RFC 8684 section 3.4.2: a RST, if it gets through, clears middleboxes on the way.
+                    // RFC 8684 section 3.4.2: a RST, if it arrives, clears state of middleboxes on the path.
                     self.reset_subflow(cx, there, reason::UNSPECIFIED, CloseReason::PeerReset);
                 }
             }
@@ -3968,7 +3975,7 @@ impl Connection {
         }
     }
 
-    /// Tells the path manager, and does what it asks for.
+    /// Passes an event to the path manager and executes its actions.
     fn path_event(&mut self, cx: &mut Context<'_>, event: PathEvent) {
         if self.closing.is_closed() || self.session.is_plain() {
             return;
@@ -3984,7 +3991,7 @@ impl Connection {
         self.with_path_context(cx, |manager, context| manager.accepts_join(path.remote, context))
     }
 
-    /// What the path manager judges by, handed to `ask`.
+    /// Calls `ask` with the path manager's view of the connection.
     fn with_path_context<R>(
         &mut self,
         cx: &Context<'_>,
@@ -4009,7 +4016,7 @@ impl Connection {
     fn apply_path_actions(&mut self, cx: &mut Context<'_>) {
         for _ in 0..MAX_ACTIONS {
             let Some(action) = self.path_manager.poll_action() else { return };
-            // The join in place of a lost address is not the manager's, and the connection depends on it.
+            // The join that replaces a lost address is not the manager's, and the connection depends on it.
             let closes_join = matches!(action, PathAction::CloseSubflow(_));
             if !(closes_join && self.may_join_unconfirmed()) {
                 self.path_action(cx, action);
@@ -4017,13 +4024,13 @@ impl Connection {
         }
     }
 
-    /// One action, asked for by the path manager or by hand.
+    /// Executes one action of the path manager or of an administrator.
     pub(crate) fn path_action(&mut self, cx: &mut Context<'_>, action: PathAction) {
         match action {
             PathAction::OpenSubflow { local, remote, backup, fast } => {
                 let addresses = self.paths.addresses();
                 let local = addresses.find_local(local).filter(|l| l.up);
-                // A path pinned to one remote address goes there, whatever the peer announced.
+                // A path pinned to one remote address uses that, regardless of the peer's announcements.
                 let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));
                 let remote = pinned.or_else(|| addresses.find_remote(remote));
                 let way = local.and_then(|local| Some((local, local.way_to(remote?)?)));
@@ -4048,23 +4055,24 @@ impl Connection {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.close();
         self.stop_carrying(cx.now, id);
-        // One whose SYN has no answer yet says no word, and nobody else will say that it is gone.
+        // A subflow with an unanswered SYN is closed without a RST and gets no further event, so it is dropped here.
         self.drop_unanswered(cx);
     }
 }
 
-/// When a subflow falls silent: reinjection, and taking it back; and what the path health monitor says of its
-/// path. What a subflow's health is, and from which facts it follows, is in `subflow/health.rs`.
+/// Handling of silent subflows: reinjection, its reversal, and verdicts of the path health monitor. The definition
+/// of a subflow's health is in `subflow/health.rs`.
 ///
-/// A probe timeout means that nothing was heard for two round trips although something is owed. For
-/// interactive traffic that is late enough: the data goes out on another subflow at once (RFC 8684
-/// section 3.3.6 leaves the moment to the sender; kernels wait for the RTO). If the silence was only
-/// jitter, the first segment heard takes back what was not yet sent twice.
+/// A probe timeout means that nothing was heard for two round trips although an answer is due. For interactive
+/// traffic that is the time to act: the data is sent on another subflow at once (RFC 8684 section 3.3.6 leaves the
+/// moment to the sender; kernels wait for the RTO). If the silence was only jitter, the first segment received
+/// cancels the copies not sent yet.
 impl Connection {
     fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         self.report_timeout(cx, id);
         let patience = self.scheduling.probe_patience();
-        // Who leaves reinjection to the retransmission timer leaves the judgement to it, too.
+        // A scheduler that waits for the retransmission timer before it reinjects uses the same timer to judge the
+        // subflow.
         if let (Some(subflow), Some(patience)) = (self.paths.get_mut(id), patience) {
             subflow.health_mut().on_probe_timeout(cx.now, patience);
         }
@@ -4074,7 +4082,8 @@ impl Connection {
         }
     }
 
-    /// Loss recovery found losses on it. It repeats them; a scheduler may know a path that is quicker.
+    /// Reports losses found by loss recovery to the scheduler. TCP repeats them on the subflow, but the scheduler
+    /// may choose a faster path.
     fn on_lost(&mut self, now: Instant, id: SubflowId) {
         if self.paths.turns() < 2 || self.session.is_plain() || !self.scheduling.watches_losses() {
             return;
@@ -4112,8 +4121,8 @@ impl Connection {
         }
     }
 
-    /// The peer waits on this subflow for what somebody else has acknowledged: that hole stays, whatever is sent
-    /// behind it. What it carried goes by others, or by the subflow that is opened in its place.
+    /// Resets a subflow on which a middlebox acknowledged data that the peer never received: no later data can
+    /// fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
     fn leaves_for_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
         let may = self.may_come_back() && !self.session.is_plain() && !self.may_still_fall_back();
@@ -4124,10 +4133,10 @@ impl Connection {
         misled && may
     }
 
-    /// The application waits for memory: lets it go on if there is some now. If subflows keep too much that is
-    /// DATA_ACKed, closes the subflow that keeps most of those that are closing or have timed out, or of all if the
-    /// application has waited for too long. Another one must be healthy; what the closed one carried is DATA_ACKed
-    /// or goes elsewhere.
+    /// Handles an application that waits for memory. It is notified if there is memory now. If subflows retain too
+    /// much DATA_ACKed data, the one that retains most is closed: first among those that are closing or have timed
+    /// out, and among all once the application has waited for too long. Another subflow must be healthy. The data
+    /// of the closed subflow is DATA_ACKed or sent elsewhere.
     fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
         self.tell_writable(cx);
         if !self.sender.keeps_too_much() || !self.may_come_back() || self.session.is_plain() {
@@ -4147,7 +4156,7 @@ impl Connection {
         }
     }
 
-    /// The patience with an unanswered probe is over, perhaps.
+    /// Starts reinjection if the patience with an unanswered probe is over.
     fn on_patience_over(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let mut subflow = self.paths.get_mut(id);
         if subflow.as_mut().is_some_and(|s| s.health_mut().loses_patience(cx.now)) {
@@ -4155,8 +4164,9 @@ impl Connection {
         }
     }
 
-    /// What subflows hold that the scheduler concluded to be dead. It concludes that while it is told of an ACK,
-    /// where path manager and monitor cannot be told; what else that ACK frees need not be queued, too.
+    /// Reinjects the data of subflows that the scheduler considers dead. The scheduler concludes this during an
+    /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
+    /// this way.
     fn start_awaited_rescues(&mut self, cx: &mut Context<'_>) {
         let awaited = self.paths.those(|s| s.health().awaits_rescue() && s.is_usable());
         for id in awaited.iter() {
@@ -4164,7 +4174,7 @@ impl Connection {
         }
     }
 
-    /// Something is due on it and does not come.
+    /// Marks a subflow as silent because data or an answer is overdue.
     fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
             subflow.health_mut().on_overdue(cx.now, cause);
@@ -4172,22 +4182,22 @@ impl Connection {
         }
     }
 
-    /// Whether silent paths are probed for this connection. They are not where the scheduler waits for retransmission
-    /// timeouts, as the kernel's does.
+    /// True if silent paths are probed for this connection. A scheduler that waits for retransmission timeouts,
+    /// like the kernel's, disables probing.
     fn probes_silent_paths(&self) -> bool {
         let may = self.session.is_confirmed() && !self.session.is_plain();
         may && !self.closing.is_closed() && self.scheduling.probe_patience().is_some()
     }
 
-    /// It waits for an answer: its path is probed until there is one. Whether that is so.
+    /// Waits for an answer on this subflow's path, which is probed until there is one. Returns true if it is probed.
     fn wait_for_answer(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let subflow = self.paths.get(id).filter(|subflow| subflow.is_usable());
         let Some(subflow) = subflow.filter(|_| self.probes_silent_paths()) else { return false };
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
 
-    /// The retransmission timer of a subflow fired. If its path is probed and other subflows carry its data, it repeats
-    /// its oldest data once and then rests until the path answers.
+    /// Handles a retransmission timeout of a subflow. If its path is probed and other subflows carry its data, it
+    /// repeats its oldest data once and then pauses until the path answers.
     fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let is_probed = self.wait_for_answer(cx, id);
         let has_others = !self.paths.healthy().is_empty();
@@ -4197,7 +4207,7 @@ impl Connection {
         subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
     }
 
-    /// This connection as the prober of a silent path; `None`: it does not wait for that path.
+    /// This connection as the prober of a silent path; `None` if it does not wait for that path.
     pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         if !self.probes_silent_paths() {
             return None;
@@ -4221,14 +4231,14 @@ impl Connection {
         })
     }
 
-    /// The local address with this IP address, if a client may open a subflow there.
+    /// Id of the local address with this IP address, if a client may open a subflow from it.
     fn unopened_at(&self, local: IpAddr) -> Option<AddressId> {
         let locals = self.paths.addresses().local();
         let up = locals.iter().find(|l| l.address.ip() == local && l.up && l.subflow);
         up.filter(|_| self.session.is_client()).map(|local| local.id)
     }
 
-    /// Asks for an answer on a silent path: by an empty segment, a SYN that is repeated, or a new subflow.
+    /// Probes a silent path with an empty segment, a repeated SYN, or a new subflow.
     pub(crate) fn probe_path(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
         let mut asked = false;
         for id in self.paths.those(|s| addresses_of(&s.path()) == path).iter() {
@@ -4248,7 +4258,7 @@ impl Connection {
         }
     }
 
-    /// A path that this connection waits for answers, as another connection has found: retries what it owes there.
+    /// Retries pending transmissions on a path from which another connection got an answer.
     pub(crate) fn on_path_answers(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
         if !self.probes_silent_paths() {
             return;
@@ -4272,12 +4282,12 @@ impl Connection {
         }
     }
 
-    /// The connection is in use although its stream may be idle.
+    /// Marks the connection as in use although its stream may be idle.
     pub(crate) fn note_in_use(&mut self, now: Instant) {
         self.trim.note_busy(now);
     }
 
-    /// It is silent, and others get what it holds.
+    /// Marks a subflow as silent and reinjects its data on others.
     fn start_rescue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let first = subflow.health_mut().start_rescue();
@@ -4291,8 +4301,9 @@ impl Connection {
         }
     }
 
-    /// The peer is heard on a silent subflow. This may be the answer to a probe, or prove only that one direction
-    /// works: the oldest data is repeated to find out. Where silent paths are not probed, it counts as an answer.
+    /// Handles a segment of the peer on a silent subflow. It may be the answer to a probe, or prove only that one
+    /// direction works: the oldest data is repeated to find out. If silent paths are not probed, it counts as an
+    /// answer.
     fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
         let probes = self.probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -4304,7 +4315,7 @@ impl Connection {
     }
 
     fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
-        // Who leaves the judgement to the retransmission timer leaves it its pace, too.
+        // A scheduler that leaves the judgement to the retransmission timer also keeps the timer's pace.
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
@@ -4315,7 +4326,7 @@ impl Connection {
         if !end.was_rescued {
             return;
         }
-        // What a bad path holds stays in doubt although something was heard there.
+        // Data on a bad path stays suspected although a segment was received there.
         if !bad {
             self.sender.absolve(id);
         }
@@ -4325,18 +4336,17 @@ impl Connection {
         self.path_event(cx, PathEvent::HeardAgain(id));
     }
 
-    /// Somebody healthy is there: what silent subflows hold, or such on bad paths, even if heard,
-    /// also what they were given since they fell silent, as there was nobody else, need not wait for
-    /// their timers.
+    /// A healthy subflow exists: reinjects data of silent subflows and of subflows on bad paths (even if heard),
+    /// including data assigned while they were the only ones, without waiting for their timers.
     fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
         for id in self.paths.those(|s| s.health().needs_rescue() && of(s)).iter() {
             self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
-    /// Queues what this subflow holds and no other healthy subflow carries.
+    /// Queues this subflow's data that no healthy subflow carries.
     fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
-        // Who closes does not fall back any more.
+        // A subflow that closes does not fall back any more.
         let waits = cause != ReinjectionCause::SubflowClosed && self.may_still_fall_back();
         if self.session.is_plain() || self.closing.is_closed() || waits {
             return;
@@ -4348,14 +4358,14 @@ impl Connection {
         }
     }
 
-    /// Shows its members of paths: subflows that are established, plain TCP included.
+    /// Passes each established subflow, including plain TCP, to the path health monitor.
     pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
         for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
             see(subflow.path(), subflow.tcp_mut());
         }
     }
 
-    /// A timer fired on a subflow.
+    /// Reports a timer expiry on a subflow to the path health monitor.
     fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
             let trouble = Trouble::TimedOut { wait: subflow.tcp().answer_takes() };
@@ -4363,7 +4373,7 @@ impl Connection {
         }
     }
 
-    /// A subflow was asked for a sign of life, and nothing came.
+    /// Reports an unanswered probe on a subflow to the path health monitor.
     fn report_silence(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
             let trouble = Trouble::Silent { wait: subflow.tcp().answer_takes() };
@@ -4371,7 +4381,7 @@ impl Connection {
         }
     }
 
-    /// Verdicts changed: takes them over, subflow by subflow.
+    /// Applies changed path health verdicts to each subflow.
     pub(crate) fn adopt_path_health(&mut self, cx: &mut Context<'_>) {
         let mut changed = Vec::new();
         for id in self.paths.ids() {
@@ -4393,7 +4403,7 @@ impl Connection {
         if change.moves_outstanding() && !self.session.is_plain() {
             self.on_overdue(cx, id, SilenceCause::BadAddressPair);
         }
-        // A join that waits between two SYNs need not wait for the end of an outage's backoff.
+        // A join between two SYNs need not wait for the end of an outage's backoff.
         let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
             subflow.tcp_mut().retry_soon(cx.now, Duration::ZERO);
@@ -4401,7 +4411,7 @@ impl Connection {
         self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
     }
 
-    /// Asks the peer for a sign of life, on the first subflow between these addresses.
+    /// Probes the peer on the first subflow between these addresses.
     pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
         let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
         let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
@@ -4411,9 +4421,9 @@ impl Connection {
     }
 }
 
-/// Paths that are silent although something is due (`liveness`), and a receiver's probes.
+/// Detection of paths that are silent although data is due (`liveness`), and a receiver's probes.
 impl Connection {
-    /// A segment was taken in; `before` is what was missing until then.
+    /// Updates the download watch after a segment. `before` is the first missing byte before it.
     fn watch_download(
         &mut self,
         cx: &mut Context<'_>,
@@ -4439,8 +4449,8 @@ impl Connection {
         }
     }
 
-    /// The segment that brought the peer's agreement tells how much was sent before it: that may be on
-    /// its way still, and has no mark.
+    /// Records how much data was sent before the segment that brought the peer's agreement. That data may still be
+    /// in flight, and has no mark.
     fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
         if self.liveness.knows_marks() || !self.session.peer_marks_idle() {
             return;
@@ -4452,8 +4462,7 @@ impl Connection {
         self.liveness.note_agreement(self.receiver.next(), missing);
     }
 
-    /// The end of the data that a segment maps. What lies beyond the window is not taken, and promises
-    /// nothing.
+    /// End of the data that a segment maps. Data beyond the window is not accepted and not counted.
     fn mapped_end(&self, segment: &TcpSegment<'_>) -> Option<Dsn> {
         let dss = segment.options.dss?;
         let mapping = dss.mapping.filter(|mapping| mapping.length > u16::from(dss.data_fin))?;
@@ -4462,7 +4471,7 @@ impl Connection {
         (end <= self.receiver.edge()).then_some(end)
     }
 
-    /// Whether a segment marks its mapping as the last of what the peer has to send.
+    /// True if a segment marks its mapping as the end of the peer's data.
     fn is_marked(&self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) -> bool {
         let options = &segment.options.mptcp;
         let marked = !options.is_empty()
@@ -4472,7 +4481,7 @@ impl Connection {
         marked
     }
 
-    /// The DATA_ACK moved, told on this subflow.
+    /// Updates the delivery watch after the DATA_ACK advanced on this subflow.
     fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
@@ -4481,7 +4490,7 @@ impl Connection {
         }
     }
 
-    /// Bytes came in order, the first of them on this subflow.
+    /// Updates the delivery watch after bytes came in order, the first of them on this subflow.
     fn watch_delivery_of_received(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let due = self.is_owed(id);
         if let Some(since) = self.receiver.watch_mut().moved(cx.now, due, Duration::ZERO) {
@@ -4489,7 +4498,7 @@ impl Connection {
         }
     }
 
-    /// The peer is known to have sent more than is in order, or to have more to send.
+    /// The peer is known to have sent data beyond the in-order data, or to have more to send.
     fn is_owed(&self, id: SubflowId) -> bool {
         let held = |subflow: &SubflowContext| subflow.tcp().held_out_of_order() > 0;
         self.receiver.has_hole()
@@ -4513,14 +4522,14 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, kind);
     }
 
-    /// Data came, or was acknowledged: a receiver's probes have time.
+    /// Postpones a receiver's probes after data or an acknowledgment.
     fn put_probes_off(&mut self, now: Instant) {
         if let Some(probes) = self.config.receive_probes {
             self.liveness.on_data(now, probes);
         }
     }
 
-    /// A DATA_ACK moved.
+    /// Updates timers after a DATA_ACK advanced.
     fn watch_data_ack(&mut self, now: Instant) {
         self.put_probes_off(now);
         if self.liveness.is_clock_running()
@@ -4530,7 +4539,7 @@ impl Connection {
         }
     }
 
-    /// When silence is to be looked at.
+    /// Time of the next check for silence.
     fn silence_timeout(&self) -> Option<Instant> {
         let keepalive = self.lone_keepalive().map(|(_, due, _)| due.at);
         self.liveness.clock_timeout().into_iter().chain(keepalive).min()
@@ -4563,7 +4572,7 @@ impl Connection {
         }
     }
 
-    /// The subflow that brought the data that stopped coming, and those not heard since.
+    /// Subflow that brought the last data before the silence, and subflows not heard since.
     fn silent_since(&self, since: Instant) -> SubflowSet {
         let mut silent = self.paths.those(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
         if let Some(id) = self.liveness.brought_by().filter(|id| self.paths.is_usable(*id)) {
@@ -4572,7 +4581,7 @@ impl Connection {
         silent
     }
 
-    /// An empty segment on this subflow, or on the best one if it is gone, that the peer answers.
+    /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
     fn ask_for_life(&mut self, id: Option<SubflowId>) {
         let there = id.filter(|id| self.paths.is_usable(*id));
         let on = there.or_else(|| self.paths.best());
@@ -4587,8 +4596,7 @@ impl Connection {
         self.path_event(cx, PathEvent::Silent { id, cause });
     }
 
-    /// Something may come still, a path could be opened if this one were dead, and we are the one to
-    /// open it.
+    /// More data may come, another path could be opened if this one were dead, and we are the side that opens it.
     fn could_open_another(&self) -> bool {
         self.session.is_client()
             && self.session.is_confirmed()
@@ -4597,7 +4605,7 @@ impl Connection {
             && self.paths.has_unopened_address()
     }
 
-    /// What the receive timer is to go by now. `None`: it has nothing to do.
+    /// Current inputs of the receive timer. `None` if the timer is not needed.
     fn silence_conditions(&self) -> Option<Conditions> {
         let config = self.config.receive_timer.filter(|_| self.could_open_another())?;
         let heard_at = self.paths.last_heard_at()?;
@@ -4606,7 +4614,7 @@ impl Connection {
         Some(self.liveness.conditions(&config, told, (heard_at, round_trip), marks))
     }
 
-    /// The subflow to be kept alive, and what is due on it.
+    /// Subflow to be kept alive, and its next keepalive.
     fn lone_keepalive(&self) -> Option<(SubflowId, KeepaliveDue, LoneKeepalive)> {
         let config = self.config.lone_keepalive?;
         if self.liveness.is_clock_running() || !self.could_open_another() {
@@ -4614,7 +4622,7 @@ impl Connection {
         }
         let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_usable());
         let (Some((id, subflow)), None) = (usable.next(), usable.next()) else { return None };
-        // While something is unacknowledged there, its own timers look after it.
+        // While data is unacknowledged there, TCP timers watch the subflow.
         let tcp = subflow.tcp();
         if self.paths.is_reserve(subflow) || tcp.unacked().next().is_some() {
             return None;
@@ -4665,7 +4673,7 @@ impl Connection {
         self.paths.ask_all();
     }
 
-    /// The peer has to be heard within this time.
+    /// Sets the time within which the peer has to be heard.
     fn expect_answer(&mut self, now: Instant, within: Duration) {
         if !self.closing.is_closed() {
             self.closing.expect_answer(now, within);
@@ -4673,14 +4681,14 @@ impl Connection {
         }
     }
 
-    /// Asks for a sign of life on all subflows, now and again until there is one.
+    /// Probes all subflows, now and again until one answers.
     fn ask_until_heard(&mut self, now: Instant) {
         if self.closing.begin_questions(now) {
             self.paths.ask_all();
         }
     }
 
-    /// A client that has a subflow, and to which the peer may still send.
+    /// A client that has a subflow, and whose peer may still send data.
     fn waits_for_data(&self) -> bool {
         self.session.is_client()
             && !self.closing.is_closed()
@@ -4690,13 +4698,13 @@ impl Connection {
     }
 }
 
-/// What goes out next. One call fills one batch for one path.
+/// Selection of outgoing segments. One call fills one batch for one path.
 ///
-/// Order: what TCP owes on a subflow (handshakes, resets, repairs: later data on that subflow is
-/// useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the
-/// scheduler's choice, and last pure ACKs, which data may have carried by then.
+/// Order: segments that TCP has pending on a subflow (handshakes, resets, repairs: later data on that subflow is
+/// useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the scheduler's choice,
+/// and last pure ACKs, which data may have carried by then.
 impl Connection {
-    /// Fills `buf` with the next batch, which is empty when it comes. `None`: nothing to send now.
+    /// Fills `buf` with the next batch; it must be empty. `None` if there is nothing to send now.
     pub(crate) fn poll_transmit(
         &mut self,
         cx: &mut Context<'_>,
@@ -4730,13 +4738,13 @@ impl Connection {
             .or_else(|| self.emit_acks(cx, buf))
     }
 
-    /// Payload that a repeated segment may have on this subflow.
+    /// Room for payload of a retransmitted segment on this subflow.
     fn repeat_room(&self, id: SubflowId) -> PayloadRoom {
         let Some(subflow) = self.paths.get(id) else { return PayloadRoom::default() };
         self.payload_room(subflow, (Dsn(1), subflow.tcp().snd_una()))
     }
 
-    /// Payload that a full segment with data from `at` on may have.
+    /// Room for payload of a full segment with data from `at` on.
     fn payload_room(&self, subflow: &SubflowContext, at: (Dsn, Ssn)) -> PayloadRoom {
         let tcp = subflow.tcp();
         let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
@@ -4773,7 +4781,7 @@ impl Connection {
         None
     }
 
-    /// A subflow whose RST is out is done with, unless the RST only answered a bogus ACK.
+    /// Drops a subflow after its RST was sent, unless the RST only answered a bogus ACK.
     fn drop_if_reset(&mut self, cx: &mut Context<'_>, id: SubflowId, egress: &Egress) {
         let closed = |s: &SubflowContext| s.tcp().state() == SubflowState::Closed;
         if matches!(egress, Egress::Rst) && self.paths.get(id).is_some_and(closed) {
@@ -4782,9 +4790,9 @@ impl Connection {
         }
     }
 
-    /// A tail loss probe: new data if there is any, else the last segment again. While a healthy
-    /// subflow is there, new data is not risked on one that is silent: it would wait there for a
-    /// timeout, and everything behind it.
+    /// Sends a tail loss probe: new data if there is any, otherwise the last segment again. While another subflow
+    /// is healthy, no new data is sent on a silent one: it would wait there for a timeout, and so would all later
+    /// data.
     fn emit_probe(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for id in self.paths.ids() {
             if self.paths.get(id).is_some_and(|s| s.tcp().awaits_frto_data())
@@ -4814,8 +4822,8 @@ impl Connection {
         None
     }
 
-    /// New data that tells whether a timeout was spurious, or else a repeat that waited for it. It is not
-    /// risked while a healthy subflow is there, as a probe's is not.
+    /// Sends new data that shows whether a timeout was spurious, or else a repetition that waited for it. As with
+    /// a probe, no new data is used while another subflow is healthy.
     fn emit_frto_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -4837,7 +4845,7 @@ impl Connection {
         self.emit(cx, id, &egress, None, buf)
     }
 
-    /// One segment of new data on this subflow, whatever the scheduler had in mind.
+    /// Sends one segment of new data on this subflow, regardless of the scheduler.
     fn emit_new_segment(
         &mut self,
         cx: &mut Context<'_>,
@@ -4869,7 +4877,7 @@ impl Connection {
         self.emit(cx, on, &Egress::Ack, Some(signal.option), buf)
     }
 
-    /// A DATA_FIN in a segment of its own.
+    /// Sends a DATA_FIN in a segment of its own.
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         self.fin_at().filter(|at| *at <= cx.now)?;
         let over = self.closing.fin_acked() || self.closing.is_closed();
@@ -4879,15 +4887,14 @@ impl Connection {
         }
         let usable = self.paths.usable_set();
         if self.closing.repeats_fin_in_vain() && usable.iter().all(|id| self.sender.is_bare(id)) {
-            // The peer is heard, and options do not pass.
+            // The peer is heard, but options do not pass.
             for id in usable.iter() {
                 self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             }
             return self.emit_owed(cx, buf);
         }
         let id = self.closing.next_for_fin(usable, self.paths.best())?;
-        // A third ACK that is still owed carries the keys, without which the peer cannot read the
-        // DATA_FIN: it goes first.
+        // A pending third ACK carries the keys, without which the peer cannot read the DATA_FIN, so it goes first.
         let owes = self.paths.get(id).is_some_and(|subflow| subflow.tcp().owes_ack());
         if self.session.is_unconfirmed() && owes {
             let room = self.repeat_room(id);
@@ -4930,13 +4937,13 @@ impl Connection {
         }
     }
 
-    /// The DATA_FIN went out wherever it was to go.
+    /// Restarts the timer after the DATA_FIN was sent on all its subflows.
     fn rearm_fin(&mut self, now: Instant) {
         let silent = self.closing.rearm_fin(now, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
     }
 
-    /// When the DATA_FIN goes out again, by the timeouts that hold now.
+    /// Time of the next DATA_FIN transmission, by the current timeouts.
     fn fin_at(&self) -> Option<Instant> {
         self.closing.fin_at(|| FinTimeouts {
             rto: self.largest_rto(),
@@ -4944,7 +4951,7 @@ impl Connection {
         })
     }
 
-    /// Data, as the scheduler says, as long as it stays on one subflow.
+    /// Sends data by the scheduler's decisions, as long as they stay on one subflow.
     fn emit_batch(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         let now = cx.now;
         if self.closing.is_closed() || self.session.is_offered() {
@@ -4965,7 +4972,7 @@ impl Connection {
                     // The rest of the peer's window is not worth a segment.
                     Some(_) => self.tell_blocked(now),
                 }
-                // The scheduler may have answered that something is to be repeated.
+                // The scheduler may have requested a repetition.
                 let repeat = self.scheduling.choose_reinjection(self.terms(now), &self.sender)?;
                 (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
             }
@@ -4981,7 +4988,7 @@ impl Connection {
         self.batch(id, count, stride, sent.ecn)
     }
 
-    /// More segments as large as the first ones, for the same subflow. How many there are then.
+    /// Adds segments of the same size for the same subflow. Returns the total number.
     fn fill_batch(
         &mut self,
         cx: &mut Context<'_>,
@@ -5024,8 +5031,8 @@ impl Connection {
         }
     }
 
-    /// The end of a run of new data that is less than a segment, since those before it had more than MSS says,
-    /// takes as much of what follows as makes it one.
+    /// Extends the end of a run of new data to a full segment with following data. It is short because the
+    /// segments before it had more room than the MSS.
     fn whole(&self, choice: &Choice) -> Choice {
         let mss = self.paths.get(choice.subflow).map_or(0, |subflow| subflow.tcp().mss());
         let range = choice.range;
@@ -5046,10 +5053,10 @@ impl Connection {
         })
     }
 
-    /// Nothing may go now: the rate sampler and the scheduler should know why.
+    /// Records that nothing can be sent now, for the rate sampler and the scheduler.
     fn nothing_to_send(&mut self, now: Instant) {
-        // Whoever has room and gets nothing is held up by others: the application, the peer's window,
-        // the scheduler. What it delivers now is less than what it could.
+        // A subflow that has room and gets no data is limited by the application, the peer's window, or the
+        // scheduler. Its delivery rate is below its capacity.
         let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
         for id in self.paths.those(SubflowContext::is_up).iter() {
             let views = self.scheduling.views();
@@ -5079,26 +5086,26 @@ impl Connection {
         None
     }
 
-    /// Takes new views of all subflows that carry data.
+    /// Refreshes the views of all subflows that carry data.
     fn refresh_views(&mut self, now: Instant) {
         self.scheduling.refresh(self.paths.views(now));
     }
 
-    /// Takes a new view of one subflow, after it was given data.
+    /// Refreshes the view of one subflow after it was given data.
     fn refresh_view(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
             self.scheduling.refresh_one(subflow.view(now, id));
         }
     }
 
-    /// Whether new data may leave in runs of segments under one mapping.
+    /// True if new data may be sent in runs of segments under one mapping.
     fn sends_runs(&self) -> bool {
         self.session.maps_runs(&self.config)
             && !self.sender.nagle().has_records()
             && !self.sender.may_repair()
     }
 
-    /// Shows a coupled congestion controller its siblings.
+    /// Shows a coupled congestion controller the other subflows.
     fn refresh_group(&mut self, now: Instant, id: SubflowId) {
         if self.paths.get(id).is_some_and(|subflow| subflow.tcp().wants_group()) {
             self.refresh_views(now);
@@ -5108,7 +5115,7 @@ impl Connection {
         }
     }
 
-    /// The next data to send, if any may go now. Views must be fresh.
+    /// Next data to send, if any may be sent now. Views must be fresh.
     fn choose(&mut self, now: Instant) -> Option<Choice> {
         if self.closing.is_closed() {
             self.scheduling.void_all();
@@ -5122,7 +5129,7 @@ impl Connection {
         Terms { now, repairs: self.may_repair(), repeats: !self.session.is_plain() }
     }
 
-    /// Tells the scheduler, and does what it asks for.
+    /// Passes an event to the scheduler and executes its actions.
     fn scheduler_event(&mut self, now: Instant, event: SchedulerEvent) {
         self.refresh_views(now);
         let terms = self.terms(now);
@@ -5152,7 +5159,7 @@ impl Connection {
         }
     }
 
-    /// Tells the scheduler why data waits although a subflow has room. Called when nothing went out.
+    /// Reports to the scheduler why data waits although a subflow has room. Called when nothing was sent.
     fn tell_blocked(&mut self, now: Instant) {
         if let Some(event) = self.scheduling.blocked(&self.sender) {
             self.scheduler_event(now, event);
@@ -5160,13 +5167,13 @@ impl Connection {
     }
 }
 
-/// Building segments: header, options and payload, written once, straight into the batch.
+/// Construction of segments: header, options and payload are written once, directly into the batch.
 ///
-/// Options share 40 bytes. Timestamps come first, then what MPTCP needs here, then as many SACK
-/// blocks as still fit. A pure ACK that carries an option too long to stand beside timestamps (ADD_ADDR
-/// with an IPv6 address) goes without them.
+/// Options share 40 bytes. Timestamps come first, then the required MPTCP options, then as many SACK blocks as
+/// still fit. A pure ACK with an option too long to fit beside timestamps (ADD_ADDR with an IPv6 address) is sent
+/// without them.
 impl Connection {
-    /// Builds what TCP, or a signal, asked for. `None`: the subflow is gone.
+    /// Builds a segment that TCP or a signal requested. `None` if the subflow is gone.
     fn emit(
         &mut self,
         cx: &mut Context<'_>,
@@ -5192,11 +5199,11 @@ impl Connection {
             options.timestamps = None;
         }
         if fast_open.is_some_and(|option| !option.fits_beside(&options)) {
-            // A cookie that is given is worth more than timestamps (Linux does so, too).
+            // A Fast Open cookie for the client is worth more than timestamps (as in Linux).
             options.timestamps = None;
             tcp.forgo_timestamps();
         }
-        // Data has no room to spare, and a signal perhaps none: SACK blocks go in an ACK of their own.
+        // Data has no room to spare, and a signal may have none: SACK blocks go in a separate ACK.
         if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
             let room = options.room();
             tcp.fill_sack(&mut options, room);
@@ -5229,8 +5236,8 @@ impl Connection {
         Some(Transmit { handshake, ..self.batch(id, 1, buf.bytes().len(), ecn)? })
     }
 
-    /// The full segments that may leave at once under one mapping, if there are several. What ends the stream as
-    /// far as it was written is none of them: it may carry marks, wait for more, or take the FIN along.
+    /// Plans the full segments that may be sent at once under one mapping, if there are several. The last byte
+    /// written is excluded: its segment may carry marks, wait for more data, or take the FIN along.
     fn plan_run(
         &self,
         now: Instant,
@@ -5238,8 +5245,8 @@ impl Connection {
         place: BatchSlot,
         buf: &TransmitBuf,
     ) -> Option<Run> {
-        // Until the peer has shown that options pass on the subflow, every segment says what it carries: a box
-        // that drops those with options and lets the others through must not make up a stream of its own.
+        // Until the peer has shown that options pass on the subflow, every segment carries its mapping: a
+        // middlebox that drops segments with options and passes the others must not create a different stream.
         let proven = self.session.is_plain() || self.sender.is_proven(choice.subflow);
         let runs = match choice.kind {
             Kind::New => choice.run,
@@ -5262,8 +5269,8 @@ impl Connection {
         }
         let room = self.payload_room(subflow, (choice.range.start, tcp.snd_nxt()));
         let (mapped, plain) = (room.mapped as u16, room.plain as u16);
-        // For new data as many full segments as were decided upon, though those without the mapping have room
-        // for more than MSS says.
+        // New data uses as many full segments as the scheduler decided, although those without the mapping have
+        // more room than the MSS.
         let last = self.sender.written().0 - 1;
         let (end, decided) = match choice.kind {
             Kind::New => (self.sender.unsent().end.0.min(last), choice.range.len().div_ceil(mss)),
@@ -5355,7 +5362,7 @@ impl Connection {
         Some((RunHeaders { with_cwr, mapped, plain: template(&other, &options)? }, ecn))
     }
 
-    /// Sends data that was chosen. `None`: it must wait.
+    /// Sends the chosen data. `None` if it must wait.
     fn emit_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -5427,7 +5434,7 @@ impl Connection {
         Some(Emitted { size: overhead + len, count: 1, ecn })
     }
 
-    /// Whether a data segment asks the peer to deliver at once.
+    /// Sets or withholds PSH on a data segment, which asks the peer to deliver at once.
     fn mark_push(&mut self, id: SubflowId, ends_record: bool, is_last: bool) {
         let released = !is_last || self.sender.take_release();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -5438,9 +5445,9 @@ impl Connection {
         }
     }
 
-    /// What a segment is made of that the choice fills, and the choice as long as that is. Who gives a subflow a
-    /// full segment gives it what the next one really holds: more than its MSS while a larger size is tried,
-    /// or when options are shorter than usual.
+    /// Computes the layout of a segment for the choice, and the choice cut or extended to it. A full segment is
+    /// filled to its real capacity: more than the MSS while a larger size is tried, or if options are shorter than
+    /// usual.
     fn frame(&self, choice: &Choice, ssn: Ssn, timestamps: bool) -> Option<(Choice, Frame)> {
         let subflow = self.paths.get(choice.subflow)?;
         let options = self.data_options(subflow, (choice.range.start, ssn), timestamps);
@@ -5457,24 +5464,23 @@ impl Connection {
         Some((choice, self.frame_with_mark(subflow, &choice, frame, ssn)))
     }
 
-    /// Makes room for MP_IDLE where the data that was chosen ends what there is to send.
+    /// Makes room for MP_IDLE if the chosen data ends the data to send.
     ///
-    /// MP_IDLE is the sender's word that nothing follows, so that a receiver can tell the end of a burst from
-    /// a path that died (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of
-    /// the connection's send queue when it is scheduled; version 1 of the protocol leaves no such bit, hence
-    /// an option of its own beside DSS.
+    /// MP_IDLE states that no data follows, so that a receiver can distinguish the end of a burst from a dead path
+    /// (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of the connection's
+    /// send queue when it is scheduled. Version 1 of the protocol has no such bit, so a separate option beside DSS
+    /// is used.
     ///
-    /// What the source leaves open: the mark belongs to the *mapping*, not to the segment. It says that the
-    /// stream, as far as it was written, ends where the mapping does. So whoever carries these bytes says it
-    /// alike, be it the first time, a copy on another subflow, a reinjection, or each part of a mapping that
-    /// was cut to be repeated; and what is repeated after more was written says it no longer. Nor does what
-    /// is repeated a second time on a subflow: a middlebox that drops segments with options that it
-    /// does not know must not keep the bytes. (The first repeat does: a lost tail is common, and a
-    /// lost mark an alarm.) A burst whose last segment would be full but for the mark's four bytes
-    /// sends those bytes on in one more segment: a mark that is missing costs the receiver a false
-    /// alarm, a small segment next to nothing. Only where the 40 bytes of options are used up
-    /// (64-bit sequence numbers both ways, with timestamps) the mark is left out. Only the server
-    /// marks: who has no path to open needs no mark.
+    /// The source leaves some cases open. The mark belongs to the *mapping*, not to the segment. It states that
+    /// the stream written so far ends where the mapping ends. All segments with these bytes carry it: the first
+    /// transmission, a copy on another subflow, a reinjection, and each part of a mapping that was split to be
+    /// repeated. A repetition after more was written does not carry it. A second repetition on a subflow does not
+    /// carry it either: a middlebox that drops segments with unknown options must not block the bytes. (The first
+    /// repetition does: a lost tail is common, and a lost mark causes an alarm.) If a burst's last segment would
+    /// be full except for the mark's four bytes, those bytes are sent in one more segment: a missing mark costs
+    /// the receiver a false alarm, a small segment costs almost nothing. Only if the 40 bytes of options are used
+    /// up (64-bit sequence numbers both ways, with timestamps) is the mark left out. Only the server sends marks,
+    /// because it cannot open paths and does not need them itself.
     fn frame_with_mark(
         &self,
         subflow: &SubflowContext,
@@ -5496,7 +5502,7 @@ impl Connection {
         Frame { room, ..frame }
     }
 
-    /// Bytes of header and options of a data segment with MP_IDLE; `None`: no room for it.
+    /// Bytes of header and options of a data segment with MP_IDLE; `None` if there is no room for it.
     fn marked_overhead(&self, subflow: &SubflowContext, dsn: Dsn, ssn: Ssn) -> Option<usize> {
         let timestamps = subflow.tcp().uses_timestamps();
         let mut options = self.data_options(subflow, (dsn, ssn), timestamps);
@@ -5504,7 +5510,7 @@ impl Connection {
         fits.then(|| TCP_HEADER_LEN + options.encoded_len())
     }
 
-    /// Marks a repeated segment if its mapping ends what there is to send, and the mark fits.
+    /// Marks a repeated segment if its mapping ends the data to send, and the mark fits.
     fn mark_repeated(
         &self,
         cx: &mut Context<'_>,
@@ -5528,17 +5534,17 @@ impl Connection {
         }
     }
 
-    /// The last bytes there are, fewer than a segment holds, wait for more.
+    /// The last bytes, fewer than a segment, wait for more data.
     fn is_held(&mut self, now: Instant) -> bool {
         let rto = self.largest_rto();
         !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
     }
 
-    /// A segment cut short by the end of the peer's window is not worth sending while more data waits. If
-    /// something is in flight, that will bring a window update; if not, half of the largest window the peer
-    /// ever had is worth it, and less than that after a while (RFC 9293 section 3.8.6.2.1). One that the
-    /// scheduler wants short is as long as it should be, and one that is full by the size in use needs no
-    /// larger one that is only tried.
+    /// A segment cut short by the peer's window is not worth sending while more data waits (RFC 9293 section
+    /// 3.8.6.2.1). If data is in flight, its ACK will bring a window update. Otherwise half of the largest window
+    /// the peer ever had is worth sending, and less than that after a while. A segment that the scheduler wants
+    /// short has the right length, and one that is full by the size in use does not wait for a larger size that is
+    /// being tried.
     fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
         let id = choice.subflow;
         let mss = self.paths.get(id).map_or(room, |subflow| subflow.tcp().mss() as usize);
@@ -5560,7 +5566,7 @@ impl Connection {
         cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
     }
 
-    /// Appends a whole segment to the buffer.
+    /// Appends a complete segment to the buffer.
     fn write_segment(
         &self,
         cx: &mut Context<'_>,
@@ -5576,7 +5582,7 @@ impl Connection {
         self.finish_segment(cx, id, (header, options), sum, &mut buf.bytes_mut()[start..])
     }
 
-    /// Writes the header before a payload that is in place already.
+    /// Writes the header before a payload that is already in place.
     fn finish_segment(
         &self,
         cx: &mut Context<'_>,
@@ -5658,7 +5664,7 @@ impl Connection {
                 if let Some(option) = signal {
                     options.mptcp.push(option);
                 }
-                // An option that leaves no room beside a DATA_ACK stands alone.
+                // An option that leaves no room for a DATA_ACK is sent alone.
                 if signal.is_some() && options.encoded_len() + 12 > 40 {
                     options.dss = None;
                 }
@@ -5721,7 +5727,7 @@ impl Connection {
         }
     }
 
-    /// What a RST says besides being one.
+    /// Adds the options of a RST.
     fn reset_options(&self, id: SubflowId, options: &mut TcpOptions) {
         let Some(subflow) = self.paths.get(id) else { return };
         match (subflow.closing_option(), self.session.keys().remote()) {
@@ -5759,13 +5765,13 @@ impl Connection {
         options.dss = Some(Dss { data_ack, mapping: None, data_fin: false });
     }
 
-    /// The mapping of a data segment, new or repeated.
+    /// Adds the mapping of a data segment, new or repeated.
     fn mapping_options(&self, id: SubflowId, segment: &SentSegment, options: &mut TcpOptions) {
         let (initial, next) = (self.paths.is_initial(id), self.receiver.data_ack());
         self.session.mapping_options(&self.config, initial, segment, next, options);
     }
 
-    /// Options as long as those of a data segment.
+    /// Options of the same length as those of a data segment.
     fn data_options(
         &self,
         subflow: &SubflowContext,
@@ -5775,14 +5781,14 @@ impl Connection {
         self.session.data_options(&self.config, subflow.is_initial(), at, timestamps)
     }
 
-    /// Repairs may be sent, and be of use.
+    /// Repairs may be sent and are useful.
     fn may_repair(&self) -> bool {
         let session = &self.session;
         let usable = session.agreed_on(Extensions::REPAIR) && session.is_confirmed();
         self.sender.may_repair() && usable && !session.sends_long_dsn()
     }
 
-    /// Sends a repair that was chosen. `None`: it must wait. `limit` is the largest segment that still fits the batch.
+    /// Sends a chosen repair. `None` if it must wait. `limit` is the largest segment that still fits the batch.
     fn emit_repair(
         &mut self,
         cx: &mut Context<'_>,
@@ -5810,7 +5816,7 @@ impl Connection {
         self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
     }
 
-    /// A repair, or a part of one, once more.
+    /// Repeats a repair, or a part of one.
     fn repeat_repair(
         &mut self,
         cx: &mut Context<'_>,
@@ -5859,17 +5865,16 @@ impl Connection {
     }
 }
 
-/// The ways a connection or a subflow ends: DATA_FIN, MP_FASTCLOSE, RST, death (RFC 8684 sections
-/// 3.3.3, 3.5 and 3.6).
+/// End of a connection or a subflow: DATA_FIN, MP_FASTCLOSE, RST, timeout (RFC 8684 sections 3.3.3, 3.5 and 3.6).
 impl Connection {
-    /// The connection is over for the application; subflows may linger.
+    /// Ends the connection for the application; subflows may linger.
     fn finish(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         if !self.closing.close(cx.now, reason) {
             return;
         }
         self.sender.clear_reinjections();
         cx.out.monitor(cx.now, self.id, MonitorKind::Closed(reason));
-        // Who admitted a request knows of the connection before it is established.
+        // An application that admitted a request knows the connection before it is established.
         let admitted = self.session.is_server() && self.config.withhold_syn_ack;
         if self.closing.is_announced() || admitted {
             cx.out.event(Event::Closed { connection: self.id, reason });
@@ -5891,7 +5896,7 @@ impl Connection {
         self.paths.iter_mut().for_each(|subflow| subflow.reset_with(option));
     }
 
-    /// Moves the orderly close on as far as it can go now.
+    /// Advances the orderly close as far as possible now.
     fn advance_closing(&mut self, cx: &mut Context<'_>) {
         if self.closing.is_closed() {
             return;
@@ -5900,7 +5905,7 @@ impl Connection {
             if self.session.is_plain() {
                 let released = self.closing.is_released();
                 for subflow in self.paths.iter_mut() {
-                    // Who has only stopped writing still wants to read what the peer says.
+                    // An application that only stopped writing still reads the peer's data.
                     if released {
                         subflow.tcp_mut().close();
                     } else {
@@ -5909,7 +5914,7 @@ impl Connection {
                 }
                 self.drop_unanswered(cx);
                 if self.paths.is_empty() {
-                    // Let go of before the peer answered, with nothing to be said.
+                    // The application released the connection before the peer answered, with nothing to send.
                     self.finish(cx, CloseReason::Finished);
                     return;
                 }
@@ -5922,7 +5927,7 @@ impl Connection {
             false => self.closing.fin_acked(),
         };
         if sent_all && self.closing.has_late_data() {
-            // RFC 9293 section 3.6.1: the peer learns that data was lost, once it has all that it was to get.
+            // RFC 9293 section 3.6.1: a reset shows the peer that data was lost, after it got all data meant for it.
             self.abort(cx);
             return;
         }
@@ -5933,7 +5938,7 @@ impl Connection {
         }
     }
 
-    /// The peer has all data that was written, as far as it says so itself.
+    /// The peer has all data that was written, by its own acknowledgments.
     fn peer_has_all(&self) -> bool {
         self.sender.una() >= self.sender.written()
     }
@@ -5946,25 +5951,26 @@ impl Connection {
         self.paths.iter().all(|subflow| done(subflow.tcp().state()))
     }
 
-    /// The peer has all data. A DATA_FIN that went out a round trip ago or more would have come by now.
+    /// Repeats the DATA_FIN early: the peer has all data, and a DATA_FIN sent more than a round trip ago should
+    /// have been acknowledged.
     fn hasten_fin(&mut self, now: Instant) {
         let Some((sent_at, on)) = self.closing.fin_under_way() else { return };
         let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_usable());
         let round_trip = usable.filter_map(|subflow| subflow.tcp().srtt()).max();
-        // What the same packets carry is answered by the next segment, not by this one.
+        // The factor leaves time for the answer: the next segment acknowledges it, not the current one.
         if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
             self.closing.hasten_fin(now);
         }
     }
 
-    /// Joins whose SYN nobody has answered were closed without a word: there is nothing to wait for.
+    /// Drops joins with an unanswered SYN that were closed without a RST: no answer is expected.
     fn drop_unanswered(&mut self, cx: &mut Context<'_>) {
         for id in self.paths.those(SubflowContext::is_closed_unanswered).iter() {
             self.drop_subflow(cx, id, CloseReason::Finished);
         }
     }
 
-    /// MP_FASTCLOSE and MP_TCPRST of an acceptable segment.
+    /// Handles MP_FASTCLOSE and MP_TCPRST of an acceptable segment.
     fn on_closing_options(
         &mut self,
         cx: &mut Context<'_>,
@@ -5997,9 +6003,9 @@ impl Connection {
         }
     }
 
-    /// The subflow's own sequence space ended in order.
+    /// Handles the orderly end of the subflow's own sequence space.
     fn on_peer_fin(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        // Only plain TCP ends like this while we wait for an answer to MP_FAIL.
+        // While we wait for an answer to MP_FAIL, only plain TCP ends in this way.
         if let Some(dsn) = self.receiver.failed_at(id) {
             let at = (self.receiver.delivered(id), dsn);
             self.on_infinite_mapping(cx, id, at);
@@ -6017,8 +6023,8 @@ impl Connection {
             self.tell_readable(cx);
             return;
         }
-        // A peer that has said all it had to say may close its half at once. The other half is as good
-        // as before, and ours may be the only way to what we have still to say.
+        // A peer that has sent all its data may close its half at once. The other half still works, and may be our
+        // only way to send the remaining data.
         if self.receiver.fin_reached() && !self.closing.fin_acked() {
             return;
         }
@@ -6027,7 +6033,7 @@ impl Connection {
         self.stop_carrying(cx.now, id);
     }
 
-    /// RST from the peer: MP_FASTCLOSE was looked at before.
+    /// Handles a RST from the peer. MP_FASTCLOSE was handled before.
     fn on_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.set_closing_option(ClosingOption::None);
@@ -6036,11 +6042,11 @@ impl Connection {
         self.on_subflow_lost(cx, id, CloseReason::PeerReset);
     }
 
-    /// Resets one subflow; its data goes elsewhere. The connection ends with its last one only if it
-    /// cannot get another.
+    /// Resets one subflow; its data is sent elsewhere. The connection ends with its last subflow only if it cannot
+    /// get another.
     fn reset_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: u8, why: CloseReason) {
         let multipath = self.session.is_multipath();
-        // One reset is one, however much comes to light of what the subflow had queued.
+        // One reset is sent and counted once, even if queued data reveals further errors.
         let Some(subflow) = self.paths.get_mut(id).filter(|s| !s.tcp().is_over()) else { return };
         if multipath {
             cx.out.counters.mp_rst_tx += 1;
@@ -6048,7 +6054,7 @@ impl Connection {
         }
         subflow.reset();
         self.stop_carrying(cx.now, id);
-        // What was wrong with a join is not why its connection had no other way left.
+        // The error of a join does not explain why the connection has no other path left.
         let why = if self.end_if_stranded(cx) { CloseReason::Unreachable } else { why };
         if self.paths.has_open() {
             return;
@@ -6057,7 +6063,7 @@ impl Connection {
         if !self.may_come_back() {
             self.finish(cx, why);
         } else if futile {
-            // Each subflow can be opened and none can be used: no other will fare better, and both
+            // Each subflow can be opened but none can be used: another one will not do better, and both
             // applications wait.
             self.abort_because(cx, CloseReason::PeerMisbehaved);
         }
@@ -6068,7 +6074,8 @@ impl Connection {
         self.session.is_confirmed() && !self.closing.is_closed()
     }
 
-    /// All retries went unanswered. The last subflow of a connection that cannot get another ends it.
+    /// Handles a subflow whose retries all went unanswered. The last subflow of a connection that cannot get
+    /// another ends it.
     fn on_subflow_dead(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.give_up();
@@ -6076,7 +6083,7 @@ impl Connection {
         self.on_subflow_lost(cx, id, CloseReason::TimedOut);
     }
 
-    /// A subflow ended without a word from us being owed: reset, refused, timed out.
+    /// Handles a subflow that ended without a pending segment from us: reset, refused, timed out.
     fn on_subflow_lost(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
         let now = cx.now;
         let Some(subflow) = self.paths.get(id) else { return };
@@ -6100,7 +6107,7 @@ impl Connection {
             return;
         }
         let gives_up = unknown_there || self.session.is_client() && tried_long;
-        // A finished stream needs no subflow; an unconfirmed one has no other way back.
+        // A finished stream needs no subflow; an unconfirmed connection cannot be continued.
         if self.closing.fin_acked() && self.receiver.fin_reached() {
             self.finish(cx, CloseReason::Finished);
         } else if !self.may_come_back() || gives_up {
@@ -6110,7 +6117,7 @@ impl Connection {
         }
     }
 
-    /// Both FINs are through: what is left is TIME-WAIT.
+    /// Handles a subflow with both FINs acknowledged: TIME-WAIT remains.
     fn on_subflow_finished(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_plain() {
             self.advance_closing(cx);
@@ -6128,14 +6135,14 @@ impl Connection {
         }
     }
 
-    /// A subflow of which we closed our half, and the peer has acknowledged that.
+    /// Records that the peer acknowledged the FIN with which we closed our half of a subflow.
     fn note_half_closed(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id).filter(|_| !self.session.is_plain()) {
             subflow.note_half_closed(now);
         }
     }
 
-    /// The peer does not close its half of a subflow, and sends nothing on it: its place is wanted.
+    /// Drops a half-closed subflow that the peer neither closes nor uses, because its slot is needed.
     fn on_half_closed_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let until = self.paths.get(id).and_then(SubflowContext::half_closed_until);
         if until.is_some_and(|until| until <= cx.now) {
@@ -6143,7 +6150,7 @@ impl Connection {
         }
     }
 
-    /// No more data on this subflow: what it has not delivered goes to others.
+    /// Stops sending data on this subflow. Undelivered data is sent on others.
     fn stop_carrying(&mut self, now: Instant, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if !subflow.stop_carrying() {
@@ -6155,7 +6162,7 @@ impl Connection {
         self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
     }
 
-    /// Takes a subflow out of its slot; TIME-WAIT and replies to late segments go to the endpoint.
+    /// Removes a subflow from its slot. TIME-WAIT and replies to late segments move to the endpoint.
     fn drop_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
         let Some(mut subflow) = self.paths.take(id) else { return };
         for range in subflow.tcp_mut().released().drain(..) {
@@ -6187,7 +6194,7 @@ impl Connection {
         }
     }
 
-    /// The slot may go to another subflow: nothing that speaks of it means the one that was there.
+    /// Removes all references to a subflow, because its slot may be reused.
     fn forget_subflow(&mut self, id: SubflowId) {
         self.receiver.remove_subflow(id);
         self.sender.remove_subflow(id);
@@ -6201,7 +6208,7 @@ impl Connection {
         }
     }
 
-    /// Hands what is left of a subflow to the endpoint. An ACK that it still owes goes out from there.
+    /// Hands the remaining state of a subflow to the endpoint. A pending ACK is sent from there.
     fn remember_ended(&self, cx: &mut Context<'_>, subflow: &mut SubflowContext) {
         let now = cx.now;
         let last_word = subflow.last_word();
@@ -6253,12 +6260,12 @@ impl Connection {
     }
 }
 
-/// Timers of the connection beside those of its subflows.
+/// Timers of the connection, besides those of its subflows.
 impl Connection {
-    /// When this connection must be woken.
+    /// Time at which this connection must be woken.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let usable = self.paths.usable_count() > 0;
-        // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
+        // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
         let fin = self.fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let leaving = self.closing.leaves_at().filter(|_| !self.paths.is_empty());
         let mut next = earliest([leaving]);
@@ -6289,7 +6296,7 @@ impl Connection {
         (next < Instant::FAR_FUTURE).then_some(next)
     }
 
-    /// Some of those times have come.
+    /// Handles the timers that have expired.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         for id in self.paths.ids() {
@@ -6346,7 +6353,7 @@ impl Connection {
         let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
         if next.is_some_and(|at| at <= cx.now) {
             let lost = cx.out.tells_traffic(self.id).then(|| self.lost_on(id));
-            // A coupled controller reads its siblings at a loss as it does at an ACK.
+            // A coupled controller reads the other subflows at a loss as it does at an ACK.
             self.refresh_group(cx.now, id);
             if let Some(subflow) = self.paths.get_mut(id) {
                 subflow.tcp_mut().swap_buffers(cx.workspace);
@@ -6365,12 +6372,12 @@ impl Connection {
         self.repeat_mp_fail(cx, id);
     }
 
-    /// The RTO that data-level timers build on.
+    /// RTO that data-level timers build on.
     fn largest_rto(&self) -> Duration {
         self.paths.largest_rto(self.config.rtt.initial_rto)
     }
 
-    /// Times of held segments have come, or data went unacknowledged for as long as the application allows.
+    /// Handles expired hold times of small segments, and data unacknowledged for longer than the application allows.
     fn on_nagle_timeout(&mut self, cx: &mut Context<'_>) {
         if self.sender.on_nagle_timeout(cx.now) {
             self.finish(cx, CloseReason::TimedOut);
@@ -6378,13 +6385,13 @@ impl Connection {
         }
     }
 
-    /// Something may be under way: from now on somebody should acknowledge it.
+    /// Data may be in flight: starts watching for its acknowledgment.
     fn watch_progress(&mut self, now: Instant) {
         self.sender.watch_progress(now, self.closing.fin_outstanding());
         self.ack_watch.note(now, self.sender.una() < self.sender.sent());
     }
 
-    /// Data is outstanding at the data level: somebody must account for it.
+    /// Restarts the data-level timer for outstanding data.
     fn rearm_data_rto(&mut self, now: Instant) {
         if self.session.is_plain() {
             self.sender.disarm_rto();
@@ -6402,13 +6409,13 @@ impl Connection {
         }
     }
 
-    /// The peer's TCP took bytes of ours, and its DATA_ACK did not move. If the first missing byte was among them, its
-    /// mapping did not get through (a middlebox put segments together and kept the options of one): nobody but us can
+    /// The peer's TCP acknowledged bytes, but its DATA_ACK did not advance. If the first missing byte was among
+    /// them, its mapping was lost (a middlebox merged segments and kept the options of one), and only we can
     /// repeat it.
     fn hasten_unmapped(&mut self, now: Instant, id: SubflowId) {
         let Some(oldest) = self.sender.oldest_outstanding() else { return };
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
-        // Where bytes were changed on the only subflow, MP_FAIL says so, and they go on as plain TCP.
+        // If bytes were changed on the only subflow, MP_FAIL reports it, and they continue as plain TCP.
         let may_fail = self.session.uses_checksum() && self.paths.usable_count() < 2;
         if self.session.is_plain() || may_fail || !oldest.carried_by.contains(id) {
             return;
@@ -6421,9 +6428,9 @@ impl Connection {
         self.sender.hasten_rto(now + patience);
     }
 
-    /// No DATA_ACK for long although subflows are alive: the oldest data goes again, anywhere. The
-    /// usual ways (subflow RTO, unanswered probe) have had their time by now; this is for a path that
-    /// acknowledges what it does not deliver.
+    /// Handles a missing DATA_ACK although subflows are alive: repeats the oldest data on any subflow. The usual
+    /// ways (subflow RTO, unanswered probe) have had their time by now. This is for a path that acknowledges data
+    /// without delivering it.
     fn on_data_rto(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         self.sender.count_rto();
@@ -6431,19 +6438,19 @@ impl Connection {
         let Some(timeout) = self.sender.data_timeout(now) else { return };
         let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
         let holds = |s: &SubflowContext| s.holds(range.start);
-        // A subflow that still repeats it by itself needs no help unless it is silent.
+        // A subflow that still retransmits the data needs no help unless it is silent.
         let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
         let covered = there().any(|(_, subflow)| repeats(subflow));
-        // What is acknowledged there and never arrives leaves a hole that no later data can pass, not
-        // even the same data again; and yet the peer is heard.
+        // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
+        // the same data again, although the peer is heard.
         let lies = |s: &SubflowContext| {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
             s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };
-        // A peer that took to plain TCP would take what is repeated under new numbers for more data.
+        // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
         let bare = |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.is_bare(id);
         let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
         let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
@@ -6465,17 +6472,18 @@ impl Connection {
         }
     }
 
-    /// The peer's window is shut and nothing is in flight that would bring news of it.
+    /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
     fn rearm_persist(&mut self, now: Instant) {
         let (usable, rto) = (self.paths.usable_count() > 0, self.largest_rto());
         self.sender.rearm_persist(now, usable, rto);
     }
 
-    /// A window probe is due, or the answer to the last one.
+    /// Sends a window probe, or checks for the answer to the last one.
     ///
-    /// It goes where it arrives soonest. If nothing comes back within an RTO, that path may be dead without
-    /// anybody knowing (nothing is in flight that could be missed), and the update lost there: then all are
-    /// asked. As long as answers come, one path is: others may be asleep.
+    /// The probe uses the path on which it arrives soonest. If nothing comes back within an RTO, that path may be
+    /// dead without any other sign (no data is in flight that could be missed), and the window update may have
+    /// been lost there. Then all paths are probed. While answers come, only one path is probed: others may be
+    /// asleep.
     fn on_persist(&mut self, now: Instant) {
         self.sender.stop_persist();
         let rto = self.largest_rto();
@@ -6500,14 +6508,14 @@ impl Connection {
                 subflow.tcp_mut().request_probe();
             }
         }
-        // Who has one path asks nobody else sooner (RFC 9293 section 3.8.6.1: the pauses grow).
+        // With one path the pauses grow as in plain TCP (RFC 9293 section 3.8.6.1).
         let alone = self.paths.usable_count() < 2;
         let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
         self.sender.put_persist_off(Some(now + pause));
         self.rearm_persist(now);
     }
 
-    /// The peer took too long to close: nobody here waits for it any more.
+    /// Ends the wait for a peer that took too long to close.
     fn leave_now(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_closed() {
             let (una, written) = (self.sender.una(), self.sender.written());
@@ -6530,24 +6538,24 @@ impl Connection {
         }
         let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
-            // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
+            // The peer may hear us and wait for us. The key lets it accept a reset behind a hole.
             self.abort_because(cx, CloseReason::TimedOut);
         }
     }
 }
 
-/// A RST with MP_FASTCLOSE and our key: who knows that is the peer.
+/// A RST with MP_FASTCLOSE and our key, which only the peer knows.
 fn is_proven_abort(segment: &TcpSegment<'_>, key: Key) -> bool {
     let knows = |option| matches!(option, MptcpOption::Fastclose(f) if f.receiver_key == key.0);
     segment.header.flags.contains(TcpFlags::RST) && segment.options.mptcp.iter().any(knows)
 }
 
-/// Whether the segment has payload, or a FIN that ends it.
+/// True if the segment has payload or a FIN.
 fn carries(segment: &TcpSegment<'_>) -> bool {
     !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
 }
 
-/// The peer's own word that no connection has the token: no middlebox that only resets says it.
+/// The peer itself reports an unknown token. A middlebox that resets connections does not send this reason.
 const fn says_unknown(word: MpTcpRst) -> bool {
     word.reason == reason::MPTCP_ERROR && !word.transient
 }
@@ -6557,7 +6565,7 @@ fn idle_mark() -> MptcpOption {
     MptcpOption::Experimental(ExperimentalMessage::Idle.option())
 }
 
-/// The position with these low 16 bits that lies nearest to `near`; `None` below zero.
+/// Position with these low 16 bits that is nearest to `near`; `None` if it would be negative.
 const fn unwrap16(low: u16, near: u64) -> Option<u64> {
     let delta = low.wrapping_sub(near as u16) as i16;
     near.checked_add_signed(delta as i64)

@@ -1,15 +1,15 @@
 //! Subflow: plain TCP (RFC 9293) that offers option space to its connection.
 //!
-//! It knows no MPTCP, no scheduler and no application bytes. Positions are [`Ssn`]s, unwrapped to
-//! 64 bits; the payload of what it sends lies in the connection's send buffer and is named by DSN.
+//! It knows no MPTCP, no scheduler and no application bytes. Positions are [`Ssn`]s, unwrapped to 64 bits; the
+//! payload of its segments is in the connection's send buffer and is identified by DSN.
 //!
-//! A connection drives it so: `on_segment` for each segment in, then `pop_reassembled`; `on_timeout`
-//! when `next_timeout` has come; then `poll_event` until there is none. To send: `next_egress` until
-//! there is none (one segment for each), and `push_data` as long as `eligibility` allows.
+//! Calls by the connection: `on_segment` for each received segment, then `pop_reassembled`; `on_timeout` when
+//! `next_timeout` has come; then `poll_event` until there is none. To send: `next_egress` until there is none (one
+//! segment for each), and `push_data` as long as `eligibility` allows.
 //!
-//! One file per phase of a segment's life: [`handshake`], [`accept`] (may it be believed), [`receive`],
-//! [`ack`], [`false_acks`], [`loss`] and [`rto`] (what is repaired, and how fast), [`egress`], [`segment`]
-//! (headers), [`timers`], [`health`]. The parts that need no subflow to be understood are types of their own.
+//! One file per phase of a segment: [`handshake`], [`accept`] (acceptability), [`receive`], [`ack`],
+//! [`false_acks`], [`loss`] and [`rto`] (repair), [`egress`], [`segment`] (headers), [`timers`], [`health`]. Parts
+//! that do not depend on the subflow are types of their own.
 
 mod accept;
 mod ack;
@@ -83,16 +83,16 @@ use timers::Keepalive;
 use timestamps::TimestampState;
 use transmission::Transmission;
 
-/// A reset that is owed.
+/// A pending reset.
 #[derive(Copy, Clone, Debug)]
 enum Rst {
     /// We end the subflow.
     Own,
-    /// A segment acknowledged what was never sent: its ACK is our sequence number.
+    /// Answers a segment that acknowledged data never sent: its ACK is our sequence number.
     Answer(SeqNum),
 }
 
-/// Segments that must go although nothing else asks for them.
+/// Pending segments that have no other trigger.
 #[derive(Copy, Clone, Debug, Default)]
 struct Owed {
     syn: bool,
@@ -101,7 +101,7 @@ struct Owed {
     rst: Option<Rst>,
 }
 
-/// Buffers used again for each ACK.
+/// Buffers reused for each ACK.
 #[derive(Debug, Default)]
 struct Scratch {
     delivered: Vec<DeliveredSegment>,
@@ -139,7 +139,7 @@ pub(crate) struct Subflow {
     mtu: MtuSearch,
     handshake: Handshake,
     keepalive: Keepalive,
-    /// How the application wants silence met, if it said so.
+    /// Keepalive setting of the application, if there is one.
     keepalive_times: Option<Arc<Option<crate::Keepalive>>>,
     syn_data: Option<Box<SynData>>,
     /// See [`Subflow::acknowledge_syn_alone`].
@@ -150,35 +150,35 @@ pub(crate) struct Subflow {
     false_acks: OnDemand<FalseAcks>,
     /// `close` was called and the FIN is not sent yet.
     fin_wanted: bool,
-    /// Given up or reset here: reacts to nothing.
+    /// Given up or reset by us: reacts to nothing.
     dead: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
     health: SubflowHealth,
-    /// The ACK that is owed is a challenge only.
+    /// The pending ACK is only a challenge.
     withdrawable: bool,
-    /// When an unacceptable segment was last answered.
+    /// Time of the last answer to an unacceptable segment.
     answered_at: Option<Instant>,
-    /// Data up to here ends what the application had: PSH.
+    /// End of the application's data so far: PSH.
     push_end: Ssn,
     last_heard_at: Instant,
-    /// Whether it repeats what is lost by itself.
+    /// State of retransmissions.
     repeats: Repeats,
-    /// The last RTT sample if it was too long to be believed, else 0.
+    /// The last RTT sample if it was implausibly long, otherwise 0.
     doubted_rtt_ms: u32,
-    /// Somebody found the pacer closed and wants to know when it opens. A cell, because asking
-    /// for eligibility changes nothing else.
+    /// Time at which the closed pacer opens, for a caller that found it closed. A cell, because the eligibility
+    /// check takes `&self`.
     pacer_wait: Cell<Option<Instant>>,
     time_wait_until: Option<Instant>,
     events: OnDemand<VecDeque<SubflowEvent>>,
     stats: SubflowStats,
-    /// Lent by the endpoint while segments come in and timers fire.
+    /// Lent by the endpoint while segments are received and timers fire.
     scratch: OnDemand<Scratch>,
-    /// Its siblings and itself, for coupled congestion control.
+    /// All subflows of the connection, for coupled congestion control.
     group: OnDemand<Vec<SubflowView>>,
 }
 
-/// What an endpoint lends one of its subflows after the other.
+/// Buffers that an endpoint lends to one subflow after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     scratch: OnDemand<Scratch>,
@@ -241,12 +241,12 @@ impl Subflow {
         }
     }
 
-    /// Its two ends.
+    /// Both addresses.
     pub(crate) fn path(&self) -> FourTuple {
         self.path.path()
     }
 
-    /// The addresses of its ends, local and remote, if checksums of this scope cover them.
+    /// Local and remote address, if checksums of this scope cover them.
     pub(crate) fn checksum_addresses(&self, scope: ChecksumScope) -> Option<(IpAddr, IpAddr)> {
         match scope {
             ChecksumScope::WithAddresses => Some(self.path.ips()),
@@ -254,29 +254,29 @@ impl Subflow {
         }
     }
 
-    /// The slot it has in its connection.
+    /// Sets the slot in the connection.
     pub(crate) fn set_id(&mut self, id: SubflowId) {
         self.id = id;
     }
 
-    /// Whether its congestion control reads its siblings.
+    /// True if congestion control reads the other subflows.
     pub(crate) fn wants_group(&self) -> bool {
         self.congestion.wants_group()
     }
 
-    /// Its siblings and itself, for coupled congestion control; pass them before `on_segment` and
-    /// `on_timeout` if [`wants_group`](Self::wants_group).
+    /// Sets the views of all subflows for coupled congestion control; call before `on_segment` and `on_timeout` if
+    /// [`wants_group`](Self::wants_group).
     pub(crate) fn set_group(&mut self, group: &[SubflowView]) {
         self.group.clear();
         self.group.extend_from_slice(group);
     }
 
-    /// The next thing the connection must know.
+    /// Next event for the connection.
     pub(crate) fn poll_event(&mut self) -> Option<SubflowEvent> {
         self.next_event(|_| true)
     }
 
-    /// The next event if it is such a one. They are rare: nothing is kept for the next.
+    /// Next event if it matches. Events are rare, so no memory is kept for the next.
     fn next_event(&mut self, wanted: impl Fn(&SubflowEvent) -> bool) -> Option<SubflowEvent> {
         let events = self.events.if_used()?;
         let event = events.pop_front_if(|event| wanted(event));
@@ -286,32 +286,32 @@ impl Subflow {
         event
     }
 
-    /// The same, but stops before the peer's FIN: the payload of a segment comes before its FIN.
+    /// As [`Self::poll_event`], but stops before the peer's FIN: the payload of a segment comes before its FIN.
     pub(crate) fn poll_event_before_fin(&mut self) -> Option<SubflowEvent> {
         let is_end = |e: &SubflowEvent| matches!(e, SubflowEvent::PeerFin | SubflowEvent::Finished);
         self.next_event(|event| !is_end(event))
     }
 
-    /// Exchanges its buffers for those that the endpoint lends: before a call, and after it.
+    /// Exchanges buffers with the endpoint, before and after a call.
     pub(crate) fn swap_buffers(&mut self, lent: &mut Workspace) {
         core::mem::swap(&mut self.scratch, &mut lent.scratch);
-        // What is released and not taken yet stays with the subflow.
+        // Released data that was not taken yet stays with the subflow.
         if self.tx.released.is_empty() {
             core::mem::swap(&mut self.tx.released, &mut lent.released);
         }
     }
 
-    /// Data whose segments were cumulatively acknowledged since this was last emptied.
+    /// Data whose segments were cumulatively acknowledged since this list was last emptied.
     pub(crate) const fn released(&mut self) -> &mut OnDemand<Vec<DataRange>> {
         &mut self.tx.released
     }
 
-    /// Whether a segment that came in this call SACKed something new.
+    /// True if a segment in this call SACKed new data.
     pub(crate) fn has_sacked(&self) -> bool {
         !self.scratch.sacked.is_empty()
     }
 
-    /// What it was; to be asked before the buffers are exchanged again.
+    /// That data; to be taken before the buffers are exchanged again.
     pub(crate) fn take_sacked(&mut self) -> Vec<DataRange> {
         self.scratch
             .if_used()
@@ -319,14 +319,14 @@ impl Subflow {
             .unwrap_or_default()
     }
 
-    /// Takes back the ACK that the last segment owes as a challenge (rate limit).
+    /// Withdraws the challenge ACK for the last segment (rate limit).
     pub(crate) fn withdraw_challenge(&mut self) {
         if core::mem::take(&mut self.withdrawable) {
             self.ack.withdraw();
         }
     }
 
-    /// It was reset, or given up: nothing that comes counts any more.
+    /// The subflow was reset or given up: received segments have no effect any more.
     pub(crate) const fn is_over(&self) -> bool {
         self.dead
     }
@@ -349,8 +349,8 @@ impl Subflow {
         SegmentSize { usual, largest: largest.max(usual) }
     }
 
-    /// Bytes that the next data segment may have, header and options included. While a path MTU
-    /// probe is wanted it is the probe's size.
+    /// Bytes of the next data segment, including header and options. If a path MTU probe is wanted, this is the
+    /// probe's size.
     pub(crate) fn max_segment(&self) -> usize {
         usize::from(self.mtu.next_segment())
     }
@@ -363,12 +363,12 @@ impl Subflow {
         self.tx.una
     }
 
-    /// The peer's window, bytes, as of its newest segment: relative to SND.UNA.
+    /// Receive window of the peer's newest segment, in bytes, relative to SND.UNA.
     pub(crate) const fn peer_window(&self) -> u64 {
         self.tx.window
     }
 
-    /// The largest window that the peer ever offered, bytes.
+    /// Largest window that the peer ever offered, bytes.
     pub(crate) const fn largest_peer_window(&self) -> u64 {
         self.tx.max_window
     }
@@ -377,17 +377,17 @@ impl Subflow {
         self.rx.nxt
     }
 
-    /// The wire's number of one of our own positions.
+    /// Wire sequence number of one of our positions.
     pub(crate) fn to_wire(&self, at: Ssn) -> SeqNum {
         self.iss.add(at.0 as u32)
     }
 
-    /// Bytes of memory held for segments that came before their turn.
+    /// Bytes of memory for segments received out of order.
     pub(crate) fn memory(&self) -> u64 {
         self.rx.queue.memory()
     }
 
-    /// Bytes of memory that its lists of what it sent hold.
+    /// Bytes of memory of the lists of sent segments.
     pub(crate) fn bookkeeping(&self) -> u64 {
         self.tx.memory()
     }
@@ -397,12 +397,12 @@ impl Subflow {
         self.rx.queue.held()
     }
 
-    /// So many more bytes may wait behind holes.
+    /// Sets the number of further bytes that may wait behind holes.
     pub(crate) const fn set_out_of_order_room(&mut self, bytes: u64) {
         self.rx.room = bytes;
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         self.rx.queue.shrink();
         self.tx.shrink();
@@ -411,7 +411,7 @@ impl Subflow {
         self.false_acks.retire();
     }
 
-    /// The wire's number of a position of the peer.
+    /// Wire sequence number of a position of the peer.
     pub(crate) fn peer_to_wire(&self, at: Ssn) -> SeqNum {
         self.irs.add(at.0 as u32)
     }
@@ -420,28 +420,28 @@ impl Subflow {
         &self.health
     }
 
-    /// For facts that TCP does not know of.
+    /// Mutable health, for facts from outside TCP.
     pub(crate) const fn health_mut(&mut self) -> &mut SubflowHealth {
         &mut self.health
     }
 
-    /// A middlebox has acknowledged what the peer does not have and will not get on this subflow, as the answer to the
-    /// last transmission shows.
+    /// A middlebox acknowledged data that the peer does not have and will not get on this subflow, as the answer
+    /// to the last transmission shows.
     pub(crate) fn has_false_acks(&self) -> bool {
         self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
     }
 
-    /// Its retransmission timer went off, and SND.UNA has not moved since.
+    /// The retransmission timer has fired, and SND.UNA has not advanced since.
     pub(crate) const fn has_retransmission_timeout(&self) -> bool {
         self.tx.rto.count > 0
     }
 
-    /// How often its retransmission timer went off since SND.UNA last moved, or that of its SYN.
+    /// Consecutive expiries of the retransmission timer since SND.UNA last advanced, or those of the SYN.
     pub(crate) const fn retransmission_timeouts(&self) -> u32 {
         self.tx.rto.count
     }
 
-    /// The retransmission timeout, without backoff.
+    /// Retransmission timeout without backoff.
     pub(crate) fn rto(&self) -> Duration {
         self.tx.rto_without_backoff()
     }
@@ -454,12 +454,12 @@ impl Subflow {
         self.tx.rtt.rttvar()
     }
 
-    /// When anything with a sequence number was last sent.
+    /// Time of the last segment sent with a sequence number.
     pub(crate) fn last_sent_at(&self) -> Instant {
         self.tx.last_sent_at
     }
 
-    /// When an acceptable segment last came in.
+    /// Time of the last acceptable segment.
     pub(crate) fn last_heard_at(&self) -> Instant {
         self.last_heard_at
     }
@@ -469,22 +469,22 @@ impl Subflow {
         self.timestamps.enabled
     }
 
-    /// The segment size in force, whatever probe is wanted.
+    /// Segment size in use, regardless of a wanted probe.
     pub(crate) fn settled_segment(&self) -> usize {
         usize::from(self.mtu.current())
     }
 
-    /// A scheduler wants it to slow down.
+    /// Reduces the rate on request of a scheduler.
     pub(crate) fn penalise(&mut self, now: Instant, penalty: Penalty) {
         self.congestion.on_signal(CongestionSignal::Penalty(penalty), now, self.id, &self.group);
     }
 
-    /// What of the stream was sent and is not cumulatively acknowledged, oldest first.
+    /// Sent stream data that is not cumulatively acknowledged, oldest first.
     pub(crate) fn unacked(&self) -> impl Iterator<Item = &SentSegment> {
         self.tx.board.iter().filter(|segment| !segment.repair)
     }
 
-    /// What is believed lost and not repeated since, repairs included.
+    /// Segments marked lost and not retransmitted since, including repairs.
     pub(crate) fn lost_segments(&self) -> LostSegments {
         let mut lost = LostSegments::default();
         if self.tx.board.bytes_lost() == 0 {
@@ -498,13 +498,13 @@ impl Subflow {
         lost
     }
 
-    /// What was asked for last is a probe that repeats data.
+    /// The last request was a probe that repeats data.
     pub(crate) fn repeats_as_probe(&self) -> bool {
         matches!(self.events.back(), Some(SubflowEvent::ProbeRepeated { .. }))
     }
 
-    /// A router reported that segments of more than `max_segment` bytes do not pass. Sizes below what every path takes
-    /// are not believed.
+    /// Handles a router's report that segments of more than `max_segment` bytes do not pass. Sizes below the
+    /// minimum of every path are ignored.
     pub(crate) fn reduce_segment(&mut self, max_segment: u16) {
         let least = mtu::least_reported(self.path.ips().1.is_ipv6());
         if self.mtu.reduce(max_segment, least) {
@@ -512,30 +512,30 @@ impl Subflow {
         }
     }
 
-    /// The process did not run for a while: when what is on its way was answered is not known.
+    /// Marks data in flight as untimed, because the process did not run for a while.
     pub(crate) fn note_pause(&mut self) {
         self.tx.board.mark_untimed();
         self.handshake.untimed |= self.state.is_handshake();
     }
 
-    /// Whether a segment with this number may be on its way.
+    /// True if a segment with this number may be in flight.
     pub(crate) fn is_in_flight(&self, seq: SeqNum) -> bool {
         let sent = self.tx.nxt.since(self.tx.una) as u32;
         seq.offset_from(self.to_wire(self.tx.una)) < sent.max(1)
     }
 
-    /// The counters, of which the connection keeps some.
+    /// Mutable counters; the connection updates some of them.
     pub(crate) fn stats_mut(&mut self) -> &mut SubflowStats {
         &mut self.stats
     }
 
-    /// Bytes of a segment with this much payload and the least header it can have.
+    /// Bytes of a segment with this much payload and the smallest header it can have.
     fn bytes_of_segment(&self, payload: u64) -> u64 {
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
         payload + header as u64
     }
 
-    /// Adopts the segment size in force.
+    /// Applies the segment size in use.
     fn apply_mss(&mut self) {
         let mss = payload_of(self.mtu.current(), self.timestamps.enabled);
         if mss != self.tx.mss {
@@ -544,7 +544,7 @@ impl Subflow {
         }
     }
 
-    /// Ends here, with this event.
+    /// Ends the subflow with this event.
     fn finish(&mut self, event: SubflowEvent) {
         self.finish_silently();
         self.events.push_back(event);
@@ -556,7 +556,7 @@ impl Subflow {
         self.stop_timers();
     }
 
-    /// All retries are used up.
+    /// Ends the subflow after all retries.
     fn die(&mut self) {
         self.dead = true;
         self.stop_timers();

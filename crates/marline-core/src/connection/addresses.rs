@@ -1,9 +1,8 @@
-//! Addresses of both sides, and their advertisement: ADD_ADDR, its echo, REMOVE_ADDR (RFC 8684
-//! section 3.4).
+//! Addresses of both sides, and their advertisement: ADD_ADDR, its echo, REMOVE_ADDR (RFC 8684 section 3.4).
 //!
-//! An announcement is repeated until its echo comes. An announced address is believed only with the
-//! right HMAC; a wrong one is ignored, as the RFC asks. Withdrawals need no echo: they are sent on
-//! two segments, since the peer also notices by itself.
+//! An announcement is repeated until its echo arrives. An announced address is accepted only with a valid HMAC; an
+//! invalid one is ignored, as the RFC requires. Withdrawals need no echo: they are sent on two segments, because
+//! the peer also detects the loss by itself.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -17,17 +16,18 @@ use super::keys::Keys;
 use crate::on_demand::{OnDemand, Unused};
 use crate::{ConnectionConfig, FourTuple};
 
-/// Ids of the peer's addresses that somebody else has named: they are never on the wire, and at the end where peers do
-/// not begin. One that is announced with such an id replaces the entry.
+/// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire, and
+/// are at the end of the range, where peers do not start counting. An address announced with such an id replaces
+/// the entry.
 const LEARNED: core::ops::RangeInclusive<u8> = 240..=255;
-/// Signals that may wait at once: beyond, the oldest go.
+/// Limit on queued signals. Beyond it the oldest are dropped.
 const MAX_SIGNALS: usize = 64;
 /// Announcements without echo after which we stop repeating.
 const MAX_ANNOUNCEMENTS: u32 = 8;
-/// Least time that an echo is given, before it is doubled.
+/// Minimum time to wait for an echo, before backoff.
 const LEAST_PAUSE: Duration = Duration::from_millis(200);
 
-/// An option that wants to be sent, on one subflow or on any.
+/// An option to be sent, on one subflow or on any.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Signal {
     pub(super) on: Option<SubflowId>,
@@ -42,7 +42,7 @@ struct Announcement {
     count: u32,
 }
 
-/// What is to be said of addresses and otherwise.
+/// Pending announcements and signals.
 #[derive(Debug, Default)]
 struct Unsaid {
     announcements: Vec<Announcement>,
@@ -53,13 +53,13 @@ impl Unused for Unsaid {
     const UNUSED: &'static Self = &Unsaid { announcements: Vec::new(), signals: VecDeque::new() };
 }
 
-/// What is known of addresses, and what is to be said of them.
+/// Known addresses and pending messages about them.
 #[derive(Debug)]
 pub(super) struct Addresses {
     config: Arc<ConnectionConfig>,
-    /// The local addresses, once they are not those of the configuration.
+    /// Local addresses, if they differ from the configured ones.
     own: Option<Box<[LocalAddress]>>,
-    /// Address of the initial subflow: its id is 0 on the wire, whatever the configuration calls it.
+    /// Local address of the initial subflow. Its id is 0 on the wire, regardless of the configured id.
     initial: AddressId,
     remote: Box<[RemoteAddress]>,
     unsaid: OnDemand<Unsaid>,
@@ -68,7 +68,7 @@ pub(super) struct Addresses {
 impl Addresses {
     pub(super) fn new(config: Arc<ConnectionConfig>, path: FourTuple) -> Self {
         let local = &config.local_addresses;
-        // One address may stand for several paths that differ in where they lead.
+        // One address may have several entries that differ in their remote address.
         let fits = |l: &&LocalAddress| l.address.ip() == path.local.ip();
         let leads = |l: &&LocalAddress| fits(l) && l.remote == Some(path.remote);
         let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
@@ -92,7 +92,7 @@ impl Addresses {
         self.own.as_deref().unwrap_or(&self.config.local_addresses)
     }
 
-    /// The entry of a local address, to be changed for this connection.
+    /// Mutable entry of a local address, for this connection only.
     fn local_mut(&mut self, id: AddressId) -> Option<&mut LocalAddress> {
         let at = self.local().iter().position(|l| l.id == id)?;
         let configured = &self.config.local_addresses;
@@ -116,7 +116,7 @@ impl Addresses {
         local
     }
 
-    /// The initial subflow is one between these.
+    /// Sets the addresses of the initial subflow.
     pub(super) fn set_initial(&mut self, id: AddressId, remote: SocketAddr) {
         self.initial = id;
         let remote = self.find_local(id).map_or(remote, |local| local.end_of_way(remote));
@@ -125,7 +125,7 @@ impl Addresses {
         }
     }
 
-    /// Between which addresses an initial subflow may be tried.
+    /// Address pairs on which an initial subflow may be tried.
     pub(super) fn first_pairs(&self) -> impl Iterator<Item = (LocalAddress, SocketAddr)> {
         let usual = self.find_remote(AddressId(0));
         let up = self.local().iter().filter(|local| local.up && local.subflow);
@@ -143,19 +143,19 @@ impl Addresses {
         self.remote.iter().find(|r| r.id == id).map(|r| r.address)
     }
 
-    /// The id by which the peer knows a remote address; unknown ones count as the initial.
+    /// Id by which the peer knows a remote address; unknown ones count as the initial.
     pub(super) fn remote_id(&self, address: SocketAddr) -> AddressId {
         self.remote.iter().find(|r| r.address == address).map_or(AddressId(0), |r| r.id)
     }
 
-    /// The entry for the address a join came to.
+    /// Entry of the local address that received a join.
     pub(super) fn local_for(&self, address: SocketAddr) -> LocalAddress {
         let known = self.local().iter().find(|l| l.address.ip() == address.ip());
         known.copied().unwrap_or_else(|| self.initial_local())
     }
 
-    /// The id on the wire of a local address. What the configuration calls 0 has the id that the initial subflow's
-    /// address does not need.
+    /// Id of a local address on the wire. The address with the configured id 0 gets the id that the initial
+    /// subflow's address does not need.
     pub(super) fn wire_id(&self, id: AddressId) -> u8 {
         match id {
             id if id == self.initial => 0,
@@ -164,7 +164,7 @@ impl Addresses {
         }
     }
 
-    /// Puts in or replaces; returns what was there.
+    /// Inserts or replaces an entry; returns the previous one.
     pub(super) fn set_local(&mut self, new: LocalAddress) -> Option<LocalAddress> {
         if let Some(known) = self.local_mut(new.id) {
             return Some(core::mem::replace(known, new));
@@ -199,14 +199,14 @@ impl Addresses {
         signal
     }
 
-    /// Once all is said, nothing is kept for the next time.
+    /// Releases memory once nothing is pending.
     fn settle(&mut self) {
         if self.unsaid.signals.is_empty() && self.unsaid.announcements.is_empty() {
             self.unsaid.retire();
         }
     }
 
-    /// The subflow is gone, and with it what was to be said on it.
+    /// Drops messages for a subflow that is gone.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
         if let Some(unsaid) = self.unsaid.if_used() {
             unsaid.signals.retain(|signal| signal.on != Some(id));
@@ -218,13 +218,13 @@ impl Addresses {
         !self.unsaid.signals.is_empty()
     }
 
-    /// Whether MP_FAIL waits. Nothing may overtake it: a FIN that did would leave a subflow on which nothing
-    /// is signalled any more.
+    /// True if MP_FAIL is queued. It must not be overtaken: a FIN before it would leave a subflow on which no
+    /// option is sent any more.
     pub(super) fn owes_mp_fail(&self) -> bool {
         self.unsaid.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
     }
 
-    /// Plain TCP says nothing of addresses.
+    /// Drops all pending messages: plain TCP sends none about addresses.
     pub(super) fn fall_silent(&mut self) {
         self.unsaid.retire();
     }
@@ -233,7 +233,7 @@ impl Addresses {
         self.unsaid.announcements.iter().map(|a| a.again_at).min()
     }
 
-    /// Announces one of our addresses, until the peer echoes that. `rto` is that of the slowest subflow. `false`:
+    /// Announces one of our addresses until the peer echoes it. `rto` is that of the slowest subflow. `false` if
     /// there is no such address.
     pub(super) fn announce(
         &mut self,
@@ -258,7 +258,7 @@ impl Addresses {
         true
     }
 
-    /// Repeats announcements whose echo did not come: how many.
+    /// Repeats announcements without an echo; returns their number.
     pub(super) fn repeat_announcements(&mut self, now: Instant, rto: Duration) -> u64 {
         let base = rto.max(LEAST_PAUSE);
         let mut due = Vec::new();
@@ -287,7 +287,7 @@ impl Addresses {
         self.signal(Signal { on: None, option });
     }
 
-    /// The address is back: a withdrawal that did not get out would take its new subflows down.
+    /// Cancels the withdrawal of an address that is back. Otherwise it would close its new subflows.
     pub(super) fn keep(&mut self, id: AddressId) {
         let wire = self.wire_id(id);
         if let Some(unsaid) = self.unsaid.if_used() {
@@ -299,7 +299,7 @@ impl Addresses {
         self.settle();
     }
 
-    /// The echo of an announcement: it is that without its HMAC. What differs otherwise is none.
+    /// Handles the echo of an announcement: an equal option without its HMAC. Any other option is not an echo.
     pub(super) fn on_echo(&mut self, add: &AddAddr) {
         let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
         if let Some(unsaid) = self.unsaid.if_used() {
@@ -308,8 +308,8 @@ impl Addresses {
         self.settle();
     }
 
-    /// The peer announces an address, which its HMAC proves, on a subflow to `port`. What is new of it, if so many
-    /// are kept; the entry of id 0 if that is its address.
+    /// Handles an address that the peer announced with a valid HMAC, on a subflow to `port`. Returns the entry if
+    /// it is new and there is room for it, and the entry of id 0 for that address.
     pub(super) fn on_announced(
         &mut self,
         on: SubflowId,
@@ -336,8 +336,7 @@ impl Addresses {
         Some(new)
     }
 
-    /// The peer is also reached at this address, as somebody else than the peer says. `None`: it is known, or there is
-    /// no room.
+    /// Adds an address of the peer that was learned from another source. `None` if it is known, or there is no room.
     pub(super) fn on_learned(
         &mut self,
         address: SocketAddr,
@@ -353,15 +352,15 @@ impl Addresses {
         Some(new)
     }
 
-    /// A join to a remote address was refused: another server is there than the peer, if the peer did not announce it.
+    /// Handles a refused join: a learned address belongs to another server and is removed.
     pub(super) fn on_refused(&mut self, id: AddressId) {
         if LEARNED.contains(&id.0) {
             self.on_withdrawn(id);
         }
     }
 
-    /// The peer withdraws an address. Id 0 is the initial subflow's: its entry stays, for the peer may return
-    /// there.
+    /// Handles the withdrawal of an address by the peer. Id 0 is the initial subflow's: its entry stays, because
+    /// the peer may return to it.
     pub(super) fn on_withdrawn(&mut self, id: AddressId) {
         let stays = |r: &RemoteAddress| r.id != id || id == AddressId(0);
         if !self.remote.iter().all(stays) {

@@ -1,26 +1,27 @@
-//! Count of unanswered probes, for those that have no timer of their own in TCP: window probes,
-//! DATA_FINs, a receiver's probes.
+//! Count of unanswered probes, for those without a TCP timer of their own: window probes, DATA_FINs, a receiver's
+//! probes.
 
 use marline_time::Instant;
 
-/// When one was asked last, and whether anything was heard between one and the next.
+/// Time of the last probe, and number of unanswered ones.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Asked {
     at: Option<Instant>,
-    /// In a row, after which nothing was heard.
+    /// Consecutive probes without any segment from the peer after them.
     unanswered: u32,
 }
 
 impl Asked {
-    /// Nobody was asked.
+    /// No probe was sent.
     pub(super) const NEVER: Asked = Asked { at: None, unanswered: 0 };
 
-    /// When it was asked last.
+    /// Time of the last probe.
     pub(super) const fn at(&self) -> Option<Instant> {
         self.at
     }
 
-    /// It is asked again, the peer having been heard at `heard_at`: how many in a row went unanswered.
+    /// Records a new probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered
+    /// probes.
     pub(super) fn again(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let silent = self.at.is_some_and(|at| heard_at.is_none_or(|heard| heard <= at));
         self.unanswered = if silent { self.unanswered.saturating_add(1) } else { 0 };

@@ -1,18 +1,19 @@
-//! Attempts at the first subflow: from which local addresses its SYN went out, and when the next one's turn is.
+//! Attempts at the first subflow: the local addresses from which its SYN was sent, and the time of the next one.
 //!
-//! *Problem.* A path may be dead without anybody knowing, or have a middlebox that drops SYNs with MP_CAPABLE. Who
-//! asks on that path alone waits for seconds, and then has plain TCP for good, if anything, while another path works.
+//! *Problem.* A path may be dead without any sign of it, or have a middlebox that drops SYNs with MP_CAPABLE. A
+//! client that tries only that path waits for seconds, and then has plain TCP for good, if anything, while another
+//! path works.
 //!
-//! *How.* As long as nobody has answered, the SYN goes out from one local address after the other, a connection
-//! attempt delay apart (RFC 8305 section 5). Each attempt is a subflow with ports, sequence numbers and timers of its
-//! own. The first SYN/ACK decides which of them is the initial subflow; the others are forgotten, and a SYN/ACK that
-//! comes later is answered by a RST. docs/decisions/opening.md says why this is safe.
+//! *How.* Until there is an answer, the SYN is sent from one local address after the other, a connection attempt
+//! delay apart (RFC 8305 section 5). Each attempt is a subflow with ports, sequence numbers and timers of its own.
+//! The first SYN/ACK selects the initial subflow. The others are forgotten, and a later SYN/ACK is answered with a
+//! RST. docs/decisions/opening.md explains why this is safe.
 //!
-//! A SYN/ACK without MP_CAPABLE may be the server's or a middlebox's. It is kept for as long as one of the others may
-//! be answered with the option, at most a connection attempt delay, and counts only then.
+//! A SYN/ACK without MP_CAPABLE may come from the server or a middlebox. It is kept while one of the others may be
+//! answered with the option, at most a connection attempt delay, and is accepted only then.
 //!
-//! Backup addresses, and those that the path health monitor holds to be bad, have to wait until the others have been
-//! asked twice: neither a distant server nor one lost SYN wakes a radio.
+//! Backup addresses, and those that the path health monitor considers bad, wait until two SYNs were sent from the
+//! others: neither a distant server nor a single lost SYN wakes a radio.
 
 use core::net::IpAddr;
 
@@ -23,28 +24,28 @@ use marline_wire::{TcpHeader, TcpOptions, TcpSegment};
 use crate::on_demand::Unused;
 use crate::{CloseReason, ConnectionConfig, Ecn};
 
-/// An address of ours from which a first subflow may be tried.
+/// A local address from which a first subflow may be tried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Start {
     pub(super) id: AddressId,
     pub(super) ip: IpAddr,
-    /// It is to be used only if others do not work.
+    /// Used only if others do not work.
     pub(super) reserve: bool,
 }
 
-/// A SYN/ACK that is not handed to TCP yet.
+/// A SYN/ACK that TCP has not processed yet.
 #[derive(Clone, Debug)]
 pub(super) struct KeptAnswer {
     pub(super) on: SubflowId,
     header: TcpHeader,
     options: TcpOptions,
     pub(super) ecn: Ecn,
-    /// When it came.
+    /// Time of arrival.
     pub(super) came_at: Instant,
 }
 
 impl KeptAnswer {
-    /// The answer as it came; what it carried comes again.
+    /// The answer without its payload, which the server sends again.
     pub(super) fn segment(&self) -> TcpSegment<'static> {
         TcpSegment {
             header: self.header,
@@ -55,20 +56,20 @@ impl KeptAnswer {
     }
 }
 
-/// Attempts of a client whose first subflow is not up.
+/// Attempts of a client whose first subflow is not established.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attempts {
-    /// Where they began, in this order.
+    /// Addresses of the attempts so far, in order.
     begun: Vec<(AddressId, IpAddr)>,
-    /// When the next one begins.
+    /// Start time of the next attempt.
     next_at: Option<Instant>,
-    /// Somebody said that there is no such server, and is believed unless another path answers until then.
+    /// Deadline after which a refusal is accepted, unless another path answers before.
     refused_until: Option<Instant>,
-    /// The first answer without the option, and when it counts.
+    /// First answer without the option, and the time at which it is accepted.
     kept: Option<(Box<KeptAnswer>, Instant)>,
-    /// Those that were answered without it.
+    /// Attempts that were answered without the option.
     plain: SubflowSet,
-    /// What was kept counts now, and what comes next does at once.
+    /// The kept answer was accepted; later answers without the option are accepted at once.
     settled: bool,
 }
 
@@ -84,14 +85,14 @@ impl Unused for Attempts {
 }
 
 impl Attempts {
-    /// An attempt began here.
+    /// Records an attempt from this address.
     pub(super) fn note_begun(&mut self, id: AddressId, ip: IpAddr) {
         if !self.begun.contains(&(id, ip)) {
             self.begun.push((id, ip));
         }
     }
 
-    /// This address came up, perhaps again: it may be tried once more.
+    /// Allows another attempt from an address that came up.
     pub(super) fn forget_begun(&mut self, id: AddressId) {
         self.begun.retain(|(begun, _)| *begun != id);
     }
@@ -100,7 +101,7 @@ impl Attempts {
         self.begun.contains(&(start.id, start.ip))
     }
 
-    /// The next attempt begins there, after one that began now, perhaps at a reserve, too.
+    /// Schedules the next attempt, after one that starts now. `from_reserve`: the current one uses a reserve address.
     pub(super) fn schedule(
         &mut self,
         now: Instant,
@@ -113,47 +114,47 @@ impl Attempts {
         self.next_at = Some(now + second_syn + delay(config));
     }
 
-    /// There is no other address.
+    /// Records that there is no other address.
     pub(super) const fn note_last(&mut self) {
         self.next_at = None;
     }
 
-    /// The next attempt begins now, unless it is one that waits for others to be asked twice.
+    /// Starts the next attempt now, unless it is one from the reserve, which waits for a second SYN of the others.
     pub(super) fn hasten(&mut self, now: Instant, next: &Start) {
         if !next.reserve {
             self.next_at = Some(now);
         }
     }
 
-    /// Another attempt is to begin.
+    /// Another attempt is scheduled.
     pub(super) const fn is_one_due(&self) -> bool {
         self.next_at.is_some()
     }
 
-    /// Whether the next attempt begins now. It is told once.
+    /// True once if the next attempt is due.
     pub(super) fn take_turn(&mut self, now: Instant) -> bool {
         self.next_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// An attempt failed while others run. What a refusal says holds for all, unless one of them is answered
-    /// within a timeout.
+    /// Records the failure of an attempt while others run. A refusal applies to all of them, unless one is
+    /// answered within `timeout`.
     pub(super) fn note_failed(&mut self, now: Instant, reason: CloseReason, timeout: Duration) {
         if reason == CloseReason::Refused && self.refused_until.is_none() {
             self.refused_until = Some(now + timeout);
         }
     }
 
-    /// Somebody said that there is no such server.
+    /// An attempt was refused.
     pub(super) const fn was_refused(&self) -> bool {
         self.refused_until.is_some()
     }
 
-    /// Nobody contradicted a refusal in time.
+    /// A refusal was not contradicted in time.
     pub(super) fn is_refused(&self, now: Instant) -> bool {
         self.refused_until.is_some_and(|until| until <= now)
     }
 
-    /// An answer without the option came.
+    /// Keeps an answer without the option.
     pub(super) fn keep(
         &mut self,
         now: Instant,
@@ -169,28 +170,28 @@ impl Attempts {
         }
     }
 
-    /// The subflow is gone, and with it what it had as an answer.
+    /// Drops a subflow and its kept answer.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
         self.plain.remove(id);
         self.kept.take_if(|(kept, _)| kept.on == id);
     }
 
-    /// Whether this one was answered without the option.
+    /// This attempt was answered without the option.
     pub(super) const fn is_plain(&self, id: SubflowId) -> bool {
         self.plain.contains(id)
     }
 
-    /// Answers without the option count when they come.
+    /// Answers without the option are accepted at once.
     pub(super) const fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// An answer without the option waits for a better one.
+    /// An answer without the option is kept.
     pub(super) const fn keeps_answer(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// Nothing better is to be expected at `now`: the answer that was kept, if there is one.
+    /// Takes the kept answer if it is due at `now`, or unconditionally without a time.
     pub(super) fn take_kept(&mut self, now: Option<Instant>) -> Option<Box<KeptAnswer>> {
         let due = |(_, until): &mut (_, Instant)| now.is_none_or(|now| *until <= now);
         let (kept, _) = self.kept.take_if(due)?;
@@ -198,13 +199,13 @@ impl Attempts {
         Some(kept)
     }
 
-    /// When something is due.
+    /// Times of the pending events.
     pub(super) fn timeouts(&self) -> [Option<Instant>; 3] {
         [self.next_at, self.refused_until, self.kept.as_ref().map(|(_, until)| *until)]
     }
 }
 
-/// How long one attempt is waited for.
+/// Time between two attempts.
 fn delay(config: &ConnectionConfig) -> Duration {
     let timeout = config.rtt.initial_rto;
     config.connection_attempt_delay.map_or(timeout, |delay| delay.min(timeout))

@@ -3,30 +3,30 @@
 use marline_policy::{DataRange, Dsn, SubflowId};
 use marline_time::Instant;
 
-/// A checked decision: this data goes on this subflow next.
+/// A validated decision: the next data and its subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) subflow: SubflowId,
     pub(super) range: DataRange,
     pub(super) kind: Kind,
-    /// It holds for as many segments as the range takes, not for the first alone.
+    /// The decision applies to all segments of the range instead of only the first.
     pub(super) run: bool,
 }
 
 impl Choice {
-    /// A decision for one segment.
+    /// Creates a decision for one segment.
     pub(super) const fn once(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
         Choice { subflow, range, kind, run: false }
     }
 
-    /// What is left of a run after all before `end` went out.
+    /// Remaining part of a run after all data before `end` was sent.
     pub(super) fn rest(&self, end: Dsn) -> Option<Choice> {
         let range = DataRange::new(end.max(self.range.start), self.range.end.max(end));
         (self.run && !range.is_empty()).then_some(Choice { range, ..*self })
     }
 }
 
-/// What a decision puts on the wire.
+/// Kind of data that a decision sends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Data for the first time.
@@ -37,12 +37,12 @@ pub(super) enum Kind {
     Repair,
 }
 
-/// What holds for the connection while the scheduler judges.
+/// Constraints of the connection during a scheduling decision.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Terms {
     pub(super) now: Instant,
-    /// Repairs may be sent, and be of use.
+    /// Repairs may be sent and are useful.
     pub(super) repairs: bool,
-    /// Data may go twice: not on plain TCP.
+    /// Data may be sent twice: not on plain TCP.
     pub(super) repeats: bool,
 }

@@ -1,9 +1,9 @@
 //! Closing state of a connection: shutdown, DATA_FIN, release, and the wait for a path.
 //!
-//! A DATA_FIN occupies one DSN behind the data. It goes out in a DSS of its own as soon as all data
-//! was handed to subflows, on the best of them, and is repeated by timer on all, since TCP does not
-//! retransmit a segment without payload. When both sides' DATA_FINs are acknowledged the subflows
-//! close as TCP does; their FINs carry the last DATA_ACK.
+//! A DATA_FIN occupies one DSN behind the data. It is sent in a DSS of its own as soon as all data was handed to
+//! subflows, on the best of them, and is repeated by timer on all, since TCP does not retransmit a segment without
+//! payload. When both sides' DATA_FINs are acknowledged the subflows close as in TCP; their FINs carry the last
+//! DATA_ACK.
 
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
@@ -13,35 +13,34 @@ use super::wait::Wait;
 use crate::on_demand::{OnDemand, Unused};
 use crate::{CloseReason, Linger};
 
-/// Last subflows that we reset one after the other, without progress in between, before the connection
-/// ends.
+/// Consecutive resets of the last subflow by us, without progress in between, before the connection ends.
 const MAX_FUTILE_RESETS: u32 = 5;
-/// How long subflows may take to close once nobody waits for them (Linux: 60 s).
+/// Time for subflows to close after the application has released the connection (Linux: 60 s).
 const LEAVING: Duration = Duration::from_secs(60);
-/// Without answer to its DATA_FIN for this many repeats a released connection is given up.
+/// Repeats of an unanswered DATA_FIN after which a released connection is given up.
 const MAX_FIN_REPEATS: u32 = 10;
-/// Questions in a row without an answer on any subflow after which nobody is held to be there.
+/// Consecutive unanswered probes on all subflows after which the peer counts as silent.
 const SILENT_AFTER: u32 = 2;
-/// DATA_FINs after which ACKs without a DATA_ACK are no chance any more.
+/// DATA_FINs after which ACKs without a DATA_ACK are no coincidence.
 const BARE_FINS: u32 = 4;
 
-/// When the DATA_FIN goes out again.
+/// Time of the next DATA_FIN.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Due {
     #[default]
     Never,
     At(Instant),
-    /// So long after it went out last as the timeouts that hold then say, the retransmission timeout multiplied by
-    /// this. Not a time, as round trips are measured while it is under way.
+    /// The current retransmission timeout times this factor, after the last transmission. Not a fixed time,
+    /// because round trips are measured meanwhile.
     Timeouts(u32),
 }
 
 /// Timeouts by which a DATA_FIN is repeated.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FinTimeouts {
-    /// The retransmission timeout.
+    /// Retransmission timeout.
     pub(super) rto: Duration,
-    /// When the answer to a DATA_FIN that arrived is overdue, if round trips were measured.
+    /// Time after which the answer to a DATA_FIN is overdue, if round trips were measured.
     pub(super) probe: Option<Duration>,
 }
 
@@ -51,25 +50,25 @@ struct DataFin {
     sent: bool,
     acked: bool,
     due: Due,
-    /// How often it was repeated in a row, with backoff.
+    /// Consecutive repeats, with backoff.
     count: u32,
     /// A tail probe was sent for it.
     probed: bool,
-    /// The subflows that it has yet to go on now.
+    /// Subflows on which it has yet to be sent now.
     on: SubflowSet,
-    /// Those it went on last.
+    /// Subflows on which it was sent last.
     went_on: SubflowSet,
-    /// Whether anything was heard between two of them.
+    /// Counts unanswered transmissions.
     asked: Asked,
 }
 
-/// The way out, once it is taken.
+/// State of closing, once it began.
 #[derive(Copy, Clone, Debug, Default)]
 struct Leaving {
     fin: DataFin,
-    /// When it was over, or when the application let go of it.
+    /// Time at which the connection ended or the application released it.
     since: Option<Instant>,
-    /// What the peer had then.
+    /// DATA_ACK at that time.
     una: Dsn,
 }
 
@@ -90,29 +89,29 @@ impl Unused for Leaving {
     };
 }
 
-/// How far the connection is on its way out.
+/// Progress of closing.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    /// The application writes no more.
+    /// The application finished writing.
     shutdown: bool,
     leaving: OnDemand<Leaving>,
-    /// The application let go.
+    /// The application released the connection.
     released: bool,
-    /// Data came that nobody will read.
+    /// Data arrived that the application will not read.
     came_late: bool,
-    /// It is over, and why.
+    /// Reason for the end of the connection, once it ended.
     closed: Option<CloseReason>,
     /// The application knows of the connection.
     announced: bool,
-    /// Subflows that we had to reset since the stream last moved on in either direction.
+    /// Subflows reset by us since the stream last advanced in either direction.
     futile_resets: u32,
     wait: OnDemand<Wait>,
-    /// The application knows who the peer is.
+    /// The application vouched for the peer.
     peer_known: bool,
 }
 
 impl Closing {
-    /// The application knows of the connection from now on.
+    /// Marks the connection as known to the application.
     pub(super) const fn announce(&mut self) {
         self.announced = true;
     }
@@ -121,17 +120,17 @@ impl Closing {
         self.announced
     }
 
-    /// It is over, and why.
+    /// Reason for the end of the connection, once it ended.
     pub(super) const fn reason(&self) -> Option<CloseReason> {
         self.closed
     }
 
-    /// It is over for the application; subflows may linger.
+    /// The connection ended for the application; subflows may linger.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// The connection is over. `false`: it was before.
+    /// Ends the connection. `false` if it had ended before.
     pub(super) fn close(&mut self, now: Instant, reason: CloseReason) -> bool {
         if self.closed.is_some() {
             return false;
@@ -141,7 +140,7 @@ impl Closing {
         true
     }
 
-    /// The application writes no more.
+    /// Records that the application finished writing.
     pub(super) const fn shut_down(&mut self) {
         self.shutdown = true;
     }
@@ -150,7 +149,7 @@ impl Closing {
         self.shutdown
     }
 
-    /// The application lets go; the peer has what lies before `una`.
+    /// Records the release by the application. `una` is the current DATA_ACK.
     pub(super) fn release(&mut self, now: Instant, una: Dsn) {
         self.released = true;
         self.leaving.since = Some(now);
@@ -161,12 +160,12 @@ impl Closing {
         self.released
     }
 
-    /// Nobody has use for it any more.
+    /// The application has no use for the connection any more.
     pub(super) const fn is_forgotten(&self) -> bool {
         self.closed.is_some() && (self.released || !self.announced)
     }
 
-    /// Data came that nobody will read.
+    /// Records data that the application will not read.
     pub(super) const fn note_late_data(&mut self) {
         self.came_late = true;
     }
@@ -183,39 +182,39 @@ impl Closing {
         self.leaving.fin.acked
     }
 
-    /// Our DATA_FIN is under way.
+    /// Our DATA_FIN is sent and not acknowledged.
     pub(super) fn fin_outstanding(&self) -> bool {
         self.leaving.fin.sent && !self.leaving.fin.acked
     }
 
-    /// All data was handed to subflows: the DATA_FIN goes out now.
+    /// Schedules the first DATA_FIN for now: all data was handed to subflows.
     pub(super) fn send_fin(&mut self, now: Instant) {
         self.leaving.fin.sent = true;
         self.leaving.fin.due = Due::At(now);
     }
 
-    /// A DATA_ACK; `beyond`: of more than the data.
+    /// Handles a DATA_ACK. `beyond`: it covers more than the data.
     pub(super) fn on_data_ack(&mut self, beyond: bool) {
         if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
             fin.acked |= fin.sent && beyond;
         }
     }
 
-    /// The stream moved on in either direction.
+    /// Handles progress of the stream in either direction.
     pub(super) fn on_progress(&mut self) {
         self.futile_resets = 0;
         self.wait.retire();
     }
 
-    /// Who takes data has not been silent about its end.
+    /// Reduces the DATA_FIN's backoff: a peer that accepts data does not ignore the end of data.
     pub(super) fn on_data_taken(&mut self) {
         if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
             fin.count = fin.count.min(1);
         }
     }
 
-    /// A subflow came up. A DATA_FIN that was lost with another, and backs off, goes again at once, and there: the
-    /// others may let no options pass, or nothing.
+    /// Handles a new subflow. A DATA_FIN in backoff is sent on it at once, because the other subflows may drop
+    /// options or everything.
     pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
             (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);
@@ -224,25 +223,25 @@ impl Closing {
         }
     }
 
-    /// The subflows that the DATA_FIN under way went on last, and when it was sent.
+    /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn fin_under_way(&self) -> Option<(Instant, SubflowSet)> {
         let sent_at = self.leaving.fin.asked.at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.went_on))
     }
 
-    /// The DATA_FIN goes out now.
+    /// Schedules the DATA_FIN for now.
     pub(super) fn hasten_fin(&mut self, now: Instant) {
         self.leaving.fin.due = Due::At(now);
     }
 
-    /// No DATA_FIN goes out any more.
+    /// Stops the DATA_FIN.
     pub(super) fn stop_fin(&mut self) {
         if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
             fin.due = Due::Never;
         }
     }
 
-    /// When the DATA_FIN goes out again.
+    /// Time of the next DATA_FIN.
     pub(super) fn fin_at(&self, timeouts: impl FnOnce() -> FinTimeouts) -> Option<Instant> {
         let fin = &self.leaving.fin;
         match fin.due {
@@ -257,8 +256,8 @@ impl Closing {
         }
     }
 
-    /// Where the DATA_FIN that is due goes next: first on the best subflow, its repeats on each. Which of them
-    /// lost it nobody knows, and no subflow repeats what occupies no sequence space; Linux uses all from the first.
+    /// Next subflow for a DATA_FIN that is due: first the best one, for repeats each one. It is unknown which of
+    /// them lost it, and no subflow retransmits a signal without sequence space. Linux uses all from the first.
     pub(super) fn next_for_fin(
         &mut self,
         usable: SubflowSet,
@@ -274,19 +273,20 @@ impl Closing {
         on.iter().next()
     }
 
-    /// The DATA_FIN goes on this subflow. Whether it went out wherever it was to go.
+    /// Records a DATA_FIN on this subflow. Returns true if it was sent on all its subflows.
     pub(super) fn fin_goes_on(&mut self, id: SubflowId, usable: SubflowSet) -> bool {
         self.leaving.fin.on.remove(id);
         self.leaving.fin.went_on.insert(id);
         !self.leaving.fin.on.iter().any(|id| usable.contains(id))
     }
 
-    /// It went out and goes out again: once soon, as a tail probe does (RFC 8985 section 7), then after an RTO, doubled
-    /// each time. The peer was last heard at `heard_at`. How many in a row went unanswered.
+    /// Schedules the next DATA_FIN after a transmission: once soon, like a tail probe (RFC 8985 section 7), then
+    /// after an RTO, doubled each time. The peer was last heard at `heard_at`. Returns the number of consecutive
+    /// unanswered ones.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
         let silent = fin.asked.again(now, heard_at);
-        // After the first the probe is next, which is no backoff.
+        // After the first one, the probe is next, which is not a backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;
         } else {
@@ -296,54 +296,54 @@ impl Closing {
         silent
     }
 
-    /// A last subflow was reset by us. Whether that happened too often.
+    /// Records that we reset the last subflow. Returns true if that happened too often.
     pub(super) const fn note_futile_reset(&mut self) -> bool {
         self.futile_resets += 1;
         self.futile_resets > MAX_FUTILE_RESETS
     }
 
-    /// The peer is heard.
+    /// Handles a segment of the peer.
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(wait) = self.wait.if_used() {
             wait.heard(now);
         }
     }
 
-    /// Nothing is heard any more.
+    /// Starts the wait for a silent peer.
     pub(super) fn begin_wait(&mut self, now: Instant) {
         self.wait.begin(now);
     }
 
-    /// No subflow is left.
+    /// Starts the wait for a connection without subflows.
     pub(super) fn begin_wait_without_subflows(&mut self, now: Instant, why: CloseReason) {
         self.wait.begin_without_subflows(now, why);
     }
 
-    /// A subflow or an attempt at one ended, the `last` there was, perhaps; whether resets have been all
-    /// there is for too long.
+    /// Handles the end of a subflow or an attempt. `last`: it was the last one. Returns true if only resets were
+    /// received for too long.
     pub(super) fn on_subflow_lost(&mut self, now: Instant, why: CloseReason, last: bool) -> bool {
         self.wait.on_lost(now, why, last)
     }
 
-    /// So many questions in a row went unanswered on all subflows. One answer may get lost.
+    /// Handles this number of consecutive unanswered probes on all subflows. One answer may be lost.
     pub(super) fn note_silence(&mut self, now: Instant, unanswered: u32) {
         if unanswered >= SILENT_AFTER {
             self.wait.begin(now);
         }
     }
 
-    /// The application knows who the peer is: no stranger.
+    /// Records that the application vouched for the peer.
     pub(super) const fn vouch_for_peer(&mut self) {
         self.peer_known = true;
     }
 
-    /// Nothing is heard of a peer that nobody vouches for.
+    /// The wait for a peer for which the application has not vouched.
     pub(super) fn is_stranger_waiting(&self, linger: Linger) -> bool {
         let strange = linger.stranger.is_some() && !self.peer_known;
         self.closed.is_none() && strange && self.wait.since().is_some()
     }
 
-    /// When the wait for a path, or for a sign of life, is over.
+    /// End of the wait for a path, or for any segment of the peer.
     pub(super) fn wait_ends_at(&self, linger: Linger, server: bool) -> Option<Instant> {
         let Linger { timeout, stranger } = linger;
         let strange = server && !self.peer_known && self.wait.is_by_reset();
@@ -352,40 +352,40 @@ impl Closing {
         lingers_until.into_iter().chain(self.wait.answer_by()).min()
     }
 
-    /// The peer has to be heard within this time.
+    /// Sets the time within which the peer has to be heard.
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
         self.wait.expect_answer(now, within);
     }
 
-    /// The peer is asked on all subflows until it is heard. Whether the first question goes out now.
+    /// Starts probes on all subflows until the peer is heard. Returns true if the first is due now.
     pub(super) fn begin_questions(&mut self, now: Instant) -> bool {
         self.wait.begin_questions(now)
     }
 
-    /// There is no subflow to ask on.
+    /// Stops probes because there is no subflow.
     pub(super) fn stop_questions(&mut self) {
         if let Some(wait) = self.wait.if_used() {
             wait.stop_questions();
         }
     }
 
-    /// When it is asked the next time.
+    /// Time of the next probe.
     pub(super) fn next_question_at(&self) -> Option<Instant> {
         self.wait.next_question_at()
     }
 
-    /// Whether that is due; then the next time is set.
+    /// True if a probe is due; the next one is then scheduled.
     pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
         self.wait.if_used().is_some_and(|wait| wait.is_question_due(now))
     }
 
-    /// When subflows have had their time to close.
+    /// Time at which subflows that do not close are dropped.
     pub(super) fn leaves_at(&self) -> Option<Instant> {
         self.leaving.since.map(|since| since + LEAVING)
     }
 
-    /// The application let go of data that is still under way, up to `written`, and the peer has some more of it:
-    /// it gets its time anew. A peer that takes nothing, though it answers (a window that stays shut), does not.
+    /// Extends the closing time if released data is still in flight up to `written` and the peer acknowledged more
+    /// of it. A peer that accepts no data, although it answers (a window that stays shut), gets no extension.
     pub(super) fn prolong_leaving(&mut self, now: Instant, una: Dsn, written: Dsn) -> bool {
         let delivers = written > una && una > self.leaving.una;
         if delivers {
@@ -395,12 +395,12 @@ impl Closing {
         delivers
     }
 
-    /// The DATA_FIN went out often enough to tell that something takes DATA_ACKs out, if it is answered without any.
+    /// The DATA_FIN was sent often enough to conclude from answers without a DATA_ACK that a middlebox removes them.
     pub(super) fn repeats_fin_in_vain(&self) -> bool {
         self.leaving.fin.count >= BARE_FINS
     }
 
-    /// Nobody waits for a peer that does not answer our DATA_FIN.
+    /// The peer did not answer the DATA_FIN of a released connection.
     pub(super) fn is_given_up(&self) -> bool {
         self.released && self.leaving.fin.count > MAX_FIN_REPEATS
     }

@@ -1,44 +1,44 @@
 //! The fallback to plain TCP (RFC 8684 section 3.7): the only place that decides on it.
 //!
-//! *Problem.* Plain TCP has no mappings. A side that falls back takes the bytes of the one subflow for the stream, in
-//! order, from some point on. That is right only if both directions are contiguous there: every byte so far maps one
-//! to one onto the subflow, nothing was repeated on it under another number, and nothing was discarded. And it is
-//! right only if the peer does the same. A peer that still speaks Multipath TCP repeats what was not DATA_ACKed under
-//! new numbers, and plain TCP takes that for more data.
+//! *Problem.* Plain TCP has no mappings. A side that falls back takes the bytes of its one subflow for the stream,
+//! in order, from some point on. This requires that both directions are contiguous there: every byte so far maps
+//! one to one onto the subflow, nothing was repeated on it under another number, and nothing was discarded. It
+//! also requires that the peer falls back, too. A peer that still speaks Multipath TCP repeats unacknowledged data
+//! under new numbers, and plain TCP takes that for more data.
 //!
-//! *How.* Whatever suggests a fallback is a [`Trigger`]. The facts about both directions are a [`Standing`].
-//! [`judge`] is the table of `docs/spec/fallback.md`: it turns both into a [`Verdict`], and the connection carries
-//! that out. If no fallback is possible, the subflow is reset or the connection is aborted; the application gets an
-//! error and never an end of stream with bytes missing.
+//! *How.* An event that suggests a fallback is a [`Trigger`]. The facts about both directions are a [`Standing`].
+//! [`judge`] implements the table of `docs/spec/fallback.md`: it returns a [`Verdict`], which the connection
+//! carries out. If no fallback is possible, the subflow is reset or the connection is aborted. The application
+//! then gets an error and never an end of stream with bytes missing.
 //!
-//! *Whether the peer agrees* follows from the order of events. A peer whose mappings were DATA_ACKed knows that both
-//! sides speak Multipath TCP, and does not take a missing option for plain TCP. So data without a mapping leads to
-//! plain TCP only before the first DATA_ACK of mapped data went out, or while it may be that none has arrived. A side
-//! that falls back by itself says so: by an infinite mapping on its next data or on its FIN, and by MP_FAIL if it has
-//! nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs without a DATA_ACK although
-//! its mappings were DATA_ACKed before repeats nothing on that subflow, but resets it.
+//! *Agreement of the peer* follows from the order of events. A peer whose mappings were DATA_ACKed knows that both
+//! sides speak Multipath TCP, and does not take a missing option for plain TCP. Data without a mapping therefore
+//! leads to plain TCP only before the first DATA_ACK of mapped data was sent, or while possibly none has arrived.
+//! A side that falls back by itself announces it: by an infinite mapping on its next data or on its FIN, and by
+//! MP_FAIL if it has nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs
+//! without a DATA_ACK after its mappings were DATA_ACKed resets that subflow and repeats nothing on it.
 
 use marline_policy::{Dsn, Ssn};
 use marline_time::Instant;
 
 use crate::FallbackReason;
 
-/// What suggests a fallback.
+/// Events that suggest a fallback.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trigger {
     /// The first subflow's handshake ends without MP_CAPABLE.
     Handshake(FallbackReason),
-    /// Bytes are next on a subflow, or its FIN, and nothing maps them.
+    /// The next bytes on a subflow, or its FIN, have no mapping.
     UnmappedData,
-    /// An ACK without options acknowledges data that was mapped.
+    /// An ACK without options acknowledges mapped data.
     BareAck,
-    /// Server: the first byte comes again, and without the option that it came with.
+    /// Server: the first byte comes again, without the option that it had at first.
     FirstByteAgain,
-    /// Client: nothing with options was answered since the handshake.
+    /// Client: no segment with options was answered since the handshake.
     OptionsUnanswered,
     /// The checksum of a mapping is wrong.
     BadChecksum,
-    /// MP_FAIL, though nothing was wrong with what the peer sent.
+    /// MP_FAIL although the peer's data was correct.
     MpFail,
     /// MP_FAIL in answer to ours.
     MpFailAnswered,
@@ -47,7 +47,7 @@ pub(super) enum Trigger {
 }
 
 impl Trigger {
-    /// What applications and monitors hear.
+    /// Reason reported to applications and monitors.
     const fn reason(self) -> FallbackReason {
         match self {
             Trigger::Handshake(reason) => reason,
@@ -62,37 +62,37 @@ impl Trigger {
     }
 }
 
-/// Subflows beside the one that a trigger came on.
+/// State of the other subflows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Others {
     None,
-    /// Handshakes of joins that are not through.
+    /// Joins with incomplete handshakes.
     Opening,
-    /// They carried data, and carry no more.
+    /// They carried data, and accept no more.
     Closing,
     /// At least one may carry data.
     Usable,
 }
 
-/// How both directions of the connection stand when a trigger comes.
+/// State of both directions when a trigger occurs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     /// The trigger came on the first subflow.
     pub(super) initial: bool,
     pub(super) others: Others,
-    /// What we sent maps one to one onto the subflow since the first byte.
+    /// Our data maps one to one onto the subflow since the first byte.
     pub(super) sent_whole: bool,
-    /// What is not DATA_ACKed maps one to one onto the subflow, up to what was sent last.
+    /// Our data that is not DATA_ACKed maps one to one onto the subflow, up to the last byte sent.
     pub(super) sent_tail: bool,
-    /// What came maps one to one onto the subflow since the first byte, and so do mappings of what is to come.
+    /// Received data maps one to one onto the subflow since the first byte, and so do mappings of data to come.
     pub(super) received_whole: bool,
-    /// The stream goes on where plain TCP would have it go on: at the trigger's point, or at the failed mapping.
+    /// The stream continues at the position that plain TCP implies: at the trigger's point, or at the failed mapping.
     pub(super) received_tail: bool,
-    /// Data that we mapped was DATA_ACKed: our options arrive, and the peer knows that its own do.
+    /// Data that we mapped was DATA_ACKed: our options arrive, and the peer knows that its options do.
     pub(super) proven: bool,
     /// Data that the peer mapped may have been DATA_ACKed: to the peer, Multipath TCP is proven.
     pub(super) proven_to_peer: bool,
-    /// Nothing that we sent was ever DATA_ACKed, and the peer sent no more than it may without hearing anything.
+    /// None of our data was ever DATA_ACKed, and the peer sent no more than it may without an answer.
     pub(super) unheard: bool,
 }
 
@@ -101,33 +101,33 @@ impl Standing {
         self.initial && self.sent_whole && self.received_whole
     }
 
-    /// The peer may have fallen back by itself. Linux does without an infinite mapping, and after it has mapped what
-    /// its first window allowed.
+    /// The peer may have fallen back by itself. Linux does so without an infinite mapping, and also after it
+    /// mapped data for its first window.
     const fn may_be_plain_there(&self) -> bool {
         !self.proven && (!self.proven_to_peer || self.unheard)
     }
 }
 
-/// What follows from a trigger.
+/// Decisions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// No change.
     Stay,
     /// Plain TCP from the first byte on.
     FromFirstByte { reason: FallbackReason, says_so: bool },
-    /// Plain TCP from the first byte on that is not DATA_ACKed.
+    /// Plain TCP from the first byte that is not DATA_ACKed.
     FromHere(FallbackReason),
-    /// The peer is asked by MP_FAIL. What comes is kept until it answers.
+    /// MP_FAIL is sent to the peer. Received data is kept until the answer.
     AskPeer,
-    /// The subflow is reset as options do not pass; the connection goes on by others.
+    /// The subflow is reset because options do not pass; the connection continues on others.
     ResetSubflow,
-    /// The same with MP_FAIL.
+    /// The subflow is reset with MP_FAIL.
     ResetWithMpFail,
-    /// The connection is over: the peer is on plain TCP, and bytes are missing.
+    /// The connection ends: the peer uses plain TCP, and bytes are missing.
     Abort,
 }
 
-/// The table of `docs/spec/fallback.md`.
+/// Implements the table of `docs/spec/fallback.md`.
 pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
     let reason = trigger.reason();
     let alone = at.others == Others::None;
@@ -139,7 +139,7 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
             from_first_byte(true)
         }
         Trigger::BareAck if at.proven => Verdict::Stay,
-        // Joins that have not come up are nobody's way yet, and it is sure that options do not pass here.
+        // Joins that are not established carry nothing yet, and options certainly do not pass here.
         Trigger::BareAck
             if at.is_whole() && matches!(at.others, Others::None | Others::Opening) =>
         {
@@ -147,7 +147,7 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
         }
         Trigger::UnmappedData | Trigger::BareAck => Verdict::ResetSubflow,
         Trigger::FirstByteAgain if alone && at.is_whole() && at.unheard => from_first_byte(false),
-        // An infinite mapping is an option, too, and would not pass either.
+        // An infinite mapping is an option as well, and would not pass either.
         Trigger::OptionsUnanswered if alone && at.is_whole() => from_first_byte(false),
         Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Stay,
         Trigger::BadChecksum if none_carries && at.received_tail => Verdict::AskPeer,
@@ -156,56 +156,57 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
             Verdict::ResetWithMpFail
         }
-        // RFC 8684 section 3.7 allows it on the only subflow: it says nothing beside others.
+        // RFC 8684 section 3.7 allows it on the only subflow: it has no meaning beside others.
         Trigger::InfiniteMapping if !none_carries => Verdict::Stay,
         Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromHere(reason),
         Trigger::InfiniteMapping => Verdict::Abort,
     }
 }
 
-/// Where positions of a subflow and of the stream meet: from there on they map one to one.
+/// Corresponding positions of a subflow and the stream, from which they map one to one.
 pub(super) type Point = (Ssn, Dsn);
 
-/// Answers to repeats beside an infinite mapping that has none, which show that options do not pass.
+/// Answered repeats, without an acknowledgment of the infinite mapping's data, that show that options do not pass.
 const ENOUGH_ANSWERS: u8 = 2;
 
 /// The infinite mapping that announces a fallback.
 #[derive(Debug)]
 struct Infinite {
-    /// The first position whose data goes without a mapping of its own.
+    /// First position whose data has no mapping of its own.
     first: Ssn,
-    /// The point that it names.
+    /// Point in the mapping.
     point: Point,
-    /// When data up to it was last repeated.
+    /// Last repetition of data up to the mapping.
     repeated_at: Option<Instant>,
-    /// How many repeats the peer answered, though not by acknowledging the data.
+    /// Repeats that the peer answered without acknowledging the data.
     answers: u8,
 }
 
 impl Infinite {
-    /// It is an option, and so are the mappings before it: they do not pass.
+    /// Options do not pass: neither the infinite mapping nor the mappings before it.
     const fn is_futile(&self) -> bool {
         self.answers >= ENOUGH_ANSWERS
     }
 }
 
-/// What a connection that fell back owes its peer: the infinite mapping.
+/// Announcement of a fallback to the peer: the infinite mapping.
 #[derive(Debug, Default)]
 pub(super) struct Fallback {
     infinite: Option<Box<Infinite>>,
-    /// The peer sent a DATA_ACK since: it still speaks Multipath TCP.
+    /// The peer has sent a DATA_ACK since: it still speaks Multipath TCP.
     contradicted: bool,
 }
 
 impl Fallback {
-    /// The peer may have understood mappings: data from `first` on has the infinite mapping, which names `point`.
+    /// Announces the fallback to a peer that may have understood mappings: data from `first` on has the infinite
+    /// mapping, with `point`.
     pub(super) fn announce(&mut self, first: Ssn, point: Point) {
         self.infinite = Some(Box::new(Infinite { first, point, repeated_at: None, answers: 0 }));
     }
 
-    /// Data from `una` on timed out on plain TCP; `heard_at`: when anything of the peer came last. Data up to the
-    /// infinite mapping carries options. If the peer answers the repeats and acknowledges none, and speaks plain TCP
-    /// itself, something drops them for their options: they go without from then on.
+    /// Handles a timeout of data from `una` on in plain TCP. The peer was last heard at `heard_at`. Data up to the
+    /// infinite mapping carries options. If the peer answers the repeats without acknowledging the data, and
+    /// itself uses plain TCP, a middlebox drops them for their options. They are then sent without options.
     pub(super) fn on_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) {
         let contradicted = self.contradicted;
         let Some(infinite) = self.infinite.as_deref_mut().filter(|i| una <= i.first) else {
@@ -223,29 +224,29 @@ impl Fallback {
         self.infinite.as_deref().is_some_and(Infinite::is_futile)
     }
 
-    /// The peer has to hear of the fallback.
+    /// The fallback has to be announced to the peer.
     pub(super) const fn is_announced(&self) -> bool {
         self.infinite.is_some()
     }
 
-    /// A segment of the peer came with a DATA_ACK, or without one. Whether the peer has to be told once more.
+    /// Handles a segment of the peer with or without a DATA_ACK. Returns true if the announcement has to be repeated.
     pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
         let news = multipath && !self.contradicted;
         self.contradicted = multipath;
         news
     }
 
-    /// The peer, last heard, still spoke Multipath TCP.
+    /// The last segment of the peer still used Multipath TCP.
     pub(super) const fn is_contradicted(&self) -> bool {
         self.contradicted
     }
 
-    /// Data at this position went out before the fallback, and keeps its mapping.
+    /// Data at this position was sent before the fallback, and keeps its mapping.
     pub(super) fn precedes(&self, at: Ssn) -> bool {
         self.infinite.as_ref().is_some_and(|infinite| at < infinite.first)
     }
 
-    /// The point of the infinite mapping, for the data that has to carry it.
+    /// Point of the infinite mapping, for the data that has to carry it.
     pub(super) fn point_at(&self, start: Ssn) -> Option<Point> {
         let infinite = self.infinite.as_deref().filter(|infinite| !infinite.is_futile())?;
         (infinite.first == start).then_some(infinite.point)

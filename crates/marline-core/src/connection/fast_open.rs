@@ -1,4 +1,4 @@
-//! Fast Open of a connection (RFC 7413, RFC 8684 appendix B): what its first SYN is, or how the peer's is answered.
+//! Fast Open of a connection (RFC 7413, RFC 8684 appendix B): content of the first SYN and of its answer.
 //!
 //! ```text
 //! client                                      server
@@ -10,14 +10,15 @@
 //!                                        <-   data                                before the third ACK: plain TCP only
 //!   ACK                                  ->
 //! ```
-//! A SYN that is repeated has neither option nor data. Data that is not acknowledged by the SYN/ACK goes again at once.
+//! A repeated SYN has neither option nor data. Data that the SYN/ACK does not acknowledge is sent again at once.
 //!
-//! *Multipath TCP.* What went with the SYN lies before both sequence spaces of a mapping: the byte behind it has
-//! DSN IDSN + 1 and SSN 1 (docs/spec, cap-12 and cap-13). Inside, positions count from the SYN as ever; [`Session`]
-//! shifts what stands on the wire.
+//! *Multipath TCP.* Data of the SYN is before both sequence spaces of a mapping: the byte after it has DSN IDSN +
+//! 1 and SSN 1 (docs/spec, cap-12 and cap-13). Internally, positions count from the SYN as usual. [`Session`]
+//! converts them to wire values.
 //!
-//! *One SYN.* A connection whose SYN carried data is not raced over other paths: each of those SYNs would open a
-//! connection of its own at the server, and the data might be carried out twice (docs/decisions/opening.md).
+//! *One SYN.* A connection whose SYN carried data is not tried over several paths at once: each of those SYNs
+//! would open a connection of its own at the server, and the data might be processed twice
+//! (docs/decisions/opening.md).
 //!
 //! [`Session`]: super::session::Session
 
@@ -25,12 +26,12 @@ use marline_wire::FastOpenOption;
 
 use crate::on_demand::Unused;
 
-/// What Fast Open makes of a SYN that came in.
+/// Fast Open decision about a received SYN.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct FastOpenVerdict {
-    /// Its data is taken, and answered before the third ACK.
+    /// Data is accepted, and answered before the third ACK.
     pub(crate) opens: bool,
-    /// The cookie to send with the SYN/ACK.
+    /// Cookie to send with the SYN/ACK.
     pub(crate) answer: Option<FastOpenOption>,
 }
 
@@ -39,11 +40,11 @@ pub(crate) struct FastOpenVerdict {
 pub(super) struct FastOpening {
     /// Client: the first SYN was built, with Fast Open or without.
     planned: bool,
-    /// Of our SYN or SYN/ACK.
+    /// Option of our SYN or SYN/ACK.
     option: Option<FastOpenOption>,
-    /// Client: bytes that went with the SYN.
+    /// Client: bytes of data in the SYN.
     carried: u64,
-    /// Server: the application has the connection although the third ACK has not come.
+    /// Server: the application got the connection before the third ACK.
     early: bool,
 }
 
@@ -53,37 +54,37 @@ impl Unused for FastOpening {
 }
 
 impl FastOpening {
-    /// Client: the first SYN is what it is. `option` and bytes of data go with it.
+    /// Client: fixes the first SYN, with this option and number of bytes.
     pub(super) const fn plan(&mut self, option: Option<FastOpenOption>, carried: u64) {
         (self.planned, self.option, self.carried) = (true, option, carried);
     }
 
-    /// Client: it is too late for Fast Open.
+    /// Client: the first SYN is fixed, too late for Fast Open.
     pub(super) const fn is_planned(&self) -> bool {
         self.planned
     }
 
-    /// Client: the SYN had Fast Open in it.
+    /// Client: the SYN used Fast Open.
     pub(super) const fn was_tried(&self) -> bool {
         self.option.is_some() || self.carried > 0
     }
 
-    /// The option of our first SYN, or of our SYN/ACK.
+    /// Option of our first SYN, or of our SYN/ACK.
     pub(super) const fn option(&self) -> Option<FastOpenOption> {
         self.option
     }
 
-    /// Client: bytes that went with the SYN.
+    /// Client: bytes of data in the SYN.
     pub(super) const fn carried(&self) -> u64 {
         self.carried
     }
 
-    /// Server: how the SYN is answered.
+    /// Server: sets the answer to the SYN.
     pub(super) const fn answer(&mut self, verdict: FastOpenVerdict) {
         (self.option, self.early) = (verdict.answer, verdict.opens);
     }
 
-    /// Server: the application has the connection since the SYN.
+    /// Server: the application has had the connection since the SYN.
     pub(super) const fn is_early(&self) -> bool {
         self.early
     }

@@ -5,16 +5,15 @@
 //! TCP, it is a segment like any other: in sequence, congestion-controlled, acknowledged. It uses
 //! none of the peer's receive window, which is counted in data sequence numbers.
 //!
-//! *Loss.* The subflow retransmits it unchanged. Nothing else is allowed: a middlebox that keeps
-//! what it has seen (a normaliser) must see the same bytes again, and the position cannot be left
-//! out. The sum is kept for that until it is acknowledged; it could not be recomputed once its data
-//! is gone. This costs one segment on that path and delays nobody: the peer takes data behind a
-//! hole of the subflow at once (`repair_rx.rs`).
+//! *Loss.* The subflow retransmits it unchanged. Nothing else is allowed: a middlebox that stores the data it has
+//! seen (a normalizer) must see the same bytes again, and the position cannot be skipped. The sum is kept until it
+//! is acknowledged, because it could not be recomputed once its data is gone. This costs one segment on that path
+//! and causes no delay: the peer takes data behind a hole of the subflow at once (`receiver.rs`).
 //!
-//! *Exclusions.* None are sent before the peer agreed; in plain TCP; beyond 2^31 bytes in two
-//! minutes (the 32 bits of DSN in the option would be ambiguous); with too much of it
-//! unacknowledged; and never again once the peer reset a subflow with a repair under way: a
-//! middlebox on that path may let HELLO pass and cut REPAIR off.
+//! *Exclusions.* No repairs are sent before the peer agreed; in plain TCP; beyond 2^31 bytes in two minutes (the
+//! 32 bits of DSN in the option would be ambiguous); and with too many of them unacknowledged. They stop for good
+//! once the peer reset a subflow with a repair in flight: a middlebox on that path may pass HELLO and remove
+//! REPAIR.
 
 use marline_policy::{DataRange, Dsn, SentSegment, Ssn};
 use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption, repair_checksum};
@@ -25,17 +24,17 @@ use super::send_buffer::SendBuffer;
 use super::session::Session;
 use crate::fec::Repair;
 
-/// Most bytes of repairs that a subflow keeps for repeating them.
+/// Limit on bytes of unacknowledged repairs that a subflow keeps.
 const MAX_KEPT: usize = 128 * 1024;
 
-/// What the sending side remembers of its repairs.
+/// Sender state of repairs.
 #[derive(Debug, Default)]
 pub(super) struct RepairTx {
-    /// Something on the way does not like them.
+    /// A middlebox on the path interferes with repairs.
     refused: bool,
-    /// The last one: those that overlap it take other rows.
+    /// The last repair: overlapping ones use other rows.
     last: Option<Repair>,
-    /// Scratch: the data of a sum.
+    /// Scratch buffer for the data of a sum.
     data: Vec<u8>,
 }
 
@@ -44,13 +43,13 @@ impl RepairTx {
         self.refused
     }
 
-    /// A middlebox may let HELLO pass and cut REPAIR off: no more of them.
+    /// Stops repairs: a middlebox may pass HELLO and remove REPAIR.
     pub(super) const fn refuse(&mut self) {
         self.refused = true;
     }
 
-    /// The repair of `range`, whose longest segment has `longest` bytes, on a subflow that keeps `kept` bytes of
-    /// repairs: a symbol is as long as the longest segment, or an equal part of it that fits.
+    /// Next repair of `range`, whose longest segment has `longest` bytes, on a subflow that keeps `kept` bytes of
+    /// repairs. A symbol is as long as the longest segment, or an equal part of it that fits.
     pub(super) fn next(
         &self,
         range: DataRange,
@@ -68,7 +67,7 @@ impl RepairTx {
         (room > 0 && kept < MAX_KEPT && repair.is_valid()).then_some(repair)
     }
 
-    /// Adds up the data of a repair.
+    /// Computes the sum of a repair's data.
     pub(super) fn sum_of(&mut self, repair: &Repair, buffer: &SendBuffer) -> Option<Vec<u8>> {
         self.data.resize(repair.range.len() as usize, 0);
         let mut sum = vec![0; usize::from(repair.symbol)];
@@ -83,10 +82,10 @@ impl RepairTx {
     }
 }
 
-/// A repair that a subflow carries.
+/// A repair sent on a subflow.
 #[derive(Debug)]
 pub(super) struct SentRepair {
-    /// Where it stands on the subflow.
+    /// Position on the subflow.
     start: Ssn,
     repair: Repair,
     checksum: Option<u16>,
@@ -94,7 +93,7 @@ pub(super) struct SentRepair {
 }
 
 impl SentRepair {
-    /// A repair that is to go out at `start`; with a checksum if checksums are on.
+    /// Creates a repair to be sent at `start`, with a checksum if checksums are on.
     pub(super) fn new(start: Ssn, repair: Repair, sum: Vec<u8>, session: &Session) -> Self {
         let mut sent = SentRepair { start, repair, checksum: None, sum };
         if session.uses_checksum() {
@@ -114,22 +113,22 @@ impl SentRepair {
         self.repair
     }
 
-    /// Its payload in bytes.
+    /// Payload in bytes.
     pub(super) const fn len(&self) -> usize {
         self.sum.len()
     }
 
-    /// The checksum of the option; 0 if there is none.
+    /// Checksum of the option; 0 if there is none.
     pub(super) fn checksum(&self) -> u16 {
         self.checksum.unwrap_or_default()
     }
 
-    /// One past its last byte.
+    /// One past the last byte.
     pub(super) const fn end(&self) -> Ssn {
         self.start.plus(self.sum.len() as u64)
     }
 
-    /// Its option, with our DATA_ACK of what lies before `next`.
+    /// Builds the option, with our DATA_ACK of data before `next`.
     fn message(&self, session: &Session, next: Dsn) -> MpRepair {
         let Repair { range, symbol, row } = self.repair;
         MpRepair {
@@ -147,14 +146,14 @@ impl SentRepair {
         option_of(self.message(session, next))
     }
 
-    /// The bytes that a segment, perhaps cut anew, has.
+    /// Bytes of a segment, whose boundaries may differ from the first transmission.
     pub(super) fn part(&self, segment: &SentSegment) -> Option<&[u8]> {
         let offset = segment.start.since(segment.mapping_start) as usize;
         self.sum.get(offset..offset + segment.payload_len() as usize)
     }
 }
 
-/// Bytes of the options of a segment with a repair.
+/// Length of the options of a segment with a repair, in bytes.
 pub(super) fn option_len(checksum: bool, timestamps: bool) -> usize {
     let template = MpRepair {
         ssn: 0,

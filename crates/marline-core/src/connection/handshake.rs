@@ -14,8 +14,8 @@
 //!   ACK      MP_JOIN(HMAC-A)            ->           repeated until the fourth ACK
 //!                                       <-  ACK      data may go both ways
 //! ```
-//! Wherever MP_CAPABLE is missing the connection goes on as plain TCP. A wrong HMAC ends the subflow with a
-//! RST, never the connection.
+//! Without MP_CAPABLE the connection continues as plain TCP. A wrong HMAC ends the subflow with a RST, never the
+//! connection.
 
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::{ExperimentalMessage, MpCapable, MpCapableForm, MpJoin, MptcpOption};
@@ -38,19 +38,19 @@ pub(crate) fn mp_capable(segment: &TcpSegment<'_>) -> Option<MpCapable> {
     })
 }
 
-/// Usable: our version, no unknown extension, the one hash there is.
+/// Usable: our version, no unknown extension, the only defined hash.
 const fn is_usable(capable: &MpCapable) -> bool {
     capable.version == 1 && !capable.extensibility && capable.hmac_sha256
 }
 
-/// A SYN that offers what we speak, or more: a version above ours is answered by ours, which whoever offers
-/// it can take or leave.
+/// A SYN that offers our version or a higher one. A higher version is answered with ours, which the peer can
+/// accept or reject.
 pub(crate) fn offers_multipath(capable: &MpCapable) -> bool {
     let ours = MpCapable { version: capable.version.min(1), ..*capable };
     capable.form == MpCapableForm::Syn && is_usable(&ours)
 }
 
-/// The option of a SYN/ACK that we can use, with the server's key.
+/// Usable option of a SYN/ACK, with the server's key.
 pub(super) fn capable_syn_ack(segment: &TcpSegment<'_>) -> Option<(MpCapable, u64)> {
     let capable = mp_capable(segment).filter(is_usable)?;
     match capable.form {
@@ -59,7 +59,7 @@ pub(super) fn capable_syn_ack(segment: &TcpSegment<'_>) -> Option<(MpCapable, u6
     }
 }
 
-/// Both keys, the client's first, of a third ACK or of the first data in its place.
+/// Both keys, the client's first, of a third ACK or of the first data instead of it.
 pub(super) fn capable_keys(segment: &TcpSegment<'_>) -> Option<(u64, u64)> {
     let capable = mp_capable(segment).filter(is_usable)?;
     match capable.form {
@@ -78,7 +78,7 @@ pub(crate) fn mp_join(segment: &TcpSegment<'_>) -> Option<MpJoin> {
     })
 }
 
-/// The token of a SYN with a Fast JOIN message, if it has one and is no MP_CAPABLE.
+/// Token of a SYN with a Fast JOIN message and without MP_CAPABLE.
 pub(crate) fn fast_join_token(segment: &TcpSegment<'_>) -> Option<u32> {
     if segment.options.mptcp.capable().is_some() {
         return None;

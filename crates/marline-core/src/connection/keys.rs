@@ -11,16 +11,16 @@ use crate::crypto::{
     left_64, left_160,
 };
 
-/// The keys of both sides and what follows from them.
+/// Keys of both sides and their derived values.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Keys {
     local: Key,
     local_token: Token,
-    /// The wire DSN of our first byte: IDSN + 1, but for what went with the SYN.
+    /// Wire DSN of our first byte: IDSN + 1, minus the bytes of the SYN.
     local_first: u64,
     remote: Option<Key>,
     remote_token: Token,
-    /// That of the peer's first byte.
+    /// Wire DSN of the peer's first byte.
     remote_first: u64,
 }
 
@@ -52,22 +52,22 @@ impl Keys {
         self.remote
     }
 
-    /// Our stream begins with so many bytes that have no DSN: they went with our SYN.
+    /// Sets the number of bytes at the start of our stream that have no DSN, because they were sent with our SYN.
     pub(super) const fn skip_local(&mut self, bytes: u64) {
         self.local_first = self.local_first.wrapping_sub(bytes);
     }
 
-    /// The same of the peer's stream, once its key is known.
+    /// Sets the corresponding number for the peer's stream, once its key is known.
     pub(super) const fn skip_remote(&mut self, bytes: u64) {
         self.remote_first = self.remote_first.wrapping_sub(bytes);
     }
 
-    /// By which the peer names the connection.
+    /// Token by which the peer names the connection.
     pub(super) const fn local_token(&self) -> Token {
         self.local_token
     }
 
-    /// By which we name it to the peer.
+    /// Token by which we name the connection to the peer.
     pub(super) const fn remote_token(&self) -> Token {
         self.remote_token
     }
@@ -82,17 +82,17 @@ impl Keys {
         self.remote_first.wrapping_add(at.0)
     }
 
-    /// The position in our stream that a wire DSN means, however far off it is.
+    /// Position in our stream of a wire DSN, without a range check.
     pub(super) const fn local_offset(&self, wire: u64) -> u64 {
         wire.wrapping_sub(self.local_first)
     }
 
-    /// The same of the peer's stream.
+    /// Position in the peer's stream of a wire DSN, without a range check.
     pub(super) const fn remote_offset(&self, wire: u64) -> u64 {
         wire.wrapping_sub(self.remote_first)
     }
 
-    /// What names the connection to protocols inside it; `None` while the peer's key is unknown.
+    /// Value that identifies the connection to protocols inside it; `None` while the peer's key is unknown.
     pub(super) fn binding(&self, role: Role, label: &[u8]) -> Option<[u8; 32]> {
         let remote = self.remote?;
         Some(match role {
@@ -101,12 +101,12 @@ impl Keys {
         })
     }
 
-    /// The HMAC that we show in a join, between our nonce and the peer's.
+    /// HMAC that we send in a join, computed from our nonce and the peer's.
     pub(super) fn join_hmac(&self, nonce: u32, peer_nonce: u32) -> Option<[u8; 32]> {
         Some(join_hmac(self.local, self.remote?, nonce, peer_nonce))
     }
 
-    /// Whether a SYN/ACK's HMAC is that of the peer.
+    /// Verifies the HMAC of the peer's SYN/ACK.
     pub(super) fn proves_syn_ack(&self, hmac: u64, nonce: u32, peer_nonce: u32) -> bool {
         self.remote.is_some_and(|remote| {
             let expected = left_64(&join_hmac(remote, self.local, peer_nonce, nonce));
@@ -114,7 +114,7 @@ impl Keys {
         })
     }
 
-    /// Whether a third ACK's HMAC is that of the peer.
+    /// Verifies the HMAC of the peer's third ACK.
     pub(super) fn proves_third_ack(&self, hmac: &[u8; 20], nonce: u32, peer_nonce: u32) -> bool {
         self.remote.is_some_and(|remote| {
             let expected = join_hmac(remote, self.local, peer_nonce, nonce);
@@ -122,19 +122,19 @@ impl Keys {
         })
     }
 
-    /// The HMAC of an ADD_ADDR of ours.
+    /// HMAC of an ADD_ADDR of ours.
     pub(super) fn address_hmac(&self, id: u8, address: IpAddr, port: Option<u16>) -> Option<u64> {
         Some(address_hmac(self.local, self.remote?, id, address, port))
     }
 
-    /// Whether an ADD_ADDR is the peer's.
+    /// Verifies the HMAC of the peer's ADD_ADDR.
     pub(super) fn proves_address(&self, add: &AddAddr) -> bool {
         let (Some(remote), Some(hmac)) = (self.remote, add.hmac) else { return false };
         let expected = address_hmac(remote, self.local, add.address_id, add.address, add.port);
         equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
     }
 
-    /// The HMAC of a Fast JOIN's SYN of ours.
+    /// HMAC of the SYN of our Fast JOIN.
     pub(super) fn fast_syn_hmac(
         &self,
         head: &ExperimentalMessage,
@@ -145,7 +145,7 @@ impl Keys {
         Some(fast_syn_hmac(self.local, self.remote?, head, point, payload, count))
     }
 
-    /// Whether the HMAC of a Fast JOIN's SYN is the peer's.
+    /// Verifies the HMAC of the SYN of the peer's Fast JOIN.
     pub(super) fn proves_fast_syn(
         &self,
         hmac: u64,
@@ -160,7 +160,7 @@ impl Keys {
         })
     }
 
-    /// The HMAC of our answer to a Fast JOIN, whose SYN had `syn_hmac`.
+    /// HMAC of our answer to a Fast JOIN whose SYN had `syn_hmac`.
     pub(super) fn fast_ack_hmac(
         &self,
         head: &ExperimentalMessage,
@@ -170,7 +170,7 @@ impl Keys {
         Some(fast_ack_hmac(self.local, self.remote?, head, point, syn_hmac))
     }
 
-    /// Whether the HMAC of an answer to our Fast JOIN is the peer's.
+    /// Verifies the HMAC of the peer's answer to our Fast JOIN.
     pub(super) fn proves_fast_ack(
         &self,
         hmac: u64,

@@ -1,11 +1,10 @@
 //! Liveness detection for silent paths: the receive timer, the keepalives of a lone idle subflow,
 //! and the probes of a client that waits for data.
 //!
-//! The first two work for the client alone, and only while it has an address up that no subflow starts at: a
-//! verdict is a request to open that one. Which path is opened, and whether at all, is the path
-//! manager's to say ([`PathEvent::Silent`](marline_policy::PathEvent::Silent)). The core does what needs no
-//! judgement: the silent subflow counts as silent until something is heard on it, so that requests,
-//! too, leave by the new one.
+//! The first two run only on the client, and only while a local address is up that no subflow uses: a verdict is a
+//! request to open that one. The path manager decides which path is opened, if any
+//! ([`PathEvent::Silent`](marline_policy::PathEvent::Silent)). The core does what needs no decision: the subflow
+//! counts as silent until a segment is received on it, so that requests, too, are sent on the new one.
 
 use marline_policy::{Dsn, SubflowId};
 use marline_time::{Duration, Instant};
@@ -15,12 +14,12 @@ use super::receive_probes::ProbeTimer;
 use crate::on_demand::Unused;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 
-/// Keepalives on the lone subflow since it was heard.
+/// Keepalives on the lone subflow since it was last heard.
 #[derive(Copy, Clone, Debug)]
 struct Keepalive {
-    /// When the last one went out, or the last verdict was given.
+    /// Time of the last keepalive, or of the last verdict.
     at: Instant,
-    /// When the next thing is due.
+    /// Time of the next keepalive or verdict.
     due_at: Instant,
     unanswered: u32,
 }
@@ -32,15 +31,15 @@ pub(super) struct KeepaliveDue {
     unanswered: u32,
 }
 
-/// What the connection remembers of silence.
+/// Liveness state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     clock: ReceiveClock,
-    /// End of the newest data that the peer mapped, here or not.
+    /// End of the newest data that the peer mapped, received or not.
     announced: Dsn,
-    /// From here on the peer marks what is the last: what it sent before it agreed to has no mark.
+    /// Position from which the peer marks its last data: data sent before the agreement has no mark.
     marked_from: Option<Dsn>,
-    /// The subflow that brought data last.
+    /// Subflow that brought data last.
     brought_by: Option<SubflowId>,
     keepalive: Option<Keepalive>,
     probes: ProbeTimer,
@@ -58,12 +57,12 @@ impl Unused for Liveness {
 }
 
 impl Liveness {
-    /// The subflow is gone.
+    /// Removes a subflow.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
         self.brought_by = self.brought_by.filter(|by| *by != id);
     }
 
-    /// The subflow that brought data last.
+    /// Subflow that brought data last.
     pub(super) const fn brought_by(&self) -> Option<SubflowId> {
         self.brought_by
     }
@@ -72,26 +71,25 @@ impl Liveness {
         self.marked_from.is_some()
     }
 
-    /// The peer agreed to mark its last data: what it had sent before, up to `sent` as far as is known, has no
-    /// mark.
+    /// Records the peer's agreement to mark its last data. `missing` bytes after `next` are known to be sent
+    /// before and have no mark.
     pub(super) fn note_agreement(&mut self, next: Dsn, missing: u64) {
         let known = self.announced.max(next);
         self.marked_from = Some(known.max(next.plus(missing)));
     }
 
-    /// Whether silence tells anything by itself: the newest data was sent by a peer that marks its last.
+    /// Silence is meaningful by itself: the newest data was sent by a peer that marks its last data.
     fn speaks(&self) -> bool {
         self.marked_from.is_some_and(|from| self.announced > from)
     }
 
-    /// The peer mapped data up to `mapped`; all before `next` is here.
+    /// Records data mapped by the peer up to `mapped`; all data before `next` is here.
     pub(super) fn note_announced(&mut self, next: Dsn, mapped: Option<Dsn>) {
         self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
     }
 
-    /// What the receive timer is to go by: `told` is the peer's timeout, `heard_at` when anything was heard last
-    /// on a usable subflow, `round_trip` what one is likely to take at most; `marks`: the peer marks its last
-    /// data.
+    /// Inputs of the receive timer: `told` is the peer's timeout, `heard_at` the last segment on a usable subflow,
+    /// `round_trip` the likely maximum round trip, `marks` is true if the peer marks its last data.
     pub(super) fn conditions(
         &self,
         config: &ReceiveTimer,
@@ -113,8 +111,8 @@ impl Liveness {
         Conditions { stall, probing, heard_at }
     }
 
-    /// A segment brought data on a subflow, `moved`: in order. The newest of it is `marked` as the last. Whether the
-    /// timer runs. Without conditions it has nothing to do.
+    /// Handles data on a subflow. `moved`: it was in order. `marked`: end of data marked as the last. Returns true
+    /// if the timer runs. Without conditions the timer is not needed.
     pub(super) fn on_content(
         &mut self,
         now: Instant,
@@ -142,22 +140,22 @@ impl Liveness {
         self.clock.is_running()
     }
 
-    /// A DATA_ACK moved while the timer runs.
+    /// Handles an advancing DATA_ACK while the timer runs.
     pub(super) fn on_data_ack(&mut self, now: Instant, conditions: &Conditions) {
         self.clock.on_data_ack(now, conditions);
     }
 
-    /// When the receive timer fires.
+    /// Time at which the receive timer fires.
     pub(super) fn clock_timeout(&self) -> Option<Instant> {
         self.clock.next_timeout()
     }
 
-    /// Since when nothing came that the receive timer waits for.
+    /// Time since which the receive timer waits.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         self.clock.since()
     }
 
-    /// The receive timer fires. `shut`: our own window is, and the silence is our fault.
+    /// Handles the receive timer. `shut`: our own window is shut, so the silence is our fault.
     pub(super) fn on_clock(
         &mut self,
         now: Instant,
@@ -172,8 +170,8 @@ impl Liveness {
         Due::Nothing
     }
 
-    /// When the next keepalive on a lone subflow, or the verdict, is due: it was heard and sent on last at these
-    /// times.
+    /// Time of the next keepalive on a lone subflow, or of the verdict. The arguments are the times at which the
+    /// subflow last received and sent.
     pub(super) fn keepalive_due(
         &self,
         config: &LoneKeepalive,
@@ -186,8 +184,8 @@ impl Liveness {
         }
     }
 
-    /// Its time has come. `true`: another keepalive goes out; `false`: the subflow is held to be silent. If nobody
-    /// opens anything then, keepalives start anew after another wait.
+    /// Handles a due keepalive. `true`: another keepalive is sent. `false`: the subflow counts as silent. If no
+    /// other subflow is opened then, keepalives restart after another wait.
     pub(super) fn on_keepalive(
         &mut self,
         now: Instant,
@@ -203,12 +201,12 @@ impl Liveness {
         asks
     }
 
-    /// The peer is there; something may come.
+    /// Starts receive probes: data may come.
     pub(super) fn begin_probes(&mut self, now: Instant, probes: ReceiveProbes) {
         self.probes.begin(now, probes);
     }
 
-    /// Data came, or was acknowledged.
+    /// Handles data or an acknowledgment.
     pub(super) fn on_data(&mut self, now: Instant, probes: ReceiveProbes) {
         self.probes.on_data(now, probes);
     }

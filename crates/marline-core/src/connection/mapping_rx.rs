@@ -1,14 +1,14 @@
 //! Data sequence mappings received on one subflow (RFC 8684 section 3.3.1).
 //!
-//! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments,
-//! may be announced again with each of them, and never changes. Mappings that continue each other in
-//! both spaces are kept as one, so that a stream behind a hole takes no more room than its jumps. With
-//! checksums on, bytes wait until their whole mapping is here and verified; a mapping that is one segment
-//! (as Marline sends them) is verified in place.
+//! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments, may be
+//! announced again with each of them, and never changes. Adjacent mappings that are contiguous in both spaces are
+//! merged, so that a stream behind a hole needs memory only for its jumps. With checksums on, bytes wait until
+//! their whole mapping is received and verified. A mapping of one segment (as Marline sends them) is verified in
+//! place.
 //!
-//! When a checksum fails on the only subflow, that mapping and all that follows is kept as it came:
-//! subflow ACKs have covered it, so the peer will not send it again. The peer's infinite mapping, or
-//! its MP_FAIL in answer to ours, says that these bytes continue the stream (section 3.7).
+//! When a checksum fails on the only subflow, that mapping and all following data is kept unverified: subflow ACKs
+//! have covered it, so the peer will not send it again. The peer's infinite mapping, or its MP_FAIL in answer to
+//! ours, confirms that these bytes continue the stream (section 3.7).
 
 use std::collections::VecDeque;
 
@@ -28,18 +28,18 @@ pub(crate) struct RxMapping {
     pub(crate) ssn: Ssn,
     pub(crate) len: u64,
     pub(crate) dsn: Dsn,
-    /// DSN as the checksum covers it: all 64 bits of the wire.
+    /// DSN covered by the checksum: all 64 bits of the wire.
     pub(crate) wire_dsn: u64,
-    /// By so much the position on the subflow exceeds the SSN that the checksum covers: data of a SYN.
+    /// Difference between the position on the subflow and the SSN covered by the checksum: data of a SYN.
     pub(crate) unmapped: u16,
-    /// Length as the checksum covers it: with the DATA_FIN, if it has one.
+    /// Length covered by the checksum, including a DATA_FIN.
     pub(crate) wire_len: u16,
     pub(crate) checksum: Option<u16>,
-    /// It is not the stream that it maps onto but a sum over `span` bytes of it, from `dsn` on.
+    /// Set for a repair: the bytes are a sum over `span` bytes of the stream, from `dsn` on.
     pub(crate) coded: Option<Coded>,
 }
 
-/// What makes a mapping one of a repair.
+/// Additional fields of a repair's mapping.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Coded {
     pub(crate) span: u16,
@@ -51,7 +51,7 @@ impl RxMapping {
         self.ssn.plus(self.len)
     }
 
-    /// Whether the next one may be kept as a part of this one.
+    /// True if the next mapping can be merged into this one.
     fn continues_in(&self, next: &RxMapping) -> bool {
         let plain = |m: &RxMapping| m.checksum.is_none() && m.coded.is_none();
         let touches = self.end() == next.ssn && self.dsn.plus(self.len) == next.dsn;
@@ -78,10 +78,10 @@ impl RxMapping {
     }
 }
 
-/// Why a mapping or bytes cannot be accepted.
+/// Reasons to reject a mapping or bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MappingError {
-    /// It contradicts one announced before.
+    /// The mapping contradicts an earlier one.
     Contradiction,
     /// More mappings announced than the limits allow.
     TooMany,
@@ -93,7 +93,7 @@ pub(crate) enum MappingError {
     Overflow,
 }
 
-/// Bytes from a failed mapping on, as they came.
+/// Bytes from a failed mapping on, unverified.
 #[derive(Debug)]
 struct Failed {
     ssn: Ssn,
@@ -101,22 +101,22 @@ struct Failed {
     bytes: Vec<u8>,
 }
 
-/// The mappings of one subflow's receiving side.
+/// Mappings of one subflow's receiving side.
 #[derive(Debug)]
 pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
     announced: VecDeque<RxMapping>,
     limit: u32,
-    /// What lost its mapping on the way.
+    /// Ranges that lost their mapping on the path.
     torn: Torn,
-    /// Most bytes kept behind a failed mapping.
+    /// Limit on bytes kept behind a failed mapping.
     max_kept: u32,
     /// Bytes of the front mapping that wait for its checksum.
     waiting: OnDemand<Vec<u8>>,
-    /// From here on everything is mapped (infinite mapping, or plain TCP). Boxed, as few connections have it.
+    /// Point of an infinite mapping (or plain TCP). Boxed, because few connections have it.
     infinite: Option<Box<(Ssn, Dsn)>>,
     failed: Option<Box<Failed>>,
-    /// Repairs that are complete.
+    /// Complete repairs.
     repairs: OnDemand<Vec<(Repair, Vec<u8>)>>,
 }
 
@@ -134,16 +134,16 @@ impl MappingRx {
         }
     }
 
-    /// Positions map one to one by this point, before and behind it; mappings that end before it
-    /// stay. After a failed checksum the first byte kept is the point: a middlebox that changed lengths
-    /// has made the peer's positions differ from ours. Returns bytes that waited, to be delivered.
+    /// Sets an infinite mapping: positions map one to one by this point, before and after it; mappings that end
+    /// before it stay. After a failed checksum the first kept byte is the point, because a middlebox that changed
+    /// lengths has made the peer's positions differ from ours. Returns kept bytes to be delivered.
     pub(crate) fn set_infinite(&mut self, ssn: Ssn, dsn: Dsn) -> Option<(Dsn, Vec<u8>)> {
         if let Some(failed) = self.failed.take() {
             self.infinite = Some(Box::new((failed.ssn, failed.dsn)));
             return Some((failed.dsn, failed.bytes));
         }
         self.infinite = Some(Box::new((ssn, dsn)));
-        // Of several that are kept as one, those before the point stay.
+        // Of merged mappings, the part before the point stays.
         let whole = |m: &RxMapping| m.checksum.is_some() || m.coded.is_some();
         let spans = |m: &RxMapping| m.ssn < ssn && ssn < m.end() && !whole(m);
         if let Some(mapping) = self.announced.iter_mut().find(|m| spans(m)) {
@@ -155,13 +155,13 @@ impl MappingRx {
         waiting.filter(|(_, bytes)| !bytes.is_empty())
     }
 
-    /// Whether bytes at this position can be placed, or will be.
+    /// Bytes at this position have a place in the stream, now or later.
     pub(crate) fn covers(&self, ssn: Ssn) -> bool {
         let mapped = self.announced.front().is_some_and(|m| m.ssn <= ssn);
         mapped || self.infinite.is_some() || self.failed.is_some()
     }
 
-    /// Places in the stream of so many bytes from this position on, as far as mappings are known. A repair has none.
+    /// Stream positions of this many bytes from this position on, as far as mappings are known. A repair has none.
     pub(crate) fn places(&self, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
         let part = |first: Ssn, end: Ssn, dsn: Dsn| {
             let (start, end) = (first.max(ssn), end.min(ssn.plus(bytes)));
@@ -177,12 +177,12 @@ impl MappingRx {
         places
     }
 
-    /// Whether the next mapping covers all positions from `start` to `end`.
+    /// The next mapping covers all positions from `start` to `end`.
     pub(crate) fn maps(&self, start: Ssn, end: Ssn) -> bool {
         self.announced.front().is_some_and(|m| m.ssn <= start && end <= m.end())
     }
 
-    /// Some position from `start` to `end` is neither mapped nor torn, nor kept behind a failed mapping.
+    /// A position from `start` to `end` is neither mapped nor torn nor kept behind a failed mapping.
     pub(crate) fn lacks_mapping(&self, start: Ssn, end: Ssn) -> bool {
         if self.infinite.is_some() || self.failed.is_some() {
             return false;
@@ -207,7 +207,7 @@ impl MappingRx {
         self.torn.len_at(Ssn(delivered.0.saturating_sub(1))) > 0 || !self.waiting.is_empty()
     }
 
-    /// Where plain TCP would have this position: `None` without an infinite mapping.
+    /// Stream position of this subflow position on plain TCP; `None` without an infinite mapping.
     pub(crate) fn plain_place(&self, at: Ssn) -> Option<Dsn> {
         let (ssn, dsn) = *self.infinite.as_deref()?;
         Some(Dsn((dsn.0 + at.0).saturating_sub(ssn.0)))
@@ -223,7 +223,7 @@ impl MappingRx {
         self.failed.as_ref().map(|failed| failed.dsn)
     }
 
-    /// Mappings of bytes to come, if there are any, say what plain TCP would say of them.
+    /// All mappings of bytes to come match plain TCP.
     pub(crate) fn expects_plain(&self) -> bool {
         let plain = |m: &RxMapping| m.coded.is_none() && m.dsn.0 + 1 == m.ssn.0;
         self.announced.iter().all(plain)
@@ -233,12 +233,12 @@ impl MappingRx {
         self.infinite.is_some()
     }
 
-    /// The first byte of the subflow is the first of the stream, and so on for ever.
+    /// Plain TCP from the first byte of the subflow on.
     pub(crate) fn is_plain_from_the_start(&self) -> bool {
         self.infinite.as_deref() == Some(&(Ssn(1), Dsn(0)))
     }
 
-    /// Takes note of a mapping. `delivered` is the first subflow position not delivered yet.
+    /// Adds a mapping. `delivered` is the first subflow position not delivered yet.
     pub(crate) fn announce(&mut self, new: RxMapping, delivered: Ssn) -> Result<(), MappingError> {
         if new.len == 0 || self.infinite.is_some() || self.failed.is_some() {
             return Ok(());
@@ -253,7 +253,7 @@ impl MappingRx {
                     && known.len == new.len
                     && known.dsn == new.dsn
                     && known.coded == new.coded;
-                // A retransmission may be cut anew inside the mapping it belongs to.
+                // A retransmission may be split differently inside its mapping.
                 let inside = known.coded.is_none()
                     && new.coded.is_none()
                     && new.ssn >= known.ssn
@@ -279,8 +279,8 @@ impl MappingRx {
         self.announced.reserve_exact(1);
     }
 
-    /// A mapping whose first bytes had their turn without it. The rest of it is of use unless only the whole can
-    /// be verified.
+    /// Adds a mapping whose first bytes were already passed without it. The rest is useful, unless only the whole
+    /// mapping can be verified.
     fn announce_rest(&mut self, new: RxMapping, delivered: Ssn) -> Result<(), MappingError> {
         let begins_torn = self.torn.reaches(new.ssn) && self.torn.reaches(delivered);
         if !begins_torn {
@@ -300,8 +300,8 @@ impl MappingRx {
         self.announce(rest, delivered)
     }
 
-    /// Takes note of a segment that came, after its mapping: `mapped` if it had one. What no mapping covers in
-    /// one that is not without any is torn. Returns whether some of it is.
+    /// Records a received segment, after its mapping. `mapped`: it had one. Unmapped bytes of a partly mapped
+    /// segment are torn. Returns true if there are any.
     pub(crate) fn note_segment(
         &mut self,
         (start, end): (Ssn, Ssn),
@@ -335,8 +335,7 @@ impl MappingRx {
         torn
     }
 
-    /// Makes the new mapping, which belongs before the one at `index`, a part of its neighbours if it
-    /// continues them.
+    /// Merges the new mapping, which belongs before the one at `index`, with its neighbors if they are contiguous.
     fn joined(&mut self, index: usize, new: &RxMapping) -> bool {
         let after = self.announced.get(index).copied().filter(|after| new.continues_in(after));
         let before = index.checked_sub(1).and_then(|before| self.announced.get_mut(before));
@@ -360,7 +359,7 @@ impl MappingRx {
         }
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         self.announced.shrink_to_fit();
         self.torn.shrink();
@@ -372,18 +371,18 @@ impl MappingRx {
         }
     }
 
-    /// Bytes of memory held, beside what a failed checksum keeps.
+    /// Bytes of memory held, without data kept after a failed checksum.
     pub(crate) fn memory(&self) -> u64 {
         let mappings = self.announced.capacity() * size_of::<RxMapping>();
         (mappings + self.torn.memory() + self.waiting.capacity()) as u64
     }
 
-    /// Mappings that are kept.
+    /// Number of mappings kept.
     pub(crate) fn count(&self) -> usize {
         self.announced.len()
     }
 
-    /// So many more mappings may be kept.
+    /// Raises the limit on mappings.
     pub(crate) fn raise_limit(&mut self, by: usize) {
         self.limit = self.limit.saturating_add(u32::try_from(by).unwrap_or(u32::MAX));
     }
@@ -445,7 +444,7 @@ impl MappingRx {
         let Some(&(from, dsn)) = self.infinite.as_deref() else {
             return Err(MappingError::Unmapped);
         };
-        // Bytes before the first of the stream belong nowhere.
+        // Bytes before the start of the stream are dropped.
         let skip = from.since(ssn).saturating_sub(dsn.0).min(bytes.len() as u64);
         let rest = &bytes[skip as usize..];
         if !rest.is_empty() {
@@ -459,7 +458,7 @@ impl MappingRx {
         self.waiting.if_used().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Bytes of a repair, in order.
+    /// Takes in-order bytes of a repair.
     fn take_coded(&mut self, mapping: &RxMapping, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() as u64 >= mapping.len {
@@ -468,7 +467,7 @@ impl MappingRx {
         }
     }
 
-    /// All bytes of a repair are there. With a wrong checksum it is as good as lost.
+    /// Completes a repair. With a wrong checksum it is dropped.
     fn complete(&mut self, mapping: &RxMapping, sum: &[u8]) {
         let Some(Coded { span, row }) = mapping.coded.filter(|_| mapping.verify(sum)) else {
             return;
@@ -477,13 +476,13 @@ impl MappingRx {
         self.repairs.push((Repair { range, symbol: mapping.wire_len, row }, sum.to_vec()));
     }
 
-    /// Repairs that have become complete.
+    /// Takes repairs that have become complete.
     pub(crate) fn take_repairs(&mut self) -> Vec<(Repair, Vec<u8>)> {
         self.repairs.if_used().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Looks at bytes behind a hole of the subflow, which will come again in order: gives out what
-    /// mappings say of them already. With checksums that is whole mappings only.
+    /// Delivers bytes behind a hole of the subflow, which will come again in order, as far as they are mapped
+    /// already. With checksums only whole mappings are delivered.
     pub(crate) fn peek(&mut self, ssn: Ssn, bytes: &[u8], deliver: &mut dyn FnMut(Dsn, &[u8])) {
         if self.failed.is_some() || self.infinite.is_some() {
             return;
@@ -514,7 +513,7 @@ impl MappingRx {
         Ok(())
     }
 
-    /// Bytes of a mapping from `offset` on. The error is the whole mapping, whose checksum failed.
+    /// Takes bytes of a mapping from `offset` on. The error is the mapping whose checksum failed.
     fn take(
         &mut self,
         mapping: &RxMapping,

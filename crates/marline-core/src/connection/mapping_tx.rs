@@ -1,5 +1,5 @@
-//! Mappings sent: every byte handed to a subflow and not DATA_ACKed, with the set of subflows that
-//! sent it. Schedulers read it as [`MappingIndex`]; redundancy and reinjection are decided by it.
+//! Mappings sent: every byte handed to a subflow and not DATA_ACKed, with the set of subflows that sent it.
+//! Schedulers read it as [`MappingIndex`]; it is the basis of redundancy and reinjection.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use marline_policy::{DataRange, Dsn, Mapping, MappingIndex, SubflowId, SubflowSe
 
 use crate::subflow::SegmentSize;
 
-/// Mappings that are looked at for one decision.
+/// Limit on mappings examined for one decision.
 const RUN: usize = 8;
 
 #[derive(Copy, Clone, Debug)]
@@ -36,7 +36,7 @@ impl MappingTx {
         self.entries.back().map_or(self.start, |e| e.end)
     }
 
-    /// New data on a subflow; it must follow the newest.
+    /// Adds new data on a subflow; it must follow the newest.
     pub(crate) fn push(&mut self, range: DataRange, on: SubflowId) {
         debug_assert_eq!(range.start, self.end());
         if self.entries.capacity() == 0 {
@@ -51,7 +51,7 @@ impl MappingTx {
         self.entries.reserve_exact(1);
     }
 
-    /// Data sent before goes out on one more subflow.
+    /// Adds a subflow that repeats data.
     pub(crate) fn add(&mut self, range: DataRange, on: SubflowId) {
         let range = range.intersection(&DataRange::new(self.start, self.end()));
         if range.is_empty() {
@@ -64,7 +64,7 @@ impl MappingTx {
         }
     }
 
-    /// A subflow that carried it has brought it.
+    /// Marks data as delivered by a subflow that carried it.
     pub(crate) fn deliver(&mut self, range: DataRange) {
         let range = range.intersection(&DataRange::new(self.start, self.end()));
         if range.is_empty() {
@@ -78,8 +78,9 @@ impl MappingTx {
         self.deliver_head(last, range.end);
     }
 
-    /// Marks what of the entry at `index` lies before `end`. ACKs come for a segment or two, and mappings are made by
-    /// the dozen: the delivered entry before it grows, where there is one, so that none is inserted for each ACK.
+    /// Marks the part of the entry at `index` before `end` as delivered. ACKs cover a segment or two, while a
+    /// mapping covers a dozen. So the delivered entry before it is extended if there is one, and no entry is
+    /// inserted for each ACK.
     fn deliver_head(&mut self, index: usize, end: Dsn) {
         let start = self.start_of(index);
         let Some(entry) = self.entries.get(index).copied() else { return };
@@ -103,12 +104,12 @@ impl MappingTx {
         self.start = self.start.max(to);
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         self.entries.shrink_to_fit();
     }
 
-    /// Mappings that are kept.
+    /// Number of mappings kept.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
@@ -118,7 +119,7 @@ impl MappingTx {
         (self.entries.capacity() * size_of::<Entry>()) as u64
     }
 
-    /// A subflow is gone, or its copies no longer count.
+    /// Removes a subflow that is gone, or whose copies no longer count.
     pub(crate) fn forget(&mut self, subflow: SubflowId) {
         for entry in &mut self.entries {
             entry.delivered &= !entry.carried_by.contains(subflow);
@@ -126,7 +127,7 @@ impl MappingTx {
         }
     }
 
-    /// The parts of `range` with the subflows that carried each.
+    /// Parts of `range` with the subflows that carried each.
     pub(crate) fn parts(&self, range: DataRange) -> impl Iterator<Item = Mapping> {
         let range = range.intersection(&DataRange::new(self.start, self.end()));
         let first = self.index_of(range.start);
@@ -138,7 +139,7 @@ impl MappingTx {
         })
     }
 
-    /// The parts of the first `count` segments of `range`, whether each had a mapping of its own or they shared one.
+    /// Parts of the first `count` segments of `range`, with separate mappings or a shared one.
     pub(crate) fn segments(
         &self,
         range: DataRange,
@@ -158,8 +159,7 @@ impl MappingTx {
         })
     }
 
-    /// The first part of `range` that the same subflows carried, however it was cut into mappings; enough
-    /// of it for a segment.
+    /// First part of `range` carried by the same subflows, across mapping boundaries; enough of it for a segment.
     pub(crate) fn run(&self, range: DataRange) -> Option<Mapping> {
         let mut parts = self.parts(range).take(RUN);
         let mut run = parts.next()?;
@@ -169,7 +169,7 @@ impl MappingTx {
         Some(run)
     }
 
-    /// Index of the entry that holds `at`, or of the end.
+    /// Index of the entry that contains `at`, or of the end.
     fn index_of(&self, at: Dsn) -> usize {
         self.entries.partition_point(|e| e.end <= at)
     }
@@ -211,12 +211,13 @@ impl MappingIndex for MappingTx {
         let first = self.index_of(from);
         let offset = self.entries.range(first..).position(|e| !e.carried_by.contains(subflow))?;
         let start = self.mapping(first + offset)?.range.start.max(from);
-        // Segments on another subflow end elsewhere, and one that ended with an entry would leave little behind.
+        // Segments on another subflow have other boundaries, and one that ended with an entry would leave a small
+        // rest.
         self.run(DataRange::new(start, self.end()))
     }
 
     fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
-        // The entry that holds the byte before, if there is one.
+        // The entry that contains the byte before, if there is one.
         let end = self.entries.partition_point(|e| e.end < before).saturating_add(1);
         let end = end.min(self.entries.len());
         let index = self.entries.range(..end).rposition(|e| !e.carried_by.contains(subflow))?;
@@ -269,7 +270,7 @@ mod tests {
         let mut index = MappingTx::default();
         index.push(range(0, 1_000), A);
         index.push(range(1_000, 1_100), B);
-        // SACKed in the midst, piece by piece, then what is behind the end of the mapping, too.
+        // SACKed in the middle, piece by piece, then also after the end of the mapping.
         for start in (200..1_000).step_by(20) {
             index.deliver(range(start, start + 20));
         }
@@ -278,7 +279,7 @@ mod tests {
             .parts(range(0, 1_100))
             .map(|m| (m.range.start.0, m.range.end.0, m.delivered))
             .collect();
-        // The last piece of a mapping is what is left of it.
+        // The last piece of a mapping is its rest.
         let expected = [
             (0, 200, false),
             (200, 980, true),
@@ -287,16 +288,16 @@ mod tests {
             (1_050, 1_100, false),
         ];
         assert_eq!(parts, expected);
-        // What is repeated of it says so, and a run ends where that changes.
+        // A repeated part counts as not delivered, and a run ends where the state changes.
         index.add(range(100, 300), B);
         assert!(index.at(Dsn(250)).unwrap().delivered && !index.at(Dsn(150)).unwrap().delivered);
         assert_eq!(index.next_not_on(B, Dsn(0)).unwrap().range, range(0, 100));
         assert_eq!(index.run(range(300, 1_100)).unwrap().range, range(300, 1_000));
-        // Twice, or acknowledged before: nothing new.
+        // Delivery twice, or after acknowledgment, has no effect.
         index.ack(Dsn(500));
         index.deliver(range(0, 700));
         assert_eq!(index.oldest().unwrap().range, range(500, 980));
-        // Nobody knows what a subflow that is gone has brought.
+        // The deliveries of a subflow that is gone are unknown.
         index.forget(B);
         assert!(index.at(Dsn(600)).unwrap().delivered && !index.at(Dsn(1_010)).unwrap().delivered);
     }

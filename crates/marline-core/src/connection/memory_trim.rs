@@ -1,15 +1,15 @@
 //! Memory trimming: an idle connection releases the spare capacity of its lists and queues.
 //!
-//! While data flows nothing is allocated for a segment, because what was needed once is kept. Ten seconds
-//! after data was last sent, taken in or acknowledged, that memory serves nobody. The timer is looked at once
-//! in ten seconds, not moved with every segment.
+//! While data flows, no segment causes an allocation, because memory is kept for reuse. Ten seconds after data was
+//! last sent, received or acknowledged, that memory is unused. The timer is checked every ten seconds instead of
+//! being moved with every segment.
 
 use marline_time::{Duration, Instant};
 
-/// Idle for so long, a connection gives memory back.
+/// Idle time after which a connection releases memory.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// When data last moved, and when that is looked at.
+/// Time of the last data, and of the next check.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct MemoryTrim {
     busy_at: Instant,
@@ -17,13 +17,13 @@ pub(super) struct MemoryTrim {
 }
 
 impl MemoryTrim {
-    /// Data moves.
+    /// Records that data was transferred.
     pub(super) fn note_busy(&mut self, now: Instant) {
         self.busy_at = now;
         self.due_at.get_or_insert(now + IDLE);
     }
 
-    /// Whether data moved within this time.
+    /// Data was transferred within this time.
     pub(super) fn was_busy_within(&self, now: Instant, time: Duration) -> bool {
         self.due_at.is_some() && now.since(self.busy_at) <= time
     }
@@ -32,7 +32,7 @@ impl MemoryTrim {
         self.due_at
     }
 
-    /// Whether the connection was idle for long enough by now.
+    /// The connection was idle for long enough.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         if self.due_at.is_none_or(|at| at > now) {
             return false;

@@ -1,11 +1,11 @@
 //! Nagle's algorithm and its variants: conditions for sending less than a full segment, and the
 //! limits on its contents.
 //!
-//! By default written data is sent at once, in as few segments as possible. Three options change
-//! that: to wait for more ([`Hold`]), to keep records apart (no segment has bytes of two, so that a
-//! lost one delays no other), and to limit the never-sent bytes in the buffer
-//! ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). And one option ends the connection: data
-//! that stays unacknowledged for too long ([`UserTimeout`](crate::SocketOption::UserTimeout)).
+//! By default written data is sent at once, in as few segments as possible. Three options change that: waiting for
+//! more data ([`Hold`]), keeping records apart (no segment has bytes of two, so that a lost one delays no other
+//! record), and limiting unsent bytes in the buffer ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). A
+//! fourth option ends the connection if data stays unacknowledged for too long
+//! ([`UserTimeout`](crate::SocketOption::UserTimeout)).
 
 use std::collections::VecDeque;
 
@@ -15,55 +15,55 @@ use marline_time::{Duration, Instant};
 use crate::Hold;
 use crate::on_demand::{OnDemand, Unused};
 
-/// Ends of records remembered at once: beyond, records are not kept apart.
+/// Limit on remembered ends of records. Beyond it, records are not kept apart.
 const MAX_RECORDS: usize = 1_024;
 
-/// What lets a held segment go.
+/// Events that release a held segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Release {
     #[default]
     None,
-    /// An ACK came.
+    /// An ACK was received.
     Quietly,
-    /// It has waited long enough: with PSH.
+    /// The hold time has passed: sent with PSH.
     Overdue,
 }
 
-/// How long a sender waits for more than a sliver of the peer's window when nothing is in flight: the
-/// retransmission timeout, as for a closed window, within what RFC 9293 section 3.8.6.2.1 recommends.
+/// Time that a sender waits for more than a small part of the peer's window when nothing is in flight: the
+/// retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
 const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Waiting for a window that is worth a segment.
+/// Wait for a window that is worth a segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum WindowWait {
     #[default]
     No,
     Until(Instant),
-    /// Long enough: what there is, is used.
+    /// The wait is over: the available window is used.
     Over,
 }
 
-/// The wishes, and what follows from them.
+/// Settings and the state that follows from them.
 #[derive(Debug, Default)]
 pub(super) struct Nagle {
-    /// A partial segment waits while anything is in flight.
+    /// A partial segment waits while data is in flight.
     on: bool,
     hold: Hold,
     release: Release,
     limits: OnDemand<Limits>,
 }
 
-/// What few applications ask for, and what is waited for.
+/// Rarely used settings and pending waits.
 #[derive(Debug, Default)]
 struct Limits {
-    /// Until when the held segment waits.
+    /// End of the hold time.
     hold_until: Option<Instant>,
     window_wait: WindowWait,
-    /// Ends of records, in order, that lie beyond what is acknowledged.
+    /// Unacknowledged ends of records, in order.
     records: VecDeque<Dsn>,
     lowat: Option<u64>,
     user_timeout: Option<Duration>,
-    /// When unacknowledged data ends the connection.
+    /// Time at which unacknowledged data ends the connection.
     give_up_at: Option<Instant>,
 }
 
@@ -87,7 +87,7 @@ impl Nagle {
         self.on
     }
 
-    /// Nagle's algorithm goes on or off; off lets go of what is held.
+    /// Turns Nagle's algorithm on or off; turning it off releases held data.
     pub(super) const fn set_on(&mut self, on: bool) {
         self.on = on;
         self.release = match self.hold {
@@ -118,7 +118,7 @@ impl Nagle {
         self.limits.give_up_at = None;
     }
 
-    /// A record ends there: no segment will have bytes from both sides.
+    /// Ends a record at this position: no segment will have bytes from both sides.
     pub(super) fn end_record(&mut self, end: Dsn) {
         let records = &mut self.limits.records;
         if records.len() < MAX_RECORDS && records.back().is_none_or(|last| *last < end) {
@@ -131,7 +131,7 @@ impl Nagle {
         self.limits.used().is_some_and(|limits| !limits.records.is_empty())
     }
 
-    /// Bytes of a segment from `start` on that belong to one record; whether a record ends with them.
+    /// Number of bytes of a segment from `start` on that belong to one record; true if a record ends with them.
     pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let Some(Limits { records, .. }) = self.limits.used() else { return (len, false) };
         let end = records.iter().find(|end| **end > start);
@@ -141,7 +141,7 @@ impl Nagle {
         }
     }
 
-    /// The last bytes there are, fewer than a segment holds, wait for more, for an RTO at most.
+    /// True if the last bytes, fewer than a segment, wait for more, for an RTO at most.
     pub(super) fn holds(&mut self, now: Instant, rto: Duration) -> bool {
         if self.hold == Hold::No || self.release != Release::None {
             return false;
@@ -150,14 +150,14 @@ impl Nagle {
         true
     }
 
-    /// The last bytes there are leave: whether the peer should deliver them at once.
+    /// Handles the transmission of the last bytes. Returns true if the peer should deliver them at once.
     pub(super) fn take_release(&mut self) -> bool {
         self.stop_holding();
         let release = core::mem::take(&mut self.release);
         self.hold != Hold::MoreFollows || release == Release::Overdue
     }
 
-    /// Nothing but a sliver of the peer's window is left: whether to wait for more.
+    /// Only a small part of the peer's window is left: returns true while the sender should wait for more.
     pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
         let limits = &mut *self.limits;
         if limits.window_wait == WindowWait::No {
@@ -167,14 +167,14 @@ impl Nagle {
         limits.window_wait != WindowWait::Over
     }
 
-    /// A segment leaves.
+    /// Handles the transmission of a segment.
     pub(super) fn on_segment(&mut self) {
         if let Some(limits) = self.limits.if_used() {
             limits.window_wait = WindowWait::No;
         }
     }
 
-    /// The peer acknowledged data up to `una`; `waits`: some was never sent.
+    /// Handles an acknowledgment up to `una`. `waits`: there is unsent data.
     pub(super) fn on_ack(&mut self, una: Dsn, waits: bool) {
         if self.hold == Hold::MoreFollows && waits {
             self.release = Release::Quietly;
@@ -186,7 +186,7 @@ impl Nagle {
         limits.give_up_at = None;
     }
 
-    /// Something is under way: from now on somebody should acknowledge it.
+    /// Starts the user timeout for data in flight.
     pub(super) fn watch_progress(&mut self, now: Instant) {
         if let Some(limits) = self.limits.if_used()
             && let Some(timeout) = limits.user_timeout
@@ -195,7 +195,7 @@ impl Nagle {
         }
     }
 
-    /// How many of `len` bytes may be written now without too much lying unsent.
+    /// Number of `len` bytes that may be written now within the limit on unsent data.
     pub(super) fn room(&self, len: usize, unsent: u64) -> usize {
         self.limits
             .used()
@@ -203,17 +203,17 @@ impl Nagle {
             .map_or(len, |lowat| len.min(lowat.saturating_sub(unsent) as usize))
     }
 
-    /// Whether a writer who was refused may be told of room, as far as unsent bytes go.
+    /// The amount of unsent data allows to notify a blocked writer.
     pub(super) fn is_little(&self, unsent: u64) -> bool {
         self.limits.lowat.is_none_or(|lowat| unsent * 2 <= lowat)
     }
 
-    /// Writers are refused for what lies unsent.
+    /// Writers are limited by unsent data.
     pub(super) fn limits_unsent(&self) -> bool {
         self.limits.lowat.is_some()
     }
 
-    /// Gives back memory unless something is limited or waited for.
+    /// Releases memory unless there are limits or pending waits.
     pub(super) fn shrink(&mut self) {
         let Limits { records, lowat, user_timeout, .. } = &*self.limits;
         let asked_for = lowat.is_some() || user_timeout.is_some() || !records.is_empty();
@@ -232,7 +232,7 @@ impl Nagle {
         [limits.hold_until, limits.give_up_at, window]
     }
 
-    /// Times that have come. Whether data went unacknowledged for too long.
+    /// Handles expired timers. Returns true if data was unacknowledged for too long.
     pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
         let Some(limits) = self.limits.if_used() else { return false };
         if matches!(limits.window_wait, WindowWait::Until(at) if at <= now) {

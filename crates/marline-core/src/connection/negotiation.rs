@@ -6,13 +6,12 @@
 //!   ACK   HELLO(what it asks for)          ->          repeated with back-off, five times at most
 //!                                          <-   ACK    HELLO(what of it the server allows)
 //! ```
-//! It comes after the handshake, never in MP_CAPABLE: a peer or a middlebox that does not know it
-//! must not find a reason to refuse the connection. Such a peer ignores the option on an ACK that
-//! is meaningful without it, the client stops asking after a while, and the connection is plain RFC
-//! 8684. A server never offers anything unasked.
+//! HELLO comes after the handshake, never in MP_CAPABLE: it must not give an unaware peer or middlebox a reason to
+//! refuse the connection. Such a peer ignores the option on an ACK that is meaningful without it, the client stops
+//! asking after a while, and the connection uses plain RFC 8684. A server never offers anything unasked.
 //!
-//! HELLO is not authenticated, like MP_PRIO: an attacker who can forge an acceptable segment can do
-//! worse. Extensions are authenticated where it matters (Fast JOIN by an HMAC).
+//! HELLO is not authenticated, like MP_PRIO: an attacker who can forge an acceptable segment can do worse.
+//! Extensions that need authentication have their own (Fast JOIN uses an HMAC).
 
 use marline_policy::Role;
 use marline_time::{Duration, Instant};
@@ -20,16 +19,16 @@ use marline_wire::mptcp::Extensions;
 
 use crate::ConnectionConfig;
 
-/// What this core can do. The rest is never offered nor granted, whatever the configuration says.
+/// Extensions that this core implements. Others are never offered or granted, regardless of the configuration.
 const BUILT: Extensions = Extensions::ALL;
 /// HELLOs without an answer after which the client stops asking.
 const MAX_HELLOS: u32 = 5;
-/// HELLOs that a server answers: more than a client sends, few enough that they are no lever.
+/// HELLOs that a server answers: more than a client sends, but too few for an amplification attack.
 const MAX_ANSWERS: u32 = 16;
 /// Shortest pause between two HELLOs.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 
-/// Where the negotiation stands.
+/// State of the negotiation.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Negotiation {
     agreed: Extensions,
@@ -39,17 +38,17 @@ pub(super) struct Negotiation {
     again_at: Option<Instant>,
 }
 
-/// What follows from a HELLO of the peer.
+/// Consequences of the peer's HELLO.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct HelloOutcome {
-    /// These are agreed on from now on.
+    /// Extensions that are agreed on from now on.
     pub(super) settled: Option<Extensions>,
-    /// The answer to be sent.
+    /// Answer to be sent.
     pub(super) answer: Option<Extensions>,
 }
 
-/// What a client's configuration asks for and we can do. What paths cost is told if one costs something, and needs
-/// asking for only where one may begin to.
+/// Extensions that a client's configuration requests and that we implement. PATH_COST is requested only if a path
+/// has a cost or may get one.
 fn asked(config: &ConnectionConfig) -> Extensions {
     let wanted = config.extensions.and(BUILT);
     if config.local_addresses.iter().all(|local| local.cost.is_none()) {
@@ -58,7 +57,7 @@ fn asked(config: &ConnectionConfig) -> Extensions {
     wanted.with(Extensions::PATH_COST)
 }
 
-/// What of the extensions that a client offers a server may grant.
+/// Extensions offered by a client that a server may grant.
 fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
     let mut allowed = config.allow_extensions;
     if config.follow_client.is_none() {
@@ -72,22 +71,22 @@ impl Negotiation {
         self.again_at
     }
 
-    /// What both sides agreed on.
+    /// Negotiated extensions.
     pub(super) const fn agreed(&self) -> Extensions {
         self.agreed
     }
 
-    /// Client: these were asked for, and no answer has come yet.
+    /// Client: these were requested, and the answer has not come yet.
     pub(super) fn awaits_word_on(&self, config: &ConnectionConfig, wanted: Extensions) -> bool {
         self.count > 0 && !self.settled && asked(config).contains(wanted)
     }
 
-    /// The connection is confirmed: whether a client has something to ask for.
+    /// True if a client has extensions to request after confirmation.
     pub(super) fn wants_to_ask(&self, config: &ConnectionConfig) -> bool {
         !asked(config).is_empty() && !self.settled
     }
 
-    /// The next HELLO of a client, whose round trips take up to `rto`.
+    /// Builds the next HELLO of a client, whose round trips take up to `rto`.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -100,7 +99,7 @@ impl Negotiation {
         asked(config)
     }
 
-    /// Whether the time to ask again has come.
+    /// True if HELLO is to be repeated now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.again_at.is_some_and(|at| at <= now);
         if due {
@@ -109,7 +108,7 @@ impl Negotiation {
         due && !self.settled
     }
 
-    /// The peer's HELLO. The first word counts.
+    /// Handles the peer's HELLO. The first one counts.
     pub(super) fn on_hello(
         &mut self,
         role: Role,

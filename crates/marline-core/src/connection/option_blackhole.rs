@@ -1,62 +1,61 @@
-//! Detection of a middlebox that drops segments with MPTCP options once the handshake is through: an option black
-//! hole.
+//! Detection of an option black hole: a middlebox that drops segments with MPTCP options after the handshake.
 //!
-//! *Problem.* Nothing that a client sends after the handshake is answered. If a middlebox drops it for its options,
-//! only plain TCP gets through, and RFC 8684 has no segment without options that could say so. If the path is dead
-//! for a moment, falling back would cost the connection all its other paths, for good, and help nothing.
+//! *Problem.* No segment that a client sends after the handshake is answered. If a middlebox drops them for their
+//! options, only plain TCP gets through, and RFC 8684 has no segment without options for this case. If the path is
+//! dead for a moment, falling back would cost the connection all its other paths permanently, without any benefit.
 //!
-//! *How.* The client asks without options: a segment like a keepalive (RFC 9293 section 3.8.4), one octet before
-//! SND.UNA and without payload, which any TCP has to answer and which neither moves nor says anything. It goes out
-//! beside the repeated data. An answer says that the path works, and that the repeated data is lost: by chance if
-//! that happens once, for its options if it happens again. Silence says that the path is dead, and the data goes on
-//! being repeated with its options.
+//! *How.* The client probes without options: a segment like a keepalive (RFC 9293 section 3.8.4), one octet before
+//! SND.UNA and without payload, which any TCP has to answer and which changes no state. It is sent beside the
+//! repeated data. An answer shows that the path works and that the repeated data is lost: once by chance, a second
+//! time because of its options. Silence shows that the path is dead, and the data is still repeated with its
+//! options.
 //!
-//! The retransmission timer does not back off while the peer is heard (`subflow/rto.rs`), so that the third timeout
-//! of a path that works comes when the second one of a dead path does.
+//! The retransmission timer does not back off while the peer is heard (`subflow/rto.rs`), so that the third
+//! timeout of a working path comes as early as the second one of a dead path.
 //!
-//! A Marline server answers such a segment with an ACK that has no options either, so that the answer passes a
-//! middlebox that drops them in that direction. Others may answer with options. Where those are dropped, nothing
-//! but a number of timeouts that few outages last for leads to plain TCP; and not even that where an earlier
-//! connection's options passed between the same addresses.
+//! A Marline server answers such a segment with an ACK without options, so that the answer passes a middlebox that
+//! drops options in that direction. Other servers may answer with options. If those are dropped, only a number of
+//! timeouts that few outages last for leads to plain TCP. If options of an earlier connection passed between the
+//! same addresses, even that does not.
 //!
-//! Where segments travel in datagrams of our own nobody sees their options, and none of this applies.
+//! If segments are carried in our own datagrams, middleboxes do not see their options, and none of this applies.
 //!
-//! SYN/ACKs that come again while third ACKs go out are an answer without having asked.
+//! SYN/ACKs that come again after third ACKs were sent count as an answer without a probe.
 //!
-//! A client that writes nothing yet, and may not join before the server has shown a DSS, asks with its options: the
-//! DATA_ACK that answers the third ACK is no data, and nobody repeats it.
+//! A client that writes nothing yet, and may not join before the server has sent a DSS, probes with its options:
+//! the DATA_ACK that answers the third ACK is not data, and is not retransmitted.
 
 use marline_time::{Duration, Instant};
 
 use super::repeats::Repeats;
 use crate::on_demand::Unused;
 
-/// Answers to segments without options, beside data with options that has none, that show what is in the way.
+/// Answers to probes without options, while data with options is not answered, that identify the option black hole.
 const ENOUGH_ANSWERS: u32 = 2;
 
-/// What follows from a retransmission timeout of the first data.
+/// Consequences of a retransmission timeout of the first data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum TimeoutOutcome {
-    /// It is repeated.
+    /// The data is repeated.
     Repeat,
-    /// It is repeated, and a segment without options goes along.
+    /// The data is repeated, together with a probe without options.
     Ask,
     /// Options do not pass.
     GiveUp,
 }
 
-/// What a client knows of a path on which nothing with options was answered since the handshake.
+/// State of a client on a path on which no segment with options was answered since the handshake.
 #[derive(Debug, Default)]
 pub(super) struct OptionBlackhole {
-    /// SYN/ACKs that came again although our third ACK went out.
+    /// SYN/ACKs received again after our third ACK was sent.
     syn_acks_repeated: u32,
-    /// Timeouts of the first data. The retransmission timer's own count goes back when the peer is heard.
+    /// Timeouts of the first data. The retransmission timer's own count is reset when the peer is heard.
     timeouts: u32,
-    /// When the last segment without options went out.
+    /// Time of the last probe without options.
     asked_at: Option<Instant>,
-    /// How many of them were answered.
+    /// Number of answered probes.
     answers: u32,
-    /// The client asks for a DATA_ACK.
+    /// Requests for a DATA_ACK.
     questions: Repeats,
 }
 
@@ -71,29 +70,29 @@ impl Unused for OptionBlackhole {
 }
 
 impl OptionBlackhole {
-    /// A SYN/ACK came again although our third ACK went out. How many did.
+    /// Counts a SYN/ACK received again after our third ACK. Returns the number of them.
     pub(super) const fn count_repeated_syn_ack(&mut self) -> u32 {
         self.syn_acks_repeated += 1;
         self.syn_acks_repeated
     }
 
-    /// The client waits for a DATA_ACK, which comes within `rto`.
+    /// Starts the wait for a DATA_ACK, which is expected within `rto`.
     pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
         self.questions = Repeats::begin(now, rto);
     }
 
-    /// When it asks for one.
+    /// Time of the next request for a DATA_ACK.
     pub(super) fn asks_at(&self) -> Option<Instant> {
         self.questions.next_timeout()
     }
 
-    /// Whether it asks now. With data under way (`busy`) there is no need to.
+    /// True if a request is due. With data in flight (`busy`) none is needed.
     pub(super) fn is_question_due(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
         self.questions.is_due(now, rto, !busy)
     }
 
-    /// The first data timed out. `heard_at`: when anything was heard last on its subflow; `patience`: timeouts of a
-    /// silent path after which one that works has been asked often enough; `passes`: the options of an earlier
+    /// Handles a timeout of the first data. `heard_at`: last segment received on its subflow. `patience`: timeouts
+    /// of a silent path after which a working one has been probed often enough. `passes`: options of an earlier
     /// connection passed here.
     pub(super) fn on_timeout(
         &mut self,
@@ -124,12 +123,12 @@ mod tests {
 
     const UP: Instant = Instant::from_millis(50);
 
-    /// Outcomes of timeouts a second apart; the peer is heard half a second after those of these numbers.
+    /// Outcomes of timeouts a second apart. The peer is heard half a second after the timeouts with these numbers.
     fn outcomes(patience: u32, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
         outcomes_where(patience, false, heard_after)
     }
 
-    /// The same where options of an earlier connection passed, or did not; of twenty timeouts at most.
+    /// Outcomes with `passes`: options of an earlier connection passed; of twenty timeouts at most.
     fn outcomes_where(patience: u32, passes: bool, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
         let mut blackhole = OptionBlackhole::default();
         let mut outcomes = Vec::new();

@@ -6,7 +6,7 @@ use super::fast_open::FastOpenVerdict;
 use crate::crypto::Key;
 use crate::{ConnectionId, Ecn, FourTuple};
 
-/// Where a connection starts from.
+/// Origin of a connection.
 pub(crate) struct Origin {
     pub(crate) id: ConnectionId,
     pub(crate) slot: u32,
@@ -14,15 +14,15 @@ pub(crate) struct Origin {
     pub(crate) key: Key,
 }
 
-/// A SYN that opens a subflow here.
+/// A received SYN that opens a subflow.
 pub(crate) struct Accepted<'a> {
     pub(crate) segment: &'a TcpSegment<'a>,
     pub(crate) ecn: Ecn,
     pub(crate) peer_flow: u64,
-    /// Our end of a connection between the same ends that was in TIME-WAIT until now.
+    /// End of our sequence space of a previous connection between the same addresses, which was in TIME-WAIT.
     pub(crate) after: Option<SeqNum>,
-    /// Our initial sequence number, where it is given: a cookie.
+    /// Prescribed initial sequence number: a cookie.
     pub(crate) isn: Option<SeqNum>,
-    /// What Fast Open makes of it.
+    /// Fast Open decision.
     pub(crate) fast_open: FastOpenVerdict,
 }

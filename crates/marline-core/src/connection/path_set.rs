@@ -14,13 +14,13 @@ use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
 use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace};
 
-/// Round trip assumed where none was measured.
+/// Round trip assumed if none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
-/// What a peer may take to answer at once.
+/// Time that a peer may take to answer an immediate request.
 const ANSWER_DELAY: Duration = Duration::from_millis(25);
-/// Pairs of addresses whose totals are kept after their subflows went.
+/// Limit on address pairs whose totals are kept after their subflows ended.
 const MAX_GONE: usize = 32;
-/// Most subflows that a set of them can name.
+/// Largest number of subflows in a set.
 const MAX_SUBFLOWS: usize = 32;
 
 /// The subflows of a connection.
@@ -28,9 +28,9 @@ const MAX_SUBFLOWS: usize = 32;
 pub(super) struct PathSet {
     slots: Box<[Option<Box<SubflowContext>>]>,
     addresses: Addresses,
-    /// Where the search for owed segments starts, so that every subflow gets its turn.
+    /// Start of the round-robin search for pending segments.
     next: u8,
-    /// How the application wants silence met, if it said so.
+    /// Keepalive setting of the application, if there is one.
     keepalive: Option<Arc<Option<Keepalive>>>,
     /// Totals of subflows that ended, by address pair.
     gone: OnDemand<Vec<SubflowInfo>>,
@@ -55,7 +55,7 @@ impl PathSet {
         &mut self.addresses
     }
 
-    /// How the application wants silence met, if it said so.
+    /// Keepalive setting of the application, if there is one.
     pub(super) fn keepalive(&self) -> Option<Arc<Option<Keepalive>>> {
         self.keepalive.clone()
     }
@@ -84,13 +84,13 @@ impl PathSet {
         self.slots.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    /// Each with its id, in order of slots.
+    /// Subflows with their ids, in order of slots.
     pub(super) fn with_ids(&self) -> impl Iterator<Item = (SubflowId, &SubflowContext)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(slot, there)| Some((SubflowId(slot as u8), there.as_deref()?)))
     }
 
-    /// Those for which this holds.
+    /// Subflows that satisfy this condition.
     pub(super) fn those(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
         let mut set = SubflowSet::EMPTY;
         let fitting = self.with_ids().filter(|(_, subflow)| holds(subflow));
@@ -103,7 +103,7 @@ impl PathSet {
         self.those(|_| true).iter()
     }
 
-    /// Subflows there are.
+    /// Number of subflows.
     pub(super) fn count(&self) -> usize {
         self.iter().count()
     }
@@ -112,7 +112,7 @@ impl PathSet {
         self.iter().next().is_none()
     }
 
-    /// Those that data may be sent on.
+    /// Subflows on which data may be sent.
     pub(super) fn usable(&self) -> impl Iterator<Item = &SubflowContext> {
         self.iter().filter(|subflow| subflow.is_usable())
     }
@@ -129,7 +129,7 @@ impl PathSet {
         self.get(id).is_some_and(SubflowContext::is_usable)
     }
 
-    /// The subflow that keeps most bytes of the stream before `una`, of those of a set that keep any.
+    /// Subflow in a set that retains most bytes of the stream before `una`, if any does.
     pub(super) fn largest_keeper(&self, among: SubflowSet, una: Dsn) -> Option<SubflowId> {
         let kept = |subflow: &SubflowContext| -> u64 {
             let acked = |s: &&SentSegment| s.dsn.plus(s.payload_len()) <= una;
@@ -140,17 +140,17 @@ impl PathSet {
         keepers.filter(|(kept, _)| *kept > 0).max_by_key(|(kept, _)| *kept).map(|(_, id)| id)
     }
 
-    /// Whether there are usable ones and nothing is heard on any of them although something is overdue.
+    /// There are usable subflows, and all of them are silent.
     pub(super) fn are_all_silent(&self) -> bool {
         self.usable_count() > 0 && self.usable().all(|subflow| subflow.health().is_silent())
     }
 
-    /// An empty segment on each, which the peer answers.
+    /// Sends an empty segment on each usable subflow, which the peer answers.
     pub(super) fn ask_all(&mut self) {
         self.iter_mut().filter(|s| s.is_usable()).for_each(|s| s.tcp_mut().request_probe());
     }
 
-    /// Those that carry data, and that nothing speaks against.
+    /// Subflows that carry data and have no known problem.
     pub(super) fn healthy(&self) -> SubflowSet {
         self.those(SubflowContext::is_healthy)
     }
@@ -159,38 +159,38 @@ impl PathSet {
         self.get(id).is_some_and(SubflowContext::is_initial)
     }
 
-    /// The first subflow, while it is there.
+    /// First subflow, while it exists.
     pub(super) fn initial(&self) -> Option<&SubflowContext> {
         self.iter().find(|subflow| subflow.is_initial())
     }
 
-    /// Only the first subflow is there, and may carry data.
+    /// The first subflow is the only one, and may carry data.
     pub(super) fn is_initial_alone(&self) -> bool {
         let mut all = self.iter();
         all.next().is_some_and(|s| s.is_initial() && !s.is_shut()) && all.next().is_none()
     }
 
-    /// Some subflow may carry data, now or when its handshake is through.
+    /// A subflow may carry data, now or after its handshake.
     pub(super) fn has_open(&self) -> bool {
         self.iter().any(|subflow| !subflow.is_shut())
     }
 
-    /// Joins of the peer that it has not proven.
+    /// Number of unauthenticated joins of the peer.
     pub(super) fn pending(&self) -> usize {
         self.iter().filter(|subflow| subflow.is_pending()).count()
     }
 
-    /// The round trip that the receive window is measured by: that of the slowest usable subflow.
+    /// Round trip for measuring the receive window: that of the slowest usable subflow.
     pub(super) fn largest_rtt(&self) -> Duration {
         self.usable().filter_map(|s| s.tcp().srtt()).max().unwrap_or(UNKNOWN_RTT)
     }
 
-    /// The RTO that data-level timers build on: the largest of the usable subflows.
+    /// RTO that data-level timers build on: the largest of the usable subflows.
     pub(super) fn largest_rto(&self, unknown: Duration) -> Duration {
         self.usable().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
     }
 
-    /// How long a tail probe of what any usable subflow may have carried waits (RFC 8985 section 7.2); `None`: no
+    /// Tail probe timeout for data that any usable subflow may have carried (RFC 8985 section 7.2); `None` if no
     /// round trip was measured.
     pub(super) fn tail_probe_timeout(&self) -> Option<Duration> {
         let longest = |known: Option<Duration>, s: &SubflowContext| s.tcp().srtt().max(known);
@@ -198,13 +198,13 @@ impl PathSet {
         Some(longest * 2 + ANSWER_DELAY)
     }
 
-    /// When anything came or went last on any subflow.
+    /// Time of the last segment received or sent on any subflow.
     pub(super) fn last_active_at(&self) -> Option<Instant> {
         let all = self.with_ids().map(|(_, s)| s.tcp().last_heard_at().max(s.tcp().last_sent_at()));
         all.max()
     }
 
-    /// As long as a round trip is likely to take on the slowest usable subflow.
+    /// Likely maximum round trip on the slowest usable subflow.
     pub(super) fn slow_round_trip(&self) -> Option<Duration> {
         let slow = |s: &SubflowContext| {
             s.tcp().srtt().map_or(UNKNOWN_RTT, |srtt| srtt + s.tcp().rttvar() * 4)
@@ -212,12 +212,12 @@ impl PathSet {
         self.usable().map(slow).max()
     }
 
-    /// When the peer was last heard on a usable subflow.
+    /// Time of the last segment received on a usable subflow.
     pub(super) fn last_heard_at(&self) -> Option<Instant> {
         self.usable().map(|s| s.tcp().last_heard_at()).max()
     }
 
-    /// What all subflows together want to have under way, bytes.
+    /// Bytes that all subflows together want to have in flight.
     pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
         if tuning != BufferTuning::Rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();
@@ -231,7 +231,7 @@ impl PathSet {
         self.usable().map(in_longest).sum()
     }
 
-    /// The subflow on which a lone segment arrives soonest.
+    /// Subflow on which a single segment arrives soonest.
     pub(super) fn best(&self) -> Option<SubflowId> {
         let usable = self.with_ids().filter(|(_, subflow)| subflow.is_usable());
         let soonest = usable.min_by_key(|(_, subflow)| {
@@ -241,31 +241,31 @@ impl PathSet {
         soonest.map(|(id, _)| id)
     }
 
-    /// It starts at an address that is there for when others fail: a cellular radio that keepalives would
-    /// not let sleep, and whatever there was before it has failed.
+    /// The subflow uses an address kept in reserve for when others fail. Keepalives would keep its cellular radio
+    /// awake, and everything preferred to it has failed.
     pub(super) fn is_reserve(&self, subflow: &SubflowContext) -> bool {
         let local = self.addresses.find_local(subflow.local_id());
         local.is_some_and(|local| local.backup)
     }
 
-    /// All that is usable starts at such addresses.
+    /// All usable subflows use reserve addresses.
     pub(super) fn has_reserve_only(&self) -> bool {
         self.usable().all(|subflow| self.is_reserve(subflow))
     }
 
-    /// An address is up at which no subflow starts that may carry data.
+    /// A local address is up that no open subflow uses.
     pub(super) fn has_unopened_address(&self) -> bool {
         let starts_at = |id: AddressId| self.iter().any(|s| s.local_id() == id && !s.is_shut());
         let unopened = |local: &LocalAddress| local.up && local.subflow && !starts_at(local.id);
         self.addresses.local().iter().any(unopened)
     }
 
-    /// Something is under way whose acknowledgement would be missed.
+    /// Data in flight has a pending acknowledgment.
     pub(super) fn owe_acks(&self) -> bool {
         self.iter().any(|subflow| subflow.tcp().unacked().next().is_some())
     }
 
-    /// Puts a subflow into the first free slot. `None` when as many as `limit` are taken.
+    /// Puts a subflow into the first free slot. `None` if `limit` slots are in use.
     pub(super) fn add(
         &mut self,
         limit: usize,
@@ -292,12 +292,12 @@ impl PathSet {
         Some(id)
     }
 
-    /// Takes a subflow out of its slot.
+    /// Removes a subflow from its slot.
     pub(super) fn take(&mut self, id: SubflowId) -> Option<Box<SubflowContext>> {
         self.slots.get_mut(usize::from(id.0))?.take()
     }
 
-    /// How many slots were ever used: so many turns ask each subflow for what it owes.
+    /// Number of slots ever used, which is the number of turns of a full round.
     pub(super) fn turns(&self) -> usize {
         self.slots.len()
     }
@@ -306,40 +306,40 @@ impl PathSet {
         self.slots.len().max(1) as u8
     }
 
-    /// Whose turn it is.
+    /// Subflow whose turn it is.
     pub(super) fn turn(&self) -> SubflowId {
         SubflowId(self.next % self.turns_or_one())
     }
 
-    /// It has nothing to send now: the next one's turn.
+    /// Moves to the next subflow's turn.
     pub(super) fn end_turn(&mut self) {
         self.next = self.next % self.turns_or_one() + 1;
     }
 
-    /// The first one's turn.
+    /// Moves to the first subflow's turn.
     pub(super) const fn restart_turns(&mut self) {
         self.next = 0;
     }
 
-    /// What schedulers judge by: subflows that carry data.
+    /// Views for schedulers of subflows that carry data.
     pub(super) fn views(&self, now: Instant) -> impl Iterator<Item = SubflowView> {
         let up = self.with_ids().filter(|(_, subflow)| subflow.is_up());
         up.map(move |(id, subflow)| subflow.view(now, id))
     }
 
-    /// What path managers judge by.
+    /// Views for path managers.
     pub(super) fn paths(&self) -> Vec<SubflowPath> {
         let open = self.with_ids().filter(|(_, subflow)| !subflow.is_shut());
         open.map(|(id, subflow)| subflow.subflow_path(id)).collect()
     }
 
-    /// What may wait behind holes of all subflows together, beyond what does: as much as the largest window.
+    /// Bytes that may still wait behind holes of all subflows together: the largest window at most.
     pub(super) fn out_of_order_room(&self, window: u64) -> u64 {
         let held: u64 = self.iter().map(|subflow| subflow.tcp().held_out_of_order()).sum();
         window.saturating_sub(held)
     }
 
-    /// Gives back memory that lists kept for use.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         self.iter_mut().for_each(|subflow| subflow.tcp_mut().shrink());
     }
@@ -349,12 +349,12 @@ impl PathSet {
         self.iter().map(|subflow| subflow.tcp().memory()).sum()
     }
 
-    /// Bytes of memory that lists hold beside.
+    /// Bytes of memory that lists use.
     pub(super) fn bookkeeping(&self) -> u64 {
         self.iter().map(|subflow| subflow.tcp().bookkeeping()).sum()
     }
 
-    /// Snapshots of the subflows for people, and totals of those that ended.
+    /// Snapshots of the subflows for monitoring, and totals of those that ended.
     pub(super) fn info(&self) -> (Vec<SubflowInfo>, Vec<SubflowInfo>) {
         let info = |(id, subflow): (SubflowId, &SubflowContext)| {
             let info = subflow.tcp().info(id, subflow.is_backup());
@@ -371,7 +371,7 @@ impl PathSet {
         subflows.filter_map(SubflowContext::place).collect()
     }
 
-    /// The ends of established subflows that are doubtful or silent.
+    /// Addresses of established subflows that are doubtful or silent.
     pub(super) fn doubted(&self) -> impl Iterator<Item = FourTuple> {
         let places = self.with_ids().map(|(_, subflow)| subflow);
         let doubted = places.filter(|subflow| !subflow.health().is_fine());
@@ -380,7 +380,7 @@ impl PathSet {
 
     /// Adds an ended subflow to the totals of its pair of addresses.
     pub(super) fn remember_totals(&mut self, subflow: &SubflowContext, id: SubflowId) {
-        // What never came about has no totals, and anybody could fill the list with it.
+        // A subflow that was never established has no totals, and an attacker could fill the list with such subflows.
         if !subflow.was_joined() && !subflow.is_initial() {
             return;
         }

@@ -1,5 +1,6 @@
 //! Data-level reassembly and the shared receive window (RFC 8684 section 3.3.5).
 //!
+<<<<<<< HEAD
 //! Bytes from all subflows meet here, addressed by DSN. Each byte is written once, at its place;
 //! data beyond a hole is recorded as a range. The window is shared by all subflows, its edge never
 //! moves back, and it grows for two reasons. While the application reads at once, it is twice what
@@ -8,6 +9,16 @@
 //! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
 //! fill three quarters of the window, it doubles. Where memory is short (`memory.rs`), the edge goes no further than
 //! the account allows, and at least to the end of a piece of a chunk that leaves room for a segment.
+=======
+//! Bytes from all subflows are collected here by DSN. Each byte is written once, at its place; data beyond a hole
+//! is recorded as a range. The window is shared by all subflows, its edge never moves back, and it grows for two
+//! reasons. While the application reads at once, the window is twice the bytes read in a round trip, and more
+//! while that grows, so that a sender in slow start is not limited (dynamic right-sizing, Fisk and Feng 2001; the
+//! round trip is that of the slowest subflow, from the handshake if no other was measured). While bytes wait
+//! behind a hole of a slower path and fill three quarters of the window, it doubles. If memory is short
+//! (`memory.rs`), the edge advances no further than the account allows, but at least to the end of the piece of a
+//! chunk that is being read.
+>>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
 
 use core::num::NonZeroU64;
 
@@ -19,48 +30,48 @@ use crate::memory::{CHUNK, PIECE};
 use crate::on_demand::{OnDemand, Unused};
 use crate::tables::chunks::{ChunkSource, Chunks};
 
-/// Window a connection starts with.
+/// Initial window of a connection.
 const INITIAL_WINDOW: u64 = 256 * 1024;
 
 /// Received bytes that the application has not read.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
     chunks: Chunks,
-    /// First byte the application has not read.
+    /// First byte that the application has not read.
     read: Dsn,
-    /// First byte missing: the DATA_ACK.
+    /// First missing byte: the DATA_ACK.
     next: Dsn,
     /// Ranges beyond the hole: sorted, disjoint, not touching.
     beyond: OnDemand<Vec<(u64, u64)>>,
     max_ranges: u32,
-    /// TCP has no larger one than 2^30.
+    /// TCP's maximum is 2^30.
     max_window: u32,
     window: u64,
     /// Highest edge ever advertised.
     edge: Dsn,
-    /// Since when, and from where on, the application's reading is measured, once it is.
+    /// Start time and position of the current measurement of the application's reading.
     measured_since: Instant,
     measured_from: Dsn,
     is_measured: bool,
-    /// What it read in the round trip before.
+    /// Bytes read in the previous round trip.
     read_per_rtt: u32,
     /// DSN of the peer's DATA_FIN.
     fin: FinPlace,
-    /// The DATA_FIN was reached in order.
+    /// All data before the DATA_FIN has been received.
     fin_reached: bool,
     /// Payload was refused for want of memory, and the window is withdrawn.
     is_withdrawn: bool,
     kept: OnDemand<Kept>,
 }
 
-/// Bytes that are kept although they were read, or that are kept elsewhere.
+/// Bytes that are kept after they were read, or kept elsewhere.
 #[derive(Debug, Default)]
 struct Kept {
-    /// Bytes held elsewhere, which will come here: they use up window.
+    /// Bytes held elsewhere that will move here: they use window.
     held: u64,
-    /// Bytes that are kept behind what was read: for repairs, which are made of them, too.
+    /// Bytes kept after they were read, because repairs may need them.
     history: u64,
-    /// Since when that is so.
+    /// Position from which they are kept.
     history_from: Dsn,
 }
 
@@ -68,19 +79,19 @@ impl Unused for Kept {
     const UNUSED: &'static Self = &Kept { held: 0, history: 0, history_from: Dsn(0) };
 }
 
-/// What became of inserted bytes.
+/// Result of an insertion.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inserted {
-    /// Bytes that were not there before.
+    /// Bytes that were missing.
     pub(crate) new: u64,
-    /// Bytes that were.
+    /// Bytes that were already present.
     pub(crate) duplicate: u64,
-    /// The DATA_ACK moved.
+    /// The DATA_ACK advanced.
     pub(crate) advanced: bool,
 }
 
 impl ReceiveBuffer {
-    /// `fixed`: the largest window from the start.
+    /// Creates a buffer. `fixed`: the largest window from the start.
     pub(crate) fn new(
         max_window: u64,
         fixed: bool,
@@ -110,29 +121,28 @@ impl ReceiveBuffer {
         buffer
     }
 
-    /// Who is charged for it.
+    /// Account that is charged for the buffer.
     pub(crate) const fn account(&self) -> &MemoryAccount {
         self.chunks.account()
     }
 
-    /// Another account is charged for it from now on. Tells whether the window opened so far that the peer should hear
-    /// of it.
+    /// Charges another account. Returns true if the window opened enough for an update.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
         self.chunks.charge_to(account);
         self.open_window()
     }
 
-    /// Holds more than a buffer does at least, while there is no memory for that.
+    /// The buffer holds more than its minimum while its account allows no more memory.
     pub(crate) fn is_short_of_memory(&self) -> bool {
         self.chunks.memory() > 2 * CHUNK && self.chunks.account().allowance() == 0
     }
 
-    /// Bytes that may wait for their place beyond holes.
+    /// Limit on bytes that may wait beyond holes.
     pub(crate) fn out_of_order_room(&self, most: u64) -> u64 {
         most.min(self.chunks.account().allowance().max(2 * CHUNK))
     }
 
-    /// Where the edge should be, as far as memory allows; never before where it is.
+    /// Target edge as far as memory allows; never before the current edge.
     fn wanted_edge(&self) -> Dsn {
         let full = self.read.plus(self.window);
         if full <= self.edge {
@@ -147,6 +157,7 @@ impl ReceiveBuffer {
         full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
     }
 
+<<<<<<< HEAD
     /// The smallest window that helps the peer, in bytes: about a segment, and not rounded to nothing by the scale of
     /// the window field, which grows with the largest window (RFC 7323 section 2.3).
     fn least_window(&self) -> u64 {
@@ -160,6 +171,9 @@ impl ReceiveBuffer {
     }
 
     /// Keeps so many bytes from now on after they were read.
+=======
+    /// Keeps this many bytes after they were read, from now on.
+>>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(crate) fn keep_history(&mut self, bytes: u64) {
         let history_from = self.read;
         let kept = &mut *self.kept;
@@ -167,17 +181,17 @@ impl ReceiveBuffer {
         self.release();
     }
 
-    /// First byte that [`copy_kept`](Self::copy_kept) can give.
+    /// First byte available to [`copy_kept`](Self::copy_kept).
     pub(crate) fn oldest_kept(&self) -> Dsn {
         self.kept.history_from.max(Dsn(self.read.0.saturating_sub(self.kept.history)))
     }
 
-    /// Copies received bytes, read or not. False if some are gone; the caller knows the holes.
+    /// Copies received bytes, read or not. False if some are no longer kept; the caller knows the holes.
     pub(crate) fn copy_kept(&self, at: Dsn, out: &mut [u8]) -> bool {
         at >= self.oldest_kept() && self.chunks.read(at.0, out)
     }
 
-    /// The parts of `range` that are missing, in order.
+    /// Missing parts of `range`, in order.
     pub(crate) fn holes(&self, range: DataRange, holes: &mut Vec<DataRange>) {
         let mut at = self.next.max(range.start);
         for (left, right) in self.beyond.iter() {
@@ -196,12 +210,12 @@ impl ReceiveBuffer {
         self.chunks.release(self.read.0.saturating_sub(self.kept.history));
     }
 
-    /// Next byte wanted, the DATA_FIN counted once it is reached.
+    /// Next byte expected, including the DATA_FIN once it is reached.
     pub(crate) fn data_ack(&self) -> Dsn {
         self.next.plus(u64::from(self.fin_reached))
     }
 
-    /// Next byte wanted, not counting a DATA_FIN.
+    /// Next byte expected, without a DATA_FIN.
     pub(crate) const fn next(&self) -> Dsn {
         self.next
     }
@@ -216,12 +230,12 @@ impl ReceiveBuffer {
         self.next.since(self.read)
     }
 
-    /// Nothing is left to read and nothing will come.
+    /// All data was read, and the stream ended.
     pub(crate) const fn at_end(&self) -> bool {
         self.fin_reached && self.readable() == 0
     }
 
-    /// The DATA_FIN was reached in order.
+    /// All data before the DATA_FIN has been received.
     pub(crate) const fn fin_reached(&self) -> bool {
         self.fin_reached
     }
@@ -231,12 +245,12 @@ impl ReceiveBuffer {
         self.chunks.memory()
     }
 
-    /// Bytes of memory that its lists hold.
+    /// Bytes of memory that lists use.
     pub(crate) fn bookkeeping(&self) -> u64 {
         (self.beyond.capacity() * size_of::<(u64, u64)>()) as u64
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         if self.beyond.is_empty() {
             self.beyond.retire();
@@ -263,32 +277,31 @@ impl ReceiveBuffer {
         self.edge.since(self.next).saturating_sub(held)
     }
 
-    /// So many bytes wait elsewhere for their place.
+    /// Sets the number of bytes that wait elsewhere for their place.
     pub(crate) fn set_held(&mut self, bytes: u64) {
         if bytes != self.kept.held {
             self.kept.held = bytes;
         }
     }
 
-    /// Takes back a DATA_FIN that was announced and not reached.
+    /// Drops a DATA_FIN that was announced and not reached.
     pub(crate) fn forget_fin(&mut self) {
         if !self.fin_reached {
             self.fin = FinPlace::default();
         }
     }
 
-    /// The window as large as it is configured to be now, filled or not.
+    /// Current size of the window, filled or not.
     pub(crate) const fn window_size(&self) -> u64 {
         self.window
     }
 
-    /// The most that it may become.
+    /// Maximum size of the window.
     pub(crate) const fn max_window(&self) -> u64 {
         self.max_window as u64
     }
 
-    /// Takes bytes at their place. What lies beyond the advertised edge is not taken; the peer has
-    /// no business sending it.
+    /// Inserts bytes at their place. Bytes beyond the advertised edge are dropped; the peer must not send them.
     pub(crate) fn insert(&mut self, at: Dsn, bytes: &[u8]) -> Inserted {
         let limit = self.fin.get().map_or(self.edge, |fin| fin.min(self.edge)).0;
         let (mut start, end) = (at.0, (at.0 + bytes.len() as u64).min(limit));
@@ -336,17 +349,17 @@ impl ReceiveBuffer {
         result
     }
 
-    /// All that is here is in order.
+    /// All received data is in order.
     pub(crate) fn has_no_hole(&self) -> bool {
         self.beyond.used().is_none_or(Vec::is_empty)
     }
 
-    /// One past the highest position that is here.
+    /// One past the highest position received.
     fn highest(&self) -> u64 {
         self.beyond.used().and_then(|beyond| beyond.last()).map_or(self.next.0, |r| r.1)
     }
 
-    /// Adds `start..end` to the ranges, merging what it touches.
+    /// Adds `start..end` to the ranges and merges adjacent ones.
     fn remember(&mut self, first: usize, mut start: u64, mut end: u64) {
         let mut last = first;
         while let Some(&(left, right)) = self.beyond.get(last).filter(|r| r.0 <= end) {
@@ -354,7 +367,7 @@ impl ReceiveBuffer {
             end = end.max(right);
             last += 1;
         }
-        // Mostly it continues a range.
+        // Usually it extends a range.
         match last - first {
             1 => self.beyond[first] = (start, end),
             _ => drop(self.beyond.splice(first..last, [(start, end)])),
@@ -375,7 +388,7 @@ impl ReceiveBuffer {
         self.fin_reached |= self.fin.get() == Some(self.next);
     }
 
-    /// Three quarters of the window are used and the application is not the reason: double it.
+    /// Doubles the window if three quarters of it are used and the application is not the reason.
     fn grow_if_filled(&mut self) {
         let ahead = self.highest() - self.read.0;
         if ahead * 4 < self.window * 3 || self.readable() * 2 > self.window {
@@ -385,7 +398,7 @@ impl ReceiveBuffer {
         self.refresh_edge();
     }
 
-    /// The application read: every round trip, measure how much, and let the window follow.
+    /// Measures every round trip how much the application read, and adjusts the window.
     pub(crate) fn follow_reader(&mut self, now: Instant, rtt: Duration) {
         if !self.is_measured {
             (self.is_measured, self.measured_since, self.measured_from) = (true, now, self.read);
@@ -395,7 +408,7 @@ impl ReceiveBuffer {
         if elapsed < rtt || elapsed.is_zero() {
             return;
         }
-        // An application that paused must not look fast: count what it read per round trip.
+        // The bytes read are scaled to a round trip, so that a pause of the application does not count as speed.
         let scaled = u128::from(self.read.since(from)) * rtt.as_nanos() / elapsed.as_nanos();
         let read = scaled as u64;
         let mut wanted = read.saturating_mul(2);
@@ -412,7 +425,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The peer's DATA_FIN stands at this DSN. False if that contradicts what is known.
+    /// Sets the DSN of the peer's DATA_FIN. False if that contradicts earlier data.
     pub(crate) fn set_fin(&mut self, at: Dsn) -> bool {
         if self.fin.get().is_some_and(|fin| fin != at) || at.0 < self.highest() {
             return self.fin.get() == Some(at);
@@ -422,8 +435,7 @@ impl ReceiveBuffer {
         true
     }
 
-    /// Copies bytes to the application. Returns how many, and whether the window opened so far that
-    /// the peer should hear of it.
+    /// Copies bytes to the application. Returns their number, and true if the window opened enough for an update.
     pub(crate) fn read(&mut self, out: &mut [u8]) -> (usize, bool) {
         let n = (out.len() as u64).min(self.readable()) as usize;
         if n == 0 || !self.chunks.read(self.read.0, &mut out[..n]) {
@@ -437,13 +449,13 @@ impl ReceiveBuffer {
         (n, self.open_window())
     }
 
-    /// Copies bytes to the application without taking them. Returns how many.
+    /// Copies bytes to the application without consuming them. Returns their number.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
         let n = (out.len() as u64).min(self.readable()) as usize;
         if self.chunks.read(self.read.0, &mut out[..n]) { n } else { 0 }
     }
 
-    /// Drops everything that was received and not read, and keeps dropping from now on.
+    /// Drops all unread data, now and in the future.
     pub(crate) fn discard(&mut self) {
         self.read = self.next;
         if let Some(kept) = self.kept.if_used() {
@@ -453,8 +465,8 @@ impl ReceiveBuffer {
         self.open_window();
     }
 
-    /// Moves the edge after the application read. Tells whether it moved by enough to say so
-    /// (RFC 9293 section 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
+    /// Moves the edge after the application read. Returns true if it moved enough for an update (RFC 9293 section
+    /// 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
     fn open_window(&mut self) -> bool {
         let edge = self.wanted_edge();
         if self.returns_window() {
@@ -470,6 +482,7 @@ impl ReceiveBuffer {
         false
     }
 
+<<<<<<< HEAD
     /// Ends a withdrawal, unless memory is still short and the application has something to read.
     fn returns_window(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
@@ -478,6 +491,9 @@ impl ReceiveBuffer {
     }
 
     /// Called when a segment is about to advertise the window anyway: takes all there is.
+=======
+    /// Moves the edge as far as possible before a segment advertises the window anyway.
+>>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(crate) fn refresh_edge(&mut self) {
         self.edge = self.wanted_edge();
         self.returns_window();
@@ -502,7 +518,7 @@ impl crate::fec::Known for ReceiveBuffer {
     }
 }
 
-/// Where the stream ends, once that is known. One more than its DSN, so that the absence takes no room.
+/// DSN of the stream's end, if known. Stored plus one, so that `None` needs no space.
 #[derive(Copy, Clone, Debug, Default)]
 struct FinPlace(Option<NonZeroU64>);
 

@@ -1,4 +1,4 @@
-//! Receive timer, by which a client detects a dead download path without help of the peer.
+//! Receive timer, by which a client detects a dead download path without help from the peer.
 //!
 //! *Problem.* A pure receiver has nothing in flight, hence no retransmission timer and no probe.
 //! When the path dies, the sender detects it but has no other path, and the client, which could
@@ -44,33 +44,33 @@ use marline_time::{Duration, Instant};
 
 use crate::Probing;
 
-/// How long a gap between arrivals is remembered, at least; twice as long at most.
+/// Minimum time for which a gap between arrivals is remembered; the maximum is twice this.
 const GAP_MEMORY: Duration = Duration::from_secs(1);
 
-/// A timer that is late by more was kept from going off; then the verdict waits for as long again.
+/// Delay of a timer that shows that the process was not scheduled. The verdict then waits for the same time again.
 const LATE: Duration = Duration::from_millis(20);
-/// How often it waits before one verdict: a machine may always be late.
+/// Limit on such waits before one verdict, because a machine may always be late.
 const MAX_GRACES: u32 = 3;
 
-/// What holds for the connection now.
+/// Current inputs of the timer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conditions {
-    /// Nothing in order for so long proves the path dead. `None`: the peer does not mark its last
-    /// segment, and silence alone proves nothing.
+    /// Time without in-order data that proves the path dead. `None` if the peer does not mark its last segment, so
+    /// that silence alone proves nothing.
     pub(super) stall: Option<Duration>,
-    /// When and how often to probe.
+    /// Probe settings.
     pub(super) probing: Option<Probing>,
-    /// When anything was heard last on any subflow that carries data.
+    /// Last segment received on any subflow that carries data.
     pub(super) heard_at: Instant,
 }
 
-/// What the timer's owner has to do.
+/// Actions for the timer's owner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
     /// Send an empty segment that the peer answers.
     Probe,
-    /// The wait was in vain: nothing came in order.
+    /// No in-order data came in time.
     Stalled,
     /// No probe was answered.
     Unanswered,
@@ -80,18 +80,18 @@ pub(super) enum Due {
 struct Running {
     /// The last progress.
     since: Instant,
-    /// When to look again. May be early: what is due is computed then.
+    /// Time of the next check. It may be early; the due time is computed then.
     look_at: Instant,
-    /// When the last probe went out, and how many since something was heard.
+    /// Time of the last probe, and number of probes since the last segment received.
     probed: Option<(Instant, u32)>,
     /// A probe was answered since the last progress.
     answered: bool,
-    /// No verdict before this, and how often it was put off.
+    /// Earliest time of a verdict, and number of times it was postponed.
     grace: (Instant, u32),
 }
 
 impl Running {
-    /// Puts a verdict off that was due at `due_at` if we were not there then.
+    /// Postpones a verdict that was due at `due_at` if the process was not scheduled then.
     fn grace_for(self, now: Instant, due_at: Instant) -> Option<Running> {
         let (not_before, graces) = self.grace;
         let late = now.since(due_at.max(not_before)) > LATE && graces < MAX_GRACES;
@@ -101,7 +101,7 @@ impl Running {
     }
 }
 
-/// The longest gaps between arrivals in this second and the one before.
+/// Longest gaps between arrivals in the current second and the previous one.
 #[derive(Copy, Clone, Debug, Default)]
 struct Gaps {
     since: Instant,
@@ -125,29 +125,29 @@ impl Gaps {
     }
 }
 
-/// The timer.
+/// Receive timer state.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveClock {
-    /// End of the newest data that was the last of the peer's queue when it was sent.
+    /// End of the newest data that ended the peer's queue when it was sent.
     idle_point: Dsn,
     running: Option<Running>,
     gaps: Gaps,
 }
 
 impl ReceiveClock {
-    /// One that was never started.
+    /// A timer that was never started.
     pub(super) const STOPPED: ReceiveClock = ReceiveClock {
         idle_point: Dsn(0),
         running: None,
         gaps: Gaps { since: Instant::ZERO, longest: Duration::ZERO, before: Duration::ZERO },
     };
 
-    /// When [`on_timeout`](Self::on_timeout) is to be called.
+    /// Time at which [`on_timeout`](Self::on_timeout) is to be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.running.map(|running| running.look_at)
     }
 
-    /// Since when it runs.
+    /// Time of the last start.
     pub(super) fn since(&self) -> Option<Instant> {
         self.running.map(|running| running.since)
     }
@@ -156,23 +156,22 @@ impl ReceiveClock {
         self.running.is_some()
     }
 
-    /// Something is due no longer, or nobody wants to know.
+    /// Stops the timer: no data is due, or detection is not needed.
     pub(super) fn stop(&mut self) {
         self.running = None;
     }
 
-    /// The peer had nothing to send beyond `end` when it sent what ends there.
+    /// Records that the peer had no data beyond `end` when it sent the data before it.
     pub(super) fn on_idle(&mut self, end: Dsn) {
         self.idle_point = self.idle_point.max(end);
     }
 
-    /// Whether everything is here that the peer was known to have.
+    /// All data that the peer is known to have is here.
     pub(super) fn is_idle(&self, next: Dsn, highest: Dsn) -> bool {
         next == self.idle_point && highest <= next
     }
 
-    /// Data came in order; `next` is what is missing now, `highest` the end of what the
-    /// peer announced.
+    /// Handles in-order data. `next` is the first missing byte, `highest` the end of the announced data.
     pub(super) fn on_data(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
         if let Some(running) = self.running {
             self.gaps.note(now, now.since(running.since));
@@ -184,7 +183,7 @@ impl ReceiveClock {
         }
     }
 
-    /// Data came behind a hole, or the mark alone came again.
+    /// Handles data behind a hole, or a repeated mark.
     pub(super) fn on_rest(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
         if self.is_idle(next, highest) {
             self.stop();
@@ -193,21 +192,21 @@ impl ReceiveClock {
         }
     }
 
-    /// A DATA_ACK moved: the peer is there.
+    /// Handles an advancing DATA_ACK: the peer is alive.
     pub(super) fn on_data_ack(&mut self, now: Instant, cond: &Conditions) {
         if self.running.is_some() {
             self.start(now, cond);
         }
     }
 
-    /// The wait begins anew: it was our own fault.
+    /// Restarts the wait, because the silence was our own fault.
     pub(super) fn excuse(&mut self, now: Instant, cond: &Conditions) {
         self.running = None;
         self.start(now, cond);
     }
 
-    /// Starts it, or starts it anew. Then it looks when it would have looked before, and only sooner if
-    /// need be: a wake-up a second costs less than moving it with each segment.
+    /// Starts or restarts the timer. The next check stays at its time unless it must be sooner: a wake-up a second
+    /// costs less than moving it with each segment.
     fn start(&mut self, now: Instant, cond: &Conditions) {
         let mut running =
             Running { since: now, look_at: now, probed: None, answered: false, grace: (now, 0) };
@@ -218,19 +217,19 @@ impl ReceiveClock {
         }
     }
 
-    /// When the next thing is due. `None`: nothing will be.
+    /// Time of the next event; `None` if there is none.
     fn due(&self, running: &Running, cond: &Conditions) -> Option<Instant> {
         let stalled = cond.stall.map(|stall| running.since + stall);
         let probe = cond.probing.and_then(|probing| match running.probed {
             Some((at, _)) => Some(at + probing.wait),
-            // Who marks its last segment owes something still; who does not may be done.
+            // A peer that marks its last segment still has data to send; one without marks may have finished.
             None if running.answered && cond.stall.is_none() => None,
             None => Some(running.since.max(cond.heard_at) + self.quiet(probing, cond)),
         });
         stalled.into_iter().chain(probe).min()
     }
 
-    /// The silence after which a probe is worth it. Where silence alone would judge, sooner than that.
+    /// Silence after which a probe is sent: sooner than the verdict by silence alone.
     fn quiet(&self, probing: Probing, cond: &Conditions) -> Duration {
         match cond.stall {
             Some(stall) => probing.after.max(self.gaps.longest() * 2).min(stall),
@@ -238,7 +237,7 @@ impl ReceiveClock {
         }
     }
 
-    /// The time has come, or a while ago.
+    /// Handles a due or overdue check.
     pub(super) fn on_timeout(&mut self, now: Instant, cond: &Conditions) -> Due {
         let Some(mut running) = self.running.filter(|running| running.look_at <= now) else {
             return Due::Nothing;

@@ -1,25 +1,25 @@
 //! Receive side of a connection: in-order bytes of subflows are mapped into the peer's stream, and
 //! the window is announced.
 //!
-//! It owns the reassembly of the stream and, of each subflow, what the peer mapped on it and how far that
-//! was delivered. What is lost it computes from repairs, once both sides agreed on them:
+//! It owns the reassembly of the stream and, for each subflow, its mappings and delivered position. Lost data is
+//! computed from repairs, once both sides agreed on them:
 //!
-//! *Mapping.* A REPAIR option maps payload of a subflow as a DSS does, only not onto the stream: when all of
-//! it is there (and its checksum right, if checksums are on), it goes to the decoder. The rules are
-//! those of mappings: it never changes, is bounded in number, and payload without any ends the subflow.
-//! A repair with a wrong checksum is dropped; unlike data, nothing depends on it.
+//! *Mapping.* A REPAIR option maps payload of a subflow as a DSS does, but not onto the stream: once all of it is
+//! received (with a valid checksum, if checksums are on), it goes to the decoder. The rules are those of mappings:
+//! it never changes, is bounded in number, and payload without a mapping ends the subflow. A repair with a wrong
+//! checksum is dropped; unlike data, nothing depends on it.
 //!
-//! *Behind holes.* A lost segment is computed from those after it, which wait on the subflow for just
-//! that segment. So data behind a hole of its subflow is taken at once where a mapping covers it (the
-//! subflow acknowledges and repairs as ever, and what it brings later is dropped as known). This alone
-//! lets any copy of a lost segment that comes by another path release what waits behind it.
+//! *Behind holes.* A lost segment is computed from later ones, which wait on the subflow for just that segment. So
+//! data behind a hole of its subflow is taken at once if a mapping covers it. (The subflow acknowledges and
+//! repairs as usual, and the repeated data is dropped as known.) As a side effect, any copy of a lost segment that
+//! arrives on another path releases the data behind it.
 //!
-//! *Memory.* The receive buffer keeps the last 64 KiB that were read, the decoder at most 96 KiB of repairs,
-//! both only if REPAIR was agreed on.
+//! *Memory.* The receive buffer keeps the last 64 KiB that were read, the decoder at most 96 KiB of repairs, both
+//! only if REPAIR was agreed on.
 //!
-//! *Trust.* What is computed fills holes, never what was received, and counts as received: it moves the
-//! DATA_ACK, and the window applies to it. A peer that sends wrong sums damages its own data, as it
-//! could by sending wrong data. `fec/decoder.rs` says what it can cost.
+//! *Trust.* Computed data fills holes and never replaces received data. It counts as received: it advances the
+//! DATA_ACK, and the window applies to it. A peer that sends wrong sums damages its own data, as it could by
+//! sending wrong data. `fec/decoder.rs` describes the possible cost.
 
 use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::{Duration, Instant};
@@ -33,34 +33,34 @@ use crate::on_demand::OnDemand;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
-/// A connection keeps a mapping for so many bytes of its largest receive window.
+/// Bytes of the largest receive window for each mapping that a connection may keep.
 const BYTES_PER_MAPPING: u64 = 128;
-/// So many more a subflow gets at once.
+/// Step by which the limit of a subflow is raised.
 const MORE_MAPPINGS: usize = 256;
-/// Bytes that were read and are kept: as far back as a repair of a missing byte can reach.
+/// Bytes kept after they were read: the range of a repair.
 const HISTORY: u64 = u16::MAX as u64;
 
-/// What the peer sends on one subflow.
+/// Received state of one subflow.
 #[derive(Debug)]
 struct Incoming {
     mappings: MappingRx,
-    /// First position of the peer that was not delivered yet.
+    /// First position of the peer that is not delivered yet.
     delivered: Ssn,
-    /// The byte before `delivered` is the one before the first that is missing in the stream.
+    /// `delivered` corresponds to the first missing position of the stream.
     in_step: bool,
     /// Bytes that came with the keys.
     keyed: u16,
-    /// Bytes taken from behind a hole of it that will come once more, in order: of one window at most.
+    /// Bytes taken from behind a hole that will come again, in order: one window at most.
     early: u32,
 }
 
-/// What became of bytes that were in order on a subflow.
+/// Result of the delivery of in-order bytes of a subflow.
 #[derive(Debug)]
 pub(super) struct Delivered {
     pub(super) result: Result<(), MappingError>,
-    /// Bytes that were here already, less those that were taken early.
+    /// Bytes that were already received, except those that were taken early.
     pub(super) duplicate: u64,
-    /// Some of them were new to the stream.
+    /// Some bytes were new to the stream.
     pub(super) news: bool,
 }
 
@@ -69,13 +69,13 @@ pub(super) struct Delivered {
 pub(super) struct Receiver {
     buffer: ReceiveBuffer,
     subflows: Box<[Option<Incoming>]>,
-    /// Repair by coding, once it is agreed on.
+    /// Decoder of repairs, once they are agreed on.
     decoder: Option<Box<Decoder>>,
-    /// Mappings that a subflow keeps at least.
+    /// Minimum number of mappings that a subflow keeps.
     mappings: usize,
-    /// The application was told that it may read, and has not come back empty-handed since.
+    /// The application was notified that it may read, and has not read until the buffer was empty since.
     told: bool,
-    /// Since when bytes in order are due.
+    /// Tracks since when in-order bytes are due.
     watch: DeliveryWatch,
     bytes_read: u64,
     window_updates: OnDemand<WindowUpdates>,
@@ -97,7 +97,7 @@ impl Receiver {
         }
     }
 
-    /// A subflow takes this slot. On plain TCP it needs no mappings.
+    /// Adds a subflow in this slot. On plain TCP it needs no mappings.
     pub(super) fn add_subflow(&mut self, id: SubflowId, plain: bool) {
         let slot = usize::from(id.0);
         if self.subflows.len() <= slot {
@@ -113,7 +113,7 @@ impl Receiver {
         self.subflows[slot] = Some(incoming);
     }
 
-    /// The subflow is gone.
+    /// Removes a subflow.
     pub(super) fn remove_subflow(&mut self, id: SubflowId) {
         if let Some(slot) = self.subflows.get_mut(usize::from(id.0)) {
             *slot = None;
@@ -128,46 +128,47 @@ impl Receiver {
         self.subflows.get_mut(usize::from(id.0))?.as_mut()
     }
 
-    /// Who is charged for the buffer.
+    /// Account that is charged for the buffer.
     pub(super) const fn account(&self) -> &MemoryAccount {
         self.buffer.account()
     }
 
-    /// Another account is charged for the buffer from now on. Tells whether the peer should hear of a larger window.
+    /// Charges another account for the buffer. Returns true if the window opened enough for an update.
     pub(super) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
         self.buffer.charge_to(account)
     }
 
-    /// It holds more than it needs at least, while there is no memory for that.
+    /// The buffer holds more than its minimum while its account allows no more memory.
     pub(super) fn is_short_of_memory(&self) -> bool {
         self.buffer.is_short_of_memory()
     }
 
-    /// Bytes that may wait behind holes of all subflows together.
+    /// Limit on bytes that may wait behind holes of all subflows together.
     pub(super) fn out_of_order_room(&self, most: u64) -> u64 {
         self.buffer.out_of_order_room(most)
     }
 
-    /// The first position of the stream that is missing.
+    /// First missing position of the stream.
     pub(super) const fn next(&self) -> Dsn {
         self.buffer.next()
     }
 
-    /// What a DATA_ACK acknowledges: all before it, and the DATA_FIN if that was reached.
+    /// DATA_ACK: all data before it is received, including the DATA_FIN if that was reached.
     pub(super) fn data_ack(&self) -> Dsn {
         self.buffer.data_ack()
     }
 
-    /// One past the last position that the peer was ever allowed to send.
+    /// One past the last position that the peer may send.
     pub(super) const fn edge(&self) -> Dsn {
         self.buffer.edge()
     }
 
-    /// The window that there is, bytes from [`next`](Self::next) on.
+    /// Current window, bytes from [`next`](Self::next) on.
     pub(super) fn window(&self) -> u64 {
         self.buffer.window()
     }
 
+<<<<<<< HEAD
     /// Payload that the window allowed is refused for want of memory.
     pub(super) fn refuse_payload(&mut self) {
         if self.buffer.readable() > 0 {
@@ -176,27 +177,30 @@ impl Receiver {
     }
 
     /// The window that a segment advertises now.
+=======
+    /// Window that a segment advertises now.
+>>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(super) fn advertise(&mut self) -> u64 {
         self.buffer.refresh_edge();
         self.buffer.window()
     }
 
-    /// The largest window at present, by which subflows judge what is acceptable.
+    /// Current window size, by which subflows check segments.
     pub(super) const fn window_size(&self) -> u64 {
         self.buffer.window_size()
     }
 
-    /// Bytes are here that cannot be read, as something before them is missing.
+    /// Received bytes cannot be read because earlier ones are missing.
     pub(super) fn has_hole(&self) -> bool {
         !self.buffer.has_no_hole()
     }
 
-    /// Since when bytes in order are due.
+    /// Time since which in-order bytes are due.
     pub(super) const fn watch(&self) -> DeliveryWatch {
         self.watch
     }
 
-    /// Since when bytes in order are due, to take note of what came.
+    /// Mutable access to the delivery watch.
     pub(super) const fn watch_mut(&mut self) -> &mut DeliveryWatch {
         &mut self.watch
     }
@@ -206,23 +210,23 @@ impl Receiver {
         self.buffer.readable()
     }
 
-    /// All was read, and the stream ended.
+    /// All data was read, and the stream ended.
     pub(super) const fn at_end(&self) -> bool {
         self.buffer.at_end()
     }
 
-    /// All came, and the stream ended.
+    /// All data was received, and the stream ended.
     pub(super) const fn fin_reached(&self) -> bool {
         self.buffer.fin_reached()
     }
 
-    /// The stream ends there. `false`: it was said to end elsewhere.
+    /// Sets the end of the stream. `false` if another end was announced.
     pub(super) fn set_fin(&mut self, at: Dsn) -> bool {
         self.buffer.set_fin(at)
     }
 
-    /// Gives bytes to the application: how many, and whether the window opened enough for the peer to be told.
-    /// `None`: there are none.
+    /// Copies bytes to the application. Returns their number, and true if the window opened enough for an update.
+    /// `None` if there are none.
     pub(super) fn read(&mut self, out: &mut [u8]) -> Option<(usize, bool)> {
         if self.buffer.readable() == 0 {
             return None;
@@ -232,28 +236,32 @@ impl Receiver {
         Some((n, opened))
     }
 
+<<<<<<< HEAD
     /// The peer cannot send a segment.
+=======
+    /// The window is zero.
+>>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(super) fn is_window_shut(&self) -> bool {
         self.buffer.is_window_shut()
     }
 
-    /// The window was shut, and an update goes out.
+    /// Handles the update of a window that was shut.
     pub(super) fn on_window_reopened(&mut self, now: Instant, rto: Duration) {
         self.window_updates.on_reopened(now, self.buffer.next(), rto);
     }
 
-    /// Whether such an update is to be repeated now.
+    /// True if that update is to be repeated now.
     pub(super) fn is_window_update_due(&mut self, now: Instant, rto: Duration) -> bool {
         let next = self.buffer.next();
         self.window_updates.if_used().is_some_and(|updates| updates.is_repeat_due(now, next, rto))
     }
 
-    /// When an update may be repeated.
+    /// Time at which an update may be repeated.
     pub(super) fn next_window_update(&self) -> Option<Instant> {
         self.window_updates.used().and_then(WindowUpdates::next_timeout)
     }
 
-    /// As [`read`](Self::read), and the bytes stay to be read.
+    /// As [`read`](Self::read), but leaves the bytes in the buffer.
     pub(super) fn peek(&self, out: &mut [u8]) -> Option<usize> {
         (self.buffer.readable() > 0).then(|| self.buffer.peek(out))
     }
@@ -263,17 +271,17 @@ impl Receiver {
         self.bytes_read
     }
 
-    /// The window follows the reader, measured by a round trip.
+    /// Adjusts the window to the reader, with measurements of a round trip.
     pub(super) fn follow_reader(&mut self, now: Instant, rtt: Duration) {
         self.buffer.follow_reader(now, rtt);
     }
 
-    /// Nobody reads any more.
+    /// Drops data because the application does not read any more.
     pub(super) fn discard(&mut self) {
         self.buffer.discard();
     }
 
-    /// The application has to be told that it may read: once, until it found nothing.
+    /// True if the application has to be notified: once, until it found nothing to read.
     pub(super) const fn tell(&mut self) -> bool {
         !core::mem::replace(&mut self.told, true)
     }
@@ -283,7 +291,7 @@ impl Receiver {
         self.told = false;
     }
 
-    /// First position of the peer on a subflow that was not delivered yet.
+    /// First position of the peer on a subflow that is not delivered yet.
     pub(super) fn delivered(&self, id: SubflowId) -> Ssn {
         self.subflow(id).map_or(Ssn(1), |subflow| subflow.delivered)
     }
@@ -293,43 +301,43 @@ impl Receiver {
         self.delivered(id).0 == self.next().0 + 1
     }
 
-    /// So many bytes came with the keys.
+    /// Records the number of bytes that came with the keys.
     pub(super) fn note_keyed(&mut self, id: SubflowId, bytes: u16) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.keyed = subflow.keyed.max(bytes);
         }
     }
 
-    /// How many bytes came with the keys. Their DATA_ACK says nothing of mappings.
+    /// Number of bytes that came with the keys. Their DATA_ACK proves nothing about mappings.
     pub(super) fn keyed(&self, id: SubflowId) -> u16 {
         self.subflow(id).map_or(0, |subflow| subflow.keyed)
     }
 
-    /// Bytes that are next on the subflow, and that nothing maps, would be next in the stream on plain TCP.
+    /// The next bytes on the subflow, if unmapped, would be next in the stream on plain TCP.
     pub(super) fn is_in_step(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.in_step)
     }
 
-    /// Something from `start` to `end` has lost its mapping, and not in a segment that kept another.
+    /// A position from `start` to `end` has lost its mapping, and not in a segment that kept another.
     pub(super) fn lacks_mapping(&self, id: SubflowId, start: Ssn, end: Ssn) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.lacks_mapping(start, end))
     }
 
-    /// On plain TCP: bytes are missing that were discarded before, and that the peer takes for delivered.
+    /// On plain TCP: bytes were discarded before that the peer takes for delivered.
     pub(super) fn has_lost_bytes(&self, id: SubflowId) -> bool {
         let Some(subflow) = self.subflow(id) else { return false };
         subflow.mappings.plain_place(subflow.delivered).is_some_and(|place| place > self.next())
     }
 
-    /// An infinite mapping that names this point leaves no hole. Bytes before it that are still to come have
-    /// mappings of their own.
+    /// An infinite mapping with this point leaves no hole. Bytes before it that are still to come have mappings of
+    /// their own.
     pub(super) fn fits(&self, id: SubflowId, (ssn, dsn): (Ssn, Dsn)) -> bool {
         let delivered = self.delivered(id);
         delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
     }
 
-    /// Takes note of a mapping. The bound of a subflow follows the buffer: all subflows together may have a
-    /// mapping for every few bytes of the largest window.
+    /// Adds a mapping. The limit of a subflow follows the buffer: all subflows together may have a mapping for
+    /// every `BYTES_PER_MAPPING` bytes of the largest window.
     pub(super) fn announce(
         &mut self,
         id: SubflowId,
@@ -352,12 +360,12 @@ impl Receiver {
         kept.saturating_add(MORE_MAPPINGS) <= most.max(self.mappings)
     }
 
-    /// Places in the stream of so many bytes from this position on, as far as mappings are known.
+    /// Stream positions of this many bytes from this position on, as far as mappings are known.
     pub(super) fn places(&self, id: SubflowId, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
         self.subflow(id).map(|subflow| subflow.mappings.places(ssn, bytes)).unwrap_or_default()
     }
 
-    /// How many bytes of a range were received before.
+    /// Number of bytes of a range that were received before.
     pub(super) fn already_here(&self, range: DataRange) -> u64 {
         let mut holes = Vec::new();
         self.buffer.holes(range, &mut holes);
@@ -369,15 +377,15 @@ impl Receiver {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.maps(start, end))
     }
 
-    /// Looks at what a segment holds beside what is mapped: a middlebox has put segments together
-    /// and kept the options of one. Whether it has.
+    /// Records segment boundaries to detect a middlebox that merged segments and kept the options of only one.
+    /// Returns true if it did.
     pub(super) fn note_segment(&mut self, id: SubflowId, range: (Ssn, Ssn), mapped: bool) -> bool {
         let Some(subflow) = self.subflow_mut(id) else { return false };
         let delivered = subflow.delivered;
         subflow.mappings.note_segment(range, mapped, delivered)
     }
 
-    /// Puts bytes that are in order on a subflow at their places in the stream.
+    /// Puts in-order bytes of a subflow at their places in the stream.
     pub(super) fn deliver(&mut self, id: SubflowId, ssn: Ssn, bytes: &[u8]) -> Delivered {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else {
@@ -402,19 +410,19 @@ impl Receiver {
         Delivered { result, duplicate: duplicate - early, news }
     }
 
-    /// What is kept of a failed mapping takes its share of the window.
+    /// Counts data kept after a failed checksum against the window.
     pub(super) fn hold_kept(&mut self, id: SubflowId) {
         if let Some(kept) = self.subflow(id).and_then(|subflow| subflow.mappings.kept()) {
             self.buffer.set_held(kept);
         }
     }
 
-    /// Nothing is kept of it any more.
+    /// Ends that: no data is kept any more.
     pub(super) fn release_kept(&mut self) {
         self.buffer.set_held(0);
     }
 
-    /// Data of a SYN: how much of it was here already.
+    /// Takes data of a SYN. Returns the number of bytes that were already received.
     pub(super) fn take_syn_data(&mut self, id: SubflowId, at: Dsn, payload: &[u8]) -> u64 {
         let duplicate = self.buffer.insert(at, payload).duplicate;
         if let Some(subflow) = self.subflow_mut(id) {
@@ -424,7 +432,7 @@ impl Receiver {
         duplicate
     }
 
-    /// Data of the first SYN, which begins the stream and has no mapping.
+    /// Takes data of the first SYN, which starts the stream and has no mapping.
     pub(super) fn take_unmapped(&mut self, id: SubflowId, payload: &[u8]) {
         self.buffer.insert(Dsn(0), payload);
         if let Some(subflow) = self.subflow_mut(id) {
@@ -432,7 +440,8 @@ impl Receiver {
         }
     }
 
-    /// The SYN's data will come again: the opener went over to an ordinary join.
+    /// Resets the position after the SYN's data, because the opener fell back to an ordinary join and will send it
+    /// again.
     pub(super) fn forget_syn_data(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1);
@@ -440,13 +449,13 @@ impl Receiver {
         }
     }
 
-    /// The peer sends plain TCP on the subflow from this point on: what waited for that is delivered. Whether
-    /// the stream moved on.
+    /// Switches a subflow to plain TCP from this point on and delivers the data that waited for it. Returns true
+    /// if the stream advanced.
     pub(super) fn receive_plain(&mut self, id: SubflowId, (ssn, dsn): (Ssn, Dsn)) -> bool {
         let waiting =
             self.subflow_mut(id).and_then(|subflow| subflow.mappings.set_infinite(ssn, dsn));
         self.buffer.set_held(0);
-        // Its place was told in positions that no longer count; a FIN marks the end.
+        // The DATA_FIN's position is not valid any more; a FIN marks the end.
         self.buffer.forget_fin();
         let Some((dsn, bytes)) = waiting else { return false };
         let before = self.buffer.next();
@@ -459,12 +468,12 @@ impl Receiver {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.covers(ssn))
     }
 
-    /// Where the mapping begins whose checksum failed on the subflow.
+    /// Start of the mapping whose checksum failed on the subflow.
     pub(super) fn failed_at(&self, id: SubflowId) -> Option<Dsn> {
         self.subflow(id)?.mappings.failed_at()
     }
 
-    /// Bytes that no mapping covers may be plain TCP.
+    /// Unmapped bytes may be plain TCP.
     pub(super) fn expects_plain(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.expects_plain())
     }
@@ -474,17 +483,17 @@ impl Receiver {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.is_infinite())
     }
 
-    /// It does so since its first byte.
+    /// The peer has mapped everything one to one since its first byte.
     pub(super) fn is_plain_from_the_start(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.is_plain_from_the_start())
     }
 
-    /// Whether repairs are taken.
+    /// Repairs are accepted.
     pub(super) const fn takes_repairs(&self) -> bool {
         self.decoder.is_some()
     }
 
-    /// Both sides agreed on repairs.
+    /// Starts the decoder after both sides agreed on repairs.
     pub(super) fn start_coding(&mut self) {
         if self.decoder.is_none() {
             self.decoder = Some(Box::default());
@@ -492,14 +501,14 @@ impl Receiver {
         }
     }
 
-    /// Plain TCP has no place for repairs, and a connection that is over no use.
+    /// Stops the decoder: on plain TCP, or after the end of the connection.
     pub(super) fn stop_coding(&mut self) {
         if self.decoder.take().is_some() {
             self.buffer.keep_history(0);
         }
     }
 
-    /// Takes payload behind a hole of its subflow. How many bytes of it are new to the stream.
+    /// Takes payload behind a hole of its subflow. Returns the number of bytes that are new to the stream.
     pub(super) fn take_early(&mut self, id: SubflowId, ssn: Ssn, payload: &[u8]) -> u64 {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else { return 0 };
@@ -512,7 +521,7 @@ impl Receiver {
         early
     }
 
-    /// After a segment was taken: computes what can be computed now. How many bytes that were.
+    /// Computes missing data after a segment. Returns the number of bytes recovered.
     pub(super) fn repair_missing(&mut self, id: SubflowId) -> u64 {
         let Some(decoder) = self.decoder.as_mut() else { return 0 };
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
@@ -526,7 +535,7 @@ impl Receiver {
         found.into_iter().map(|(dsn, bytes)| self.buffer.insert(dsn, &bytes).new).sum()
     }
 
-    /// Gives back memory that lists kept for use.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         self.subflows.iter_mut().flatten().for_each(|subflow| subflow.mappings.shrink());
         self.buffer.shrink();
@@ -535,12 +544,12 @@ impl Receiver {
         }
     }
 
-    /// Bytes of memory of the stream, and of what it is computed from.
+    /// Bytes of memory of the stream and of repairs.
     pub(super) fn memory(&self) -> u64 {
         self.buffer.memory() + self.decoder.as_ref().map_or(0, |decoder| decoder.memory() as u64)
     }
 
-    /// Bytes of memory that lists hold beside.
+    /// Bytes of memory that lists use.
     pub(super) fn bookkeeping(&self) -> u64 {
         let of_subflows = self.subflows.iter().flatten().map(|s| s.mappings.memory());
         of_subflows.sum::<u64>() + self.buffer.bookkeeping()

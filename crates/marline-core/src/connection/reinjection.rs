@@ -19,14 +19,14 @@ pub(crate) struct Queued {
     pub(crate) range: DataRange,
     pub(crate) cause: ReinjectionCause,
     pub(crate) since: Instant,
-    /// The subflow whose trouble brought it here, while it lives.
+    /// Subflow whose failure is the cause, while it exists.
     pub(crate) from: Option<SubflowId>,
-    /// A policy chose the subflow already.
+    /// Subflow already chosen by a policy.
     pub(crate) on: Option<SubflowId>,
 }
 
-/// Ranges by their first byte: each is found, added and taken out in logarithmic time, as a subflow that dies may leave
-/// tens of thousands.
+/// Ranges by their first byte, in a map: a subflow that dies may leave tens of thousands, and each is found, added
+/// and removed in logarithmic time.
 #[derive(Debug, Default)]
 struct Items(BTreeMap<Dsn, Queued>);
 
@@ -34,7 +34,7 @@ impl Unused for Items {
     const UNUSED: &'static Self = &Items(BTreeMap::new());
 }
 
-/// The queue.
+/// Queue of reinjections.
 #[derive(Debug, Default)]
 pub(crate) struct ReinjectionQueue {
     items: OnDemand<Items>,
@@ -50,13 +50,13 @@ impl ReinjectionQueue {
         self.items.0.values()
     }
 
-    /// Why what begins here waits to go out again, if it does.
+    /// Cause of the queued range that contains this position, if there is one.
     pub(crate) fn cause_at(&self, at: Dsn) -> Option<ReinjectionCause> {
         let (_, item) = self.items.0.range(..=at).next_back()?;
         (at < item.range.end).then_some(item.cause)
     }
 
-    /// The first range that ends behind `at`.
+    /// First range that ends after `at`.
     fn first_behind(&self, at: Dsn) -> Option<Queued> {
         let reaches = |(_, item): &(&Dsn, &Queued)| item.range.end > at;
         let before = self.items.0.range(..=at).next_back().filter(reaches);
@@ -78,8 +78,8 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Puts in a range that nothing queued overlaps, as a part of the one before if it continues that: the size of the
-    /// segments there decides how it is cut.
+    /// Inserts a range that overlaps no queued one, and merges it with the previous range if they are contiguous:
+    /// segments are cut by the size of the subflow that repeats them.
     fn put(&mut self, item: Queued) {
         let items = &mut self.items.0;
         if let Some((_, before)) = items.range_mut(..item.range.start).next_back()
@@ -92,7 +92,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// This range was sent, or need not be.
+    /// Removes a range that was sent, or need not be.
     pub(crate) fn remove(&mut self, range: DataRange) {
         while let Some(item) = self.first_behind(range.start) {
             if item.range.start >= range.end {
@@ -118,7 +118,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// The subflow was heard again: take back what was only suspected of it.
+    /// Withdraws reinjections on suspicion of this subflow, which was heard again.
     pub(crate) fn absolve(&mut self, subflow: SubflowId) {
         let suspected =
             |q: &Queued| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
@@ -127,7 +127,8 @@ impl ReinjectionQueue {
         }
     }
 
-    /// The subflow is dead: what was suspected of it is certain, and what was meant for it is anybody's.
+    /// Handles the death of a subflow: its suspected reinjections become definite, and those assigned to it may
+    /// use any subflow.
     pub(crate) fn bury(&mut self, subflow: SubflowId) {
         for item in self.items.if_used().into_iter().flat_map(|items| items.0.values_mut()) {
             if item.from == Some(subflow) {
@@ -138,19 +139,19 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Whether anything here speaks of this subflow.
+    /// A queued range refers to this subflow.
     pub(crate) fn names(&self, subflow: SubflowId) -> bool {
         self.iter().any(|q| q.from == Some(subflow) || q.on == Some(subflow))
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.items.retire();
         }
     }
 
-    /// Bytes of memory held: nodes of the map are at least half full.
+    /// Bytes of memory held, assuming that nodes of the map are half full.
     pub(crate) fn memory(&self) -> u64 {
         (2 * self.items.0.len() * size_of::<(Dsn, Queued)>()) as u64
     }
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn half_a_million_ranges_that_come_last_first_and_leave_first_first_are_no_work() {
-        // With a list that is moved for each this is hours of copying.
+        // With a list that is moved for each item, this would take hours.
         const ITEMS: u64 = 500_000;
         let mut queue = ReinjectionQueue::default();
         for at in (0..ITEMS).rev() {

@@ -1,32 +1,32 @@
-//! Repeats of a segment that nobody else repeats, with growing pauses.
+//! Repeats of a segment that no other timer repeats, with growing pauses.
 
 use marline_time::{Duration, Instant};
 
-/// Repeats at most. With a timeout of 200 ms they span six seconds.
+/// Limit on repeats. With a timeout of 200 ms they span six seconds.
 const MAX_REPEATS: u32 = 5;
 
-/// Repeats after a retransmission timeout, then after twice as long each.
+/// Repeats after a retransmission timeout, with pauses that double.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Repeats {
-    /// When the next one is due, and how many there were.
+    /// Time of the next repeat, and number of repeats so far.
     next: Option<(Instant, u32)>,
 }
 
 impl Repeats {
-    /// None is wanted.
+    /// No repeats.
     pub(super) const NONE: Repeats = Repeats { next: None };
 
-    /// The segment goes out now.
+    /// Starts repeats of a segment that is sent now.
     pub(super) fn begin(now: Instant, rto: Duration) -> Repeats {
         Repeats { next: Some((now + rto, 0)) }
     }
 
-    /// When the next one is due.
+    /// Time of the next repeat.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.next.map(|(at, _)| at)
     }
 
-    /// Whether one is due now. If it is not `wanted` any more, there is none, and no further one.
+    /// True if a repeat is due now. If it is no longer `wanted`, repeats end.
     pub(super) fn is_due(&mut self, now: Instant, rto: Duration, wanted: bool) -> bool {
         let Some((_, count)) = self.next.filter(|(at, _)| *at <= now) else { return false };
         let more = wanted && count + 1 < MAX_REPEATS;

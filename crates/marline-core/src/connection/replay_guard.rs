@@ -1,5 +1,4 @@
-//! Replay guard of Fast JOIN: the SYNs of the peer that were accepted before, and the number of
-//! invalid ones that are tolerated.
+//! Replay guard of Fast JOIN: accepted SYNs of the peer, and the number of invalid ones that are tolerated.
 //!
 //! docs/decisions/opening.md explains each check. In short: the whole SYN is covered by its HMAC; it is
 //! accepted once, from any address; it must be recent; and no data is sent to a peer before its
@@ -11,43 +10,43 @@ use marline_wire::mptcp::FastJoinForm;
 
 use crate::on_demand::Unused;
 
-/// Wrong HMACs that a connection bears, and how long one of them is held against it.
+/// Number of invalid HMACs that a connection tolerates, and the time after which one is forgiven.
 const MAX_FAILURES: u32 = 8;
 const FORGIVE_AFTER: Duration = Duration::from_secs(10);
-/// Accepted SYNs that a connection remembers as long as they are fresh.
+/// Limit on accepted SYNs that a connection remembers while they are recent.
 const MAX_REMEMBERED: usize = 32;
 
-/// What the answerer remembers, so that nobody plays a SYN twice, or tries for long.
+/// State of the answerer that prevents replays and limits guesses.
 #[derive(Debug, Default)]
 pub(super) struct ReplayGuard {
-    /// HMACs of accepted SYNs, with the point that each speaks of.
+    /// HMACs of accepted SYNs, with the position in each.
     seen: Vec<(FastJoinForm, u64, Dsn)>,
-    /// Where they are counted: which numbers were here.
+    /// Accepted numbers, for numbered SYNs.
     counted: Counted,
-    /// Fast JOINs that we opened.
+    /// Number of Fast JOINs that we opened.
     opened: u64,
     failures: u32,
     forgive_at: Option<Instant>,
 }
 
-/// The numbers of the peer's Fast JOINs that were accepted: the highest, and which of those below it, as IPsec does
-/// (RFC 4303 section 3.4.3). So what must be remembered does not grow with what was accepted.
+/// Numbers of the peer's accepted Fast JOINs: the highest and a bitmap of those below it, as in IPsec (RFC 4303
+/// section 3.4.3). Its size does not depend on the number of accepted SYNs.
 #[derive(Copy, Clone, Debug, Default)]
 struct Counted {
     highest: u64,
-    /// The highest is bit 0, the one before it bit 1.
+    /// Bit 0 is the highest number, bit 1 the one before it.
     seen: u128,
 }
 
 impl Counted {
-    /// The number with this low byte that is nearest to what comes next.
+    /// Number with this low byte that is nearest to the next one.
     const fn unwrap(self, low: u8) -> u64 {
         const HALF: u64 = 128;
         let from = self.highest.saturating_sub(HALF - 1);
         from + (low.wrapping_sub(from as u8)) as u64
     }
 
-    /// Takes note of a number. `false`: it was here, or is too old to tell.
+    /// Records a number. `false` if it was accepted before, or is too old to be checked.
     const fn admit(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = number - self.highest;
@@ -75,7 +74,7 @@ impl Unused for ReplayGuard {
 }
 
 impl ReplayGuard {
-    /// Whether another HMAC is looked at.
+    /// True if another HMAC may be checked.
     pub(super) fn has_patience(&mut self, now: Instant) -> bool {
         while let Some(at) = self.forgive_at.filter(|at| *at <= now && self.failures > 0) {
             self.failures -= 1;
@@ -84,7 +83,7 @@ impl ReplayGuard {
         self.failures < MAX_FAILURES
     }
 
-    /// A HMAC was wrong.
+    /// Counts an invalid HMAC.
     pub(super) fn failed(&mut self, now: Instant) {
         if self.failures == 0 {
             self.forgive_at = Some(now + FORGIVE_AFTER);
@@ -92,24 +91,24 @@ impl ReplayGuard {
         self.failures += 1;
     }
 
-    /// The number with this low byte that is nearest to what comes next, where they are counted.
+    /// Number with this low byte that is nearest to the next one, for numbered SYNs.
     pub(super) const fn unwrap(&self, low: u8) -> u64 {
         self.counted.unwrap(low)
     }
 
-    /// Takes note of a number. `false`: it was here, or is too old to tell.
+    /// Records a number. `false` if it was accepted before, or is too old to be checked.
     pub(super) const fn admit_number(&mut self, number: u64) -> bool {
         self.counted.admit(number)
     }
 
-    /// The number of the Fast JOIN that we open now.
+    /// Number of the Fast JOIN that we open now.
     pub(super) const fn count_opened(&mut self) -> u64 {
         self.opened += 1;
         self.opened
     }
 
-    /// Takes note of an accepted SYN. `false`: it was here before, or more are fresh than are
-    /// remembered, so that this one could come again unnoticed.
+    /// Records an accepted SYN. `false` if it was accepted before, or if memory for recent SYNs is full, so that a
+    /// replay of this one would not be detected.
     pub(super) fn admit(
         &mut self,
         syn: (FastJoinForm, u64, Dsn),
@@ -138,7 +137,7 @@ mod tests {
             assert_eq!(counted.unwrap(number as u8), number);
             assert!(counted.admit(number) && !counted.admit(number), "{number}");
         }
-        // Up to 128 may be lost on the way, and what is older than the window is not known to be new.
+        // Up to 128 may be lost on the path, and a number before the window is not known to be new.
         assert_eq!((counted.highest, counted.unwrap(0x68)), (1_000, 1_128));
         assert!(counted.admit(1_128) && counted.admit(1_001) && !counted.admit(1_000));
     }

@@ -1,39 +1,39 @@
 //! Exchange of the retransmission timeout with the peer (docs/spec/experimental.md).
 //!
-//! *Problem.* How long may a download path be silent before it is dead? As long as the *sender* waits
-//! before it repeats; the receiver, which sends little, has no RTT samples of its own to know it from.
+//! *Problem.* How long may a download path be silent before it counts as dead? As long as the *sender* waits
+//! before it retransmits. The receiver sends little and has no RTT samples of its own to estimate this time.
 //!
-//! *Source.* MultiMob: a bit in DSS asks, an option answers with the timeout in microseconds. When it asks
-//! is not known. Here: once the extension is agreed on, and then when the receive timer starts and the
-//! answer is older than the configuration wants, at most once a second, and half as often for each
-//! question that stays unanswered.
+//! *Source.* MultiMob: a bit in DSS is the request, and an option contains the timeout in microseconds. The time
+//! of the request is not specified. Here, the client asks once the extension is agreed on, and later when the
+//! receive timer starts and the answer is older than configured: at most once a second, and half as often after
+//! each unanswered request.
 //!
-//! The answer is the largest timeout of the usable subflows, without backoff. Both options go on pure
-//! ACKs, which may get lost: nothing depends on them but how long the timer waits. A question costs the
-//! answerer one segment, and it answers ten in a second at most. An answer counts only if there was a
-//! question, and only within the bounds of the receive timer.
+//! The answer is the largest timeout of the usable subflows, without backoff. Both options are sent on pure ACKs,
+//! which may get lost: they influence only the length of the timer. A request costs the answerer one segment, and
+//! it answers at most ten per second. An answer counts only after a request, and only within the bounds of the
+//! receive timer.
 
 use marline_time::{Duration, Instant};
 
 use crate::on_demand::Unused;
 
-/// Shortest time between two questions.
+/// Minimum time between two requests.
 const QUESTIONS: Duration = Duration::from_secs(1);
-/// Shortest time between two answers.
+/// Minimum time between two answers.
 const ANSWERS: Duration = Duration::from_millis(100);
-/// Doublings of the time between questions that stay unanswered.
+/// Limit on doublings of the time between unanswered requests.
 const MAX_BACKOFF: u32 = 6;
 
-/// What both sides of the exchange remember.
+/// State of both sides of the exchange.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RtoExchange {
-    /// What the peer told, and when.
+    /// The peer's timeout, and when it was received.
     told: Option<(Duration, Instant)>,
-    /// When it was asked last, and how often in vain.
+    /// Time of the last request, and number of unanswered ones.
     asked: Option<(Instant, u32)>,
-    /// A question is open.
+    /// A request is not answered yet.
     open: bool,
-    /// When the peer was answered last.
+    /// Time of the last answer to the peer.
     answered_at: Option<Instant>,
 }
 
@@ -43,12 +43,12 @@ impl Unused for RtoExchange {
 }
 
 impl RtoExchange {
-    /// What the peer told last.
+    /// Last timeout reported by the peer.
     pub(super) fn told(&self) -> Option<Duration> {
         self.told.map(|(rto, _)| rto)
     }
 
-    /// Whether to ask now: what is known is older than `refresh`.
+    /// True if a request is due: the known value is older than `refresh`.
     pub(super) fn is_due(&self, now: Instant, refresh: Duration) -> bool {
         let old = self.told.is_none_or(|(_, at)| now.since(at) >= refresh);
         let rested = self.asked.is_none_or(|(at, in_vain)| {
@@ -57,14 +57,14 @@ impl RtoExchange {
         old && rested
     }
 
-    /// It is asked.
+    /// Records a request.
     pub(super) fn on_asked(&mut self, now: Instant) {
         let in_vain = self.asked.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
         self.asked = Some((now, in_vain));
         self.open = true;
     }
 
-    /// The peer answers. `false`: nobody asked.
+    /// Handles an answer. `false` if there was no request.
     pub(super) fn on_told(&mut self, now: Instant, rto: Duration) -> bool {
         let wanted = core::mem::take(&mut self.open);
         if wanted {
@@ -74,7 +74,7 @@ impl RtoExchange {
         wanted
     }
 
-    /// The peer asks: whether it is answered.
+    /// True if the peer's request is answered.
     pub(super) fn may_answer(&mut self, now: Instant) -> bool {
         let rested = self.answered_at.is_none_or(|at| now.since(at) >= ANSWERS);
         if rested {
@@ -94,7 +94,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// When questions go out if there is a reason each 100 ms; each is answered if `answered`.
+    /// Times of requests if there is a reason every 100 ms. `answered`: each is answered.
     fn questions(answered: bool) -> Vec<u64> {
         let mut exchange = RtoExchange::default();
         let mut asked = Vec::new();

@@ -1,8 +1,8 @@
 //! Scheduling step: a decision is requested from the scheduler, validated, and kept until it is
 //! applied.
 //!
-//! The scheduler names a range and a subflow; this file makes sure that the range is data that may
-//! be sent there. A wrong answer is a policy's bug: an assertion in debug builds, a `Wait` otherwise.
+//! The scheduler names a range and a subflow. This code checks that the range is data that may be sent there. A
+//! wrong answer is a bug of the policy: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
     DataRange, Decision, MappingIndex as _, Reason, Reinjection, ReinjectionCause, Scheduler,
@@ -16,17 +16,17 @@ use super::sender::Sender;
 use crate::on_demand::OnDemand;
 use crate::tables::desk::Desk;
 
-/// Queued reinjections that are looked at before new data gets its turn.
+/// Queued reinjections that are examined before new data.
 const LOOK_AHEAD: usize = 8;
 
-/// The scheduler, the views it judges by, and what it decided.
+/// The scheduler, its views, and its decisions.
 #[derive(Debug)]
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
     desk: OnDemand<Desk>,
-    /// A decision made while the batch went to another subflow, or the rest of a run; and when.
+    /// A decision made while the batch was for another subflow, or the rest of a run, with its time.
     decided: Option<(Instant, Choice)>,
-    /// It asked to be asked again.
+    /// Time at which the scheduler wants to be called again.
     wake_at: Option<Instant>,
 }
 
@@ -40,7 +40,7 @@ impl Scheduling {
         }
     }
 
-    /// Another scheduler takes over.
+    /// Replaces the scheduler.
     pub(super) fn replace(&mut self, factory: &dyn SchedulerFactory) {
         self.scheduler = factory.build();
         self.decided = None;
@@ -50,8 +50,8 @@ impl Scheduling {
         &self.desk.views
     }
 
-    /// Exchanges the desk for the one that the endpoint lends: before a call, and after it. There is nothing on it
-    /// then: the views were another connection's.
+    /// Exchanges the desk for the endpoint's, before and after a call. It is then empty, because its views belong
+    /// to another connection.
     pub(super) fn swap_desk(&mut self, lent: &mut OnDemand<Desk>) {
         core::mem::swap(&mut self.desk, lent);
         if let Some(desk) = self.desk.if_used() {
@@ -59,70 +59,70 @@ impl Scheduling {
         }
     }
 
-    /// Until they are taken, reasons are noted with what is decided.
+    /// Records the reasons of decisions until they are taken.
     pub(super) fn note_reasons(&mut self) {
         self.desk.reasons = Some(Vec::new());
     }
 
-    /// The reasons of what was decided since they were to be noted; they no longer are.
+    /// Takes the recorded reasons and stops recording.
     pub(super) fn take_reasons(&mut self) -> Vec<Reason> {
         self.desk.if_used().and_then(|desk| desk.reasons.take()).unwrap_or_default()
     }
 
-    /// Gives back memory that is not needed now.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         self.desk.retire();
     }
 
-    /// Takes new views of all subflows that carry data.
+    /// Refreshes the views of all subflows that carry data.
     pub(super) fn refresh(&mut self, views: impl Iterator<Item = SubflowView>) {
         self.desk.views.clear();
         self.desk.views.extend(views);
     }
 
-    /// Takes a new view of one subflow, after it was given data.
+    /// Refreshes the view of one subflow after it was given data.
     pub(super) fn refresh_one(&mut self, view: SubflowView) {
         if let Some(old) = self.desk.views.iter_mut().find(|old| old.id == view.id) {
             *old = view;
         }
     }
 
-    /// How long it waits with what an unanswered probe leaves in doubt; `None`: until the RTO.
+    /// Time from an unanswered probe to the reinjection of the subflow's data; `None`: until the RTO.
     pub(super) fn probe_patience(&self) -> Option<Duration> {
         self.scheduler.probe_patience()
     }
 
-    /// It wants to know what is acknowledged where.
+    /// The scheduler uses events about acknowledged data.
     pub(super) fn watches_acks(&self) -> bool {
         self.scheduler.watches_acks()
     }
 
-    /// It wants to know what is found lost where.
+    /// The scheduler uses events about lost data.
     pub(super) fn watches_losses(&self) -> bool {
         self.scheduler.watches_losses()
     }
 
-    /// It saves copies of what was delivered.
+    /// The scheduler avoids copies of delivered data.
     pub(super) fn watches_delivery(&self) -> bool {
         self.scheduler.watches_delivery()
     }
 
-    /// When it wants to be asked again.
+    /// Time at which the scheduler wants to be called again.
     pub(super) const fn next_timeout(&self) -> Option<Instant> {
         self.wake_at
     }
 
-    /// The time to ask it again may have come.
+    /// Clears that time if it has passed.
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.wake_at = self.wake_at.filter(|at| *at > now);
     }
 
-    /// The subflow is silent or carries no more data: what was decided for it is void.
+    /// Discards decisions for a subflow that is silent or carries no more data.
     pub(super) fn void(&mut self, id: SubflowId) {
         self.decided = self.decided.filter(|(_, choice)| choice.subflow != id);
     }
 
-    /// Whatever was decided is void.
+    /// Discards all decisions.
     pub(super) const fn void_all(&mut self) {
         self.decided = None;
     }
@@ -131,7 +131,7 @@ impl Scheduling {
         self.desk.views.iter().any(|view| view.id == id && view.is_ready())
     }
 
-    /// The next data to send, if any may go now. Views must be fresh.
+    /// Next data to send, if any may be sent now. Views must be fresh.
     pub(super) fn choose(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
         if let Some((at, choice)) = self.decided.take()
             && (at == terms.now || !choice.run)
@@ -162,7 +162,7 @@ impl Scheduling {
         self.is_ready(choice.subflow) && fresh && choice.range.end <= sender.written()
     }
 
-    /// What is queued to go out again, on the subflow that the scheduler picks.
+    /// Queued data to send again, on the subflow that the scheduler picks.
     pub(super) fn choose_reinjection(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
         let queue = sender.reinjections();
         if queue.is_empty() {
@@ -174,14 +174,14 @@ impl Scheduling {
     fn place(&mut self, terms: Terms, sender: &Sender, queued: &Queued) -> Option<Choice> {
         let fit = |view: &&SubflowView| view.is_usable() && view.health.is_fine();
         let named = self.desk.views.iter().find(|view| Some(view.id) == queued.on);
-        // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
+        // If the chosen subflow cannot carry it, any other may: the peer may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
             let choice = Choice::once(on.id, queued.range, Kind::Repeat);
             return on.is_ready().then_some(choice);
         }
         let part = sender.mappings().run(queued.range)?;
         let carried_by = match queued.cause {
-            // Whoever carried it did not bring it home: anybody may try again.
+            // The subflows that carried it did not deliver it, so each of them may try again.
             ReinjectionCause::DataRto => SubflowSet::EMPTY,
             _ => part.carried_by,
         };
@@ -210,7 +210,7 @@ impl Scheduling {
         match decision {
             Decision::Wait => None,
             Decision::WaitUntil(at) => {
-                // A time that has passed would be waited for again and again.
+                // A time in the past would cause a busy loop.
                 self.wake_at = Some(at).filter(|at| *at > terms.now);
                 None
             }
@@ -260,7 +260,7 @@ impl Scheduling {
         allowed.then_some(Choice::once(subflow, range, Kind::Repair))
     }
 
-    /// Tells the scheduler. What it asks for and is not its own affair is for the caller to do.
+    /// Passes an event to the scheduler. The caller executes actions outside this component.
     pub(super) fn on_event(
         &mut self,
         event: SchedulerEvent,
@@ -281,12 +281,12 @@ impl Scheduling {
         actions
     }
 
-    /// Why data waits although a subflow has room, if it does.
+    /// Reason why data waits although a subflow has room, if it does.
     pub(super) fn blocked(&self, sender: &Sender) -> Option<SchedulerEvent> {
         let fastest = self.desk.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
         let (picked, mss) = fastest.map(|v| (v.id, v.mss))?;
         let unsent = sender.written() > sender.sent();
-        // Less than a segment of window is as good as none: nobody sends it (silly window).
+        // A window smaller than a segment counts as no window (silly window).
         let beyond = sender.written() > sender.window_end();
         let blocked = beyond && sender.unsent().len() < u64::from(mss);
         if unsent && blocked {

@@ -1,25 +1,26 @@
 //! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
 //!
-//! One copy in (write; none of what lasts as long as the program), one copy out (into the datagram). A subflow
-//! must be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still
-//! holds stay pinned; they do not count against the application's space.
+//! Data is copied once in (write; static data is only referenced) and once out (into the datagram). A subflow must
+//! be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still holds stay
+//! pinned. They do not count against the application's space.
 //!
-//! Where memory is short (`memory.rs`), the application gets no more chunks than its account allows. It gets a piece of
-//! one once all that it wrote is acknowledged and subflows keep little, so that every stream goes on.
+//! If memory is short (`memory.rs`), the application gets no more chunks than its account allows. It gets a piece
+//! of one once all written data is acknowledged and subflows keep little, so that every stream makes progress.
 //!
-//! *Bounds.* A peer decides when a subflow's bytes are acknowledged, so it could make us hold everything that it has
+//! *Bounds.* A peer decides when a subflow's bytes are acknowledged, so it could make us hold all data that it has
 //! acknowledged at the data level. Three bounds prevent that:
+//!
 //! - A subflow has at most two send buffers (at least 1 MiB) outstanding, as it would on a path whose ACKs take as
-//!   long as its data; beyond, it gets no new data (`Subflow::is_full`). This also bounds its scoreboard.
-//! - A connection holds at most its send buffer and as much again (at least 1 MiB) of memory. This counts chunks, not
-//!   bytes, because one pinned byte keeps its chunk, and the list of chunks, which reaches from the first pinned one
-//!   to the end of the stream. At the bound, writes are refused until subflows have acknowledged more. An honest
-//!   connection seldom gets there: between a DATA_ACK and the subflow's own ACK less time passes than between
-//!   sending and the DATA_ACK, unless ACKs take longer on their way than data.
-//! - While writes are refused for this reason and another subflow is healthy, the one that keeps most is reset: at once
-//!   if it is closing or its retransmission timer went off, after a second in any case
-//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or goes
-//!   elsewhere. An only subflow is not reset: the application waits.
+//!   long as its data. Beyond that, it gets no new data (`Subflow::is_full`). This also bounds its scoreboard.
+//! - A connection holds at most its send buffer and the same amount again (at least 1 MiB) of memory. This counts
+//!   chunks instead of bytes, because one pinned byte keeps its chunk, and the list of chunks from the first
+//!   pinned one to the end of the stream. At the bound, writes are refused until subflows have acknowledged more.
+//!   An honest connection seldom reaches it: less time passes between a DATA_ACK and the subflow's own ACK than
+//!   between sending and the DATA_ACK, unless ACKs take longer than data.
+//! - While writes are refused for this reason and another subflow is healthy, the one that keeps most is reset: at
+//!   once if it is closing or its retransmission timer fired, otherwise after a second
+//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or
+//!   sent elsewhere. An only subflow is not reset: the application waits.
 
 use marline_policy::{DataRange, Dsn};
 use marline_time::Instant;
@@ -30,12 +31,12 @@ use crate::compact_instant::NonZeroCompactInstant;
 use crate::memory::CHUNK;
 use crate::tables::chunks::{ChunkSource, Chunks};
 
-/// Space a connection starts with, and what it keeps free beyond twice the window.
+/// Initial space of a connection, and the space it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
-/// What a connection may hold beyond its send buffer, at least: in a small buffer with several paths, a few segments
-/// on a slow one pin as many chunks as the buffer has.
+/// Minimum memory that a connection may hold beyond its send buffer. In a small buffer with several paths, a few
+/// segments on a slow path pin as many chunks as the buffer has.
 const LEAST_KEPT: u64 = 1024 * 1024;
-/// Where memory is short, the application gets another piece although subflows keep this much of what was acknowledged.
+/// If memory is short, the application gets another piece although subflows keep this much acknowledged data.
 const KEPT_BESIDE_FLOOR: u64 = 4 * CHUNK;
 
 fn space_of(bytes: u64) -> u32 {
@@ -45,9 +46,9 @@ fn space_of(bytes: u64) -> u32 {
 /// Bytes that an application writes.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Written<'a> {
-    /// They are copied.
+    /// Data to be copied.
     Copied(&'a [u8]),
-    /// They last as long as the program, and are referred to where that is possible.
+    /// Static data, referenced without a copy if possible.
     Lasting(&'static [u8]),
 }
 
@@ -64,20 +65,20 @@ pub(crate) struct SendBuffer {
     chunks: Chunks,
     una: Dsn,
     end: Dsn,
-    /// Space offered to the application now, 4 GiB at most.
+    /// Space currently offered to the application, 4 GiB at most.
     space: u32,
-    /// The most it may become.
+    /// Maximum of that space.
     max_space: u32,
-    /// It has all its space from the start, and wakes as kernels do.
+    /// The buffer has all its space from the start, and wakes writers as kernels do.
     fixed: bool,
-    /// The application was refused and waits for room.
+    /// A write was refused, and the application waits for room.
     blocked: bool,
-    /// Since when it is refused because memory is short, or subflows keep too much.
+    /// Time since which writes are refused because memory is short or subflows keep too much.
     held_back: Option<NonZeroCompactInstant>,
 }
 
 impl SendBuffer {
-    /// `fixed`: all the space at once, instead of what [`tune`](Self::tune) finds.
+    /// Creates a buffer. `fixed`: all space at once, instead of the space that [`tune`](Self::tune) finds.
     pub(crate) fn new(max_space: u64, fixed: bool, source: ChunkSource) -> Self {
         let max_space = space_of(max_space);
         SendBuffer {
@@ -102,7 +103,7 @@ impl SendBuffer {
         self.end
     }
 
-    /// Most bytes that it may hold.
+    /// Maximum bytes that the buffer may hold.
     pub(crate) const fn max_space(&self) -> u64 {
         self.max_space as u64
     }
@@ -112,17 +113,17 @@ impl SendBuffer {
         self.chunks.memory()
     }
 
-    /// Bytes of memory that its lists hold.
+    /// Bytes of memory that lists use.
     pub(crate) fn bookkeeping(&self) -> u64 {
         self.chunks.list_memory()
     }
 
-    /// Another account is charged for it from now on.
+    /// Charges another account for the buffer.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.chunks.charge_to(account);
     }
 
-    /// Bytes that the memory its account allows has room for.
+    /// Bytes that fit into the memory that the account allows.
     fn account_room(&self) -> u64 {
         let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
         let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
@@ -133,7 +134,7 @@ impl SendBuffer {
         more.saturating_add(end - self.end.0)
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         self.chunks.shrink_list();
     }
@@ -145,19 +146,19 @@ impl SendBuffer {
 
     /// Bytes that fit before the memory held reaches the connection's own bound.
     fn own_room(&self) -> u64 {
-        // After a resize more may be written than the buffer has space for.
+        // After a resize, more may have been written than the buffer has space for.
         let unacked = self.max_space().max(self.end.since(self.una));
         let limit = unacked.saturating_add(self.max_space().max(LEAST_KEPT));
         limit.saturating_sub(self.chunks.memory() + self.chunks.list_memory())
     }
 
-    /// Whether an application should be woken for so much room.
+    /// True if a blocked application should be woken for this much room.
     fn is_worth_waking(&self, room: u64) -> bool {
         let space = u64::from(self.space);
         room.min(space) * if self.fixed { 3 } else { 8 } >= space
     }
 
-    /// Takes as many bytes as there is room for, `most` at most. Zero means the application must wait.
+    /// Accepts as many bytes as there is room for, `most` at most. Zero means that the application must wait.
     pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>, most: usize) -> usize {
         let wanted = (most as u64).min(self.room());
         let (account_room, own_room) = (self.account_room(), self.own_room());
@@ -179,27 +180,26 @@ impl SendBuffer {
         n
     }
 
-    /// The application was refused for another reason than space.
+    /// Records a refusal for another reason than space.
     pub(crate) const fn refuse(&mut self) {
         self.blocked = true;
     }
 
-    /// Changes how large it may become; what it holds, it keeps.
+    /// Changes the maximum size; data in the buffer stays.
     pub(crate) fn resize(&mut self, max_space: u64) {
         let max_space = space_of(max_space);
         self.max_space = max_space;
         self.space = if self.fixed { max_space } else { self.space.min(max_space) };
     }
 
-    /// The application was refused since it last was told of room.
+    /// A write was refused since the last notification.
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Whether a blocked application should be woken: an eighth of the space is free. Clears the mark.
-    /// (Kernels wait for a third, and so does a fixed buffer. With several paths the buffer is the
-    /// reassembly window of the slowest one, and a third of it unused is throughput lost; an eighth still
-    /// is many segments a wake-up.)
+    /// True if a blocked application should be woken: an eighth of the space is free. Clears the mark. (Kernels
+    /// wait for a third, and so does a fixed buffer. With several paths the buffer is the reassembly window of the
+    /// slowest one, and an unused third reduces throughput. An eighth still is many segments per wake-up.)
     pub(crate) fn take_writable(&mut self, now: Instant) -> bool {
         if !self.blocked || !self.is_worth_waking(self.room()) {
             return false;
@@ -212,23 +212,23 @@ impl SendBuffer {
         false
     }
 
-    /// The application was refused for lack of memory, and waits.
+    /// A write was refused for lack of memory, and the application waits.
     pub(crate) const fn is_held_back(&self) -> bool {
         self.held_back.is_some()
     }
 
-    /// As [`is_held_back`](Self::is_held_back), because of what subflows keep.
+    /// As [`is_held_back`](Self::is_held_back), because subflows keep too much data.
     pub(crate) fn keeps_too_much(&self) -> bool {
         self.is_held_back() && !self.is_worth_waking(self.own_room())
     }
 
-    /// As [`is_held_back`](Self::is_held_back), for so many nanoseconds.
+    /// As [`is_held_back`](Self::is_held_back), for at least this many nanoseconds.
     pub(crate) fn is_held_back_for(&self, nanos: u64, now: Instant) -> bool {
         self.held_back.is_some_and(|since| !since.is_within(nanos, now))
     }
 
-    /// Lets the space follow the windows of all subflows (NSDI'12 mechanism 3): twice their sum
-    /// keeps every path busy for a round trip while the application sleeps. It never shrinks.
+    /// Adjusts the space to the windows of all subflows (NSDI'12 mechanism 3): twice their sum keeps every path
+    /// busy for a round trip while the application sleeps. It never shrinks.
     pub(crate) fn tune(&mut self, window_sum: u64) {
         let wanted = window_sum.saturating_mul(2).saturating_add(BASE_SPACE);
         self.space = self.space.max(space_of(wanted).min(self.max_space));
@@ -243,12 +243,12 @@ impl SendBuffer {
         }
     }
 
-    /// A subflow carries these bytes: keep them until [`unpin`](Self::unpin).
+    /// Pins bytes that a subflow carries, until [`unpin`](Self::unpin).
     pub(crate) fn pin(&mut self, range: DataRange) {
         self.chunks.pin(range.start.0, range.end.0);
     }
 
-    /// A subflow is done with these bytes.
+    /// Releases bytes that a subflow no longer needs.
     pub(crate) fn unpin(&mut self, range: DataRange) {
         self.chunks.unpin(range.start.0, range.end.0);
         if self.una == self.end {
@@ -256,7 +256,7 @@ impl SendBuffer {
         }
     }
 
-    /// Copies bytes for a segment and sums them. `None` if they are gone, which is a bug.
+    /// Copies and checksums bytes for a segment. `None` if they are gone, which is a bug.
     pub(crate) fn copy(&self, start: Dsn, out: &mut [u8]) -> Option<Checksum> {
         self.chunks.read_summed(start.0, out)
     }
@@ -293,7 +293,7 @@ mod tests {
             assert!(buffer.take_writable(Instant::ZERO));
         }
         assert!(account.waits() >= 3);
-        // A piece that is not full is filled.
+        // A partly filled piece is filled first.
         assert_eq!(write(&mut buffer, &[1; 100]), 100);
         assert_eq!(write(&mut buffer, &big) as u64, PIECE - 100);
         budget.set_limit(None);
@@ -314,7 +314,7 @@ mod tests {
         }
         assert_eq!(buffer.memory(), KEPT_BESIDE_FLOOR + PIECE);
         assert!(!buffer.take_writable(Instant::ZERO));
-        // The application waits for the process's memory: no subflow has to go for it.
+        // The application waits for the process's memory: no subflow has to be reset for it.
         assert!(buffer.is_held_back() && !buffer.keeps_too_much());
         buffer.unpin(DataRange::new(Dsn(0), Dsn(CHUNK)));
         assert!(buffer.take_writable(Instant::ZERO));
@@ -370,7 +370,7 @@ mod tests {
         assert!(buffer.is_held_back() && buffer.is_held_back_for(0, now));
         assert!(!buffer.is_held_back_for(1_000_000_000, now) && !buffer.take_writable(now));
         assert!(buffer.is_held_back_for(1_000_000_000, now + Duration::from_secs(1)));
-        // The application goes on once a third of the buffer fits.
+        // The application continues once a third of the buffer fits.
         let full = buffer.memory();
         let mut pinned = (0..written).step_by(100);
         while !buffer.take_writable(now) {

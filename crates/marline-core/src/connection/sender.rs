@@ -1,8 +1,8 @@
 //! Send side of a connection: the stream from the application's bytes to subflows, and the data
 //! that must be sent again.
 //!
-//! It owns the bytes, who carries which of them (mappings), the queue of reinjections, the peer's window,
-//! and the timers of the data level: retransmission (RFC 8684 section 3.3.6) and window probes.
+//! It owns the bytes, their mappings to subflows, the queue of reinjections, the peer's window, and the timers of
+//! the data level: retransmission (RFC 8684 section 3.3.6) and window probes.
 
 use std::collections::VecDeque;
 
@@ -28,44 +28,44 @@ use crate::{BufferTuning, ConnectionConfig, Hold, MemoryAccount};
 
 /// Longest pause between zero-window probes.
 const MAX_PERSIST: Duration = Duration::from_secs(60);
-/// Longest data-level RTO: how long a hole that no subflow accounts for may stand.
+/// Maximum data-level RTO, for a hole that no subflow retransmits.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
-/// Data-level timeouts less than so many RTOs apart, with progress in between, are of one hole.
+/// Data-level timeouts less than this number of RTOs apart, with progress in between, belong to one hole.
 const HOLES_APART: u32 = 4;
 
-/// New data waits once there are mappings of fewer bytes than this, on average, for all of the send buffer.
+/// New data waits if mappings have fewer bytes than this, on average over the send buffer.
 const BYTES_PER_MAPPING: u64 = 64;
-/// As many mappings may wait for a DATA_ACK, however small the send buffer is.
+/// Minimum limit on mappings without a DATA_ACK, for small send buffers.
 const LEAST_MAPPINGS: u64 = 1_024;
 
-/// What we send on one subflow.
+/// Sent state of one subflow.
 #[derive(Debug)]
 struct Outgoing {
-    /// End of the data that went out with the keys: that it arrived says nothing of mappings.
+    /// End of the data that was sent with the keys. Its arrival proves nothing about mappings.
     keyed: Ssn,
-    /// Data mapped on it was acknowledged together with a DATA_ACK: ours pass, too.
+    /// Data mapped on it was acknowledged together with a DATA_ACK: our options pass as well.
     proven: bool,
     /// The last ACK had no option.
     bare: bool,
-    /// Where the data sent last on it began to be contiguous.
+    /// Start of the contiguous data that ends at the last byte sent on it.
     run: (Ssn, Dsn),
-    /// Repairs sent on it and not acknowledged, oldest first.
+    /// Unacknowledged repairs sent on it, oldest first.
     repairs: OnDemand<VecDeque<SentRepair>>,
 }
 
-/// The data-level retransmission timer.
+/// Data-level retransmission timer.
 #[derive(Copy, Clone, Debug, Default)]
 struct DataRto {
     at: Option<Instant>,
     count: u32,
 }
 
-/// What the data-level timer found when it fired.
+/// Results of the data-level timer.
 #[derive(Copy, Clone, Debug, Default)]
 struct Holes {
-    /// When it last was due.
+    /// Time of its last expiry.
     fired_at: Option<Instant>,
-    /// Where the first part ended of what it repeated last, and how many segments it repeats at once.
+    /// End of the first part of its last repetition, and number of segments that it repeats at once.
     hole_end: Option<Dsn>,
     hole_segments: u32,
 }
@@ -74,14 +74,14 @@ impl Unused for Holes {
     const UNUSED: &'static Self = &Holes { fired_at: None, hole_end: None, hole_segments: 0 };
 }
 
-/// The data-level timer as it fires.
+/// Result of an expiry of the data-level timer.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DataTimeout {
-    /// What is missing for the longest time.
+    /// Oldest missing data.
     pub(super) oldest: Mapping,
-    /// When the timer fired before, or now.
+    /// Previous expiry, or now.
     pub(super) fired_at: Instant,
-    /// How often it fired since the last progress.
+    /// Expiries since the last progress.
     pub(super) count: u32,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct DataTimeout {
 struct Persist {
     at: Option<Instant>,
     count: u32,
-    /// What they were answered with, since the window shut.
+    /// Unanswered probes since the window was shut.
     asked: Asked,
 }
 
@@ -98,7 +98,7 @@ impl Unused for Persist {
     const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: Asked::NEVER };
 }
 
-/// The sending half of a connection.
+/// Sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
     buffer: SendBuffer,
@@ -107,9 +107,9 @@ pub(super) struct Sender {
     /// First byte beyond the peer's receive window.
     window_end: Dsn,
     subflows: Box<[Option<Outgoing>]>,
-    /// Our repairs, once they are agreed on.
+    /// Sender of repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
-    /// Bytes of the stream that were sent again on another subflow, all in all.
+    /// Total bytes of the stream that were sent again on another subflow.
     repeated: u64,
     nagle: Nagle,
     rto: DataRto,
@@ -135,7 +135,7 @@ impl Sender {
         }
     }
 
-    /// A subflow takes this slot.
+    /// Adds a subflow in this slot.
     pub(super) fn add_subflow(&mut self, id: SubflowId) {
         debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         let slot = usize::from(id.0);
@@ -147,18 +147,18 @@ impl Sender {
         self.subflows[slot] = Some(Outgoing { keyed, proven: false, bare: false, run, repairs });
     }
 
-    /// No more data on this subflow: it counts no more among those that carry something.
+    /// Stops data on this subflow. It no longer counts among the carriers of data.
     pub(super) fn stop_carrying(&mut self, id: SubflowId) {
         self.reinjections.bury(id);
         self.mappings.forget(id);
     }
 
-    /// What it carried nobody carries: it never got through.
+    /// Removes a subflow from the carriers of its data, which never got through.
     pub(super) fn forget_mappings(&mut self, id: SubflowId) {
         self.mappings.forget(id);
     }
 
-    /// The slot may go to another subflow: nothing that speaks of it means the one that was there.
+    /// Removes all references to a subflow, because its slot may be reused.
     pub(super) fn remove_subflow(&mut self, id: SubflowId) {
         self.stop_carrying(id);
         if let Some(slot) = self.subflows.get_mut(usize::from(id.0)) {
@@ -194,51 +194,51 @@ impl Sender {
         self.window_end
     }
 
-    /// New data as far as the peer's window allows, and the number of mappings that wait for a DATA_ACK.
+    /// New data within the peer's window and the limit on mappings without a DATA_ACK.
     pub(super) fn unsent(&self) -> DataRange {
         let sent = self.sent();
         let end = if self.has_most_mappings() { sent } else { self.written().min(self.window_end) };
         DataRange::new(sent, end.max(sent))
     }
 
-    /// So many mappings wait for a DATA_ACK that none may be added: subflows may have acknowledged them all, so that
-    /// nothing but the send buffer bounds them otherwise, and each can be as short as a byte.
+    /// True if the limit on mappings without a DATA_ACK is reached. Subflows may have acknowledged them all, so
+    /// that otherwise only the send buffer bounds them, and each can be as short as a byte.
     pub(super) fn has_most_mappings(&self) -> bool {
         let most = (self.buffer.max_space() / BYTES_PER_MAPPING).max(LEAST_MAPPINGS);
         self.mappings.count() as u64 >= most
     }
 
-    /// Most bytes that the send buffer may hold.
+    /// Maximum bytes that the send buffer may hold.
     pub(super) const fn send_limit(&self) -> u64 {
         self.buffer.max_space()
     }
 
-    /// Something was written and is not DATA_ACKed.
+    /// Written data is not DATA_ACKed.
     pub(super) fn has_data(&self) -> bool {
         self.written() > self.una()
     }
 
-    /// All that was written was handed to subflows.
+    /// All written data was handed to subflows.
     pub(super) fn sent_all(&self) -> bool {
         self.sent() == self.written()
     }
 
-    /// Something was handed to subflows and is not DATA_ACKed.
+    /// Data handed to subflows is not DATA_ACKed.
     pub(super) fn has_outstanding(&self) -> bool {
         self.mappings.oldest().is_some()
     }
 
-    /// Who carries what.
+    /// Mappings of data to subflows.
     pub(super) const fn mappings(&self) -> &MappingTx {
         &self.mappings
     }
 
-    /// What must go out again.
+    /// Data that must be sent again.
     pub(super) const fn reinjections(&self) -> &ReinjectionQueue {
         &self.reinjections
     }
 
-    /// What a scheduler judges by.
+    /// Context of a scheduler decision.
     pub(super) fn context<'a>(
         &'a self,
         terms: Terms,
@@ -258,7 +258,7 @@ impl Sender {
         }
     }
 
-    /// Takes bytes to send: how many fit.
+    /// Accepts bytes to send. Returns how many fit.
     pub(super) fn write(&mut self, now: Instant, bytes: Written<'_>) -> usize {
         let unsent = self.written().since(self.sent());
         let room = self.nagle.room(bytes.len(), unsent);
@@ -269,48 +269,48 @@ impl Sender {
         taken
     }
 
-    /// The application was refused since it last was told of room.
+    /// A write was refused since the last notification.
     pub(super) const fn is_blocked(&self) -> bool {
         self.buffer.is_blocked()
     }
 
-    /// The application was refused for lack of memory, and waits.
+    /// A write was refused for lack of memory, and the application waits.
     pub(super) const fn is_held_back(&self) -> bool {
         self.buffer.is_held_back()
     }
 
-    /// As [`is_held_back`](Self::is_held_back), because of what subflows keep although it is DATA_ACKed.
+    /// As [`is_held_back`](Self::is_held_back), because subflows keep too much DATA_ACKed data.
     pub(super) fn keeps_too_much(&self) -> bool {
         self.buffer.keeps_too_much()
     }
 
-    /// As [`is_held_back`](Self::is_held_back), for so long.
+    /// As [`is_held_back`](Self::is_held_back), for at least this time.
     pub(super) fn is_held_back_for(&self, time: Duration, now: Instant) -> bool {
         self.buffer.is_held_back_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), now)
     }
 
-    /// Whether the application is to be told of room.
+    /// True if the application is to be notified of room.
     pub(super) fn take_writable(&mut self, now: Instant) -> bool {
         let unsent = self.written().since(self.sent());
         self.nagle.is_little(unsent) && self.buffer.take_writable(now)
     }
 
-    /// Data was sent: whether a writer who was refused for what lay unsent is to be told of room.
+    /// True if a writer that was blocked by unsent data is to be notified after data was sent.
     pub(super) fn take_writable_for_sent(&mut self, now: Instant) -> bool {
         self.nagle.limits_unsent() && self.buffer.is_blocked() && self.take_writable(now)
     }
 
-    /// Changes how large the buffer may become.
+    /// Changes the maximum size of the buffer.
     pub(super) fn resize(&mut self, max_space: u64) {
         self.buffer.resize(max_space);
     }
 
-    /// Another account is charged for the buffer from now on.
+    /// Charges another account for the buffer.
     pub(super) fn charge_to(&mut self, account: &MemoryAccount) {
         self.buffer.charge_to(account);
     }
 
-    /// Lets the buffer's space follow the windows of all subflows.
+    /// Adjusts the buffer's space to the windows of all subflows.
     pub(super) fn tune(&mut self, window_sum: u64) {
         self.buffer.tune(window_sum);
     }
@@ -331,7 +331,7 @@ impl Sender {
         self.nagle.set_user_timeout(timeout);
     }
 
-    /// What was written so far is a record.
+    /// Ends a record at the last byte written.
     pub(super) fn end_record(&mut self) {
         self.nagle.end_record(self.buffer.end());
     }
@@ -340,47 +340,47 @@ impl Sender {
         &self.nagle
     }
 
-    /// The last bytes there are, fewer than a segment holds, wait for more.
+    /// True if the last bytes, fewer than a segment, wait for more.
     pub(super) fn holds_back(&mut self, now: Instant, rto: Duration) -> bool {
         self.nagle.holds(now, rto)
     }
 
-    /// Nothing but a sliver of the peer's window is left: whether to wait for more.
+    /// Only a small part of the peer's window is left: returns true while the sender should wait for more.
     pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
         self.nagle.waits_for_window(now, rto)
     }
 
-    /// A segment leaves.
+    /// Handles the transmission of a segment.
     pub(super) fn on_segment(&mut self) {
         self.nagle.on_segment();
     }
 
-    /// The last bytes there are leave: whether the peer should deliver them at once.
+    /// Handles the transmission of the last bytes. Returns true if the peer should deliver them at once.
     pub(super) fn take_release(&mut self) -> bool {
         self.nagle.take_release()
     }
 
-    /// Data or a DATA_FIN (`fin`) may be under way: from now on somebody should acknowledge it.
+    /// Starts the user timeout for data or a DATA_FIN (`fin`) in flight.
     pub(super) fn watch_progress(&mut self, now: Instant, fin: bool) {
         if self.una() < self.sent() || fin {
             self.nagle.watch_progress(now);
         }
     }
 
-    /// Times of held segments and of the user timeout that have come. Whether data went unacknowledged for too
-    /// long.
+    /// Handles expired timers of held segments and of the user timeout. Returns true if data was unacknowledged
+    /// for too long.
     pub(super) fn on_nagle_timeout(&mut self, now: Instant) -> bool {
         self.nagle.on_timeout(now)
     }
 
-    /// Copies bytes for a segment and sums them. `None` if they are gone, which is a bug.
+    /// Copies and checksums bytes for a segment. `None` if they are gone, which is a bug.
     pub(super) fn copy(&self, start: Dsn, out: &mut [u8]) -> Option<Checksum> {
         let sum = self.buffer.copy(start, out);
         debug_assert!(sum.is_some(), "bytes at {start:?} are gone");
         sum
     }
 
-    /// Data goes out on a subflow, at `ssn` there: for the first time or, as `repeat`, once more.
+    /// Records data sent on a subflow, at `ssn` there. `repeat`: the data was sent before.
     pub(super) fn carry(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
         self.buffer.pin(range);
         if repeat {
@@ -393,7 +393,7 @@ impl Sender {
         self.note_run(id, ssn, range.start);
     }
 
-    /// Data goes with a SYN. Until that is answered others may carry it, too.
+    /// Records data sent with a SYN. Until that is answered, other subflows may carry it as well.
     pub(super) fn carry_with_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) {
         self.buffer.pin(range);
         self.note_run(id, Ssn(1), range.start);
@@ -405,7 +405,7 @@ impl Sender {
         self.reinject(now, range, ReinjectionCause::SubflowClosed, Some(id));
     }
 
-    /// Data went out on a subflow: does it continue what went before, one to one?
+    /// Extends or restarts the contiguous range after data was sent on a subflow.
     fn note_run(&mut self, id: SubflowId, ssn: Ssn, dsn: Dsn) {
         let Some(subflow) = self.subflow_mut(id) else { return };
         let (from, first) = subflow.run;
@@ -414,7 +414,7 @@ impl Sender {
         }
     }
 
-    /// Where the data sent last on a subflow began to be contiguous.
+    /// Start of the contiguous data that ends at the last byte sent on a subflow.
     pub(super) fn run(&self, id: SubflowId) -> (Ssn, Dsn) {
         self.subflow(id).map_or((Ssn(1), Dsn(0)), |subflow| subflow.run)
     }
@@ -424,14 +424,14 @@ impl Sender {
         self.run(id) == (Ssn(1), Dsn(0))
     }
 
-    /// Data up to `end` went out with the keys.
+    /// Records that data up to `end` was sent with the keys.
     pub(super) fn note_keyed(&mut self, id: SubflowId, end: Ssn) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.keyed = end;
         }
     }
 
-    /// A DATA_ACK came on the subflow, on which `una` is the first position not acknowledged.
+    /// Handles a DATA_ACK on the subflow, on which `una` is the first position not acknowledged.
     pub(super) fn note_proof(&mut self, id: SubflowId, una: Ssn) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.proven |= una > subflow.keyed;
@@ -439,14 +439,14 @@ impl Sender {
         }
     }
 
-    /// An ACK without options came on the subflow.
+    /// Handles an ACK without options on the subflow.
     pub(super) fn note_bare_ack(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.bare = true;
         }
     }
 
-    /// No DATA_ACK came on the subflow since an ACK without options did.
+    /// No DATA_ACK came on the subflow since an ACK without options.
     pub(super) fn is_bare(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.bare)
     }
@@ -456,22 +456,22 @@ impl Sender {
         self.subflow(id).is_some_and(|subflow| subflow.proven)
     }
 
-    /// Data that had a mapping of its own on the first subflow is DATA_ACKed, wherever the DATA_ACK came.
+    /// Data with a mapping of its own on the first subflow is DATA_ACKed, on any subflow.
     pub(super) fn was_mapped_acked(&self, first: SubflowId) -> bool {
         self.subflow(first).is_some_and(|subflow| self.una().0 + 1 > subflow.keyed.0)
     }
 
-    /// A subflow is done with these bytes.
+    /// Releases bytes that a subflow no longer needs.
     pub(super) fn unpin(&mut self, range: DataRange) {
         self.buffer.unpin(range);
     }
 
-    /// The peer's window ends there or further on.
+    /// Raises the end of the peer's window to this position, if it is higher.
     pub(super) fn raise_window(&mut self, end: Dsn) {
         self.window_end = self.window_end.max(end);
     }
 
-    /// The peer's window ends there. Plain TCP lets it shrink.
+    /// Sets the end of the peer's window. Plain TCP lets it shrink.
     pub(super) const fn set_window(&mut self, end: Dsn) {
         self.window_end = end;
     }
@@ -488,14 +488,14 @@ impl Sender {
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
 
-    /// A subflow has brought this: it is there, or waits for what is before it.
+    /// Records data delivered by a subflow, in order or behind a hole of the stream.
     pub(super) fn note_delivered(&mut self, range: DataRange) {
         if range.end > self.buffer.una() {
             self.mappings.deliver(range);
         }
     }
 
-    /// Queues data to go out again, in trouble of the subflow `from`.
+    /// Queues data to be sent again because of a failure of the subflow `from`.
     pub(super) fn reinject(
         &mut self,
         now: Instant,
@@ -506,7 +506,7 @@ impl Sender {
         self.reinjections.push(Queued { range, cause, since: now, from, on: None });
     }
 
-    /// Queues data that was sent to go out again on a subflow that a policy chose.
+    /// Queues sent data to be sent again on a subflow that a policy chose.
     pub(super) fn reinject_on(
         &mut self,
         now: Instant,
@@ -540,7 +540,7 @@ impl Sender {
         }
     }
 
-    /// Queues what this subflow alone carries from `first` on.
+    /// Queues data that only this subflow carries, from `first` on.
     pub(super) fn reinject_carried_alone(&mut self, now: Instant, first: Dsn, id: SubflowId) {
         let (alone, cause) = (SubflowSet::of(id), ReinjectionCause::SubflowClosed);
         for part in self.mappings.parts(DataRange::new(first, self.mappings.end())) {
@@ -551,30 +551,30 @@ impl Sender {
         }
     }
 
-    /// What was queued on suspicion of a subflow is not in doubt any more.
+    /// Withdraws reinjections on suspicion of a subflow.
     pub(super) fn absolve(&mut self, id: SubflowId) {
         self.reinjections.absolve(id);
     }
 
-    /// A range need not go out again.
+    /// Removes a range from the reinjection queue.
     pub(super) fn withdraw_reinjection(&mut self, range: DataRange) {
         self.reinjections.remove(range);
     }
 
-    /// Nothing goes out again: the connection is over.
+    /// Clears the queue after the end of the connection.
     pub(super) fn clear_reinjections(&mut self) {
         self.reinjections.clear();
     }
 
-    /// Plain TCP has no use for reinjections, repairs and data-level timers.
+    /// Drops state that plain TCP does not use: reinjections, repairs and data-level timers.
     pub(super) fn leave_multipath(&mut self) {
         self.reinjections.clear();
         self.repairs = None;
         self.rto.at = None;
     }
 
-    /// Data that should have been there already: what is to go again, what only failed subflows
-    /// carry, and new data if no healthy subflow can take it.
+    /// Overdue data: queued reinjections, data that only failed subflows carry, and new data if no healthy subflow
+    /// can take it.
     pub(super) fn hurried(&self, healthy: SubflowSet) -> Option<DataRange> {
         let stranded = || {
             let sent = DataRange::new(self.una(), self.sent());
@@ -587,7 +587,7 @@ impl Sender {
         queued.or_else(stranded).or_else(unsent)
     }
 
-    /// Data is outstanding at the data level: somebody must account for it, in two RTOs with backoff.
+    /// Restarts the data-level timer for outstanding data: two RTOs, with backoff.
     pub(super) fn rearm_rto(&mut self, now: Instant, rto: Duration) {
         if self.mappings.oldest().is_none() {
             self.rto.at = None;
@@ -597,19 +597,19 @@ impl Sender {
         self.rto.at = Some(now + rto.min(MAX_DATA_RTO));
     }
 
-    /// The data-level timer is due by then, unless it has fired since the last progress.
+    /// Moves the data-level timer to this time if that is earlier, unless it has fired since the last progress.
     pub(super) fn hasten_rto(&mut self, at: Instant) {
         if self.rto.count == 0 {
             self.rto.at = self.rto.at.map(|due| due.min(at));
         }
     }
 
-    /// The oldest data that no DATA_ACK covers.
+    /// Oldest data that is not DATA_ACKed.
     pub(super) fn oldest_outstanding(&self) -> Option<Mapping> {
         self.mappings.oldest()
     }
 
-    /// On plain TCP there is no data-level timer.
+    /// Stops the data-level timer on plain TCP.
     pub(super) const fn disarm_rto(&mut self) {
         self.rto.at = None;
     }
@@ -618,31 +618,31 @@ impl Sender {
         self.rto.at.is_some()
     }
 
-    /// Data was sent: no window probe is needed.
+    /// Stops window probes because data was sent.
     pub(super) fn stop_persist(&mut self) {
         if let Some(persist) = self.persist.if_used() {
             persist.at = None;
         }
     }
 
-    /// When timers of the data level are due: retransmission, window probe.
+    /// Times of the data-level timers: retransmission, window probe.
     pub(super) fn timeouts(&self) -> [Option<Instant>; 2] {
         [self.rto.at, self.persist.at]
     }
 
-    /// The data-level retransmission timer is due; it is to be armed again.
+    /// Counts an expiry of the data-level timer, which is to be restarted.
     pub(super) const fn count_rto(&mut self) {
         self.rto.count += 1;
     }
 
-    /// What the timer found; `None`: nothing is outstanding.
+    /// State at an expiry of the timer; `None` if no data is outstanding.
     pub(super) fn data_timeout(&mut self, now: Instant) -> Option<DataTimeout> {
         let oldest = self.mappings.oldest()?;
         let fired_at = self.holes.fired_at.replace(now).unwrap_or(now);
         Some(DataTimeout { oldest, fired_at, count: self.rto.count })
     }
 
-    /// What no subflow that lives has carried is surely missing, all of it.
+    /// Queues all data that no existing subflow carries: it is certainly missing.
     pub(super) fn repeat_orphans(&mut self, now: Instant) {
         let sent = DataRange::new(self.una(), self.sent());
         let cause = ReinjectionCause::SubflowClosed;
@@ -652,9 +652,9 @@ impl Sender {
         }
     }
 
-    /// The oldest data goes again, whoever acknowledged it. How much behind it is missing, too, nobody
-    /// knows: if the next is due as soon as this has arrived, twice as much goes then. `held` tells what a
-    /// subflow in no doubt still repeats by itself.
+    /// Repeats the oldest data, regardless of subflow acknowledgments. The size of the hole is unknown: if the
+    /// next data is missing as soon as this has arrived, the amount doubles. `held` is true for data that a
+    /// healthy subflow still retransmits by itself.
     pub(super) fn repeat_hole(
         &mut self,
         now: Instant,
@@ -678,7 +678,7 @@ impl Sender {
         }
     }
 
-    /// The peer's window is shut and nothing is in flight that would bring news of it.
+    /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
     pub(super) fn rearm_persist(&mut self, now: Instant, usable: bool, rto: Duration) {
         let waiting = self.written() > self.sent();
         let idle = self.mappings.oldest().is_none();
@@ -691,33 +691,34 @@ impl Sender {
         }
     }
 
-    /// The time to the next window probe.
+    /// Time to the next window probe.
     pub(super) fn persist_pause(&self, rto: Duration) -> Duration {
         (rto * (1 << self.persist.count.min(8))).min(MAX_PERSIST)
     }
 
-    /// When the window was probed last.
+    /// Time of the last window probe.
     pub(super) fn probed_at(&self) -> Option<Instant> {
         self.persist.asked.at()
     }
 
-    /// The next probe waits until then.
+    /// Postpones the next probe.
     pub(super) fn put_persist_off(&mut self, until: Option<Instant>) {
         self.persist.at = until;
     }
 
-    /// The window is probed, the peer having been heard at `heard_at`: how many probes in a row went unanswered.
+    /// Records a window probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered
+    /// probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let silent = self.persist.asked.again(now, heard_at);
         if silent == 1 {
-            // Lost, or the end of the peer: probes that nobody answers are repeated as data is.
+            // Lost, or the peer is gone: unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
         }
         self.persist.count += 1;
         silent
     }
 
-    /// Both sides agreed on repairs.
+    /// Starts repairs after both sides agreed on them.
     pub(super) fn start_coding(&mut self) {
         self.repairs.get_or_insert_default();
     }
@@ -726,12 +727,12 @@ impl Sender {
         self.repairs = None;
     }
 
-    /// Repairs were agreed on, and nothing on the way dislikes them.
+    /// Repairs are agreed on, and no middlebox interferes with them.
     pub(super) fn may_repair(&self) -> bool {
         self.repairs.as_ref().is_some_and(|repairs| !repairs.are_refused())
     }
 
-    /// The peer reset a subflow: if that carried a repair, it may be why.
+    /// Handles a reset by the peer: a repair in flight may be the reason.
     pub(super) fn note_reset(&mut self, id: SubflowId) {
         let repairing = self.subflow(id).is_some_and(|subflow| !subflow.repairs.is_empty());
         if let Some(repairs) = self.repairs.as_mut().filter(|_| repairing) {
@@ -739,7 +740,7 @@ impl Sender {
         }
     }
 
-    /// The repair of `range` that fits a subflow with so much room in a segment.
+    /// Next repair of `range` for a subflow with this much room in a segment.
     pub(super) fn next_repair(
         &self,
         id: SubflowId,
@@ -751,12 +752,12 @@ impl Sender {
         self.repairs.as_ref()?.next(range, longest, kept, room)
     }
 
-    /// Adds up the data of a repair.
+    /// Computes the sum of a repair's data.
     pub(super) fn sum_of(&mut self, repair: &Repair) -> Option<Vec<u8>> {
         self.repairs.as_mut()?.sum_of(repair, &self.buffer)
     }
 
-    /// A repair goes out on a subflow, which keeps it until it is acknowledged.
+    /// Records a repair sent on a subflow, which keeps it until it is acknowledged.
     pub(super) fn keep_repair(&mut self, id: SubflowId, sent: SentRepair) {
         if let Some(repairs) = self.repairs.as_mut() {
             repairs.note_sent(sent.repair());
@@ -766,14 +767,14 @@ impl Sender {
         }
     }
 
-    /// The repair that begins there on a subflow.
+    /// Repair that starts at this position on a subflow.
     pub(super) fn sent_repair(&self, id: SubflowId, start: Ssn) -> Option<&SentRepair> {
         let sent = self.subflow(id)?.repairs.iter().find(|repair| repair.start() == start);
         debug_assert!(sent.is_some(), "the repair at {start:?} is gone");
         sent
     }
 
-    /// Lets go of repairs that the peer has.
+    /// Drops acknowledged repairs.
     pub(super) fn release_repairs(&mut self, id: SubflowId, una: Ssn) {
         let Some(subflow) = self.subflow_mut(id) else { return };
         while subflow.repairs.front().is_some_and(|repair| repair.end() <= una) {
@@ -781,7 +782,7 @@ impl Sender {
         }
     }
 
-    /// Gives back memory that lists kept for use.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         for subflow in self.subflows.iter_mut().flatten().filter(|s| s.repairs.is_empty()) {
             subflow.repairs.retire();
@@ -801,7 +802,7 @@ impl Sender {
         self.buffer.memory()
     }
 
-    /// Bytes of memory that lists hold beside.
+    /// Bytes of memory that lists use.
     pub(super) fn bookkeeping(&self) -> u64 {
         self.mappings.memory() + self.reinjections.memory() + self.buffer.bookkeeping()
     }

@@ -1,5 +1,5 @@
-//! Negotiated state of a connection: mode and keys, checksums, the size of DSNs, extensions, and
-//! the point of a fallback.
+//! Negotiated state of a connection: mode and keys, checksums, the size of DSNs, extensions, and the point of a
+//! fallback.
 
 use marline_policy::{Dsn, Role, SentSegment, Ssn};
 use marline_time::{Duration, Instant};
@@ -17,31 +17,31 @@ use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, FallbackReason};
 
-/// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous: half of 2^31, as any such
-/// time lies within two of the spans that are counted.
+/// Bytes within one segment lifetime from which 32-bit DSNs are ambiguous: half of 2^31, because any such time may
+/// overlap two of the measured spans.
 const SHORT_DSN_SPAN: u64 = 1 << 30;
-/// How long a segment may live (RFC 9293 section 3.4.2).
+/// Maximum segment lifetime (RFC 9293 section 3.4.2).
 const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
 
-/// Whether the stream runs as Multipath TCP.
+/// Mode of the stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Offered or expected; the first subflow's handshake decides.
     Offered,
-    /// Multipath TCP. `confirmed` once the peer showed it with a DSS: joins are allowed from then.
+    /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are allowed from then on.
     Multipath { confirmed: bool },
     /// Plain TCP on the one subflow. Positions map one to one from these points on.
     Plain { reason: Option<FallbackReason>, tx: (Ssn, Dsn) },
 }
 
-/// What the connection knows of its peer, and agreed on with it.
+/// Negotiated state and knowledge about the peer.
 #[derive(Debug)]
 pub(super) struct Session {
     role: Role,
     mode: Mode,
     keys: Keys,
-    /// Bytes that went with the client's SYN by Fast Open: they lie before the first byte that mappings and DSNs
-    /// count. A server's stream has none: data of a SYN/ACK is neither sent nor taken.
+    /// Bytes sent with the client's SYN by Fast Open: they come before the first byte counted by mappings and
+    /// DSNs. A server's stream has none: data of a SYN/ACK is neither sent nor accepted.
     unmapped: u16,
     /// DSS checksums are on: either side required them.
     checksum: bool,
@@ -51,13 +51,13 @@ pub(super) struct Session {
     peer_uses_long_dsn: bool,
     /// We use 64-bit DSNs ourselves.
     sends_long_dsn: bool,
-    /// When a span of at most the time that a segment lives began, and at which position of the stream: to see whether
-    /// 32 bits of DSN are enough.
+    /// Start time and position of the current span, whose length is at most a segment lifetime. It shows if 32-bit
+    /// DSNs are sufficient.
     dsn_span_start: (Instant, Dsn),
-    /// What a fallback has us say.
+    /// Announcement of a fallback.
     fallback: Fallback,
     negotiation: Negotiation,
-    /// Client: nothing with options was answered since the handshake.
+    /// Client: detection of dropped options, while no segment with options was answered since the handshake.
     blackhole: OnDemand<OptionBlackhole>,
 }
 
@@ -111,12 +111,12 @@ impl Session {
         matches!(self.mode, Mode::Multipath { confirmed: true })
     }
 
-    /// Multipath TCP, and the peer has not shown it with a DSS yet.
+    /// Multipath TCP that the peer has not yet confirmed with a DSS.
     pub(super) const fn is_unconfirmed(&self) -> bool {
         matches!(self.mode, Mode::Multipath { confirmed: false })
     }
 
-    /// Why it is plain TCP, if it is and Multipath TCP was wanted.
+    /// Reason for plain TCP, if Multipath TCP was requested.
     pub(super) const fn fallback_reason(&self) -> Option<FallbackReason> {
         match self.mode {
             Mode::Plain { reason, .. } => reason,
@@ -140,13 +140,12 @@ impl Session {
         self.peer_denies_id0
     }
 
-    /// The peer announces the address of the initial subflow, so that joins to it are welcome after all. Whether
-    /// that is news.
+    /// Allows joins to the initial address after the peer announced it. Returns true if they were denied before.
     pub(super) const fn allow_id0(&mut self) -> bool {
         core::mem::replace(&mut self.peer_denies_id0, false)
     }
 
-    /// The option of a first subflow's handshake.
+    /// MP_CAPABLE option of a handshake segment of the first subflow.
     pub(super) const fn capable_option(
         &self,
         config: &ConnectionConfig,
@@ -162,55 +161,55 @@ impl Session {
         })
     }
 
-    /// What the peer's SYN or SYN/ACK asks for.
+    /// Applies the flags of the peer's SYN or SYN/ACK.
     pub(super) const fn on_capable(&mut self, config: &ConnectionConfig, capable: &MpCapable) {
         self.checksum = capable.checksum_required || config.dss_checksum;
         self.peer_denies_id0 = capable.deny_join_id0;
     }
 
-    /// Both keys are known: Multipath TCP.
+    /// Sets the peer's key: both keys are known, so the connection uses Multipath TCP.
     pub(super) fn on_peer_key(&mut self, key: Key) {
         self.keys.set_remote(key);
         self.keys.skip_remote(self.first_mapped_by_peer().0);
         self.mode = Mode::Multipath { confirmed: false };
     }
 
-    /// So many bytes went with our SYN and were taken.
+    /// Records the bytes of our SYN that the peer accepted.
     pub(super) fn skip_local(&mut self, bytes: u64) {
         self.keys.skip_local(bytes);
         debug_assert!(self.is_client());
         self.unmapped = bytes as u16;
     }
 
-    /// So many bytes came with the peer's SYN and were taken; its key is not known yet.
+    /// Records the accepted bytes of the peer's SYN; its key is not known yet.
     pub(super) fn skip_remote(&mut self, bytes: u64) {
         debug_assert!(self.is_server());
         self.unmapped = bytes as u16;
     }
 
-    /// The first byte of our stream that has a DSN.
+    /// First byte of our stream that has a DSN.
     pub(super) fn first_mapped(&self) -> Dsn {
         Dsn(if self.is_client() { self.unmapped.into() } else { 0 })
     }
 
-    /// The first byte of the peer's stream that has a DSN.
+    /// First byte of the peer's stream that has a DSN.
     pub(super) fn first_mapped_by_peer(&self) -> Dsn {
         Dsn(if self.is_server() { self.unmapped.into() } else { 0 })
     }
 
-    /// How a mapping of ours names a position of a subflow.
+    /// Subflow sequence number of a position in our mappings.
     pub(super) fn wire_ssn(&self, initial: bool, at: Ssn) -> u32 {
         let before = if initial { self.first_mapped().0 as u32 } else { 0 };
         (at.0 as u32).wrapping_sub(before)
     }
 
-    /// The position of a subflow that a mapping of the peer means; `near` is the next one.
+    /// Position of a subflow sequence number in the peer's mappings; `near` is the next position.
     pub(super) fn unwrap_ssn(&self, initial: bool, wire: u32, near: Ssn) -> Option<Ssn> {
         let before = if initial { self.first_mapped_by_peer().0 as u32 } else { 0 };
         unwrap32(wire.wrapping_add(before), near.0).map(Ssn)
     }
 
-    /// The peer showed that it speaks Multipath TCP. Whether that is news.
+    /// Confirms that the peer speaks Multipath TCP. Returns true if it was unconfirmed.
     pub(super) fn confirm(&mut self) -> bool {
         let news = self.is_unconfirmed();
         if news {
@@ -220,12 +219,12 @@ impl Session {
         news
     }
 
-    /// A SYN/ACK came again although our third ACK went out. How many did.
+    /// Counts a SYN/ACK received again after our third ACK. Returns the number of them.
     pub(super) fn count_repeated_syn_ack(&mut self) -> u32 {
         self.blackhole.count_repeated_syn_ack()
     }
 
-    /// The first data timed out, and nothing with options was answered yet
+    /// Handles a timeout of the first data while no segment with options was answered
     /// ([`OptionBlackhole::on_timeout`]).
     pub(super) fn on_unanswered_options(
         &mut self,
@@ -237,8 +236,8 @@ impl Session {
         self.blackhole.on_timeout(now, heard_at, patience, passes)
     }
 
-    /// Plain TCP: our positions map one to one from `tx` on. `announced`: the peer may have understood mappings; the
-    /// first position whose data has the infinite one, and the point that this names.
+    /// Switches to plain TCP: our positions map one to one from `tx` on. `announced`: for a peer that may have
+    /// understood mappings, the first position whose data has the infinite mapping, and its point.
     pub(super) fn leave_multipath(
         &mut self,
         reason: FallbackReason,
@@ -252,33 +251,33 @@ impl Session {
         self.blackhole.retire();
     }
 
-    /// The peer has to hear of the fallback, as it may have understood mappings.
+    /// The fallback has to be announced to the peer, which may have understood mappings.
     pub(super) const fn announces_fallback(&self) -> bool {
         self.fallback.is_announced()
     }
 
-    /// A segment of the peer came with a DATA_ACK, or without one. Whether the peer has to hear of the fallback again.
+    /// Handles a segment of the peer with or without a DATA_ACK. Returns true if the announcement has to be repeated.
     pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
         self.fallback.note_peer_mode(multipath)
     }
 
-    /// Data from `una` on timed out; `heard_at`: when anything of the peer came last. On plain TCP the options that
-    /// announce the fallback may be what does not pass.
+    /// Handles a timeout of data from `una` on. The peer was last heard at `heard_at`. On plain TCP a middlebox
+    /// may drop the options that announce the fallback.
     pub(super) fn on_plain_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) {
         self.fallback.on_timeout(now, una, heard_at);
     }
 
-    /// The peer, last heard, still spoke Multipath TCP.
+    /// The last segment of the peer still used Multipath TCP.
     pub(super) const fn is_contradicted(&self) -> bool {
         self.fallback.is_contradicted()
     }
 
-    /// Data behind the fallback was sent, with the infinite mapping; `next` is the first position that was not.
+    /// Data after the fallback was sent, with the infinite mapping; `next` is the first position that was not.
     pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
         self.fallback.is_announced() && !self.fallback.precedes(Ssn(next.0.saturating_sub(1)))
     }
 
-    /// Both keys, as long as the client cannot know that the server has them.
+    /// Both keys, until the client knows that the server has them.
     pub(super) fn unconfirmed_keys(&self, data: Option<CapableData>) -> Option<MpCapableForm> {
         if !self.is_client() || !self.is_unconfirmed() {
             return None;
@@ -287,7 +286,7 @@ impl Session {
         Some(MpCapableForm::Ack { initiator_key, listener_key, data })
     }
 
-    /// Our DATA_ACK of what lies before `next`.
+    /// DATA_ACK of data before `next`.
     pub(super) const fn data_ack(&self, next: Dsn) -> DataAck {
         let ack = self.keys.remote_wire(next);
         if self.peer_uses_long_dsn { DataAck::Long(ack) } else { DataAck::Short(ack as u32) }
@@ -298,7 +297,7 @@ impl Session {
         if self.sends_long_dsn { WireDsn::Long(wire) } else { WireDsn::Short(wire as u32) }
     }
 
-    /// The position a DSN of the wire means; `near` is the next one. `None` before the start of the stream.
+    /// Position of a DSN on the wire; `near` is the next position. `None` before the start of the stream.
     pub(super) fn unwrap_dsn(&self, wire: WireDsn, near: Dsn) -> Option<Dsn> {
         match wire {
             WireDsn::Long(dsn) => {
@@ -310,13 +309,13 @@ impl Session {
         }
     }
 
-    /// The same of the low 32 bits.
+    /// Position of the low 32 bits of a DSN.
     pub(super) fn unwrap_short_dsn(&self, low: u32, near: Dsn) -> Option<Dsn> {
         let first = self.keys.remote_wire(Dsn(0));
         unwrap32(low.wrapping_sub(first as u32), near.0).map(Dsn)
     }
 
-    /// The position a DATA_ACK of the wire means; `near` is the last one. `None` before the start of the stream.
+    /// Position of a DATA_ACK on the wire; `near` is the last one. `None` before the start of the stream.
     pub(super) fn unwrap_ack(&self, ack: DataAck, near: Dsn) -> Option<Dsn> {
         let position = match ack {
             DataAck::Long(ack) => {
@@ -331,14 +330,14 @@ impl Session {
         position.map(Dsn)
     }
 
-    /// DATA_ACKs are as long as the DSNs they answer: a peer that ever used 8 bytes gets 8.
+    /// Records the size of the peer's DSNs: a peer that ever used 8 bytes gets 8-byte DATA_ACKs.
     pub(super) const fn note_dsn_size(&mut self, wire: &WireMapping) {
         self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
     }
 
-    /// Thirty-two bits of DSN are unambiguous while fewer than 2^31 bytes pass within two minutes, the
-    /// longest a segment may live. A faster connection uses 64 bits from then on. `sent` is the end of what was
-    /// sent. A span that lasted longer says nothing of the next: an application that was idle, or slow, may be fast
+    /// Switches to 64-bit DSNs if needed. Thirty-two bits are unambiguous while fewer than 2^31 bytes pass within
+    /// two minutes, the maximum segment lifetime. A faster connection uses 64 bits from then on. `sent` is the end
+    /// of the sent data. A longer span does not predict the next: an application that was idle or slow may be fast
     /// now.
     pub(super) fn watch_dsn_speed(&mut self, now: Instant, sent: Dsn) {
         let (began_at, from) = self.dsn_span_start;
@@ -350,8 +349,8 @@ impl Session {
         }
     }
 
-    /// Whether one mapping may cover a run of segments: not where each has a checksum of its own, nor before
-    /// the peer is known to have the keys.
+    /// True if one mapping may cover a run of segments: not if each has a checksum of its own, and not before the
+    /// peer is known to have the keys.
     pub(super) const fn maps_runs(&self, config: &ConnectionConfig) -> bool {
         config.mapping_runs
             && match self.mode {
@@ -361,7 +360,7 @@ impl Session {
             }
     }
 
-    /// Puts the mapping of a data segment, new or repeated, into its options; `next` is what we expect.
+    /// Adds the mapping of a data segment, new or repeated, to its options; `next` is the DATA_ACK position.
     pub(super) fn mapping_options(
         &self,
         config: &ConnectionConfig,
@@ -378,8 +377,8 @@ impl Session {
             return;
         }
         let checksum = self.checksum.then_some(segment.mapping_checksum);
-        // MP_CAPABLE maps the first bytes of both sequence spaces onto each other; the same data sent
-        // again further on needs a mapping of its own.
+        // MP_CAPABLE maps the first bytes of both sequence spaces onto each other. The same data sent again at a
+        // later position needs a mapping of its own.
         let at_first = segment.mapping_start == Ssn(1).plus(self.first_mapped().0);
         let is_first = initial && first == self.first_mapped() && at_first;
         if is_first && segment.payload_len() > 0 {
@@ -395,19 +394,19 @@ impl Session {
             length: segment.mapping_len,
             checksum,
         });
-        // What was mapped before a fallback keeps its mapping; DATA_ACKs are over.
+        // Data mapped before a fallback keeps its mapping, but DATA_ACKs end.
         let data_ack = (!self.is_plain()).then(|| self.data_ack(next));
         options.dss = Some(Dss { data_ack, mapping, data_fin: false });
     }
 
-    /// The infinite mapping of a FIN that goes out for the first time; `end` is the end of what was sent.
+    /// Infinite mapping of a FIN that is sent for the first time; `end` is the end of the sent data.
     pub(super) fn infinite_mapping_of_fin(&self, end: Ssn) -> Option<Dss> {
         let start = Ssn(end.0.saturating_sub(1));
         self.infinite_mapping(&SentSegment { start, end, fin: true, ..SentSegment::default() })
     }
 
-    /// The infinite mapping goes with the first data after the fallback, or with the FIN if there is none: a
-    /// peer that does not learn of the fallback takes a FIN for the end of a subflow only. It names the first
+    /// The infinite mapping is sent with the first data after the fallback, or with the FIN if there is none: a
+    /// peer that does not learn of the fallback takes a FIN for the end of only a subflow. Its point is the first
     /// byte that was not DATA_ACKed then: from there on, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
         let (ssn, dsn) = self.fallback.point_at(segment.start)?;
@@ -421,7 +420,7 @@ impl Session {
         })
     }
 
-    /// Options as long as those of a data segment.
+    /// Options of the same length as those of a data segment.
     pub(super) fn data_options(
         &self,
         config: &ConnectionConfig,
@@ -443,55 +442,55 @@ impl Session {
         options
     }
 
-    /// Whether both sides agreed on all of these.
+    /// Both sides agreed on all of these extensions.
     pub(super) const fn agreed_on(&self, extensions: Extensions) -> bool {
         self.is_multipath() && self.negotiation.agreed().contains(extensions)
     }
 
-    /// What both sides agreed on.
+    /// Negotiated extensions.
     pub(super) const fn extensions(&self) -> Extensions {
         if self.is_multipath() { self.negotiation.agreed() } else { Extensions::NONE }
     }
 
-    /// Client: these were asked for, and no answer has come yet.
+    /// Client: these were requested, and the answer has not come yet.
     pub(super) fn awaits_word_on(&self, config: &ConnectionConfig, wanted: Extensions) -> bool {
         self.is_client() && self.is_multipath() && self.negotiation.awaits_word_on(config, wanted)
     }
 
-    /// The peer tells when it has nothing more to send.
+    /// The peer marks its last data.
     pub(super) fn peer_marks_idle(&self) -> bool {
         self.is_client() && self.agreed_on(Extensions::IDLE)
     }
 
-    /// We tell when we have nothing more to send.
+    /// We mark our last data.
     pub(super) fn marks_idle(&self) -> bool {
         self.is_server() && self.agreed_on(Extensions::IDLE)
     }
 
-    /// When a HELLO is to be repeated, or the server asked for a DATA_ACK.
+    /// Time of the next HELLO or request for a DATA_ACK.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.negotiation.next_timeout().into_iter().chain(self.asks_for_data_ack_at()).min()
     }
 
-    /// Client: nothing is sent before a DATA_ACK has come, perhaps, and it may get lost.
+    /// Client: starts the wait for a DATA_ACK, which may be lost, because no data may be sent before.
     pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
         if self.is_unconfirmed() {
             self.blackhole.wait_for_data_ack(now, rto);
         }
     }
 
-    /// When the client asks for one.
+    /// Time of the next request for a DATA_ACK.
     pub(super) fn asks_for_data_ack_at(&self) -> Option<Instant> {
         self.blackhole.asks_at()
     }
 
-    /// Whether the client asks for one now ([`OptionBlackhole::is_question_due`]).
+    /// True if a request for a DATA_ACK is due ([`OptionBlackhole::is_question_due`]).
     pub(super) fn asks_for_data_ack(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
         let blackhole = self.blackhole.if_used();
         blackhole.is_some_and(|blackhole| blackhole.is_question_due(now, rto, busy))
     }
 
-    /// The connection is confirmed: the HELLO of a client that wants something.
+    /// First HELLO of a client that requests extensions, after confirmation.
     pub(super) fn first_hello(
         &mut self,
         now: Instant,
@@ -502,7 +501,7 @@ impl Session {
         wants.then(|| self.negotiation.ask(now, config, rto))
     }
 
-    /// The HELLO that is due again, if it is.
+    /// Repeated HELLO, if it is due.
     pub(super) fn repeated_hello(
         &mut self,
         now: Instant,
@@ -513,7 +512,7 @@ impl Session {
         due.then(|| self.negotiation.ask(now, config, rto))
     }
 
-    /// The peer's HELLO.
+    /// Handles the peer's HELLO.
     pub(super) fn on_hello(
         &mut self,
         config: &ConnectionConfig,
@@ -529,7 +528,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Whether a connection that has sent so many bytes by these times, in seconds, uses DSNs of 64 bits.
+    /// True if a connection with these totals of bytes sent, by time in seconds, uses 64-bit DSNs.
     fn uses_long_dsn(sent: &[(u64, u64)]) -> bool {
         let mut session = Session::new(Role::Client, Mode::Offered, Key(1));
         for &(at_s, bytes) in sent {

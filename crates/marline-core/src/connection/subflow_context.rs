@@ -16,17 +16,17 @@ use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
 use crate::{SubflowPlace, SubflowState};
 
-/// How long the other half of a subflow stays open that we closed, with nothing coming on it (Linux:
-/// `tcp_fin_timeout`, 60 s).
+/// Time for which a subflow that we closed stays half open without data from the peer (Linux: `tcp_fin_timeout`,
+/// 60 s).
 const HALF_CLOSED: Duration = Duration::from_secs(60);
-/// Third ACKs without an answer after which a join is given up.
+/// Unanswered third ACKs after which a join is given up.
 const MAX_THIRD_ACKS: u32 = 6;
-/// Third ACKs are at least this far apart.
+/// Minimum time between third ACKs.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
-/// MP_FAILs without an answer after which the subflow is reset, and answers given.
+/// Unanswered MP_FAILs after which the subflow is reset, and limit on answers.
 const MAX_MP_FAILS: u32 = 6;
 
-/// How the subflow belongs to the connection.
+/// Role of the subflow in the connection.
 #[derive(Debug)]
 pub(super) enum Membership {
     /// The first subflow: MP_CAPABLE.
@@ -41,13 +41,13 @@ pub(super) enum Membership {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Joining {
     nonce: u32,
-    /// The HMAC of the third ACK, once the SYN/ACK proved the peer.
+    /// HMAC of the third ACK, once the SYN/ACK authenticated the peer.
     hmac: Option<[u8; 20]>,
-    /// A Fast JOIN, until the subflow is up.
+    /// A Fast JOIN, until the subflow is established.
     fast: Option<FastOpened>,
-    /// The fourth ACK came, or the answer to a Fast JOIN: data may go.
+    /// The fourth ACK came, or the answer to a Fast JOIN: data may be sent.
     confirmed: bool,
-    /// When the third ACK goes out again.
+    /// Time of the next third ACK.
     repeat_at: Option<Instant>,
     repeats: u32,
 }
@@ -57,9 +57,9 @@ pub(super) struct Joining {
 pub(super) struct Joined {
     nonce: u32,
     peer_nonce: u32,
-    /// The third ACK proved the peer, or the SYN of a Fast JOIN did.
+    /// The third ACK or the SYN of a Fast JOIN authenticated the peer.
     verified: bool,
-    /// Its SYN was that of a Fast JOIN.
+    /// The Fast JOIN of the SYN.
     fast: Option<FastAccepted>,
 }
 
@@ -67,20 +67,20 @@ pub(super) struct Joined {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FastOpened {
     pub(super) form: FastJoinForm,
-    /// Its SYN went out.
+    /// The SYN was sent.
     sent: bool,
-    /// The data that went with it.
+    /// Data of the SYN.
     pub(super) range: Option<DataRange>,
     /// HMAC of the SYN.
     pub(super) hmac: u64,
 }
 
 impl FastOpened {
-    /// One whose SYN is not built yet.
+    /// A Fast JOIN whose SYN is not built yet.
     const WANTED: FastOpened =
         FastOpened { form: FastJoinForm::In, sent: false, range: None, hmac: 0 };
 
-    /// One whose SYN goes out now.
+    /// A Fast JOIN whose SYN is sent now.
     pub(super) const fn sent(form: FastJoinForm, range: Option<DataRange>, hmac: u64) -> Self {
         FastOpened { form, sent: true, range, hmac }
     }
@@ -94,9 +94,9 @@ impl FastOpened {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FastAccepted {
     pub(super) form: FastJoinForm,
-    /// HMAC of its SYN.
+    /// HMAC of the SYN.
     pub(super) hmac: u64,
-    /// It came back as the SYN of an ordinary join, which the last SYN/ACK answers.
+    /// The opener repeated it as an ordinary join, which the last SYN/ACK answers.
     ordinary: bool,
 }
 
@@ -113,13 +113,13 @@ impl Membership {
         Membership::Joining(Box::new(Joining { nonce, fast, ..Joining::default() }))
     }
 
-    /// A join of the peer, whose third ACK will prove it.
+    /// A join of the peer, to be authenticated by its third ACK.
     pub(super) fn joined(nonce: u32, peer_nonce: u32) -> Self {
         let (verified, fast) = (false, None);
         Membership::Joined(Box::new(Joined { nonce, peer_nonce, verified, fast }))
     }
 
-    /// A Fast JOIN of the peer, proven by its SYN.
+    /// A Fast JOIN of the peer, authenticated by its SYN.
     pub(super) fn joined_fast(nonce: u32, fast: FastAccepted) -> Self {
         let (verified, fast) = (true, Some(fast));
         Membership::Joined(Box::new(Joined { nonce, peer_nonce: 0, verified, fast }))
@@ -131,7 +131,7 @@ impl Joining {
         self.nonce
     }
 
-    /// The SYN/ACK that proves the peer has not come.
+    /// The SYN/ACK that authenticates the peer has not come.
     pub(super) const fn awaits_syn_ack(&self) -> bool {
         self.hmac.is_none() && !self.confirmed
     }
@@ -151,40 +151,40 @@ impl Joined {
         self.fast.is_some()
     }
 
-    /// The Fast JOIN that the SYN/ACK answers.
+    /// Fast JOIN that the SYN/ACK answers.
     pub(super) fn fast_to_answer(&self) -> Option<FastAccepted> {
         self.fast.filter(|fast| !fast.ordinary)
     }
 }
 
-/// Where the subflow stands between its SYN and its slot's next use.
+/// Phase of the subflow between its SYN and the reuse of its slot.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its handshake is not through.
+    /// The handshake is not complete.
     Opening,
-    /// Its handshake is not through, and it is to carry no data when it is.
+    /// The handshake is not complete, and the subflow is to carry no data afterwards.
     Abandoned,
-    /// It was established, and policies know of it.
+    /// Established, and known to policies.
     Active,
-    /// Policies know of it, and it takes no more data.
+    /// Known to policies, but accepts no more data.
     Leaving,
-    /// It was established once, and policies know that it is gone.
+    /// Established in the past; policies know that it ended.
     Closed,
 }
 
-/// What is left to be said once the subflow is gone.
+/// Final segment after the end of the subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum LastWord {
-    /// What TCP says by itself.
+    /// Only TCP's own segments.
     #[default]
     None,
-    /// A RST went out on it: again to who comes late.
+    /// A RST was sent on it, and is repeated for late segments.
     Reset,
-    /// All its retries went unanswered: a RST goes out when it is gone, and again.
+    /// All retries went unanswered: a RST is sent at its end, and repeated for late segments.
     ResetOwed,
 }
 
-/// What a RST says besides being one.
+/// Option of a RST.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) enum ClosingOption {
     /// Nothing.
@@ -192,22 +192,22 @@ pub(super) enum ClosingOption {
     None,
     /// MP_TCPRST.
     Reason(MpTcpRst),
-    /// MP_FAIL: a checksum failed here. The reason goes with it.
+    /// MP_FAIL: a checksum failed here. The reason is added.
     Fail(MpFail),
     /// MP_FASTCLOSE: the whole connection ends.
     Fastclose,
 }
 
-/// What became of MP_FAIL on a subflow.
+/// State of MP_FAIL on a subflow.
 #[derive(Copy, Clone, Debug, Default)]
 struct FailState {
-    /// When ours goes out again.
+    /// Time of our next MP_FAIL.
     repeat_at: Option<Instant>,
-    /// How often it was sent, or sent in answer.
+    /// Number of MP_FAILs sent, including answers.
     count: u32,
 }
 
-/// What to do about an MP_FAIL that was not answered.
+/// Action for an unanswered MP_FAIL.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum FailStep {
     NotDue,
@@ -215,48 +215,48 @@ pub(super) enum FailStep {
     GiveUp,
 }
 
-/// What follows from a completed TCP handshake of a join.
+/// Result of a completed TCP handshake of a join.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum JoinStep {
     /// The subflow carries data.
     Up,
-    /// So it does, after a Fast JOIN of the peer.
+    /// The subflow carries data, after a Fast JOIN of the peer.
     UpFast,
-    /// The fourth ACK is waited for.
+    /// The fourth ACK is pending.
     Waits,
 }
 
-/// What a segment on a half-open Fast JOIN of the peer is.
+/// Result of a segment on a half-open Fast JOIN of the peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum HalfOpen {
-    /// TCP may have it.
+    /// The segment may be passed to TCP.
     Admitted,
-    /// The opener went over to an ordinary join, and has proven itself.
+    /// The opener fell back to an ordinary join, and has authenticated itself.
     WentOrdinary,
-    /// Its HMAC is wrong: TCP must not have it.
+    /// The HMAC is wrong: the segment must not reach TCP.
     BadHmac,
 }
 
-/// The ends of a subflow.
+/// Both ends of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Ends {
     pub(super) key: FlowKey,
     /// Id of the local address, as configured.
     pub(super) local_id: AddressId,
-    /// Id of the remote address, as the peer gave it.
+    /// Id of the remote address, as assigned by the peer.
     pub(super) remote_id: AddressId,
 }
 
-/// What most subflows live without: failed checksums, resets, and halves that are closed.
+/// State that most subflows do not need: failed checksums, resets, and closed halves.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// What the peer said of its RST.
+    /// Reason of the peer's RST.
     reset_reason: Option<MpTcpRst>,
-    /// Goes with the RST that is owed.
+    /// Option of the pending RST.
     closing_option: ClosingOption,
-    /// Our half is closed, and the peer knows, since.
+    /// Time at which the peer acknowledged that our half is closed.
     half_closed_at: Option<Instant>,
-    /// MP_FAIL that is to be repeated, or was sent in answer.
+    /// MP_FAIL to be repeated, or sent in answer.
     fail: FailState,
 }
 
@@ -269,7 +269,7 @@ impl Unused for Trouble {
     };
 }
 
-/// What using a path costs, in the two bytes that an idle subflow has to spare: the tail to four milliseconds.
+/// Cost of a path in two bytes; the tail has a resolution of four milliseconds.
 #[derive(Copy, Clone, Debug)]
 struct CompactCost(u16);
 
@@ -291,26 +291,26 @@ impl CompactCost {
     }
 }
 
-/// One subflow as its connection knows it.
+/// One subflow with its Multipath TCP state.
 #[derive(Debug)]
 pub(super) struct SubflowContext {
     tcp: Subflow,
-    /// Our id of the flow and the peer's, as in [`FlowKey`].
+    /// Our flow id and the peer's, as in [`FlowKey`].
     local_flow: u64,
     peer_flow: u64,
     local_id: AddressId,
     remote_id: AddressId,
     membership: Membership,
-    /// We asked that it be a backup.
+    /// We requested that it be a backup.
     backup_here: bool,
-    /// The peer asked that it be a backup.
+    /// The peer requested that it be a backup.
     backup_there: bool,
-    /// What using it costs: as a client knows, or as it has told its server.
+    /// Cost of using it: known to a client, or reported to its server.
     cost: CompactCost,
     phase: Phase,
     last_word: LastWord,
     trouble: OnDemand<Trouble>,
-    /// When it last brought news of the stream, or joined.
+    /// Time at which it last brought new data of the stream, or joined.
     last_new_at: Instant,
 }
 
@@ -348,19 +348,19 @@ impl SubflowContext {
         FlowKey { path: self.tcp.path(), local_flow, peer_flow }
     }
 
-    /// Where it is, if it is established.
+    /// Location of the subflow, if it is established.
     pub(super) fn place(&self) -> Option<SubflowPlace> {
         let info = self.tcp.place(self.is_backup())?;
         let (local_flow, peer_flow) = (self.local_flow, self.peer_flow);
         Some(SubflowPlace { local_flow, peer_flow, cost: self.cost(), ..info })
     }
 
-    /// Its two ends.
+    /// Both addresses.
     pub(super) fn path(&self) -> FourTuple {
         self.tcp.path()
     }
 
-    /// The peer said by which id it wants to be addressed.
+    /// Sets the flow id by which the peer wants to be addressed.
     pub(super) fn set_peer_flow(&mut self, peer_flow: u64) -> FlowKey {
         self.peer_flow = peer_flow;
         self.key()
@@ -371,7 +371,7 @@ impl SubflowContext {
         self.local_id
     }
 
-    /// Id of the remote address, as the peer gave it.
+    /// Id of the remote address, as assigned by the peer.
     pub(super) const fn remote_id(&self) -> AddressId {
         self.remote_id
     }
@@ -389,7 +389,7 @@ impl SubflowContext {
         self.phase == Phase::Active && self.tcp.is_established()
     }
 
-    /// Established, proven, and nothing of its handshake is open.
+    /// Established, authenticated, and with a complete handshake.
     pub(super) const fn is_steady(&self) -> bool {
         let proven = match &self.membership {
             Membership::Initial => true,
@@ -399,32 +399,32 @@ impl SubflowContext {
         proven && matches!(self.phase, Phase::Active)
     }
 
-    /// Policies know of it.
+    /// Known to policies.
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Leaving)
     }
 
-    /// It takes no more data: closing, or its address is gone.
+    /// Accepts no more data: closing, or without its address.
     pub(super) const fn is_shut(&self) -> bool {
         !matches!(self.phase, Phase::Opening | Phase::Active)
     }
 
-    /// Its handshake is through.
+    /// The handshake is complete.
     pub(super) const fn was_joined(&self) -> bool {
         !matches!(self.phase, Phase::Opening | Phase::Abandoned)
     }
 
-    /// It was established once, and policies know that it is gone.
+    /// Established in the past; policies know that it ended.
     pub(super) const fn is_down(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// A join that the peer began and has not proven.
+    /// A join that the peer opened and that is not authenticated.
     pub(super) const fn is_pending(&self) -> bool {
         matches!(self.membership, Membership::Joined(_)) && matches!(self.phase, Phase::Opening)
     }
 
-    /// Its handshake is through.
+    /// Records that the handshake is complete.
     pub(super) const fn establish(&mut self) {
         self.phase = match self.phase {
             Phase::Opening => Phase::Active,
@@ -433,7 +433,7 @@ impl SubflowContext {
         };
     }
 
-    /// It takes no more data.
+    /// Stops data on this subflow.
     pub(super) const fn shut(&mut self) {
         self.phase = match self.phase {
             Phase::Opening => Phase::Abandoned,
@@ -442,13 +442,13 @@ impl SubflowContext {
         };
     }
 
-    /// It takes no more data, and closes.
+    /// Stops data on this subflow, and closes it.
     pub(super) fn close(&mut self) {
         self.shut();
         self.tcp.close();
     }
 
-    /// It carries nothing any more. Whether policies knew of it.
+    /// Ends its role as a carrier. Returns true if it was known to policies.
     pub(super) const fn stop_carrying(&mut self) -> bool {
         self.shut();
         let was_up = self.is_up();
@@ -458,26 +458,26 @@ impl SubflowContext {
         was_up
     }
 
-    /// A RST ends it, which says no more than that it is one, or what was to be said before.
+    /// Resets it, with the option set before, if any.
     pub(super) fn reset(&mut self) {
         self.shut();
         self.tcp.reset();
     }
 
-    /// A RST ends it, and says this.
+    /// Resets it with this option.
     pub(super) fn reset_with(&mut self, option: ClosingOption) {
         self.set_closing_option(option);
         self.reset();
     }
 
-    /// The RST that is owed says this.
+    /// Sets the option of the pending RST.
     pub(super) fn set_closing_option(&mut self, option: ClosingOption) {
         if !matches!((option, self.closing_option()), (ClosingOption::None, ClosingOption::None)) {
             self.trouble.closing_option = option;
         }
     }
 
-    /// The same, unless it has something to say already: the first reason is the cause of the next.
+    /// Sets the reason of the pending RST unless one is set: the first reason is the cause of the next.
     pub(super) fn add_reset_reason(&mut self, reason: u8) {
         if matches!(self.closing_option(), ClosingOption::None) {
             let reason = MpTcpRst { transient: false, reason };
@@ -489,15 +489,15 @@ impl SubflowContext {
         self.trouble.closing_option
     }
 
-    /// A RST went out on it.
+    /// Records that a RST was sent on it.
     pub(super) fn note_reset_sent(&mut self) {
         if self.last_word == LastWord::None {
             self.last_word = LastWord::Reset;
         }
     }
 
-    /// All its retries went unanswered. The peer may still be there, and hold the subflow for good: one
-    /// direction is enough for a RST.
+    /// Gives the subflow up after all retries went unanswered. The peer may still be there and keep the subflow
+    /// forever, and a RST needs only one direction.
     pub(super) const fn give_up(&mut self) {
         if self.was_joined() {
             self.last_word = LastWord::ResetOwed;
@@ -508,44 +508,44 @@ impl SubflowContext {
         self.last_word
     }
 
-    /// The peer says why it resets the subflow.
+    /// Records the reason with which the peer resets the subflow.
     pub(super) fn set_reset_reason(&mut self, reason: MpTcpRst) {
         self.trouble.reset_reason = Some(reason);
     }
 
-    /// What the peer said of its RST.
+    /// Reason of the peer's RST.
     pub(super) fn reset_reason(&self) -> Option<MpTcpRst> {
         self.trouble.reset_reason
     }
 
-    /// Our half may be closed, and the peer know.
+    /// Records the time if our half is closed and the peer acknowledged it.
     pub(super) fn note_half_closed(&mut self, now: Instant) {
         if self.tcp.state() == SubflowState::FinWait2 {
             self.trouble.half_closed_at.get_or_insert(now);
         }
     }
 
-    /// How long the peer's half may stay open after ours.
+    /// End of the time for which the peer's half may stay open after ours.
     pub(super) fn half_closed_until(&self) -> Option<Instant> {
         self.trouble.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)
     }
 
-    /// A join whose SYN nobody has answered was closed without a word.
+    /// A join that was closed before its SYN was answered.
     pub(super) fn is_closed_unanswered(&self) -> bool {
         self.tcp.state() == SubflowState::Closed && !self.was_joined()
     }
 
-    /// Carries data only if nothing else can.
+    /// Carries data only if no other subflow can.
     pub(super) const fn is_backup(&self) -> bool {
         self.backup_here || self.backup_there
     }
 
-    /// We asked that it be a backup.
+    /// We requested that it be a backup.
     pub(super) const fn is_backup_here(&self) -> bool {
         self.backup_here
     }
 
-    /// We ask that it be a backup, or not. Whether that is news.
+    /// Sets our request that it be a backup. Returns true if that is a change.
     pub(super) const fn set_backup_here(&mut self, backup: bool) -> bool {
         core::mem::replace(&mut self.backup_here, backup) != backup
     }
@@ -554,12 +554,12 @@ impl SubflowContext {
         self.backup_there = backup;
     }
 
-    /// What using it costs.
+    /// Cost of using it.
     pub(super) const fn cost(&self) -> PathCost {
         self.cost.get()
     }
 
-    /// What policies and people see of its health: where the signal fades, nothing is fine.
+    /// Health for policies and monitoring: a fading signal is never fine.
     pub(super) const fn hinted(&self, health: Health, now: Instant) -> Health {
         match health {
             Health::Fine if self.cost.get().fading => {
@@ -569,13 +569,13 @@ impl SubflowContext {
         }
     }
 
-    /// Using it costs this.
+    /// Sets the cost of using it.
     pub(super) fn set_cost(&mut self, cost: PathCost) {
         self.cost = CompactCost::of(cost);
         self.tcp.set_radio(cost.tail_ms > 0);
     }
 
-    /// It brought news of the stream, or joined.
+    /// Records new data of the stream, or a join.
     pub(super) const fn note_news(&mut self, now: Instant) {
         self.last_new_at = now;
     }
@@ -588,23 +588,23 @@ impl SubflowContext {
         self.tcp.health_mut()
     }
 
-    /// It carries data, and nothing speaks against it.
+    /// Carries data and has no known problem.
     pub(super) fn is_healthy(&self) -> bool {
         self.is_usable() && self.health().is_fine()
     }
 
-    /// The MP_FAIL that goes out at this time is to be answered.
+    /// Schedules an MP_FAIL for this time and expects an answer.
     pub(super) fn expect_mp_fail(&mut self, at: Instant) {
         self.trouble.fail.repeat_at = Some(at);
     }
 
-    /// The peer shows that MP_FAIL came through. Whether an answer was expected.
+    /// Records that MP_FAIL arrived at the peer. Returns true if an answer was expected.
     pub(super) fn settle_mp_fail(&mut self) -> bool {
         let trouble = self.trouble.if_used();
         trouble.is_some_and(|trouble| trouble.fail.repeat_at.take().is_some())
     }
 
-    /// Whether MP_FAIL goes out now. A peer that does not answer cannot be understood any more.
+    /// Returns the action for a pending MP_FAIL. A peer that does not answer cannot be understood any more.
     pub(super) fn repeat_mp_fail(&mut self, now: Instant) -> FailStep {
         if self.trouble.fail.repeat_at.is_none_or(|at| at > now) {
             return FailStep::NotDue;
@@ -620,7 +620,7 @@ impl SubflowContext {
         FailStep::Send
     }
 
-    /// Whether the peer's MP_FAIL is answered: two sides that both answer must come to an end.
+    /// True if the peer's MP_FAIL is answered. The number is limited, so that two sides that both answer stop.
     pub(super) fn answers_mp_fail(&mut self) -> bool {
         let fail = &mut self.trouble.fail;
         let answers = fail.count <= MAX_MP_FAILS;
@@ -630,7 +630,7 @@ impl SubflowContext {
         answers
     }
 
-    /// The SYN/ACK of a join that we opened proves the peer: the HMAC that our third ACK shows.
+    /// Records that the SYN/ACK of our join authenticated the peer; `hmac` is that of our third ACK.
     pub(super) fn prove_syn_ack(&mut self, backup: bool, hmac: Option<[u8; 20]>) {
         self.backup_there = backup;
         if let Membership::Joining(joining) = &mut self.membership {
@@ -638,14 +638,14 @@ impl SubflowContext {
         }
     }
 
-    /// The third ACK of a join that the peer opened proves it.
+    /// Records that the third ACK of the peer's join authenticated it.
     pub(super) fn verify(&mut self) {
         if let Membership::Joined(joined) = &mut self.membership {
             joined.verified = true;
         }
     }
 
-    /// A join's TCP handshake is complete on our side.
+    /// Completes a join's TCP handshake on our side.
     pub(super) fn on_join_established(&mut self, now: Instant) -> JoinStep {
         self.tcp.ack_now();
         match &mut self.membership {
@@ -662,7 +662,7 @@ impl SubflowContext {
         }
     }
 
-    /// A valid segment came: if our third ACK was out, this is the fourth. Whether it is.
+    /// Handles a valid segment: after our third ACK it counts as the fourth. Returns true if it is.
     pub(super) fn on_fourth_ack(&mut self) -> bool {
         let Membership::Joining(joining) = &mut self.membership else { return false };
         if joining.confirmed || joining.hmac.is_none() || !self.tcp.is_established() {
@@ -674,7 +674,7 @@ impl SubflowContext {
         true
     }
 
-    /// Repeats the third ACK when the fourth does not come. Whether to give the join up.
+    /// Repeats the third ACK if the fourth does not come. Returns true if the join is to be given up.
     pub(super) fn repeat_third_ack(&mut self, now: Instant) -> bool {
         let Membership::Joining(joining) = &mut self.membership else { return false };
         if joining.repeat_at.is_none_or(|at| at > now) {
@@ -687,7 +687,7 @@ impl SubflowContext {
         given_up
     }
 
-    /// The third ACK that it still has to show.
+    /// Pending third ACK.
     pub(super) fn third_ack(&self) -> Option<MpJoin> {
         match &self.membership {
             Membership::Joining(joining) if !joining.confirmed => {
@@ -697,7 +697,7 @@ impl SubflowContext {
         }
     }
 
-    /// The Fast JOIN that we opened with it and that is not settled.
+    /// Unsettled Fast JOIN that we opened.
     pub(super) fn fast_opened(&self) -> Option<FastOpened> {
         match &self.membership {
             Membership::Joining(joining) => joining.fast,
@@ -705,14 +705,14 @@ impl SubflowContext {
         }
     }
 
-    /// The SYN of our Fast JOIN goes out.
+    /// Records that the SYN of our Fast JOIN is sent.
     pub(super) fn send_fast(&mut self, fast: FastOpened) {
         if let Membership::Joining(joining) = &mut self.membership {
             joining.fast = Some(fast);
         }
     }
 
-    /// The answer to our Fast JOIN proves the peer.
+    /// Records that the answer to our Fast JOIN authenticated the peer.
     pub(super) fn confirm_fast(&mut self, backup: bool) {
         self.backup_there = backup;
         if let Membership::Joining(joining) = &mut self.membership {
@@ -720,19 +720,19 @@ impl SubflowContext {
         }
     }
 
-    /// It is up: the Fast JOIN that we opened with it, and whether only the ordinary SYN was answered.
+    /// Settles our Fast JOIN once the subflow is established. The flag is true if only the ordinary SYN was answered.
     pub(super) fn settle_fast(&mut self, now: Instant) -> Option<(FastOpened, bool)> {
         let Membership::Joining(joining) = &mut self.membership else { return None };
         let fast = joining.fast.take()?;
-        // Third and fourth ACK.
+        // A third and a fourth ACK were exchanged.
         let ordinary = joining.hmac.is_some();
         self.tcp.settle_syn_payload(now, None);
         Some((fast, ordinary))
     }
 
-    /// A segment on a Fast JOIN of the peer whose handshake is not through. Its opener may have gone
-    /// over to an ordinary join, with the same ports, because our answer did not get through. It gets the
-    /// answer to the SYN that it sent last; by its third ACK it says which of the two it has.
+    /// Handles a segment on a Fast JOIN of the peer whose handshake is not complete. The opener may have fallen
+    /// back to an ordinary join, with the same ports, because our answer was lost. It gets the answer to its last
+    /// SYN; its third ACK shows which of the two it received.
     pub(super) fn on_half_open_fast(&mut self, segment: &TcpSegment<'_>, keys: &Keys) -> HalfOpen {
         let first = marline_policy::Ssn(1);
         let (seq, flags) = (segment.header.seq, segment.header.flags);
@@ -764,7 +764,7 @@ impl SubflowContext {
         HalfOpen::Admitted
     }
 
-    /// When something is due on it.
+    /// Times of pending timers.
     pub(super) fn timeouts(&self) -> [Option<Instant>; 5] {
         let repeat = match &self.membership {
             Membership::Joining(joining) => joining.repeat_at,
@@ -774,22 +774,22 @@ impl SubflowContext {
         [self.tcp.next_timeout(), self.health().next_timeout(), repeat, fail, half_closed]
     }
 
-    /// Whether it still has this byte on its own scoreboard.
+    /// True if this byte is on the subflow's own scoreboard.
     pub(super) fn holds(&self, at: marline_policy::Dsn) -> bool {
         self.tcp.unacked().any(|s| s.dsn <= at && at < s.dsn.plus(s.payload_len()))
     }
 
-    /// What it holds of the stream from `una` on, as few ranges as it takes.
+    /// Unacknowledged data of the stream from `una` on, as merged ranges.
     pub(super) fn unacked_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked(), una)
     }
 
-    /// What it believes lost of the stream from `una` on and did not repeat yet, as few ranges as it takes.
+    /// Lost data of the stream from `una` on that was not retransmitted yet, as merged ranges.
     pub(super) fn lost_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked().filter(|segment| segment.lost), una)
     }
 
-    /// What schedulers judge it by.
+    /// View for schedulers.
     pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
         let backup = self.is_backup();
         let mut view = self.tcp.view(now, id, self.local_id, self.remote_id, backup);
@@ -806,7 +806,7 @@ impl SubflowContext {
         view
     }
 
-    /// What path managers judge it by.
+    /// View for path managers.
     pub(super) fn subflow_path(&self, id: SubflowId) -> SubflowPath {
         let FourTuple { local, remote } = self.path();
         SubflowPath {
@@ -820,7 +820,7 @@ impl SubflowContext {
     }
 }
 
-/// The places of these segments in the stream from `una` on, as few ranges as it takes.
+/// Stream ranges of these segments from `una` on, merged.
 fn ranges_of<'a>(
     segments: impl Iterator<Item = &'a SentSegment>,
     una: marline_policy::Dsn,
@@ -842,8 +842,8 @@ fn ranges_of<'a>(
     ranges
 }
 
-/// How long a third ACK waits for the fourth, which nobody delays: two round trips for the first two, then the
-/// timeout, backed off.
+/// Time that a third ACK waits for the fourth, which the peer does not delay: two round trips for the first two,
+/// then the timeout with backoff.
 fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     let rto = tcp.rto();
     match tcp.srtt() {

@@ -1,70 +1,69 @@
 //! Wait for a path: how long a connection without a working subflow is kept, and the events that
 //! end the wait early.
 //!
-//! A RST on a subflow ends the subflow, not the connection (RFC 8684 section 3.6), and any
-//! middlebox can send one. So the connection continues without subflows, the path manager tries all
-//! known addresses, and the wait ends in one of three ways:
+//! A RST on a subflow ends the subflow but not the connection (RFC 8684 section 3.6), and any middlebox can send
+//! one. So the connection continues without subflows, the path manager tries all known addresses, and the wait
+//! ends in one of three ways:
 //! - something is received, and the outage was temporary;
 //! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time of a
 //!   server for an unauthenticated peer that sent a RST;
-//! - only resets are received for [`REFUSED_PATIENCE`]: the host is up, but does not know the
-//!   connection. An unanswered join restarts that time, since a reset on one path says nothing
-//!   about another one that is silent for now. Where the peer itself says that it does not know the
-//!   token (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
+//! - only resets are received for [`REFUSED_PATIENCE`]: the host is up, but does not know the connection. An
+//!   unanswered join restarts that time, since a reset on one path says nothing about another one that is silent
+//!   for now. If the peer itself reports an unknown token (MP_TCPRST with an MPTCP error, not transient), the wait
+//!   ends at once.
 //!
-//! A wait begins when the last subflow is gone, when all that are left are silent and the
-//! retransmissions of one of them stay unanswered twice, or when window probes or DATA_FINs, which
-//! TCP does not retransmit by itself, stay unanswered twice in a row on all subflows. That all are
-//! silent is not enough: a subflow may fall silent without being asked anything, and nobody answers
-//! who is not asked.
+//! A wait begins when the last subflow is gone, when all remaining ones are silent and the retransmissions of one
+//! of them stay unanswered twice, or when window probes or DATA_FINs, which TCP does not retransmit by itself,
+//! stay unanswered twice in a row on all subflows. Silence of all subflows is not sufficient: a subflow may fall
+//! silent without a probe, and then no answer is due.
 //!
 //! A path that works for a moment and dies again brings no progress: the wait continues.
 //!
-//! An application that knows more than the core, for instance that the network reaches another server,
-//! sets a deadline besides ([`SocketOption::AnswerWithin`](crate::SocketOption)).
+//! An application with additional knowledge, for instance that the network reaches another server, can set a
+//! deadline ([`SocketOption::AnswerWithin`](crate::SocketOption)).
 //!
-//! *Questions.* With a deadline, and where several subflows are silent, each of them is asked for a sign
-//! of life at once, 2 s later, and then after 4, 8 and each further 15 s: a subflow that has nothing under
-//! way would not notice that the peer is back, and one that has, by its backoff, only after a time as long
-//! again as the outage. (Where there is only one subflow, the path manager's attempts from other ports
-//! find that out.) The first segment that is heard ends questions and deadline.
+//! *Probes.* With a deadline, and if several subflows are silent, each of them is probed at once, 2 s later, and
+//! then after 4, 8 and each further 15 s. Otherwise a subflow without data in flight would not notice the peer's
+//! return, and one with data, because of its backoff, only after a time as long as the outage. (With only one
+//! subflow, the path manager's attempts from other ports detect it.) The first segment received ends probes and
+//! deadline.
 
 use marline_time::{Duration, Instant};
 
 use crate::CloseReason;
 use crate::on_demand::Unused;
 
-/// How long every way may be answered by nothing but resets.
+/// Time for which only resets may be received on every path.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
-/// What is heard for less than this, without bringing the stream on, does not end a wait.
+/// Reception shorter than this without progress of the stream does not end a wait.
 const BRIEFLY: Duration = Duration::from_secs(10);
-/// Time between the first two questions: a round trip over a satellite, or a radio that wakes up.
+/// Time between the first two probes: a round trip over a satellite, or a radio that wakes up.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-/// Time between questions at last, as between a path manager's attempts.
+/// Maximum time between probes, as between a path manager's attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Questions on all subflows, until something is heard.
+/// Probes on all subflows, until a segment is received.
 #[derive(Copy, Clone, Debug)]
 struct Questions {
     next_at: Instant,
     pause: Duration,
 }
 
-/// A wait for a path, and what came of the attempts to find one.
+/// A wait for a path, and the results of attempts to find one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Wait {
-    /// Nothing is heard on any subflow, or none is left, since.
+    /// Start of the wait: all subflows are silent, or none is left.
     since: Option<Instant>,
-    /// No subflow was left: a new one has to show that it brings the stream on.
+    /// No subflow was left: a new one has to bring progress of the stream.
     pathless: bool,
-    /// It was a RST that took the last one.
+    /// A RST ended the last subflow.
     by_reset: bool,
-    /// It is over, perhaps only for a moment, since.
+    /// Time at which the wait ended, perhaps only for a moment.
     over_at: Option<Instant>,
-    /// All that became of subflows since was a reset.
+    /// Time since which subflows ended only by resets.
     resets_since: Option<Instant>,
     questions: Option<Questions>,
-    /// The peer is to be heard until then.
+    /// Deadline for a segment of the peer.
     answer_by: Option<Instant>,
 }
 
@@ -73,7 +72,7 @@ impl Unused for Wait {
 }
 
 impl Wait {
-    /// Nothing is waited for.
+    /// No wait.
     const NONE: Wait = Wait {
         since: None,
         pathless: false,
@@ -84,44 +83,44 @@ impl Wait {
         answer_by: None,
     };
 
-    /// Since when nothing is heard; `None`: there is nothing to wait for.
+    /// Start of the current wait; `None` if there is none.
     pub(super) fn since(&self) -> Option<Instant> {
         self.since.filter(|_| self.over_at.is_none())
     }
 
-    /// It was a RST that took the last subflow.
+    /// A RST ended the last subflow.
     pub(super) const fn is_by_reset(&self) -> bool {
         self.by_reset
     }
 
-    /// Until when the peer has to be heard.
+    /// Deadline for a segment of the peer.
     pub(super) const fn answer_by(&self) -> Option<Instant> {
         self.answer_by
     }
 
-    /// The peer has to be heard within this time; where there is such a deadline, it stays.
+    /// Sets the time within which the peer has to be heard, unless a deadline is set.
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
         self.answer_by.get_or_insert(now + within);
     }
 
-    /// Questions begin. Whether the first goes out now; otherwise they go on.
+    /// Starts probes. Returns true if the first is due now, and false if they were running.
     pub(super) fn begin_questions(&mut self, now: Instant) -> bool {
         let begin = self.questions.is_none();
         self.questions.get_or_insert(Questions { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
         begin
     }
 
-    /// There is nobody to be asked.
+    /// Stops probes because there is no subflow.
     pub(super) const fn stop_questions(&mut self) {
         self.questions = None;
     }
 
-    /// When the next question goes out.
+    /// Time of the next probe.
     pub(super) fn next_question_at(&self) -> Option<Instant> {
         self.questions.map(|questions| questions.next_at)
     }
 
-    /// Whether one is due; then the next is scheduled.
+    /// True if a probe is due; the next one is then scheduled.
     pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
         let Some(due) = self.questions.as_mut().filter(|questions| questions.next_at <= now) else {
             return false;
@@ -131,7 +130,7 @@ impl Wait {
         true
     }
 
-    /// Nothing is heard any more.
+    /// Starts a wait for a silent peer.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.over_at.take().is_some_and(|over| now.since(over) >= BRIEFLY) {
             let Wait { questions, answer_by, .. } = *self;
@@ -140,14 +139,14 @@ impl Wait {
         self.since.get_or_insert(now);
     }
 
-    /// No subflow is left.
+    /// Starts a wait without subflows.
     pub(super) fn begin_without_subflows(&mut self, now: Instant, why: CloseReason) {
         self.begin(now);
         self.pathless = true;
         self.by_reset = why == CloseReason::PeerReset;
     }
 
-    /// The peer is heard.
+    /// Handles a segment of the peer.
     pub(super) fn heard(&mut self, now: Instant) {
         (self.questions, self.answer_by) = (None, None);
         if !self.pathless {
@@ -157,8 +156,8 @@ impl Wait {
         }
     }
 
-    /// A subflow or an attempt at one ended, the `last` there was, perhaps; whether resets have been all
-    /// there is for too long.
+    /// Handles the end of a subflow or an attempt. `last`: it was the last one. Returns true if only resets were
+    /// received for too long.
     pub(super) fn on_lost(&mut self, now: Instant, why: CloseReason, last: bool) -> bool {
         match why {
             CloseReason::Refused | CloseReason::PeerReset if last => {
@@ -219,7 +218,7 @@ mod tests {
         assert_eq!(wait.answer_by(), Some(S(110)), "that subflows end is no answer");
         wait.heard(S(90));
         assert_eq!((wait.answer_by(), wait.next_question_at()), (None, None));
-        // Nor is it one that a new wait begins.
+        // A new wait does not set another deadline either.
         wait.expect_answer(S(91), Duration::from_secs(100));
         wait.begin_without_subflows(S(105), CloseReason::TimedOut);
         assert_eq!((wait.since(), wait.answer_by()), (Some(S(105)), Some(S(191))));

@@ -1,11 +1,12 @@
 //! Repeated window updates: a sender learns that a shut window is open although an update was lost.
 //!
-//! *Problem.* While the window is shut nothing is in flight, so that no later segment makes up for an update that is
-//! lost. The sender then waits for its next window probe. The pauses between these double (RFC 9293 section 3.8.6.1),
-//! and behind a reader that is slow for minutes they have grown to a minute when it reads on.
+//! *Problem.* While the window is shut no data is in flight, so no later segment compensates for a lost update.
+//! The sender then waits for its next window probe. The pauses between probes double (RFC 9293 section 3.8.6.1),
+//! and after minutes of a slow reader they have grown to a minute.
 //!
-//! *How.* An update that reopens a shut window goes again after a retransmission timeout and then after twice as long,
-//! a few times ([`Repeats`]), unless data comes first. If the peer has no more to send, that is all that it costs.
+//! *How.* An update that reopens a shut window is repeated after a retransmission timeout and then after twice as
+//! long, a few times ([`Repeats`]), until data comes. If the peer has no more data to send, these repeats are the
+//! only cost.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::on_demand::Unused;
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct WindowUpdates {
     repeats: Repeats,
-    /// Next byte wanted when it was sent.
+    /// Next byte expected when it was sent.
     next: Dsn,
 }
 
@@ -26,7 +27,7 @@ impl Unused for WindowUpdates {
 }
 
 impl WindowUpdates {
-    /// An update goes out that reopens a shut window. `next`: the next byte that is wanted.
+    /// Records an update that reopens a shut window. `next`: the next byte expected.
     pub(super) fn on_reopened(&mut self, now: Instant, next: Dsn, rto: Duration) {
         *self = WindowUpdates { repeats: Repeats::begin(now, rto), next };
     }
@@ -35,7 +36,7 @@ impl WindowUpdates {
         self.repeats.next_timeout()
     }
 
-    /// Whether the update is to be repeated now. `next`: the next byte that is wanted now.
+    /// True if the update is to be repeated now. `next`: the next byte expected now.
     pub(super) fn is_repeat_due(&mut self, now: Instant, next: Dsn, rto: Duration) -> bool {
         self.repeats.is_due(now, rto, next == self.next)
     }

@@ -9,10 +9,9 @@
 //!          | that overtook each other are fine     |
 //! ```
 //!
-//! The edge is the farthest one that was ever offered, or what the connection takes now if that
-//! is more. A RST counts only exactly at RCV.NXT, a SYN not at all; both draw a challenge ACK.
-//! Segments that are turned down change nothing and end no suspicion of the path; a repetition of what was
-//! received is the peer's all the same, and ends it.
+//! The edge is the highest one that was ever offered, or what the connection accepts now if that is more. A RST
+//! counts only exactly at RCV.NXT, a SYN not at all; both cause a challenge ACK. Rejected segments change nothing
+//! and end no suspicion of the path. A repetition of received data is from the peer, and ends it.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -22,35 +21,35 @@ use super::ack::AckInput;
 use super::{Ingress, Rst, Subflow, SubflowEvent};
 use crate::{Ecn, SubflowState};
 
-/// Answers to unacceptable segments without payload are at least this far apart, so that two ends
-/// that disagree do not talk forever (Linux: tcp_invalid_ratelimit).
+/// Minimum time between answers to unacceptable segments without payload, so that two hosts that disagree do not
+/// exchange ACKs forever (Linux: tcp_invalid_ratelimit).
 const ANSWER_GAP: Duration = Duration::from_millis(500);
 
-/// A segment's place in sequence space.
+/// Position of a segment in sequence space.
 #[derive(Copy, Clone, Debug)]
 struct SegmentSpan {
-    /// Its first octet, SYN included.
+    /// First octet, including SYN.
     start: Ssn,
-    /// One past its last, FIN included.
+    /// One past the last octet, including FIN.
     end: Ssn,
     /// One past the last octet that may be accepted.
     edge: Ssn,
 }
 
-/// What to do with a segment.
+/// Treatment of a segment.
 enum Check {
     Accept,
-    /// Say nothing.
+    /// Send no answer.
     Drop,
     /// Answer with an ACK.
     Challenge,
-    /// All of its payload was there already.
+    /// All of the payload was received before.
     Duplicate,
     Reset,
 }
 
 impl Subflow {
-    /// A segment for this subflow came in. `accept_window`: bytes beyond RCV.NXT that may be accepted.
+    /// Processes a segment of this subflow. `accept_window`: bytes beyond RCV.NXT that may be accepted.
     pub(crate) fn on_segment(
         &mut self,
         now: Instant,
@@ -96,7 +95,7 @@ impl Subflow {
         self.take_accepted(now, segment, ecn, (span, ack))
     }
 
-    /// The peer has reset this subflow, and it was the peer.
+    /// Accepts a reset that is known to be from the peer.
     pub(crate) fn accept_reset(&mut self) -> Ingress {
         self.finish(SubflowEvent::Reset);
         Ingress { accepted: true, ..Ingress::default() }
@@ -142,7 +141,7 @@ impl Subflow {
             self.false_acks.on_old_ack(now, ack);
         }
         if ack < self.tx.una && !is_syn && !segment.options.sack.is_empty() {
-            // Another ACK overtook it; what it SACKs is news all the same.
+            // It was reordered with another ACK, but its SACK blocks may be new.
             let input = AckInput {
                 ack: self.tx.una,
                 flags: header.flags,
@@ -206,13 +205,13 @@ impl Subflow {
         }
         if self.timestamps.enabled {
             match segment.options.timestamps {
-                // RFC 7323 section 3.2 would drop it, but the longest ADD_ADDR leaves no room for
-                // timestamps beside it. It moves no data.
+                // RFC 7323 section 3.2 would drop it, but the longest ADD_ADDR leaves no room for timestamps. The
+                // segment carries no data.
                 None if span.start == span.end && segment.options.has_mptcp() => {}
                 None => return Check::Drop,
                 Some(timestamps) if self.timestamps.is_old(now, timestamps.value) => {
-                    // To TCP a pure ACK that others overtook says nothing. What Multipath TCP puts on it
-                    // may be said nowhere else: a DATA_FIN, an address, a greeting.
+                    // For TCP, a reordered pure ACK contains nothing new. But its Multipath TCP options may be the
+                    // only copy: a DATA_FIN, an address, a HELLO.
                     let tells = span.start == span.end && segment.options.has_mptcp();
                     if !tells || !self.timestamps.is_overtaken(timestamps.value, self.tx.rtt.rto())
                     {
@@ -229,7 +228,7 @@ impl Subflow {
             return match () {
                 () if span.start > span.edge => Check::Challenge,
                 () if span.start >= self.timestamps.last_ack_sent() => Check::Accept,
-                // Data overtook it, and says nothing of the end.
+                // Later data was received first, and does not contain the DATA_FIN.
                 () if ends_data && span.start.0 >= known => Check::Accept,
                 () if span.start.plus(1) == nxt => Check::Duplicate,
                 () => Check::Challenge,
@@ -238,12 +237,11 @@ impl Subflow {
         if span.end <= nxt {
             return if span.start.0 >= known { Check::Duplicate } else { Check::Challenge };
         }
-        // At RCV.NXT a segment is read even if the window is closed: its ACK counts, its payload
-        // is cut off.
+        // At RCV.NXT a segment is processed even if the window is closed: its ACK counts, its payload is cut off.
         if span.start < span.edge || span.start == nxt { Check::Accept } else { Check::Challenge }
     }
 
-    /// The ACK field: RFC 5961 section 5 lets it lie at most a window below SND.UNA.
+    /// Checks the ACK field: RFC 5961 section 5 allows it to be at most a window below SND.UNA.
     fn check_ack(&mut self, segment: &TcpSegment<'_>) -> Result<Ssn, Check> {
         if !segment.header.flags.contains(TcpFlags::ACK) {
             return Err(Check::Drop);
@@ -266,7 +264,7 @@ impl Subflow {
         }
     }
 
-    /// Turns a segment down with an ACK.
+    /// Rejects a segment with an ACK.
     fn challenge(&mut self, now: Instant, segment: &TcpSegment<'_>) -> Ingress {
         let flags = segment.header.flags;
         let loud = flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST);
@@ -281,7 +279,7 @@ impl Subflow {
         Ingress { challenge: true, ..Ingress::default() }
     }
 
-    /// A segment of which nothing is new: a repetition, or a probe. The peer must hear where we are.
+    /// Handles a segment without new content: a repetition, or a probe. The peer must be informed of our position.
     fn on_duplicate(
         &mut self,
         now: Instant,
@@ -297,7 +295,7 @@ impl Subflow {
         if self.state.is(SubflowState::TimeWait) {
             self.start_time_wait(now);
         }
-        // Whoever repeats what we have has not heard from us, but is heard.
+        // A peer that repeats received data did not get our ACK, but it is heard.
         let repeated = self.check_ack(segment).is_ok();
         if repeated {
             self.heard(now);

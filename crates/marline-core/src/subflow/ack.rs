@@ -1,9 +1,9 @@
 //! ACK processing of the sender.
 //!
-//! In this order, because each step reads what the one before it wrote: the cumulative and the
-//! selective part go to the scoreboard; RTT and delivery rate are sampled; the timer starts anew; a
-//! spurious reduction is taken back; a finished recovery ends; loss is detected and perhaps a
-//! recovery begins; congestion control and pacer have the last word.
+//! The order is fixed, because each step uses the results of the previous one. The cumulative and the selective
+//! part go to the scoreboard, RTT and delivery rate are sampled, and the timer restarts. A spurious reduction is
+//! undone, a finished recovery ends, and loss is detected, which may start a recovery. Congestion control and
+//! pacer come last.
 
 use marline_policy::{
     AckOutcome, AckSample, AckSummary, CongestionSignal, DataRange, DeliveredSegment, Expected,
@@ -16,15 +16,15 @@ use super::Subflow;
 use super::rate::Newest;
 use super::rto::Frto;
 
-/// Reordering beyond this many segments is told as this (Linux: tcp_max_reordering).
+/// Limit on the reordering that is reported (Linux: tcp_max_reordering).
 const MAX_REORDERING: u64 = 300;
-/// A clock that does not move between send and ACK must not make an RTT of nothing.
+/// Minimum RTT sample, in case the clock does not advance between send and ACK.
 const LEAST_RTT: Duration = Duration::from_micros(1);
-/// From the beginning of a tick of timestamps to its end.
+/// Length of a tick of timestamps.
 const WITHIN_TICK: Duration = Duration::from_nanos(999_999);
 /// Delay before SACKed data at SND.UNA is believed to be reneged.
 const RENEGE_DELAY: Duration = Duration::from_millis(10);
-/// Timeouts in a row after which an answer to what was sent before them is the end of an outage.
+/// Consecutive timeouts after which an answer to earlier segments marks the end of an outage.
 const OUTAGE_TIMEOUTS: u32 = 2;
 /// Segments delivered before path MTU probing begins.
 const PROBE_MTU_AFTER: u64 = 10;
@@ -43,7 +43,7 @@ impl SackInput {
     }
 }
 
-/// The parts of a segment that acknowledge.
+/// Acknowledging parts of a segment.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct AckInput {
     pub(super) ack: Ssn,
@@ -51,37 +51,37 @@ pub(super) struct AckInput {
     pub(super) sack: SackInput,
     /// TSecr.
     pub(super) echo: Option<u32>,
-    /// No payload, no FIN, and the window as before: may be a duplicate ACK (RFC 5681 section 2).
+    /// No payload, no FIN, and an unchanged window: may be a duplicate ACK (RFC 5681 section 2).
     pub(super) duplicate: bool,
 }
 
-/// What one ACK delivered.
+/// Deliveries of one ACK.
 #[derive(Copy, Clone, Debug, Default)]
 struct Tally {
-    /// Bytes, cumulatively or selectively, not counted before.
+    /// Bytes delivered cumulatively or selectively, not counted before.
     delivered: u64,
-    /// Octets SND.UNA moved.
+    /// Octets by which SND.UNA advanced.
     cumulative: u64,
-    /// A segment that was sent once and before the recovery point.
+    /// A segment that was sent once and before the recovery point was delivered.
     original: bool,
-    /// Segments that the cumulative part delivers, but for those that were SACKed before.
+    /// Segments delivered by the cumulative part, without those SACKed before.
     acked_segments: u32,
-    /// The cumulative part covers a segment that was sent again.
+    /// The cumulative part covers a retransmitted segment.
     retransmitted: bool,
-    /// The process did not run while some of it was on its way.
+    /// The process did not run while some of the data was in flight.
     untimed: bool,
-    /// When the newest segment that was sent only once was sent.
+    /// Send time of the newest segment that was sent only once.
     newest_original: Option<Instant>,
-    /// What was expected of it then, and how many bytes of its run it ends.
+    /// Forecast for it at that time, and number of bytes of its run up to its end.
     newest_expected: (Expected, u64),
-    /// The lowest segment that came after higher ones had, although it was sent once.
+    /// Lowest segment that arrived after higher ones, although it was sent once.
     overtaken: Option<Ssn>,
     newest: Newest,
     fin: bool,
 }
 
 impl Subflow {
-    /// Reads the SACK option of a segment that acknowledges `ack`.
+    /// Decodes the SACK option of a segment that acknowledges `ack`.
     pub(super) fn read_sack(&self, ack: Ssn, option: &SackBlocks) -> SackInput {
         let mut input = SackInput::default();
         if option.len == 0 || !self.tx.sack_enabled {
@@ -118,7 +118,7 @@ impl Subflow {
         input
     }
 
-    /// Applies an acceptable ACK. Returns the octets SND.UNA moved.
+    /// Applies an acceptable ACK. Returns the octets by which SND.UNA advanced.
     pub(super) fn on_ack(&mut self, now: Instant, input: &AckInput) -> u64 {
         let prior_una = self.tx.una;
         let prior_in_flight = self.tx.board.bytes_in_flight();
@@ -160,14 +160,14 @@ impl Subflow {
         let lost = self.detect_loss(now, input, prior_una, prior_in_flight);
         let left = !was_open && self.tx.phase == Phase::Open;
         if self.tx.phase == Phase::Open && (lost > 0 || left && self.tx.board.bytes_lost() > 0) {
-            // A timeout that this ACK took back had marked the whole flight as lost: recovery begins with
-            // it all the same (RFC 9937: with all that was neither acknowledged nor SACKed).
+            // If this ACK undid a timeout, the whole flight had been marked lost. Recovery still starts with it
+            // (RFC 9937: with all data that was neither acknowledged nor SACKed).
             self.enter_recovery(now, prior_in_flight + prior_lost);
         }
         let counted =
             self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));
         if tally.delivered > 0 || lost > 0 {
-            // Without SACK: what duplicates stood for has had its turn.
+            // Without SACK, duplicate ACKs have been counted in advance.
             let delivered = tally.delivered;
             self.control(now, Outcome { delivered, prior_in_flight, lost, rtt, rate });
         }
@@ -203,7 +203,7 @@ impl Subflow {
                 self.deliver(&segment, false, tally);
             }
         }
-        // A segment cut by the ACK keeps its loss mark under a new start.
+        // A segment split by the ACK keeps its loss mark under a new start.
         if self.tx.board.front().is_some_and(|front| front.lost && front.start == ack) {
             self.tx.queue_lost(0);
         }
@@ -233,7 +233,7 @@ impl Subflow {
         }
     }
 
-    /// Marks the segments that lie wholly in `block` and belong to what touches `from..to`.
+    /// Marks the segments that are completely in `block` and belong to entries that touch `from..to`.
     fn sack_part(&mut self, block: (Ssn, Ssn), from: Ssn, to: Ssn, tally: &mut Tally) {
         if from >= to {
             return;
@@ -297,7 +297,7 @@ impl Subflow {
         });
     }
 
-    /// For who copies data: this is there, whatever the stream waits for.
+    /// Records SACKed data for schedulers that send copies: it has arrived, regardless of the stream's order.
     fn note_sacked(&mut self, segment: &SentSegment) {
         let range = DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()));
         if range.is_empty() || segment.repair {
@@ -309,7 +309,7 @@ impl Subflow {
         }
     }
 
-    /// How far the path lets segments be overtaken, for people: loss recovery goes by time.
+    /// Records the degree of reordering, for monitoring: loss recovery is based on time.
     fn note_reordering(&mut self, tally: &Tally) {
         let Some(lowest) = tally.overtaken else { return };
         let distance = self.tx.highest_sacked.0.saturating_sub(lowest.0);
@@ -320,12 +320,12 @@ impl Subflow {
         stats.reordering = stats.reordering.max(segments as u32);
     }
 
-    /// Karn's rule: segments that were sent once, else what the timestamp says. No sample is taken of an
-    /// ACK that reports a duplicate: a repeat provoked it, so what it newly acknowledges had arrived
-    /// long before and its ACKs were lost, and what it echoes is older still (RFC 7323 section 5.3: a
-    /// segment outside the window does not move the echo). The sample would be as long as the
-    /// silence was: after an outage the timeout would be seconds, and a scheduler that goes by RTT
-    /// would shun the path until it is used again, which it then is not. Nor is one taken of what was on its way while
+    /// Takes an RTT sample by Karn's rule: from segments that were sent once, otherwise from the timestamp. An ACK
+    /// that reports a duplicate gives no sample. A retransmission provoked it, so the data that it newly
+    /// acknowledges had arrived long before and its ACKs were lost, and its echo is older still (RFC 7323 section
+    /// 5.3: a segment outside the window does not change the echo). The sample would be as long as the silence.
+    /// After an outage the timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which
+    /// is then never measured again. Data in flight while the process did not run gives no sample either.
     /// the process did not run.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
         if tally.untimed || input.sack.dsack.is_some() || self.is_late_news(input, tally) {
@@ -335,8 +335,8 @@ impl Subflow {
             self.tx.rto.doubted = true;
             return None;
         }
-        // What was sent once and is acknowledged with a repair may have arrived long ago: few SACK
-        // blocks fit beside a DSS, and some are lost.
+        // A segment that was sent once and is acknowledged together with a repair may have arrived long ago: few
+        // SACK blocks fit beside a DSS, and some are lost.
         let sent_at = match tally.newest_original {
             Some(sent_at) if !tally.retransmitted => sent_at,
             _ if tally.cumulative > 0 => {
@@ -362,15 +362,15 @@ impl Subflow {
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
-        // No answer is quicker than the quickest: what would be was not waiting for the sender's own bytes, which
-        // leave faster than trains have shown as long as none was long enough.
+        // No answer is faster than the fastest one measured. A larger own delay would be an error: own bytes leave
+        // faster than estimated as long as no train was long enough.
         let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
         self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
     }
 
-    /// Whether the sample may be the length of a silence: after a timeout what the peer sends by itself acknowledges
-    /// what had arrived long before. On a path that became slow the next sample is as long.
+    /// True if the sample may be the length of a silence: after a timeout, a segment that the peer sends by itself
+    /// acknowledges data that arrived long before. On a path that became slow the next sample is as long.
     fn is_doubtful(&mut self, rtt: Duration) -> bool {
         let before = core::mem::take(&mut self.doubted_rtt_ms);
         if self.tx.rto.count == 0 || rtt <= self.tx.rto_without_backoff() * 2 {
@@ -384,9 +384,9 @@ impl Subflow {
         !confirms
     }
 
-    /// After a timeout a single ACK acknowledges more segments than any delays an ACK for, all sent
-    /// before it: the ACKs that came at their time were lost, as after an outage. A path that only
-    /// became slow has them come one by one.
+    /// True if a single ACK after a timeout acknowledges more segments than a delayed ACK does, all sent before
+    /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
+    /// one by one.
     fn is_late_news(&self, input: &AckInput, tally: &Tally) -> bool {
         let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
         self.tx.phase == Phase::Loss
@@ -394,8 +394,9 @@ impl Subflow {
             && self.tx.undo.as_deref().is_some_and(before)
     }
 
-    /// What was sent before two timeouts in a row is answered after them: the path was cut off, or the peer's process
-    /// did not run, and everything waited for that to end. Where the next answer takes as long, the path is slow.
+    /// True if segments sent before two consecutive timeouts are answered after them: the path was interrupted, or
+    /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
+    /// long, the path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
         let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
@@ -403,8 +404,8 @@ impl Subflow {
             && self.tx.undo.as_deref().is_some_and(before)
     }
 
-    /// SACKed data right at SND.UNA should have been acknowledged: unless an ACK says so soon, the
-    /// timer fires and forgets the SACKs.
+    /// Starts a timer for SACKed data at SND.UNA, which should have been acknowledged. Without an ACK for it, the
+    /// timer fires and drops the SACK state.
     fn watch_for_reneging(&mut self, now: Instant) {
         if self.tx.board.front().is_some_and(|front| front.sacked) {
             let patience = self.tx.rtt.srtt().map_or(RENEGE_DELAY, |srtt| srtt / 2);
@@ -413,7 +414,7 @@ impl Subflow {
         }
     }
 
-    /// Asks the three witnesses whether the last reduction was spurious.
+    /// Evaluates the three mechanisms that detect a spurious reduction.
     fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &Tally) {
         let Some(undo) = self.tx.undo.as_mut() else { return };
         let repeated =
@@ -429,7 +430,7 @@ impl Subflow {
         }
     }
 
-    /// Asks loss recovery, applies its verdict, and returns the bytes lost to congestion.
+    /// Runs loss recovery, applies its verdict, and returns the bytes lost to congestion.
     fn detect_loss(
         &mut self,
         now: Instant,
@@ -464,7 +465,7 @@ impl Subflow {
         if self.scratch.lost.is_empty() { 0 } else { self.mark_lost(now) }
     }
 
-    /// Congestion control and pacer.
+    /// Updates congestion control and pacer.
     fn control(&mut self, now: Instant, outcome: Outcome) {
         let mss = u64::from(self.tx.mss);
         let in_flight = self.tx.board.bytes_in_flight();
@@ -491,7 +492,7 @@ impl Subflow {
         }
     }
 
-    /// Tells the pacer the rate that holds now.
+    /// Sets the pacer's rate from the current window.
     pub(super) fn set_pace(&mut self) {
         let segment = self.segment_size().largest;
         if let Some(rate) = self.congestion.pacing_rate() {
@@ -505,10 +506,10 @@ impl Subflow {
     }
 }
 
-/// What the earlier steps found, for congestion control.
+/// Results of the earlier steps, for congestion control.
 #[derive(Copy, Clone, Debug)]
 struct Outcome {
-    /// Bytes that count for the window.
+    /// Bytes counted for the window.
     delivered: u64,
     prior_in_flight: u64,
     lost: u64,

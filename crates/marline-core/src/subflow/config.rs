@@ -1,4 +1,4 @@
-//! Configuration of a subflow, taken from its connection and the carrier. All that have the same share it.
+//! Configuration of a subflow, derived from its connection and the carrier. Subflows with equal settings share it.
 
 use std::sync::Arc;
 
@@ -10,98 +10,99 @@ use super::pacer::Pacer;
 use super::segment::HEADER;
 use crate::{Capabilities, ConnectionConfig, Keepalive, Limits};
 
-/// Keepalives after the first are at most this far apart (Linux: 75 s).
+/// Maximum time between keepalives after the first (Linux: 75 s).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 
 /// Largest shift of the window scale option (RFC 7323 section 2.3).
 pub(super) const MAX_WINDOW_SCALE: u8 = 14;
 
-/// Segments of fewer payload bytes than this fill the scoreboard before they fill the send buffer.
+/// Average payload bytes of a segment below which the scoreboard limit is reached before the send buffer limit.
 const BYTES_PER_ENTRY: u64 = 64;
-/// As many bytes may be outstanding, however small the send buffer is.
+/// Minimum limit on outstanding bytes, for small send buffers.
 const LEAST_OUTSTANDING: u64 = 1024 * 1024;
-/// As many segments may be outstanding, however small the send buffer is.
+/// Minimum limit on outstanding segments, for small send buffers.
 const LEAST_ENTRIES: u64 = 1_024;
 
-/// The settings of a subflow.
+/// Settings of a subflow.
 #[derive(Clone, Debug)]
 pub(crate) struct SubflowConfig {
-    /// Bytes of TCP segment (header, options, payload) that may pass; probed for.
+    /// Maximum bytes of a TCP segment (header, options, payload); probed for.
     pub(crate) max_segment: u16,
-    /// Bytes of TCP segment that surely pass.
+    /// Bytes of a TCP segment that pass on every path.
     pub(crate) base_segment: u16,
     /// RTO bounds.
     pub(crate) rtt: Arc<RttConfig>,
-    /// The same where the path has a radio that sleeps, if they differ.
+    /// RTO bounds for a path with a radio that sleeps, if they differ.
     pub(crate) radio_rtt: Option<Arc<RttConfig>>,
     /// Initial window in segments.
     pub(crate) initial_window: u32,
-    /// Longest delay of an ACK.
+    /// Maximum delay of an ACK.
     pub(crate) ack_delay: Duration,
-    /// How often a SYN or SYN/ACK is sent.
+    /// Limits on SYN or SYN/ACK transmissions.
     pub(crate) syn: SynRetries,
     /// Unanswered retransmission timeouts after which the subflow is dead.
     pub(crate) retries: u32,
-    /// How silence is met.
+    /// Keepalive settings.
     pub(crate) keepalive: Option<Keepalive>,
     /// Offer or accept ECN.
     pub(crate) ecn: bool,
     /// Pace transmissions.
     pub(crate) pacing: bool,
-    /// How long TIME-WAIT lasts, if the struct is kept for it.
+    /// Duration of TIME-WAIT if the struct is kept for it.
     pub(crate) time_wait: Duration,
     /// Our window scale shift.
     pub(crate) window_scale: u8,
-    /// Ranges held out of order.
+    /// Limit on ranges held out of order.
     pub(crate) out_of_order_ranges: usize,
-    /// Bytes outstanding: the connection keeps them, also those that the peer acknowledged at the data level.
+    /// Limit on outstanding bytes: the connection keeps them, including those that the peer acknowledged at the
+    /// data level.
     pub(crate) outstanding_bytes: u64,
-    /// Segments outstanding: what a peer with a tiny MSS, or an application that writes bytes one by one, can
-    /// make of a send buffer.
+    /// Limit on outstanding segments, because a peer with a tiny MSS, or an application that writes single bytes,
+    /// can cause many segments for one send buffer.
     pub(crate) outstanding_segments: usize,
     /// Offer or accept timestamps.
     pub(crate) timestamps: bool,
-    /// Judge the forecasts of answers.
+    /// Evaluate the forecasts of answers.
     pub(crate) score_forecasts: bool,
 }
 
-/// How often a SYN or SYN/ACK is sent that nobody answers.
+/// Limits on transmissions of an unanswered SYN or SYN/ACK.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SynRetries {
-    /// The attempt takes as long as so many repeats with backoff.
+    /// The attempt takes as long as this many repeats with backoff.
     pub(crate) most: u32,
-    /// So many repeats of a SYN come at the distance of the first, in the same time.
+    /// This many repeats of a SYN are sent at the interval of the first, in the same time.
     pub(crate) linear: u32,
 }
 
 impl SynRetries {
-    /// Those of a connection's first subflow.
+    /// Limits for a connection's first subflow.
     pub(crate) const fn first(connection: &ConnectionConfig) -> SynRetries {
         SynRetries { most: connection.syn_retries, linear: connection.linear_syn_retries }
     }
 
-    /// Those of a join, on either side: path managers see to the next attempt.
+    /// Limits for a join, on either side: path managers start the next attempt.
     pub(crate) const fn join(connection: &ConnectionConfig) -> SynRetries {
         SynRetries { most: connection.join_syn_retries, linear: 0 }
     }
 
-    /// Repeats for no longer than this many with backoff take.
+    /// Limits the duration to that of this many repeats with backoff.
     pub(crate) fn at_most(self, most: u32) -> SynRetries {
         SynRetries { most: self.most.min(most), ..self }
     }
 }
 
-/// The numbers that one subflow starts with.
+/// Initial numbers of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Start {
     /// Initial sequence number.
     pub(crate) isn: SeqNum,
-    /// Added to our timestamp clock, so that it does not tell the host's uptime.
+    /// Offset of our timestamp clock, so that it does not reveal the host's uptime.
     pub(crate) ts_offset: u32,
 }
 
 impl SubflowConfig {
-    /// The part of a connection's settings that its subflows need.
+    /// Selects the connection's settings that its subflows need.
     pub(crate) fn new(
         connection: &ConnectionConfig,
         capabilities: &Capabilities,
@@ -137,31 +138,31 @@ impl SubflowConfig {
         }
     }
 
-    /// The send buffer may become this large.
+    /// Sets the maximum size of the send buffer.
     pub(super) fn set_send_buffer(&mut self, bytes: u64) {
         self.outstanding_bytes = outstanding_limit(bytes);
         self.outstanding_segments = entries_for(bytes);
     }
 
-    /// The pacer of a subflow whose first `free` bytes are not paced.
+    /// Creates the pacer of a subflow whose first `free` bytes are not paced.
     pub(super) fn pacer(&self, free: u64) -> Pacer {
         Pacer::new(self.pacing, free)
     }
 }
 
-/// Bytes that a subflow may have outstanding beside a send buffer of so many bytes: twice as many, as much as it has
-/// under way on a path whose ACKs take as long as its data, if the DATA_ACKs come by a path where they take no time.
+/// Limit on outstanding bytes of a subflow for this send buffer: twice its size, the amount in flight on a path
+/// whose ACKs take as long as its data, if DATA_ACKs arrive instantly on another path.
 pub(super) const fn outstanding_limit(send_buffer: u64) -> u64 {
     let limit = send_buffer.saturating_mul(2);
     if limit > LEAST_OUTSTANDING { limit } else { LEAST_OUTSTANDING }
 }
 
-/// Entries of a scoreboard beside a send buffer of so many bytes.
+/// Limit on scoreboard entries for this send buffer.
 fn entries_for(send_buffer: u64) -> usize {
     usize::try_from((send_buffer / BYTES_PER_ENTRY).max(LEAST_ENTRIES)).unwrap_or(usize::MAX)
 }
 
-/// The smallest shift with which a window of `buffer` bytes can be said in 16 bits.
+/// Smallest shift with which a window of `buffer` bytes fits into 16 bits.
 const fn window_scale_for(buffer: u64) -> u8 {
     let mut shift = 0;
     while shift < MAX_WINDOW_SCALE && buffer >> shift > u16::MAX as u64 {

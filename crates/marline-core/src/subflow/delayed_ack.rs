@@ -1,56 +1,56 @@
 //! Delayed acknowledgments (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
 //!
-//! Acknowledged at once: data that is out of order, fills a gap, is a duplicate, or ends the
-//! stream; more than one full segment since the last ACK; the first [`QUICK_ACKS`] segments of a
-//! subflow and after a pause, because a starting sender grows its window by them.
+//! Immediate ACKs: for data that is out of order, fills a gap, is a duplicate, or ends the stream; for more than
+//! one full segment since the last ACK; for the first [`QUICK_ACKS`] segments of a subflow and after a pause,
+//! because a starting sender grows its window by them.
 //!
-//! A segment with PSH ends a message: waiting for a second one is useless, and the sender's probe
-//! timer runs. It is acknowledged at once, unless the application usually answers quickly; then the
-//! ACK waits a short while (a quarter of the RTT, four milliseconds at least, which a busy server
-//! needs for a request to another one) to be sent with the answer. Everything else waits half an
-//! RTT for a second segment, within 5 ms and `max`: on a fast path the sender's window may be too
-//! small to send that second segment, and its ACK clock would stall while we wait.
+//! A segment with PSH ends a message: waiting for a second one is useless, and the sender's probe timer runs. It
+//! is acknowledged at once, unless the application usually answers quickly. Then the ACK waits a short time (a
+//! quarter of the RTT, at least four milliseconds, which a busy server needs for a request to another one) to be
+//! sent with the answer. All other data waits half an RTT for a second segment, within 5 ms and `max`: on a fast
+//! path the sender's window may be too small to send that second segment, and its ACK clock would stall while we
+//! wait.
 //!
-//! On a reliable carrier an ACK opens no window and stops no timer soon, but as part of a stream it may hold up what
-//! is behind it when it is lost. There it waits for data to go with, or for [`LAZY_SEGMENTS`], as long as `max` says.
+//! On a reliable carrier an ACK opens no window and stops no timer soon, but a lost ACK delays the rest of the
+//! stream. There it waits for data to be sent with, or for [`LAZY_SEGMENTS`], for `max` at most.
 //!
-//! A carrier may hand over many segments as one that the kernel joined: what counts is how many full
-//! segments it holds, and a full segment is never more than the MSS that we announced.
+//! A carrier may hand over many segments merged by the kernel: the number of full segments in it counts, and a
+//! full segment is never larger than the MSS that we announced.
 
 use marline_time::{Duration, Instant};
 
-/// Segments acknowledged at once at the start (as many as Linux at most).
+/// Segments acknowledged at once at the start (Linux's maximum).
 const QUICK_ACKS: u8 = 16;
-/// Shortest wait for a second segment.
+/// Minimum wait for a second segment.
 const LEAST_WAIT: Duration = Duration::from_millis(5);
-/// Shortest wait for an answer. Less than any sender's probe timeout for a lone segment.
+/// Minimum wait for an answer. Less than any sender's probe timeout for a single segment.
 const LEAST_ANSWER: Duration = Duration::from_millis(4);
-/// Silence after which the sender starts anew.
+/// Silence after which the sender restarts from its initial window.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Full segments that are acknowledged together on a reliable carrier.
 const LAZY_SEGMENTS: u64 = 8;
-/// Quick answers in a row that show a dialogue.
+/// Consecutive quick answers that indicate a dialog.
 const DIALOGUE: u8 = 3;
 
-/// What came in, as far as acknowledging is concerned.
+/// Properties of received data that matter for acknowledgments.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Arrival {
     /// Payload bytes.
     pub(super) len: usize,
     /// PSH was set.
     pub(super) push: bool,
-    /// Out of order, gap fill, duplicate, FIN: the sender must know.
+    /// Out of order, gap fill, duplicate, FIN: the sender needs an ACK at once.
     pub(super) urgent: bool,
-    /// By a reliable carrier.
+    /// Received over a reliable carrier.
     pub(super) lazy: bool,
 }
 
-/// The ACK that is owed.
+/// State of the pending ACK.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DelayedAck {
-    /// Longest delay, nanoseconds.
+    /// Maximum delay, nanoseconds.
     max_nanos: u64,
-    /// The MSS that we announced.
+    /// MSS that we announced.
     mss: u16,
     owed: bool,
     deadline: Option<Instant>,
@@ -60,7 +60,7 @@ pub(super) struct DelayedAck {
     /// Largest payload seen, within our MSS: the peer's full segment.
     full: u16,
     last_arrival: Option<Instant>,
-    /// No data went out since the last arrival.
+    /// No data was sent since the last arrival.
     unanswered: bool,
     answered: u8,
 }
@@ -86,17 +86,17 @@ impl DelayedAck {
         self.full as u32
     }
 
-    /// When payload (or a FIN) last came in.
+    /// Time of the last payload (or FIN) received.
     pub(super) const fn last_arrival(&self) -> Option<Instant> {
         self.last_arrival
     }
 
-    /// An ACK must go as soon as possible.
+    /// Requests an ACK as soon as possible.
     pub(super) const fn demand(&mut self) {
         self.owed = true;
     }
 
-    /// An ACK must go, but need not go alone: whatever is sent within the shortest wait for an answer is it.
+    /// Requests an ACK, alone or with data, within the minimum wait for an answer.
     pub(super) fn demand_soon(&mut self, now: Instant) {
         self.owed = false;
         self.due_by(now + self.short(None));
@@ -106,7 +106,7 @@ impl DelayedAck {
         self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
     }
 
-    /// Payload (or a FIN) came in.
+    /// Handles received payload (or a FIN).
     pub(super) fn on_arrival(&mut self, now: Instant, arrival: Arrival, srtt: Option<Duration>) {
         let paused = self.last_arrival.is_some_and(|last| now.since(last) > RESTART_AFTER);
         if paused && self.answered < DIALOGUE {
@@ -148,14 +148,14 @@ impl DelayedAck {
         Duration::from_nanos(self.max_nanos)
     }
 
-    /// A segment with an ACK goes out.
+    /// Handles the transmission of a segment with an ACK.
     pub(super) fn on_ack_sent(&mut self) {
         self.owed = false;
         self.deadline = None;
         self.pending = 0;
     }
 
-    /// Data goes out: did it answer what came in?
+    /// Handles the transmission of data, which may answer received data.
     pub(super) fn on_data_sent(&mut self, now: Instant, srtt: Option<Duration>) {
         let Some(last) = self.last_arrival else { return };
         if core::mem::take(&mut self.unanswered) && now.since(last) <= self.short(srtt) {
@@ -163,7 +163,7 @@ impl DelayedAck {
         }
     }
 
-    /// The delay is over, no data came to carry the ACK.
+    /// Handles the end of the delay without data that could carry the ACK.
     pub(super) fn on_timeout(&mut self, now: Instant) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
@@ -180,7 +180,7 @@ impl DelayedAck {
         if self.owed { None } else { self.deadline }
     }
 
-    /// Takes back a demand (rate limit); a delay that runs goes on.
+    /// Withdraws a request (rate limit); a running delay continues.
     pub(super) const fn withdraw(&mut self) {
         self.owed = false;
     }

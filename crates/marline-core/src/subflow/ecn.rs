@@ -1,39 +1,39 @@
 //! Explicit Congestion Notification (RFC 3168).
 //!
-//! Negotiated by ECE and CWR in the SYN and ECE in the SYN/ACK. Then new data leaves as ECT(0), and
-//! a mark (CE) that comes in is echoed as ECE on every ACK until the sender says CWR. The sender
-//! reduces once per round trip.
+//! ECN is negotiated by ECE and CWR in the SYN and ECE in the SYN/ACK. Then new data is sent as ECT(0), and a
+//! received mark (CE) is echoed as ECE on every ACK until the sender sets CWR. The sender reduces once per round
+//! trip.
 
 use marline_policy::Ssn;
 use marline_wire::TcpFlags;
 
 use crate::Ecn;
 
-/// Both directions of one subflow's ECN.
+/// ECN state of both directions.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct EcnState {
-    /// Both sides speak ECN.
+    /// Both sides support ECN.
     pub(super) negotiated: bool,
-    /// We saw CE and the sender has not said CWR since.
+    /// CE was received and the sender has not set CWR since.
     echo: bool,
-    /// Our next new data says CWR.
+    /// Our next new data sets CWR.
     owes_cwr: bool,
     /// An echo counts again once SND.UNA is beyond this.
     reduced_until: Ssn,
 }
 
 impl EcnState {
-    /// Whether a SYN asks for ECN.
+    /// True if a SYN offers ECN.
     pub(super) const fn offered(flags: TcpFlags) -> bool {
         flags.contains(TcpFlags::ECE.with(TcpFlags::CWR))
     }
 
-    /// Whether a SYN/ACK agrees to ECN. Both bits set is a peer that reflects reserved bits.
+    /// True if a SYN/ACK accepts ECN. Both bits set means a peer that reflects reserved bits.
     pub(super) const fn agreed(flags: TcpFlags) -> bool {
         flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
     }
 
-    /// A segment came in. Returns whether the state of the echo changed: worth an ACK at once.
+    /// Handles a received segment. Returns true if the state of the echo changed, which is worth an immediate ACK.
     pub(super) fn on_received(&mut self, flags: TcpFlags, ecn: Ecn, has_payload: bool) -> bool {
         if !self.negotiated {
             return false;
@@ -48,7 +48,7 @@ impl EcnState {
         self.echo != before
     }
 
-    /// An ACK up to `una` came in, ECE set or not. Returns whether the window must be reduced.
+    /// Handles an ACK up to `una`, with or without ECE. Returns true if the window must be reduced.
     pub(super) fn on_ack(&mut self, flags: TcpFlags, una: Ssn, nxt: Ssn) -> bool {
         if !self.negotiated || !flags.contains(TcpFlags::ECE) || una <= self.reduced_until {
             return false;
@@ -58,8 +58,8 @@ impl EcnState {
         true
     }
 
-    /// The window was reduced for another reason: that answers the marks of this round trip too, and
-    /// the receiver must hear of it (RFC 3168 section 6.1.2).
+    /// Handles a reduction of the window for another reason: it also answers the marks of this round trip, and the
+    /// receiver must be informed (RFC 3168 section 6.1.2).
     pub(super) fn on_reduction(&mut self, nxt: Ssn) {
         if self.negotiated {
             self.reduced_until = nxt;
@@ -67,7 +67,7 @@ impl EcnState {
         }
     }
 
-    /// The window was reduced, and what was in flight then is not acknowledged yet.
+    /// The window was reduced, and the data in flight at that time is not acknowledged yet.
     pub(super) fn reduced_this_round(&self, una: Ssn) -> bool {
         una < self.reduced_until
     }

@@ -1,7 +1,7 @@
 //! Output of a subflow: the segments it must send, and the data it accepts from the connection.
 //!
-//! Repairs come before new data: a hole on a subflow makes everything after it useless until it is
-//! filled. A pure ACK comes last, because anything else carries it too.
+//! Retransmissions come before new data: a hole on a subflow makes all later data useless until it is filled. A
+//! pure ACK comes last, because any other segment carries it, too.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{Egress, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
 use crate::SubflowState;
 
 impl Subflow {
-    /// The next segment that is owed; it counts as sent now. `room` bounds retransmissions.
+    /// Next pending segment; it counts as sent now. `room` bounds retransmissions.
     pub(crate) fn next_egress(&mut self, now: Instant, room: PayloadRoom) -> Option<Egress> {
         self.next_egress_but_ack(now, room).or_else(|| self.next_ack())
     }
@@ -70,8 +70,8 @@ impl Subflow {
         self.owed.plain.take().map(Egress::Plain)
     }
 
-    /// Whether [`next_egress_but_ack`](Self::next_egress_but_ack) can have anything: cheap, for it is
-    /// asked at every turn.
+    /// True if [`next_egress_but_ack`](Self::next_egress_but_ack) may return a segment. The check is cheap,
+    /// because it is made at every turn.
     pub(crate) fn owes_more_than_ack(&self) -> bool {
         self.owed.rst.is_some()
             || self.owed.probe
@@ -95,7 +95,7 @@ impl Subflow {
         Some(if self.state.is(SubflowState::SynSent) { Egress::Syn } else { Egress::SynAck })
     }
 
-    /// The lowest lost segment, if window and pacer let it go.
+    /// Lowest lost segment, if window and pacer allow it.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
         if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Rests {
             return None;
@@ -105,7 +105,7 @@ impl Subflow {
             if self.tx.frto.holds_repeats() {
                 return None;
             }
-            // After a timeout without SACK: what duplicates stand for has left the network.
+            // After a timeout without SACK, segments counted by duplicate ACKs have left the network.
             let gone = if self.tx.phase == Phase::Loss { self.tx.unnamed } else { 0 };
             if self.tx.board.bytes_in_flight().saturating_sub(gone) >= self.send_window() {
                 return None;
@@ -130,7 +130,7 @@ impl Subflow {
         self.retransmit(now, index, forced.unwrap_or(SentKind::Retransmission))
     }
 
-    /// A tail loss probe that repeats the newest segment that is not delivered, or the end of it.
+    /// Tail loss probe that repeats the newest undelivered segment, or the end of it.
     fn repeat_last(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
         self.tx.probe.clear();
         let mut index = self.tx.board.iter().rposition(|segment| !segment.sacked)?;
@@ -146,8 +146,8 @@ impl Subflow {
         self.retransmit(now, index, SentKind::ProbeRepeat)
     }
 
-    /// Payload bytes that a repeated segment of at most `most` bytes may have; what once was an MTU probe must be cut.
-    /// Where the mapping begins it goes along; further on the peer knows it, since bytes are taken in their order.
+    /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
+    /// first part carries the mapping, which the peer then knows for the rest, since bytes are processed in order.
     fn payload_limit(&self, segment: &SentSegment, room: PayloadRoom, most: u16) -> Option<u64> {
         let first = segment.start <= segment.mapping_start;
         let payload = if first { room.mapped } else { room.plain };
@@ -186,7 +186,7 @@ impl Subflow {
         self.push(now, SentSegment { dsn, fin: true, ..SentSegment::default() });
     }
 
-    /// The window in force, in bytes.
+    /// Send window in bytes.
     pub(super) fn send_window(&self) -> u64 {
         match self.tx.rto.beneath {
             Beneath::Datagrams => {}
@@ -201,8 +201,8 @@ impl Subflow {
         }
     }
 
-    /// Whether, and how much, new data may go now. The last segment may exceed the window by a part
-    /// of itself, so that windows that are no multiple of the segment size leave no stubs.
+    /// New data that may be sent now, if any. The last segment may exceed the window by a part of itself, so that
+    /// windows that are not a multiple of the segment size cause no small segments.
     pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
         if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.may_send() {
             return Eligibility::NotUsable;
@@ -232,21 +232,21 @@ impl Subflow {
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
     }
 
-    /// Whether so much is outstanding that it takes nothing new, whatever its window: in bytes, as the connection keeps
-    /// them for it, and in entries of the scoreboard.
+    /// True if so much is outstanding that no new data is accepted, regardless of the window: in bytes, which the
+    /// connection keeps for it, or in entries of the scoreboard.
     pub(crate) fn is_full(&self) -> bool {
         self.tx.nxt.since(self.tx.una) >= self.config.outstanding_bytes
             || self.tx.board.len() >= self.config.outstanding_segments
     }
 
-    /// The send buffer that it is given data from may become this large.
+    /// Sets the maximum size of the send buffer that provides its data.
     pub(crate) fn set_send_buffer(&mut self, bytes: u64) {
         if self.config.outstanding_bytes != outstanding_limit(bytes) {
             Arc::make_mut(&mut self.config).set_send_buffer(bytes);
         }
     }
 
-    /// Whether an entry of the scoreboard may be a run of segments.
+    /// True if an entry of the scoreboard may be a run of segments.
     fn sends_runs(&self) -> bool {
         self.recovery.judges_runs()
             && self.tx.sack_enabled
@@ -255,7 +255,8 @@ impl Subflow {
             && !self.awaits_frto_data()
     }
 
-    /// How many segments may leave now as a run, of `most`: one where each segment must be judged by itself.
+    /// Number of segments, at most `most`, that may be sent now as a run: one if each segment must be judged
+    /// separately.
     pub(crate) fn run_segments(&self, now: Instant, most: usize) -> usize {
         let Eligibility::Ready { room } = self.eligibility(now) else { return 1 };
         if !self.sends_runs() {
@@ -266,7 +267,7 @@ impl Subflow {
         usize::try_from((room / mss).min(paced)).unwrap_or(most).min(most)
     }
 
-    /// Takes a run of new segments, one mapping of `len` bytes, as sent now. The caller asked
+    /// Records a run of new segments, one mapping of `len` bytes, as sent now. The caller checked
     /// [`run_segments`](Self::run_segments) first.
     pub(crate) fn push_run(
         &mut self,
@@ -292,7 +293,7 @@ impl Subflow {
         }
     }
 
-    /// Takes `len` bytes of new data, a mapping of their own, as sent now. The caller asked
+    /// Records `len` bytes of new data with a mapping of their own as sent now. The caller checked
     /// [`eligibility`](Self::eligibility) first, or [`wants_new_data_probe`](Self::wants_new_data_probe).
     pub(crate) fn push_data(
         &mut self,
@@ -317,7 +318,7 @@ impl Subflow {
         segment
     }
 
-    /// Takes `len` bytes of a repair as sent now. The caller asked [`eligibility`](Self::eligibility) first.
+    /// Records `len` bytes of a repair as sent now. The caller checked [`eligibility`](Self::eligibility) first.
     pub(crate) fn push_repair(&mut self, now: Instant, len: u16, checksum: u16) -> SentSegment {
         debug_assert!(len > 0 && self.may_send() && !self.dead);
         let content = SentSegment {
@@ -331,18 +332,18 @@ impl Subflow {
         segment
     }
 
-    /// What was just pushed ends what the application had: it is sent with PSH, so that the peer
-    /// acknowledges and delivers it at once.
+    /// Sets PSH on the data just pushed, which ends the application's data, so that the peer acknowledges and
+    /// delivers it at once.
     pub(crate) fn mark_message_end(&mut self) {
         self.push_end = self.tx.nxt;
     }
 
-    /// What was just pushed is no end, small as it may be: no PSH.
+    /// Sends the data just pushed without PSH, although it is short.
     pub(crate) fn withhold_push(&mut self) {
         self.push_end = Ssn(0);
     }
 
-    /// Appends a new segment to the board, given by what it carries.
+    /// Appends a new segment with this content to the scoreboard.
     fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
         self.repeats = Repeats::Always;
         let start = self.tx.nxt;
@@ -373,7 +374,7 @@ impl Subflow {
         segment
     }
 
-    /// What every transmission of sequence space means to the others.
+    /// Updates all components after a transmission of sequence space.
     fn on_transmission(&mut self, now: Instant, notice: SentNotice, segments: usize) {
         let bytes = notice.end.since(notice.start);
         self.tx.last_sent_at = now;
@@ -395,7 +396,7 @@ impl Subflow {
         self.recovery.on_sent(&notice, &self.tx.context(now));
     }
 
-    /// The connection has nothing more to give, at all (`dry`) or for this subflow: delivery rates are a
+    /// Records that the connection has no more data, at all (`dry`) or for this subflow: delivery rates are a
     /// lower bound from here on.
     pub(crate) fn set_app_limited(&mut self, dry: bool) {
         let in_flight = self.tx.board.bytes_in_flight();
@@ -406,67 +407,67 @@ impl Subflow {
         }
     }
 
-    /// The probe timer asks for a probe. New data may be pushed for it, one segment beyond the
-    /// window; if there is none, call [`repeat_last_as_probe`](Self::repeat_last_as_probe).
+    /// The probe timer requests a probe. New data may be pushed for it, one segment beyond the window; if there is
+    /// none, call [`repeat_last_as_probe`](Self::repeat_last_as_probe).
     pub(crate) fn wants_new_data_probe(&self) -> bool {
         self.tx.probe == Probe::Wanted && self.state.may_send() && !self.fin_wanted && !self.dead
     }
 
-    /// There is no new data for the probe: the last segment goes again with the next egress.
+    /// Repeats the last segment with the next egress, because there is no new data for the probe.
     pub(crate) fn repeat_last_as_probe(&mut self) {
         if self.tx.probe == Probe::Wanted {
             self.tx.probe = Probe::RepeatLast;
         }
     }
 
-    /// An ACK must go as soon as possible.
+    /// Requests an ACK as soon as possible.
     pub(crate) fn ack_now(&mut self) {
         self.ack.demand();
     }
 
-    /// An ACK must go within a few milliseconds, with data or without.
+    /// Requests an ACK within a few milliseconds, with data or without.
     pub(crate) fn ack_soon(&mut self, now: Instant) {
         self.ack.demand_soon(now);
     }
 
-    /// An ACK is owed now.
+    /// An ACK is pending now.
     pub(crate) fn owes_ack(&self) -> bool {
         self.ack.owed()
     }
 
-    /// A probe must go as soon as possible: the peer answers it with an ACK.
+    /// Requests a probe as soon as possible: the peer answers it with an ACK.
     pub(crate) fn request_probe(&mut self) {
         self.owed.probe = !self.state.is_handshake();
     }
 
-    /// A probe without the connection's options must go as soon as possible, after what is repeated.
+    /// Requests a probe without the connection's options as soon as possible, after retransmissions.
     pub(crate) fn request_plain_probe(&mut self) {
         if !self.state.is_handshake() {
             self.owed.plain = Some(PlainSegment::Probe);
         }
     }
 
-    /// A probe without the connection's options came: so must its answer be.
+    /// Requests an answer without options to a probe without options.
     pub(crate) fn answer_plain_probe(&mut self) {
         self.owed.plain = Some(PlainSegment::Ack);
     }
 
-    /// No more new data: a FIN follows what was pushed.
+    /// Ends new data: a FIN follows the pushed data.
     pub(crate) fn close(&mut self) {
         match self.state.get() {
-            // Data is on its way with the SYN: the FIN follows when that is answered.
+            // Data is in flight with the SYN: the FIN follows when that is answered.
             SubflowState::SynSent if self.syn_data.is_some() => self.fin_wanted = true,
             SubflowState::SynSent => self.finish_silently(),
             SubflowState::SynReceived | SubflowState::Established | SubflowState::CloseWait => {
                 self.fin_wanted = true;
-                // A probe that new data was wanted for repeats the last segment instead.
+                // A wanted probe repeats the last segment instead of new data.
                 self.repeat_last_as_probe();
             }
             _ => {}
         }
     }
 
-    /// As [`close`](Self::close), but a SYN that nobody has answered is not taken back: the FIN follows the answer.
+    /// As [`close`](Self::close), but an unanswered SYN is not abandoned: the FIN follows the answer.
     pub(crate) fn close_once_answered(&mut self) {
         if self.state.is(SubflowState::SynSent) {
             self.fin_wanted = true;
@@ -475,7 +476,7 @@ impl Subflow {
         }
     }
 
-    /// Ends the subflow at once: owes a RST, after which the state is closed.
+    /// Ends the subflow at once with a pending RST, after which the state is closed.
     pub(crate) fn reset(&mut self) {
         match self.state.get() {
             SubflowState::Closed => {}

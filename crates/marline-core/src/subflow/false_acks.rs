@@ -1,21 +1,21 @@
-//! Evidence that a middlebox acknowledges in the peer's name what the peer does not have.
+//! Evidence that a middlebox acknowledges data that the peer does not have.
 //!
-//! A receiver never takes an acknowledgment back (RFC 9293 section 3.4). ACKs below SND.UNA are ordinary as long as
-//! they are late, overtaken by newer ones on the way. If the same one still comes a retransmission timeout after
-//! SND.UNA has passed it, nobody is late: the peer waits for octets that somebody else has acknowledged. They will
-//! not be sent again, so that the hole in the subflow stays for good, whatever the data level does about it.
+//! A receiver never reduces its acknowledgment (RFC 9293 section 3.4). ACKs below SND.UNA are normal if they are
+//! late, reordered with newer ones. If the same one still comes a retransmission timeout after SND.UNA has passed
+//! it, it is not late: the peer waits for octets that a middlebox has acknowledged. They will not be sent again,
+//! so that the hole in the subflow is permanent, regardless of the data level.
 //!
-//! A proxy that acknowledges early and then delivers by itself looks like that, too, but not for a timeout.
+//! A proxy that acknowledges early and then delivers by itself causes the same ACKs, but not for a whole timeout.
 //!
-//! Evidence expires. A peer that still waits answers whatever is sent next with the same ACK, so only an ACK that
-//! came after the last transmission counts. Old ACKs that arrived long after they were sent (a process that stood
-//! still, a path that was cut off for a while) are not repeated, and prove nothing about a later timeout.
+//! Evidence expires. A peer that still waits answers the next transmission with the same ACK, so only an ACK after
+//! the last transmission counts. Old ACKs that arrived long after they were sent (a suspended process, a path that
+//! was interrupted for a while) are not repeated, and prove nothing about a later timeout.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 
-/// The same ACK after a longer silence is new evidence, not more of it: nothing sent before is still under way (RFC
-/// 9293 section 3.4.2).
+/// After a longer silence the same ACK starts new evidence: no earlier segment is still in flight (RFC 9293
+/// section 3.4.2).
 const MOST_SILENCE: Duration = Duration::from_secs(120);
 
 /// ACKs below SND.UNA.
@@ -24,7 +24,7 @@ pub(super) struct FalseAcks {
     repeated: Option<OldAck>,
 }
 
-/// One that came for the first time below SND.UNA, and perhaps again.
+/// An ACK first received below SND.UNA, and its repetitions.
 #[derive(Copy, Clone, Debug)]
 struct OldAck {
     ack: Ssn,
@@ -35,10 +35,10 @@ struct OldAck {
 impl FalseAcks {
     pub(super) const NONE: FalseAcks = FalseAcks { repeated: None };
 
-    /// An acceptable segment acknowledges less than others did before it.
+    /// Handles an acceptable segment that acknowledges less than earlier ones.
     pub(super) fn on_old_ack(&mut self, now: Instant, ack: Ssn) {
         match &mut self.repeated {
-            // Overtaken by the others of its kind.
+            // Reordered with other old ACKs.
             Some(old) if ack < old.ack => {}
             Some(old) if ack == old.ack && now.since(old.last_at) <= MOST_SILENCE => {
                 old.last_at = now;
@@ -47,7 +47,7 @@ impl FalseAcks {
         }
     }
 
-    /// Whether they have come for as long as a retransmission timeout, and in answer to what was sent last.
+    /// True if they have come for a retransmission timeout, and in answer to the last transmission.
     pub(super) fn are_certain(&self, rto: Duration, last_sent_at: Instant) -> bool {
         self.repeated
             .is_some_and(|old| old.last_at.since(old.first_at) >= rto && old.last_at > last_sent_at)
@@ -64,7 +64,7 @@ mod tests {
         heard_after(0, acks)
     }
 
-    /// Whether ACKs, each with its time in milliseconds, are proof if something was last sent at `sent_ms`.
+    /// True if these ACKs, with times in milliseconds, are proof when the last transmission was at `sent_ms`.
     fn heard_after(sent_ms: u64, acks: &[(u64, u64)]) -> bool {
         let mut evidence = FalseAcks::NONE;
         for &(at_ms, ack) in acks {

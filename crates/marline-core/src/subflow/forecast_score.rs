@@ -1,30 +1,30 @@
-//! Score of the forecast: how often answers come within its quantiles, and how wide of the mark it is.
+//! Score of the forecast: how often answers come within its quantiles, and how precise it is.
 //!
-//! *Problem.* A forecast of quantiles is right if one answer in ten is later than its p90, and worth something if
-//! that p90 is close to the answers. Neither can be seen in a single answer, and what the forecaster says after
-//! it has learnt of an answer proves nothing.
+//! *Problem.* A forecast of quantiles is correct if one answer in ten is later than its p90, and useful if that
+//! p90 is close to the answers. Neither is visible in a single answer, and a forecast made after its answer proves
+//! nothing.
 //!
-//! *How.* What the forecast said when a segment left is kept until nothing that left then is outstanding. Each RTT
-//! sample that the forecaster is about to learn from is judged by that: the time that was forecast is a
-//! quantile plus what the sender's own bytes ahead of the segment were to take, the same time that the forecaster
-//! is going to subtract. Counted are answers that were no later (calibration; the reliability diagram at
-//! three places) and the *pinball loss*: what is above the forecast weighs the quantile's share, what is below
-//! it the rest, so that the true quantile has the smallest expected loss and a wide one pays for its width.
-//! SRTT + 4 RTTVAR (RFC 6298), as it stood when the segment left, is judged beside the p90 by the same
-//! loss: it is what a sender without a forecast would go by.
+//! *How.* The forecast at the time when a segment was sent is kept until no segment of that time is outstanding.
+//! Each RTT sample is judged by it before the forecaster learns from the sample. The forecast time is a quantile
+//! plus the expected delay by the sender's own bytes ahead of the segment, the same delay that the forecaster
+//! subtracts. The score counts answers that were no later (calibration; the reliability diagram at three places)
+//! and the *pinball loss*: time above the forecast is weighted with the quantile's share, time below it with the
+//! rest, so that the true quantile has the smallest expected loss and a wide one pays for its width. SRTT + 4
+//! RTTVAR (RFC 6298), with its value when the segment was sent, is judged beside the p90 by the same loss: a
+//! sender without a forecast would use it.
 //!
-//! How many answers would have been within the quantiles of the moment just before they came is counted beside. That
-//! is what the forecaster learns by; where it holds and the forecast of the sending does not, what was missing
-//! is what was learnt while the segment was on its way.
+//! Answers within the quantiles at the moment just before they came are counted as well. The forecaster learns
+//! from these. If they are right and the forecast at the time of sending is not, the missing part was learned
+//! while the segment was in flight.
 //!
-//! *Lost segments* are left out, and counted by themselves. The quantiles are of answers that come: a lost segment
-//! has none, what is heard of its repeat is the repeat's answer, and how often segments are lost is forecast
-//! apart, as risk. To count them as later than every quantile would ask p99 to hold two things at once.
+//! *Lost segments* are excluded, and counted separately. The quantiles describe answers that come: a lost segment
+//! has none, the answer to its retransmission belongs to that, and the rate of losses is forecast separately, as
+//! risk. Counting them as later than every quantile would give p99 two meanings at once.
 //!
-//! *Limits.* Segments that leave at the same instant are judged by one forecast, that of the first. Where only a
-//! timestamp tells which repeat was answered, it is the first transmission within its millisecond. An ACK
-//! is one sample, of the newest segment that it delivers and that was sent once; so were the forecaster's lessons.
-//! Answers are not independent of each other: an interval around a share must rest on runs, not on answers.
+//! *Limits.* Segments sent at the same instant are judged by one forecast, that of the first. If only a timestamp
+//! shows which repeat was answered, the first transmission within its millisecond is used. An ACK is one sample,
+//! of the newest segment that it delivers and that was sent once, as for the forecaster. Answers are not
+//! independent of each other: a confidence interval of a share must be based on runs instead of answers.
 //!
 //! *Sources.* Pinball loss: Koenker and Bassett, *Regression Quantiles*, Econometrica 1978. Calibration and
 //! sharpness: Gneiting, Balabdaoui and Raftery, J. R. Stat. Soc. B, 2007.
@@ -37,33 +37,33 @@ use marline_time::{Duration, Instant};
 
 use crate::ForecastScore;
 
-/// Instants of sending of which the forecast is kept, at most; beyond, the oldest is forgotten.
+/// Limit on send times with a kept forecast; beyond it, the oldest is dropped.
 const MOST_PENDING: usize = 8_192;
-/// The quantiles that are judged, and how many percent of the answers each is to cover.
+/// Quantiles that are judged, and the percentage of answers that each should cover.
 const QUANTILES: [(Quantile, u64); 3] =
     [(Quantile::P50, 50), (Quantile::P90, 90), (Quantile::P99, 99)];
-/// What SRTT + 4 RTTVAR is judged as.
+/// Percentage that SRTT + 4 RTTVAR is judged as.
 const SRTT_4VAR_PERCENT: u64 = 90;
 
-/// What was forecast at an instant of sending.
+/// Forecast at a send time.
 #[derive(Copy, Clone, Debug)]
 struct Pending {
     sent_at: Instant,
-    /// With nothing ahead of the segment, by quantile.
+    /// Forecast without own bytes ahead of the segment, by quantile.
     forecast: Forecast,
     srtt_4var: Duration,
 }
 
-/// Keeps the forecasts of what is on its way, and judges them when it is answered.
+/// Forecasts of segments in flight, judged when they are answered.
 #[derive(Debug, Default)]
 pub(super) struct Scorer {
-    /// By time.
+    /// Sorted by time.
     pending: VecDeque<Pending>,
     score: ForecastScore,
 }
 
 impl Scorer {
-    /// A segment leaves; the oldest one outstanding left first at `oldest`.
+    /// Handles the transmission of a segment; the oldest outstanding one was first sent at `oldest`.
     pub(super) fn on_sent(
         &mut self,
         now: Instant,
@@ -86,8 +86,8 @@ impl Scorer {
         self.pending.push_back(Pending { sent_at: now, forecast: *forecast, srtt_4var });
     }
 
-    /// What left within `sent` was answered after `rtt`; what was ahead of it was to take `queued`. `latest`: the
-    /// forecast that has not learnt of it yet.
+    /// Handles an answer after `rtt` to a segment sent within `sent`; `queued` is the expected delay of the bytes
+    /// ahead of it. `latest`: the forecast before it learns from this answer.
     pub(super) fn on_answer(
         &mut self,
         sent: RangeInclusive<Instant>,
@@ -114,23 +114,23 @@ impl Scorer {
         score.pinball_srtt_4var_ns += pinball_ns(rtt, *srtt_4var, SRTT_4VAR_PERCENT);
     }
 
-    /// So many segments are held to be lost.
+    /// Counts segments marked lost.
     pub(super) fn on_lost(&mut self, segments: u32) {
         self.score.lost_segments += u64::from(segments);
     }
 
-    /// So many segments are not held to be lost any more.
+    /// Uncounts segments whose loss mark was removed.
     pub(super) fn on_found(&mut self, segments: u32) {
         self.score.lost_segments = self.score.lost_segments.saturating_sub(segments.into());
     }
 
-    /// The score so far.
+    /// Score so far.
     pub(super) const fn score(&self) -> ForecastScore {
         self.score
     }
 }
 
-/// The loss of a forecast that so many percent of the answers are to be within, ns.
+/// Pinball loss in ns of a forecast that is to cover this percentage of the answers.
 fn pinball_ns(answer: Duration, forecast: Duration, percent: u64) -> u64 {
     let (off, weight) = match answer.checked_sub(forecast) {
         Some(later) => (later, percent),
@@ -195,17 +195,17 @@ mod tests {
         let (mut scorer, rtt) = (Scorer::default(), rtt());
         let slow = Forecast::of([MS(140), MS(150), MS(180)], 0.0, None);
         scorer.on_sent(at(0), None, &forecast(), &rtt);
-        // At the same instant the first forecast stands.
+        // At the same instant the first forecast is kept.
         scorer.on_sent(at(0), Some(at(0)), &slow, &rtt);
         scorer.on_sent(at(10), Some(at(0)), &slow, &rtt);
         scorer.on_answer(at(0)..=at(0), MS(45), Duration::ZERO, &slow);
         assert_eq!(scorer.score().within, [0, 1, 1]);
         scorer.on_answer(at(0)..=at(0), MS(145), MS(60), &slow);
-        // 60 ms in the queue, which may be 90 to the p90 and 135 to the p99.
+        // 60 ms in the queue, expected as 90 by the p90 and 135 by the p99.
         assert_eq!(scorer.score().within, [0, 1, 2]);
         scorer.on_answer(at(10)..=at(10), MS(145), Duration::ZERO, &slow);
         assert_eq!(scorer.score().within, [0, 2, 3]);
-        // A timestamp tells the millisecond.
+        // A timestamp has millisecond resolution.
         scorer.on_answer(at(9)..=at(10), MS(145), Duration::ZERO, &slow);
         assert_eq!((scorer.score().within, scorer.score().answers), ([0, 3, 4], 4));
     }
@@ -219,7 +219,7 @@ mod tests {
         scorer.on_found(1);
         let counted = ForecastScore { unforecast: 1, lost_segments: 2, ..ForecastScore::default() };
         assert_eq!(scorer.score(), counted);
-        // What was sent before the oldest outstanding one is forgotten; so is what is too much.
+        // Forecasts older than the oldest outstanding segment are dropped, and those beyond the limit.
         for ms in 1..=3 {
             scorer.on_sent(at(ms), Some(at(1)), &forecast(), &rtt);
         }

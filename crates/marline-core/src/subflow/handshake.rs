@@ -12,15 +12,14 @@ use super::state::State;
 use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};
 
-/// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
+/// MSS of a peer without an MSS option (RFC 9293 section 3.7.1, IPv4).
 pub(crate) const DEFAULT_MSS: u16 = 536;
-/// Smallest MSS taken seriously: all the options there can be, and 8 bytes of payload (Linux:
-/// `tcp_min_snd_mss`). A host has to take 536 bytes (RFC 9293 section 3.7.1); one that asks for segments
-/// without payload has something else in mind.
+/// Smallest MSS accepted: room for all options and 8 bytes of payload (Linux: `tcp_min_snd_mss`). A host has to
+/// accept 536 bytes (RFC 9293 section 3.7.1), so a request for segments without payload is an attack.
 const LEAST_MSS: u16 = 48;
 
 impl Subflow {
-    /// Opens a subflow: owes a SYN.
+    /// Opens a subflow with a pending SYN.
     pub(crate) fn connect(
         now: Instant,
         config: Arc<SubflowConfig>,
@@ -34,7 +33,7 @@ impl Subflow {
         subflow
     }
 
-    /// Answers a SYN: owes a SYN/ACK.
+    /// Answers a SYN with a pending SYN/ACK.
     #[expect(clippy::too_many_arguments, reason = "as connect, plus the SYN and its ECN field")]
     pub(crate) fn accept(
         now: Instant,
@@ -83,7 +82,7 @@ impl Subflow {
         self.heard(now);
     }
 
-    /// A segment in answer to our SYN, or to nothing.
+    /// Handles a segment in SYN-SENT, which may answer our SYN.
     pub(super) fn on_segment_in_syn_sent(
         &mut self,
         now: Instant,
@@ -129,7 +128,7 @@ impl Subflow {
         }
     }
 
-    /// Our SYN is acknowledged and we have the peer's.
+    /// Completes the handshake: our SYN is acknowledged and the peer's was received.
     pub(super) fn establish(&mut self, now: Instant, segment: &TcpSegment<'_>) {
         self.state.move_to_established();
         self.owed.syn = false;
@@ -138,7 +137,7 @@ impl Subflow {
         self.tx.rto.deadline = None;
         self.sample_handshake(now, segment);
         self.tx.rto.count = 0;
-        // What went out before, by Fast Open.
+        // Starts the timer for data sent earlier by Fast Open.
         self.arm_rto(now);
         self.set_pace();
         self.events.push_back(SubflowEvent::Established);
@@ -151,12 +150,11 @@ impl Subflow {
         let sent_at = if self.handshake.transmissions == 1 {
             Some(self.handshake.sent_at)
         } else if self.timestamps.enabled {
-            // What answers a repeat may echo the first transmission: a peer that had that one, and
-            // whose ACK was lost, does not take its timestamp from the repeat (RFC 7323, 5.3: it
-            // lies outside the window). The sample would be the timeout and a round trip, and a
-            // scheduler that goes by RTT would shun the path, which then is never measured again.
-            // On a path whose round trip is longer than the timeout this is too short, until data
-            // is acknowledged.
+            // The answer to a repeat may echo the first transmission: a peer that received that one, and whose ACK
+            // was lost, does not take the timestamp of the repeat (RFC 7323, 5.3: it is outside the window). The
+            // sample would be the timeout plus a round trip, and a scheduler that uses the RTT would avoid the
+            // path, which then is never measured again. On a path whose round trip is longer than the timeout this
+            // is too short, until data is acknowledged.
             let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
             let echoed = echo.and_then(|echo| self.timestamps.sent_at(now, echo));
             echoed.map(|at| at.max(self.handshake.sent_at))
@@ -171,35 +169,35 @@ impl Subflow {
         }
     }
 
-    /// The SYN or SYN/ACK goes out.
+    /// Handles the transmission of the SYN or SYN/ACK.
     pub(super) fn on_syn_sent(&mut self, now: Instant) {
         self.owed.syn = false;
         self.handshake.transmissions += 1;
         self.handshake.sent_at = now;
         self.tx.nxt = self.tx.nxt.max(Ssn(1));
         self.tx.last_sent_at = now;
-        // A SYN that is answered again because it came again does not prolong the attempt.
+        // Answering a repeated SYN does not prolong the attempt.
         if self.tx.rto.deadline.is_none() {
             self.tx.rto.deadline = Some(now + self.syn_timeout());
         }
     }
 
-    /// How often our SYN went out.
+    /// Number of transmissions of our SYN.
     pub(crate) const fn syns_sent(&self) -> u32 {
         self.handshake.transmissions
     }
 
-    /// The SYN/ACK that comes now lay here for so long: that is no part of the round trip.
+    /// Excludes from the round trip the time for which this SYN/ACK was kept.
     pub(crate) fn note_answer_kept(&mut self, time: Duration) {
         self.handshake.sent_at += time;
     }
 
-    /// Our SYN is wanted again. It does not prolong the attempt.
+    /// Repeats our SYN on request. It does not prolong the attempt.
     pub(crate) fn repeat_syn(&mut self) {
         self.owed.syn |= self.state.is(SubflowState::SynSent) && self.handshake.transmissions > 0;
     }
 
-    /// No answer to our SYN or SYN/ACK.
+    /// Handles a missing answer to our SYN or SYN/ACK.
     pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
         self.tx.rto.deadline = None;
         if self.attempt_is_over() {
@@ -208,11 +206,11 @@ impl Subflow {
         }
         self.tx.rto.count += 1;
         self.owed.syn = true;
-        // Not sent for some reason: the attempt ends all the same.
+        // Even if it was not sent, the attempt ends in time.
         self.tx.rto.deadline = Some(now + self.syn_timeout());
     }
 
-    /// The time of all repeats with backoff is over, whether the SYN was repeated so often or more.
+    /// The time of all repeats with backoff is over, regardless of the number of SYNs sent.
     fn attempt_is_over(&self) -> bool {
         let linear = self.linear_retries();
         let waits = (0..=self.tx.rto.count).map(|count| self.syn_wait(count, linear));
@@ -224,18 +222,18 @@ impl Subflow {
         })
     }
 
-    /// How long the SYN or SYN/ACK waits for an answer.
+    /// Time that the SYN or SYN/ACK waits for an answer.
     fn syn_timeout(&self) -> Duration {
         self.syn_wait(self.tx.rto.count, self.linear_retries())
     }
 
-    /// The wait after so many repeats, the first of which are linear.
+    /// Wait after this many repeats, the first of which are linear.
     fn syn_wait(&self, count: u32, linear: u32) -> Duration {
         let rto = RtoTimer { count: count.saturating_sub(linear), ..RtoTimer::default() };
         rto.backed_off(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
     }
 
-    /// Only a SYN's first repeats may be linear.
+    /// Only the first repeats of a SYN may be linear.
     fn linear_retries(&self) -> u32 {
         if self.state.is(SubflowState::SynSent) { self.config.syn.linear } else { 0 }
     }
@@ -245,7 +243,7 @@ impl Subflow {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Handshake {
     pub(super) transmissions: u32,
-    /// The process did not run while it was on its way.
+    /// The process did not run while it was in flight.
     pub(super) untimed: bool,
     pub(super) sent_at: Instant,
 }

@@ -1,28 +1,28 @@
-//! Health of a subflow, derived from facts: timers that fired, answers that did not come, the path health
-//! monitor's verdict on its address pair, and segments that did come in.
+//! Health of a subflow, derived from facts: expired timers, missing answers, the path health monitor's verdict on
+//! its address pair, and received segments.
 //!
-//! It lies beside TCP, which knows what timed out and what was heard. The connection adds what it alone knows: its
-//! receive timer and keepalives, the carrier's errors, a verdict, what its scheduler concludes.
+//! It is kept beside TCP, which knows its timeouts and received segments. The connection adds further facts: its
+//! receive timer and keepalives, the carrier's errors, a verdict, and conclusions of its scheduler.
 //!
-//! Silence is answered in two steps. From the first fact on, policies see [`Health::Silent`]: new data goes
-//! elsewhere. The *rescue* queues what is outstanding on the subflow for others and tells path manager and monitor. For
-//! most facts both happen at once. A probe timeout may be borne for a while first (`Scheduler::probe_patience`), an
-//! unanswered keepalive leaves the rescue to graver facts, and what a scheduler concludes while it is told of an ACK is
-//! acted upon before the next segment is sent. If a rescued subflow has timed out with data outstanding, an
-//! acknowledgment of data ends all of it, else the first valid segment does.
+//! Silence has two effects. From the first fact on, policies see [`Health::Silent`]: new data is sent elsewhere.
+//! The *rescue* queues outstanding data of the subflow for others and notifies path manager and monitor. For most
+//! facts both happen at once. A probe timeout may be tolerated for a while first (`Scheduler::probe_patience`), an
+//! unanswered keepalive leaves the rescue to more serious facts, and a scheduler's conclusion during an ACK event
+//! takes effect before the next segment is sent. If a rescued subflow has timed out with data outstanding, only an
+//! acknowledgment of data ends the silence, otherwise the first valid segment does.
 
 use marline_policy::{AddressPairFault, Health, SilenceCause};
 use marline_time::{Duration, Instant};
 
 use crate::on_demand::{OnDemand, Unused};
 
-/// Health of one subflow. A fine one keeps nothing.
+/// Health of one subflow. A healthy one needs no memory.
 #[derive(Debug, Default)]
 pub(crate) struct SubflowHealth {
     facts: OnDemand<Facts>,
 }
 
-/// What speaks against a subflow.
+/// Facts against a subflow.
 #[derive(Debug, Default)]
 struct Facts {
     silence: Option<Silence>,
@@ -33,55 +33,55 @@ impl Unused for Facts {
     const UNUSED: &'static Self = &Facts { silence: None, verdict: None };
 }
 
-/// Something is overdue, and nothing was heard since.
+/// Data or an answer is overdue, and no segment was received since.
 #[derive(Debug)]
 struct Silence {
     since: Instant,
-    /// The fact that began it.
+    /// Fact that started it.
     cause: SilenceCause,
-    /// An unanswered probe is borne until then.
+    /// An unanswered probe is tolerated until then.
     patience_until: Option<Instant>,
-    /// The scheduler's conclusion waits for its rescue.
+    /// The scheduler's conclusion has not yet led to a rescue.
     awaits_rescue: bool,
-    /// Its outstanding data was queued for others.
+    /// The outstanding data was queued for others.
     rescued: bool,
 }
 
-/// The path health monitor holds its address pair to be bad.
+/// The path health monitor considers the address pair bad.
 #[derive(Copy, Clone, Debug)]
 struct Verdict {
     since: Instant,
     fault: AddressPairFault,
 }
 
-/// The path health monitor's verdict is another one than before.
+/// A changed verdict of the path health monitor.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VerdictChange {
-    /// Why the address pair is bad now; `None`: it is good again.
+    /// Fault of the address pair now; `None` if it is good again.
     pub(crate) fault: Option<AddressPairFault>,
-    /// It was good before, or is good now.
+    /// The verdict changed between good and bad.
     pub(crate) turned: bool,
 }
 
 impl VerdictChange {
-    /// Whether what is outstanding goes elsewhere, too. A long timeout of somebody only keeps new data away.
+    /// True if outstanding data is also moved. A long timeout of another subflow only keeps new data away.
     pub(crate) fn moves_outstanding(self) -> bool {
         self.fault.is_some_and(|fault| fault != AddressPairFault::Rto)
     }
 }
 
-/// A silent subflow was heard.
+/// End of a silence.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EndOfSilence {
-    /// Its outstanding data had been queued for others.
+    /// The outstanding data had been queued for others.
     pub(crate) was_rescued: bool,
-    /// Since the segment before.
+    /// Time since the previous segment.
     pub(crate) unheard: Duration,
 }
 
-/// What it is.
+/// Queries.
 impl SubflowHealth {
-    /// What policies and monitors see.
+    /// Health seen by policies and monitors.
     pub(crate) fn get(&self) -> Health {
         let Some(facts) = self.facts.used() else { return Health::Fine };
         match (&facts.silence, facts.verdict) {
@@ -102,41 +102,41 @@ impl SubflowHealth {
         self.facts.silence.is_some()
     }
 
-    /// Its address pair is bad, be it silent or not.
+    /// The address pair is bad, silent or not.
     pub(crate) fn has_bad_address_pair(&self) -> bool {
         self.facts.verdict.is_some()
     }
 
-    /// Its outstanding data was queued for others, and nothing was heard since.
+    /// The outstanding data was queued for others, and no segment was received since.
     pub(crate) fn is_rescued(&self) -> bool {
         self.facts.silence.as_ref().is_some_and(|silence| silence.rescued)
     }
 
-    /// What it holds is not left to its own timers: somebody else takes it as soon as there is anybody. On a bad
-    /// address pair that is so even if it is heard.
+    /// The subflow's data is not left to its own timers: another subflow takes it as soon as one is available. On
+    /// a bad address pair this holds even if the peer is heard.
     pub(crate) fn needs_rescue(&self) -> bool {
         self.is_rescued() || self.has_bad_address_pair()
     }
 
-    /// The scheduler concluded that it is dead, and that was not acted upon yet.
+    /// The scheduler concluded that the subflow is dead, and the rescue has not started.
     pub(crate) fn awaits_rescue(&self) -> bool {
         self.facts.silence.as_ref().is_some_and(|silence| silence.awaits_rescue)
     }
 
-    /// When the patience with an unanswered probe ends.
+    /// End of the patience with an unanswered probe.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.facts.silence.as_ref()?.patience_until
     }
 }
 
-/// What it is made of.
+/// Updates.
 impl SubflowHealth {
-    /// Something was due on it and did not come.
+    /// Records overdue data or an overdue answer.
     pub(crate) fn on_overdue(&mut self, now: Instant, cause: SilenceCause) {
         self.silence(now, cause);
     }
 
-    /// Its probe timer fired, and the scheduler bears that for so long.
+    /// Records an expired probe timer, which the scheduler tolerates for `patience`.
     pub(crate) fn on_probe_timeout(&mut self, now: Instant, patience: Duration) {
         let silence = self.silence(now, SilenceCause::ProbeTimeout);
         if !patience.is_zero() {
@@ -144,12 +144,12 @@ impl SubflowHealth {
         }
     }
 
-    /// The scheduler concludes that it is dead; that is to be acted upon.
+    /// Records the scheduler's conclusion that the subflow is dead.
     pub(crate) fn on_accusation(&mut self, now: Instant) {
         self.silence(now, SilenceCause::Scheduler).awaits_rescue = true;
     }
 
-    /// What the path health monitor says of its address pair now. `None`: that is no news.
+    /// Updates the path health monitor's verdict. `None` if it did not change.
     pub(crate) fn on_verdict(
         &mut self,
         now: Instant,
@@ -171,14 +171,14 @@ impl SubflowHealth {
         Some(VerdictChange { fault, turned: before.is_some() != fault.is_some() })
     }
 
-    /// A valid segment came in, the first for this long. `None`: it was not silent.
+    /// Handles a valid segment, the first for this time. `None` if the subflow was not silent.
     pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.forget_if_fine();
         Some(EndOfSilence { was_rescued: silence.rescued, unheard })
     }
 
-    /// Whether the patience with an unanswered probe is over now.
+    /// True if the patience with an unanswered probe ends now.
     pub(crate) fn loses_patience(&mut self, now: Instant) -> bool {
         let Some(silence) = self.facts.if_used().and_then(|facts| facts.silence.as_mut()) else {
             return false;
@@ -186,7 +186,7 @@ impl SubflowHealth {
         silence.patience_until.take_if(|until| *until <= now).is_some()
     }
 
-    /// What is outstanding on it is queued for others. Whether it was not before.
+    /// Records that outstanding data is queued for others. Returns true if it was not before.
     pub(crate) fn start_rescue(&mut self) -> bool {
         let Some(silence) = self.facts.if_used().and_then(|facts| facts.silence.as_mut()) else {
             return false;
@@ -195,7 +195,7 @@ impl SubflowHealth {
         !core::mem::replace(&mut silence.rescued, true)
     }
 
-    /// The silence that there is, or one that begins with this.
+    /// Current silence, or a new one with this cause.
     fn silence(&mut self, now: Instant, cause: SilenceCause) -> &mut Silence {
         self.facts.silence.get_or_insert(Silence {
             since: now,

@@ -1,9 +1,8 @@
 //! Response to loss: entering and leaving recovery, and undoing a reduction of the window.
 //!
-//! Which segments are lost is the judgement of the `LossRecovery` policy; how much may be sent
-//! while they are repaired is PRR's or the congestion controller's. This file moves between the
-//! phases. The reduction of an episode is taken back when a witness shows that nothing was lost
-//! (`rto.rs` names the witnesses).
+//! The `LossRecovery` policy decides which segments are lost. PRR or the congestion controller decides how much
+//! may be sent while they are repaired. This code manages the phases. The reduction of an episode is undone when
+//! there is evidence that no segment was lost (`rto.rs` lists the mechanisms).
 
 use marline_policy::{CongestionSignal, Phase};
 use marline_time::Instant;
@@ -16,9 +15,9 @@ use super::{Subflow, SubflowEvent};
 /// Bytes acknowledged between losses, for OLIA.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct LossHistory {
-    /// Since the last loss.
+    /// Bytes since the last loss.
     pub(super) since_last: u64,
-    /// Between the last two.
+    /// Bytes between the last two losses.
     pub(super) between: u64,
 }
 
@@ -29,8 +28,8 @@ impl LossHistory {
 }
 
 impl Subflow {
-    /// Marks the segments that loss recovery named. Returns the bytes that count as congestion: a
-    /// lost MTU probe does not.
+    /// Marks the segments that loss recovery declared lost. Returns the bytes that count as congestion: a lost MTU
+    /// probe does not.
     pub(super) fn mark_lost(&mut self, now: Instant) -> u64 {
         let lost = core::mem::take(&mut self.scratch.lost);
         let mut congestion = 0;
@@ -54,7 +53,7 @@ impl Subflow {
         congestion
     }
 
-    /// Loss was detected while no episode ran: reduces the window and begins recovery.
+    /// Reduces the window and begins recovery after a loss outside of an episode.
     pub(super) fn enter_recovery(&mut self, now: Instant, prior_in_flight: u64) {
         self.tx.phase = Phase::Recovery;
         self.tx.recovery_point = self.tx.nxt;
@@ -63,7 +62,7 @@ impl Subflow {
         self.tx.losses.on_episode();
         self.tx.probe.clear();
         self.mtu.withdraw();
-        // Marks and losses of one round trip are one congestion.
+        // Marks and losses of one round trip count as one congestion event.
         if !self.ecn.reduced_this_round(self.tx.una) {
             self.congestion.on_signal(
                 CongestionSignal::Loss { bytes_in_flight: prior_in_flight },
@@ -79,7 +78,7 @@ impl Subflow {
         self.recovery.on_recovery(true, &self.tx.context(now));
     }
 
-    /// SND.UNA reached the end of the episode, if one runs.
+    /// Ends the episode if SND.UNA has reached its end.
     pub(super) fn leave_recovery_if_done(&mut self, now: Instant) {
         if self.tx.phase == Phase::Open || self.tx.una < self.tx.recovery_point {
             return;
@@ -91,7 +90,7 @@ impl Subflow {
         self.recovery.on_recovery(false, &self.tx.context(now));
     }
 
-    /// The last reduction was unnecessary.
+    /// Undoes the last reduction, which was unnecessary.
     pub(super) fn undo_reduction(&mut self, now: Instant) {
         if self.tx.undo.take().is_none() {
             return;
@@ -108,7 +107,7 @@ impl Subflow {
         }
     }
 
-    /// Forgets every SACK: what was SACKed is lost again.
+    /// Drops all SACK state: SACKed segments count as lost again.
     pub(super) fn renege_all(&mut self) {
         for index in 0..self.tx.board.len() {
             if self.tx.board.get(index).is_some_and(|segment| segment.sacked) {

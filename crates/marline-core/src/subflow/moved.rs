@@ -1,9 +1,9 @@
 //! Migration of the peer's end of a subflow to another address, after a NAT rebinding (RFC 9000
 //! section 9.4). It does not exist in native TCP; on the UDP carrier it happens.
 //!
-//! Another port at the same address is most probably the same path, seen through a translator that forgot
-//! it: what was measured holds. Another address may be another network altogether, slower or thinner than
-//! the one before, and a window that was right there may be a hundred times too large here.
+//! Another port at the same address is most probably the same path, seen through a NAT that lost its state: the
+//! measurements hold. Another address may be a different network, slower or with less capacity than the one
+//! before, and a window that fit there may be a hundred times too large.
 
 use marline_policy::{CongestionFactory, RttEstimator, SentKind};
 use marline_time::Instant;
@@ -13,8 +13,8 @@ use super::rto::Frto;
 use super::transmission::Probe;
 
 impl Subflow {
-    /// Forgets what was measured of the path: the window is the initial one, the round trip unknown, the
-    /// segment size the one that passes everywhere.
+    /// Resets the measurements of the path: initial window, unknown round trip, and the segment size that passes
+    /// everywhere.
     pub(crate) fn start_afresh(&mut self, now: Instant, congestion: &dyn CongestionFactory) {
         if self.dead || self.state.is_handshake() {
             return;
@@ -34,8 +34,8 @@ impl Subflow {
         self.rearm_rto(now);
     }
 
-    /// What is unacknowledged went to where the peer is no more: asks at once what arrived. A timeout that
-    /// has struck already strikes again now; else a probe will tell, without the reduction of a timeout.
+    /// Asks at once which data arrived, because unacknowledged data was sent to the peer's old address. After a
+    /// timeout, the timer fires again now. Otherwise a probe asks, without the reduction of a timeout.
     pub(crate) fn repeat_at_once(&mut self, now: Instant) {
         if self.dead || self.state.is_handshake() || self.tx.board.is_empty() {
             return;

@@ -1,78 +1,77 @@
 //! Packetization layer path MTU discovery (RFC 4821).
 //!
-//! Sending starts at the carrier's base size, which passes on every path. Once data flows, one
-//! segment of a larger size is sent as a probe: the largest size the carrier may take first,
-//! because it nearly always passes, then by halving. A lost probe is no sign of congestion, and a
-//! single loss is weak evidence about size: a size counts as too large after two. Sizes closer than
-//! [`STEP`] are not worth a probe.
+//! The search starts at the carrier's base size, which passes on every path. Once data flows, one segment of a
+//! larger size is sent as a probe: first the carrier's largest size, because it nearly always passes, then by
+//! halving. A lost probe does not indicate congestion, and a single loss is weak evidence about size: a size
+//! counts as too large after two. Sizes closer than [`STEP`] are not worth a probe.
 //!
-//! Two retransmission timeouts in a row at a probed size may be a black hole: the size falls back
-//! to the base, and the search starts again when the path answers.
+//! Two consecutive retransmission timeouts at a probed size may be a black hole: the size falls back to the base,
+//! and the search starts again when the path answers.
 //!
-//! Some paths take even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel. What is
-//! repeated after a timeout is cut to the floor, which passes everywhere: after the first timeout if no full segment
-//! has arrived yet, else after the second, as one is mostly a loss. If smaller segments then arrive and none as large
-//! does, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither through,
-//! and a lossy path both, so that they change nothing. The search up from the floor tries the largest size, then the
-//! base, then halves.
+//! Some paths carry even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel.
+//! Retransmissions after a timeout are split to the floor, which passes everywhere: after the first timeout if no
+//! full segment has arrived yet, otherwise after the second, since one is mostly a loss. If smaller segments then
+//! arrive and none as large does, the next timeout counts as a black hole, and the size falls to the floor. An
+//! outage lets neither through, and a lossy path both, so they change nothing. The search up from the floor tries
+//! the largest size, then the base, then halves.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 
-/// Differences below this are not searched. It exceeds the option space that may differ between
-/// two full segments, so that a probe is always recognised by its payload.
+/// Differences below this are not searched. It exceeds the difference in option space between two full segments,
+/// so that a probe is always recognized by its payload.
 const STEP: u16 = 32;
 /// Losses after which a size counts as too large.
 const LOSSES: u8 = 2;
-/// What a carrier needs of a packet beside the IP header and the segment, at most: a UDP header and a frame header.
+/// Maximum overhead of a carrier beside the IP header and the segment: a UDP header and a frame header.
 const MOST_OVERHEAD: u16 = 32;
-/// Smallest IPv4 packet that a report may ask for, as Linux has it (`net.ipv4.route.min_pmtu`). Less would be a
-/// forgery, or a link that takes no segment worth sending.
+/// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would
+/// be a forgery, or a link too small for useful segments.
 const LEAST_IPV4_PACKET: u16 = 552;
-/// Every IPv6 link takes this much, and a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
+/// Minimum MTU of every IPv6 link; a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
 const LEAST_IPV6_PACKET: u16 = 1_280;
-/// Every path takes a packet of so many bytes, headers included: Linux does not go below it either.
+/// Packet size that every path carries, including headers: Linux does not go below it either.
 const FLOOR: u16 = LEAST_IPV4_PACKET - 20 - MOST_OVERHEAD;
-/// Options that the least header does not count, at most: a segment that is smaller by that may be full.
+/// Maximum options beyond the smallest header: a segment smaller by that may be full.
 const LONG_OPTIONS: u16 = 80;
-/// Timeouts in a row after which a repair is repeated whole.
+/// Consecutive timeouts up to which a repair is repeated unsplit.
 const WHOLE_REPAIRS: u32 = 3;
-/// When a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
+/// Time after which a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 
-/// Smallest segment that a report of the network can make us use.
+/// Smallest segment size that a network report can enforce.
 pub(super) const fn least_reported(ipv6: bool) -> u16 {
     let (packet, ip_header) = if ipv6 { (LEAST_IPV6_PACKET, 40) } else { (LEAST_IPV4_PACKET, 20) };
     packet - ip_header - MOST_OVERHEAD
 }
 
-/// What has arrived.
+/// Sizes that have arrived.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Arrived {
-    /// Nothing of the size in use.
+    /// None of the size in use.
     #[default]
     Nothing,
     /// Full segments.
     Full,
-    /// Since a timeout, smaller ones that were sent later.
+    /// Smaller segments sent after a timeout.
     Smaller,
 }
 
-/// The search for the largest size, in bytes of TCP segment.
+/// Search for the largest size, in bytes of TCP segment.
 #[derive(Debug)]
 pub(super) struct MtuSearch {
     base: u16,
     max: u16,
-    /// In use.
+    /// Size in use.
     current: u16,
-    /// Nothing larger is tried.
+    /// No larger size is tried.
     ceiling: u16,
-    /// The peer takes no more, whatever passes.
+    /// Maximum of the peer, regardless of the path.
     peer: u16,
-    /// Size of the probe that is wanted; 0: none.
+    /// Size of the wanted probe; 0 if there is none.
     wanted: u16,
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
-    /// Size of a segment that timed out, while none as large has arrived since; 0: none.
+    /// Size of a segment that timed out, while none as large has arrived since; 0 if there is none.
     timed_out: u16,
     arrived: Arrived,
     losses: u8,
@@ -97,23 +96,23 @@ impl MtuSearch {
         }
     }
 
-    /// The size in use.
+    /// Size in use.
     pub(super) const fn current(&self) -> u16 {
         self.current
     }
 
-    /// The size of the probe that is wanted, or else the size in use.
+    /// Size of the wanted probe, or else the size in use.
     pub(super) fn next_segment(&self) -> u16 {
         if self.wanted == 0 { self.current } else { self.wanted }
     }
 
-    /// The size that passes where the base does not. Where no size is searched, the configured one stays.
+    /// Size that passes where the base does not. Without a search, the configured size stays.
     fn floor(&self) -> u16 {
         if self.base < self.max { FLOOR.min(self.base) } else { self.base }
     }
 
-    /// The size of a segment that is repeated because of the `count`th timeout in a row. A repair is one piece, and is
-    /// cut only where nothing else helps.
+    /// Size of a retransmission after the `count`th consecutive timeout. A repair is one unit, and is split only
+    /// as a last resort.
     pub(super) fn repeated_segment(&self, count: u32, repair: bool) -> u16 {
         let patience = match (repair, self.arrived) {
             (true, _) => WHOLE_REPAIRS,
@@ -124,7 +123,7 @@ impl MtuSearch {
         if suspected { self.floor().min(self.current) } else { self.current }
     }
 
-    /// The peer takes no more than this (its MSS option).
+    /// Applies the peer's maximum (its MSS option).
     pub(super) fn limit(&mut self, max: u16) {
         self.peer = max;
         self.max = self.max.min(max);
@@ -134,9 +133,9 @@ impl MtuSearch {
         self.wanted = 0;
     }
 
-    /// A router reported that no segment larger than `size` passes. Returns whether that changed anything. Nothing
-    /// below `least` is believed, as such a report can be forged. As the path may change, too, larger sizes are probed
-    /// again after the time that any finished search waits (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
+    /// Handles a router's report that no segment larger than `size` passes. Returns true if that changed anything.
+    /// Sizes below `least` are ignored, because such a report can be forged. Since the path may change, larger
+    /// sizes are probed again after the interval of a finished search (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
     pub(super) fn reduce(&mut self, size: u16, least: u16) -> bool {
         let size = size.max(least.min(self.base)).min(self.peer);
         let news = size < self.ceiling;
@@ -151,7 +150,7 @@ impl MtuSearch {
         news
     }
 
-    /// Another path: what passes surely, and the search from the start.
+    /// Restarts the search on another path from the size that always passes.
     pub(super) fn start_again(&mut self) {
         self.current = self.base;
         self.ceiling = self.max;
@@ -162,7 +161,7 @@ impl MtuSearch {
         self.not_before = Instant::ZERO;
     }
 
-    /// Data flows well: a probe may be wanted now.
+    /// Requests a probe if one is due while data flows well.
     pub(super) fn consider(&mut self, now: Instant) {
         if self.in_flight.is_some() || now < self.not_before {
             return;
@@ -188,13 +187,13 @@ impl MtuSearch {
         };
     }
 
-    /// A probe is wanted no more (loss, recovery).
+    /// Withdraws a wanted probe (loss, recovery).
     pub(super) fn withdraw(&mut self) {
         self.wanted = 0;
     }
 
-    /// A segment with this payload goes out; `overhead` is the least header it can have. Returns
-    /// whether it is the probe.
+    /// Handles the transmission of a segment with this payload; `overhead` is the smallest header it can have.
+    /// Returns true if it is the probe.
     pub(super) fn on_sent(&mut self, start: Ssn, end: Ssn, overhead: u16) -> bool {
         let size = self.wanted;
         if size == 0 {
@@ -205,19 +204,19 @@ impl MtuSearch {
             return false;
         }
         self.wanted = 0;
-        // What ends early, with the data or the window, shows no more than its own size.
+        // A segment cut short by the end of data or window proves only its own size.
         let full = least + u64::from(STEP) > u64::from(size);
         let size = if full { size } else { least.min(u64::from(size)) as u16 };
         self.in_flight = Some(Box::new((start, end, size)));
         true
     }
 
-    /// Whether this segment is the probe in flight, or a part of it.
+    /// True if this segment is the probe in flight, or a part of it.
     pub(super) fn is_probe(&self, start: Ssn) -> bool {
         self.in_flight.as_ref().is_some_and(|probe| probe.0 <= start && start < probe.1)
     }
 
-    /// Everything up to `una`, or this one segment, was delivered. Returns the size that passed.
+    /// Handles the delivery of everything up to `una`, or of this one segment. Returns the size that passed.
     pub(super) fn on_delivered(&mut self, start: Ssn, end: Ssn) -> Option<u16> {
         let (from, to, size) = **self.in_flight.as_ref()?;
         if start > from || end < to {
@@ -230,14 +229,14 @@ impl MtuSearch {
         Some(size)
     }
 
-    /// Everything before `una` was delivered: a probe of which only parts were seen is forgotten.
+    /// Handles the delivery of everything before `una`: a probe of which only parts were seen is dropped.
     pub(super) fn on_una(&mut self, una: Ssn) {
         if self.in_flight.as_ref().is_some_and(|probe| probe.1 <= una) {
             self.in_flight = None;
         }
     }
 
-    /// The probe was declared lost.
+    /// Handles the loss of the probe.
     pub(super) fn on_lost(&mut self) {
         let Some(probe) = self.in_flight.take() else { return };
         self.losses += 1;
@@ -247,7 +246,7 @@ impl MtuSearch {
         }
     }
 
-    /// A segment of this size was delivered. `later`: it was sent after the last timeout.
+    /// Handles the delivery of a segment of this size. `later`: it was sent after the last timeout.
     pub(super) fn on_passed(&mut self, size: u64, later: bool) {
         if self.timed_out == 0 && self.arrived == Arrived::Full {
             return;
@@ -261,8 +260,8 @@ impl MtuSearch {
         }
     }
 
-    /// The retransmission timer fired for the `count`th time in a row; `oldest` is the size of the oldest segment that
-    /// is not acknowledged. Returns whether the size fell back.
+    /// Handles the `count`th consecutive retransmission timeout; `oldest` is the size of the oldest unacknowledged
+    /// segment. Returns true if the size fell back.
     pub(super) fn on_rto(&mut self, count: u32, oldest: u64) -> bool {
         self.wanted = 0;
         self.in_flight = None;
@@ -277,13 +276,13 @@ impl MtuSearch {
         let falls = count >= 2 && self.current > self.base;
         if falls {
             self.fall(self.base);
-            // Nor is it known that this passes.
+            // This size is not proven to pass either.
             self.timed_out = self.base.saturating_sub(LONG_OPTIONS);
         }
         falls
     }
 
-    /// Goes on with this size, and searches for a larger one from the start.
+    /// Continues with this size, and restarts the search for a larger one.
     fn fall(&mut self, size: u16) {
         self.current = size;
         self.ceiling = self.max;
@@ -297,7 +296,7 @@ impl MtuSearch {
 mod tests {
     use super::*;
 
-    /// Runs the search over a path that passes `limit` bytes; returns the result and the probes.
+    /// Runs the search over a path that passes `limit` bytes; returns the result and the number of probes.
     fn search(base: u16, max: u16, limit: u16) -> (u16, u32) {
         let mut mtu = MtuSearch::new(base, max);
         let mut probes = 0;
@@ -381,16 +380,16 @@ mod tests {
     #[test]
     fn outages_and_losses_are_no_black_holes() {
         let mut mtu = MtuSearch::new(1_223, 1_463);
-        // Nothing passes, or what had left before.
+        // No segment passes, or only segments sent before.
         for count in 1..5 {
             assert!(!mtu.on_rto(count, 1_223));
             mtu.on_passed(600, false);
         }
-        // One as large passes after the timeout.
+        // A segment as large passes after the timeout.
         mtu.on_passed(500, true);
         mtu.on_passed(1_223, true);
         assert!(!mtu.on_rto(1, 1_223));
-        // Where nothing is searched, the size stays.
+        // Without a search, the size stays.
         let mut fixed = MtuSearch::new(1_400, 1_400);
         assert!(!fixed.on_rto(1, 1_400));
         fixed.on_passed(500, true);

@@ -1,25 +1,24 @@
 //! Pacer: spreads a window over the round trip instead of sending it as a burst.
 //!
-//! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and
-//! 1.2 after (as Linux does; the surplus keeps the window, not the pacer, in charge). Segments
-//! leave in bursts of about a millisecond's worth, two segments at least, so that batching still
-//! works; between bursts the pacer is closed. The first window of a subflow is not paced: nothing
-//! is known of the path yet, and the first bytes are the most urgent.
+//! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and 1.2 after (as in
+//! Linux; with the surplus, the window is the limit instead of the pacer). Segments are sent in bursts of about a
+//! millisecond's worth, at least two segments, so that batching still works; between bursts the pacer is closed.
+//! The first window of a subflow is not paced: the path is unknown yet, and the first bytes are the most urgent.
 //!
 //! Credit from a pause is limited to two bursts, so that a message after a pause is sent at once.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Time one burst may last at the pacing rate.
+/// Duration of one burst at the pacing rate.
 const BURST_NANOS: u64 = 1_000_000;
-/// Segments a burst may always have.
+/// Minimum size of a burst in segments.
 const BURST_SEGMENTS: u64 = 2;
 /// Fraction bits of the cost per byte.
 const SHIFT: u32 = 16;
-/// Beyond this SRTT the arithmetic saturates.
+/// The arithmetic saturates beyond this SRTT.
 const MAX_SRTT_NANOS: u64 = 1 << 40;
 
-/// When the next burst may go.
+/// State of the pacer.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     enabled: bool,
@@ -28,7 +27,7 @@ pub(super) struct Pacer {
     /// Nanoseconds per byte, `SHIFT` fraction bits; 0 while no rate is known.
     cost: u64,
     burst_nanos: u64,
-    /// The instant up to which what was sent is paid for.
+    /// Instant up to which the sent bytes are paid for.
     paid_until: u64,
     closed_until: Instant,
 }
@@ -38,7 +37,7 @@ impl Pacer {
         Pacer { enabled, free, ..Pacer::default() }
     }
 
-    /// Paces from now on, or does not.
+    /// Turns pacing on or off.
     pub(super) fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
         self.closed_until = Instant::ZERO;
@@ -51,7 +50,7 @@ impl Pacer {
         self.set_cost((srtt << SHIFT) / share.max(1), segment);
     }
 
-    /// Paces at a rate of the controller's own.
+    /// Paces at the controller's rate.
     pub(super) fn set_rate(&mut self, rate: Rate, segment: u64) {
         self.set_cost((8_000_000_000 << SHIFT) / rate.bits_per_s().max(1_000), segment);
     }
@@ -65,7 +64,7 @@ impl Pacer {
         bytes.saturating_mul(self.cost) >> SHIFT
     }
 
-    /// Bytes were sent.
+    /// Records sent bytes.
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
         if !self.enabled || self.cost == 0 {
             return;
@@ -75,7 +74,7 @@ impl Pacer {
             return;
         }
         let now_nanos = now.as_nanos();
-        // Credit saved up while idle or woken late: two bursts at most.
+        // Credit from idle time or a late wake-up is limited to two bursts.
         let floor = now_nanos.saturating_sub(2 * self.burst_nanos);
         self.paid_until = self.paid_until.max(floor).saturating_add(self.nanos_for(bytes));
         if self.paid_until > now_nanos {
@@ -84,8 +83,8 @@ impl Pacer {
         }
     }
 
-    /// Segments of `len` bytes that may leave now, one after the other, before it closes. At least one:
-    /// whether it is open is another question.
+    /// Number of segments of `len` bytes that may be sent now before the pacer closes. At least one, even if it is
+    /// closed now.
     pub(super) fn segments_before_closing(&self, now: Instant, len: u64) -> u64 {
         if !self.enabled || self.cost == 0 {
             return u64::MAX;
@@ -95,12 +94,12 @@ impl Pacer {
         }
         let now_nanos = now.as_nanos();
         let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
-        // The one that takes it beyond `now` closes it.
+        // The segment that goes beyond `now` closes it.
         let credit = now_nanos.saturating_sub(paid);
         credit / self.nanos_for(len).max(1) + 1
     }
 
-    /// When it opens; `None` if it is open.
+    /// Time at which it opens; `None` if it is open.
     pub(super) fn closed_until(&self, now: Instant) -> Option<Instant> {
         (self.closed_until > now).then_some(self.closed_until)
     }

@@ -6,26 +6,26 @@ use marline_time::Duration;
 use super::Subflow;
 use crate::path_health::Contribution;
 
-/// An answer on a path without a measured round trip takes no longer.
+/// Maximum answer time on a path without a measured round trip.
 const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
 
-/// Segments since the path health monitor was last told.
+/// Segments since the last report to the path health monitor.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// Sent, repeats included.
+    /// Segments sent, including retransmissions.
     pub(super) sent: u32,
-    /// Of these, repeats.
+    /// Retransmissions among these.
     pub(super) retransmitted: u32,
     /// Marked lost.
     pub(super) lost: u32,
-    /// Waited for repair when the path health monitor was last told.
+    /// Segments that waited for repair at the last report.
     lost_before: u32,
-    /// Were outstanding then.
+    /// Outstanding segments at the last report.
     outstanding_before: u32,
 }
 
 impl Subflow {
-    /// What happened since this was last asked.
+    /// Contribution since the last call.
     pub(crate) fn contribute(&mut self) -> Contribution {
         let board = &self.tx.board;
         let waiting = match board.bytes_lost() {
@@ -38,7 +38,7 @@ impl Subflow {
         self.tx.tally.lost_before = waiting;
         self.tx.tally.outstanding_before = outstanding;
         let lost = u64::from(tally.lost_before) + u64::from(tally.lost);
-        // What was lost and repaired in the meantime is no longer on the board as such.
+        // Segments lost and repaired in the meantime are no longer marked on the scoreboard.
         let repaired = lost.saturating_sub(u64::from(waiting));
         Contribution {
             members: 1,
@@ -51,7 +51,7 @@ impl Subflow {
         }
     }
 
-    /// The longest that an answer to a probe takes, by what is known of the round trip.
+    /// Maximum time of an answer to a probe, by the known round trip.
     pub(crate) fn answer_takes(&self) -> Duration {
         self.srtt().map_or(UNKNOWN_ANSWER, |srtt| srtt + self.tx.rtt.rttvar() * 4)
     }

@@ -1,14 +1,14 @@
-//! Header prediction: the segments that most segments are, without the questions that the others ask.
+//! Header prediction: a short path for the segments of a bulk transfer.
 //!
-//! *Problem.* A receiver of a bulk transfer gets the next segment of an established subflow, thousands of times
-//! over: in order, nothing missing, nothing new in its ACK. Each check of RFC 9293 section 3.10.7.4 has one answer
-//! for it, and none of the branches behind them is taken.
+//! *Problem.* A receiver of a bulk transfer gets the next segment of an established subflow thousands of times: in
+//! order, no data missing, no new acknowledgment. Each check of RFC 9293 section 3.10.7.4 has the same result for
+//! it, and none of the special branches is taken.
 //!
-//! *How.* As in Van Jacobson's TCP (1990; RFC 7323 section 3 says where timestamps fit in): if all of a short list
-//! of conditions hold, the segment is taken at once. What it changes is what the long way would change, in the
-//! same order; the long way stays the only definition of the protocol.
+//! *How.* As in Van Jacobson's TCP (1990; RFC 7323 section 3 adds timestamps): if all of a short list of
+//! conditions hold, the segment is accepted at once. Its effects are the same as on the regular path, in the same
+//! order; the regular path remains the only definition of the protocol.
 //!
-//! *Differences.* Only data is predicted. An ACK that moves SND.UNA has work to do that no prediction spares.
+//! *Differences.* Only data is predicted. An ACK that advances SND.UNA needs the regular path anyway.
 
 use marline_policy::Ssn;
 use marline_time::Instant;
@@ -19,8 +19,8 @@ use super::{Ingress, Subflow};
 use crate::SubflowState;
 
 impl Subflow {
-    /// Takes a segment that is the next one in every respect: payload, and nothing else that is news. `None`: it
-    /// is not, nothing was changed, and [`on_segment`](Self::on_segment) must see it. `accept_window` as there.
+    /// Accepts a segment that is exactly the predicted one: payload and nothing else new. `None` if it is not;
+    /// then nothing was changed, and [`on_segment`](Self::on_segment) must process it. `accept_window` as there.
     pub(crate) fn take_predicted(
         &mut self,
         now: Instant,
@@ -57,7 +57,7 @@ impl Subflow {
         })
     }
 
-    /// Its first position, if the segment is the next one and only that.
+    /// First position of the segment, if it is exactly the predicted one.
     fn predicts(&self, now: Instant, segment: &TcpSegment<'_>, accept_window: u64) -> Option<Ssn> {
         let (header, options) = (&segment.header, &segment.options);
         let start = self.rx.nxt;

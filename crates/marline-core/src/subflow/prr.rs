@@ -1,17 +1,16 @@
 //! Proportional Rate Reduction (RFC 9937): how much may be sent on each ACK of a recovery.
 //!
-//! The problem: when loss is detected the window must come down from the flight size to ssthresh.
-//! Cutting it at once stalls the sender for a part of a round trip; not cutting overruns the path.
-//! PRR spreads the reduction over the ACKs: while more than ssthresh is in flight, it lets go
-//! ssthresh/RecoverFS bytes for each byte delivered; below, it refills, conservatively unless the
-//! ACK shows progress without further loss.
+//! The problem: when loss is detected the window must be reduced from the flight size to ssthresh. Reducing it at
+//! once stalls the sender for a part of a round trip; not reducing overloads the path. PRR spreads the reduction
+//! over the ACKs: while more than ssthresh is in flight, it allows ssthresh/RecoverFS bytes for each byte
+//! delivered. Below, it refills, conservatively unless the ACK shows progress without further loss.
 //!
-//! The RFC counts sndcnt anew on each ACK; here it is an allowance that sending uses up. A caller
-//! may overdraw it by less than a segment, which the next proportional count takes back.
+//! The RFC computes sndcnt again on each ACK. Here it is an allowance that sending consumes. A caller may overdraw
+//! it by less than a segment, which the next proportional count compensates.
 //!
-//! RFC 9937 differs from RFC 6937 in what is here: it chooses between the two bounds by the ACK, and the
-//! first retransmission always goes. Linux 6.12 does the same, and packetdrill's scripts of recovery say
-//! it segment by segment; the flight it starts from is Linux's window, the RFC's (and ours) what is under way.
+//! RFC 9937 differs from RFC 6937 in two points: it chooses between the two bounds by the ACK, and always allows
+//! the first retransmission. Linux 6.12 does the same, and packetdrill's scripts of recovery check it segment by
+//! segment. It starts from the window in Linux, and from the bytes in flight in the RFC (and here).
 
 use marline_policy::Phase;
 
@@ -34,13 +33,13 @@ impl Unused for Prr {
 }
 
 impl Prr {
-    /// Recovery begins with `recover_flight` bytes in flight before the ACK that began it.
-    /// One segment may go at once.
+    /// Starts recovery with `recover_flight` bytes in flight before the ACK that began it. One segment may be sent
+    /// at once.
     pub(super) fn start(recover_flight: u64, ssthresh: u64, mss: u64) -> Self {
         let recover_flight = recover_flight.max(1);
         Prr {
             recover_flight,
-            // A target beyond the flight size means nothing: there is nothing to reduce.
+            // A target beyond the flight size is pointless: there is nothing to reduce.
             ssthresh: ssthresh.min(recover_flight.max(mss)),
             delivered: 0,
             out: 0,
@@ -48,7 +47,7 @@ impl Prr {
         }
     }
 
-    /// An ACK delivered `delivered` bytes and left `in_flight`. `safe`: it advanced SND.UNA and
+    /// Handles an ACK that delivered `delivered` bytes and left `in_flight`. `safe`: it advanced SND.UNA and
     /// showed no further loss.
     pub(super) fn on_ack(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
         if delivered == 0 {
@@ -69,16 +68,16 @@ impl Prr {
         }
     }
 
-    /// A timer, not an ACK, declared `bytes` lost, leaving `in_flight`: their place may be filled,
-    /// up to the target. The RFC counts on ACKs only; without this the last loss of an episode
-    /// would wait for the retransmission timer.
+    /// Handles `bytes` declared lost by a timer, which leaves `in_flight`: they may be replaced, up to the target.
+    /// The RFC counts on ACKs only; without this the last loss of an episode would wait for the retransmission
+    /// timer.
     pub(super) fn on_timer_loss(&mut self, bytes: u64, in_flight: u64, mss: u64) {
         let room =
             self.ssthresh.saturating_sub(in_flight).max(if in_flight == 0 { mss } else { 0 });
         self.allowance = self.allowance.max(bytes.min(room));
     }
 
-    /// Bytes were sent, new or again.
+    /// Records bytes sent, new or again.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
         self.allowance = self.allowance.saturating_sub(bytes);
@@ -91,10 +90,10 @@ impl Prr {
 }
 
 impl Subflow {
-    /// What PRR counts as delivered of an ACK. Without SACK a duplicate stands for a segment that nobody
-    /// names, and the ACK that covers it later does not count it again; it has delivered one segment at
-    /// least, the repair of the hole. Duplicates stand for no more than was under way when the first was
-    /// missed: ACKs are cheap to make up.
+    /// Bytes that PRR counts as delivered by an ACK. Without SACK a duplicate ACK stands for an unidentified
+    /// segment, and the later ACK that covers it does not count it again; that ACK has delivered at least one
+    /// segment, the repair of the hole. Duplicates stand for at most the data in flight at the first loss: ACKs
+    /// are easy to forge.
     pub(super) fn count_delivered(
         &mut self,
         duplicate: bool,
@@ -121,7 +120,7 @@ impl Subflow {
         counted
     }
 
-    /// In recovery: what this ACK lets out. `safe`: SND.UNA moved and no further loss was seen.
+    /// Updates the allowance in recovery. `safe`: SND.UNA advanced and no further loss was detected.
     pub(super) fn reduce(&mut self, delivered: u64, safe: bool) {
         if self.tx.phase != Phase::Recovery {
             return;
@@ -137,7 +136,7 @@ mod tests {
 
     const MSS: u64 = 1_000;
 
-    /// One ACK per segment for a flight of 20 with one lost: about 14 go out, evenly spread.
+    /// One ACK per segment for a flight of 20 with one lost: about 14 are sent, evenly spread.
     #[test]
     fn the_reduction_is_spread_over_the_acks() {
         let mut prr = Prr::start(20 * MSS, 14 * MSS, MSS);

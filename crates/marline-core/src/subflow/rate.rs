@@ -7,28 +7,28 @@
 //! longer of the send and the ACK phase is the rate. Application-limited samples are marked: they
 //! are only a lower bound.
 //!
-//! The estimate is the largest of the last samples, over one to two seconds or five to ten round
-//! trips, whichever is longer: a sample taken while the pipe fills again after a pause shows the
-//! pause. Marked samples count only if they exceed the estimate.
+//! The estimate is the largest of the last samples, over one to two seconds or five to ten round trips, whichever
+//! is longer: a sample taken while the pipe fills again after a pause is too low. Marked samples count only if
+//! they exceed the estimate.
 
 use marline_policy::{Expected, RateSample, RateStamp};
 use marline_time::{Duration, Instant, Rate};
 
-/// Counts deliveries of one subflow.
+/// Delivery counters of one subflow.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RateSampler {
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// Samples of segments sent before this many bytes were delivered are app-limited; 0: none.
+    /// Samples of segments sent before this many bytes were delivered are app-limited; 0 if none are.
     app_limited_until: u64,
     peak: Peak,
 }
 
-/// The newest segment that an ACK delivers: when it was sent, and its stamp.
+/// Newest segment that an ACK delivers: send time and stamp.
 pub(super) type Newest = Option<(Instant, RateStamp)>;
 
-/// The largest of the last samples, kept for two spans.
+/// Largest of the last samples, kept for two spans.
 #[derive(Copy, Clone, Debug, Default)]
 struct Peak {
     now: Largest,
@@ -36,7 +36,7 @@ struct Peak {
     span_ends_at: Instant,
 }
 
-/// The largest rate of a span, if there was one: as bits per second and one more, so that 0 is none.
+/// Largest rate of a span, if there was one: in bits per second plus one, so that 0 means none.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Largest(u64);
 
@@ -71,7 +71,7 @@ impl Peak {
 }
 
 impl RateSampler {
-    /// Stamps a segment that is sent now while `in_flight` bytes are on their way.
+    /// Stamps a segment that is sent now while `in_flight` bytes are in flight.
     pub(super) fn stamp(&mut self, now: Instant, in_flight: u64) -> RateStamp {
         if in_flight == 0 {
             self.first_sent_at = now;
@@ -86,7 +86,7 @@ impl RateSampler {
         }
     }
 
-    /// `bytes` of a segment that was last sent at `sent_at` were delivered.
+    /// Records the delivery of `bytes` of a segment that was last sent at `sent_at`.
     pub(super) fn on_delivered(
         &mut self,
         bytes: u64,
@@ -99,12 +99,12 @@ impl RateSampler {
         }
     }
 
-    /// The sender has nothing more to give while `in_flight` bytes are on their way.
+    /// Records that the sender has no more data while `in_flight` bytes are in flight.
     pub(super) fn set_app_limited(&mut self, in_flight: u64) {
         self.app_limited_until = (self.delivered + in_flight).max(1);
     }
 
-    /// The ACK is read: its sample, if it is long enough to mean something.
+    /// Sample of a processed ACK, if its interval is long enough.
     pub(super) fn sample(
         &mut self,
         now: Instant,
@@ -130,7 +130,7 @@ impl RateSampler {
         })
     }
 
-    /// The ACK is read, and is no measurement: the process did not run while something of it was on its way.
+    /// Skips the sample of a processed ACK, because the process did not run while some of its data was in flight.
     pub(super) fn skip(&mut self, now: Instant, newest: Newest) {
         let Some((sent_at, _)) = newest else { return };
         self.delivered_at = now;
@@ -145,13 +145,13 @@ impl RateSampler {
         self.delivered
     }
 
-    /// What the path can do, as far as it was asked of late.
+    /// Recently observed capacity of the path, as far as it was used.
     pub(super) fn peak(&self) -> Option<Rate> {
         self.peak.get()
     }
 }
 
-/// As [`Rate::over`], without 128-bit division where the numbers are small, as they nearly always are.
+/// As [`Rate::over`], without 128-bit division for small numbers, the usual case.
 fn rate_over(bytes: u64, interval: Duration) -> Rate {
     match bytes.checked_mul(8_000_000_000) {
         Some(bits) => {

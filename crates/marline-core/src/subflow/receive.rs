@@ -9,23 +9,23 @@ use super::reorder::ReorderQueue;
 use super::{Ingress, Subflow, SubflowEvent};
 use crate::SubflowState;
 
-/// The receiving half.
+/// Receiving half of a subflow.
 #[derive(Debug)]
 pub(super) struct Reception {
-    /// RCV.NXT: everything before it is in order, held bytes included.
+    /// RCV.NXT: everything before it is in order, including held bytes.
     pub(super) nxt: Ssn,
-    /// What the connection has taken, or is about to take from the current segment.
+    /// End of the data that the connection has taken, or is about to take from the current segment.
     pub(super) delivered_to: Ssn,
-    /// The farthest edge that was offered.
+    /// Highest edge that was offered.
     pub(super) edge: Ssn,
-    /// The largest window that was offered.
+    /// Largest window that was offered.
     pub(super) max_offered: u64,
     /// Our window scale shift.
     pub(super) window_shift: u8,
-    /// SND.WL1: where the segment stood that told the peer's window.
+    /// SND.WL1: sequence number of the segment that last updated the peer's window.
     pub(super) window_seen_at: Ssn,
     pub(super) queue: ReorderQueue,
-    /// Bytes that the connection has room for there.
+    /// Bytes that the connection has room for in the queue.
     pub(super) room: u64,
     /// Position of the peer's FIN, once known.
     pub(super) fin: Option<Ssn>,
@@ -50,7 +50,7 @@ impl Reception {
     }
 }
 
-/// What became of a payload.
+/// Result of storing a payload.
 #[derive(Copy, Clone, Debug, Default)]
 struct Stored {
     new: u64,
@@ -58,8 +58,8 @@ struct Stored {
 }
 
 impl Subflow {
-    /// Takes payload and FIN of an accepted segment whose payload begins at `start`; octets at or
-    /// beyond `edge` are cut off.
+    /// Accepts payload and FIN of an acceptable segment whose payload begins at `start`; octets at or beyond
+    /// `edge` are cut off.
     pub(super) fn receive(
         &mut self,
         now: Instant,
@@ -103,7 +103,7 @@ impl Subflow {
         }
     }
 
-    /// Remembers where the stream ends, unless that contradicts what came before or lies too far.
+    /// Records the end of the stream, unless that contradicts earlier data or is too far away.
     fn note_fin(&mut self, at: Ssn, edge: Ssn) {
         let reached = self.rx.queue.end().map_or(self.rx.nxt, |end| self.rx.nxt.max(Ssn(end)));
         let open = at <= edge || at == self.rx.nxt;
@@ -128,7 +128,7 @@ impl Subflow {
             return stored;
         }
         let part = from.since(start) as usize..to.since(start) as usize;
-        // RFC 2883 section 4: of what a segment repeats, the first contiguous part.
+        // RFC 2883 section 4: the first contiguous part of the repeated octets.
         if old == 0
             && let Some((first, last)) = self.rx.queue.held_within(from.0, to.0)
         {
@@ -140,7 +140,7 @@ impl Subflow {
             self.rx.delivered_to = to;
             self.rx.nxt = to;
             if !self.rx.queue.is_empty() {
-                // Fills a gap, or works on one: the sender waits for the news.
+                // Fills a gap or part of one: the sender waits for the ACK.
                 self.rx.nxt = Ssn(self.rx.queue.advance(to.0));
                 stored.urgent = true;
             }
@@ -154,7 +154,7 @@ impl Subflow {
         stored
     }
 
-    /// Whether RCV.NXT has just reached the peer's FIN.
+    /// True if RCV.NXT has just reached the peer's FIN.
     fn take_fin(&mut self) -> bool {
         if self.rx.fin != Some(self.rx.nxt) {
             return false;
@@ -169,7 +169,7 @@ impl Subflow {
         self.finish_if_closed(now);
     }
 
-    /// Our FIN is acknowledged.
+    /// Handles the acknowledgment of our FIN.
     pub(super) fn on_fin_acked(&mut self, now: Instant) {
         self.state.move_on_fin_acked();
         self.finish_if_closed(now);
@@ -186,8 +186,7 @@ impl Subflow {
         }
     }
 
-    /// Held bytes that are in order now. Call until `None` after each segment, once `in_order` was
-    /// handled.
+    /// Held bytes that are now in order. Call until `None` after each segment, once `in_order` was handled.
     pub(crate) fn pop_reassembled(&mut self) -> Option<(Ssn, Vec<u8>)> {
         let (popped, dropped) = self.rx.queue.pop(self.rx.delivered_to.0, self.rx.nxt.0);
         self.stats.count_duplicate(dropped);
@@ -197,7 +196,7 @@ impl Subflow {
         Some((Ssn(start), buffer))
     }
 
-    /// Gives back a buffer of `pop_reassembled`.
+    /// Returns a buffer of `pop_reassembled`.
     pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {
         self.rx.queue.recycle(buffer);
     }

@@ -7,26 +7,26 @@
 //!                 \----- range ------/     \-range--/        <- SACK blocks
 //! ```
 //!
-//! Buffers hold the bytes and never overlap; ranges are what SACK reports: buffers that touch belong
-//! to one range. Both are bounded in number, and in bytes by what the connection has room for. When the
-//! bound is reached the segment is dropped: the peer has no SACK for it and sends it again.
+//! Buffers hold the bytes and never overlap. Ranges are reported by SACK: adjacent buffers belong to one range.
+//! Both are limited in number, and in bytes by the connection's room. At the limit a segment is dropped: the peer
+//! gets no SACK for it and sends it again.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::on_demand::{OnDemand, Unused};
 
-/// A buffer that a new segment continues grows up to this many bytes.
+/// Maximum size to which a buffer grows if a new segment continues it.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Empty buffers kept for use: 256 KiB, which one hole in a fast path fills. More would be memory that few
-/// subflows use again before they rest.
+/// Empty buffers kept for reuse: 256 KiB, which one hole in a fast path fills. Few subflows would use more of them
+/// again before they become idle.
 const POOL: usize = 16;
-/// Bytes of buffers that nothing has filled yet; beyond, new buffers are only as large as what they hold. A peer could
-/// have every single byte wait in a buffer that was large for others.
+/// Limit on unfilled bytes of buffers. Beyond it, new buffers are only as large as their content. Otherwise a peer
+/// could put every single byte into a large buffer.
 const MAX_SPARE: u64 = 512 << 10;
-/// SACK reports so many ranges at most.
+/// Maximum number of ranges that SACK reports.
 const RECENT: usize = 4;
 
-/// The queue of a subflow, which is there once something was lost or overtaken.
+/// Queue of a subflow, allocated once a segment was lost or reordered.
 #[derive(Debug)]
 pub(super) struct ReorderQueue {
     max_ranges: usize,
@@ -40,7 +40,7 @@ struct Held {
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
-    /// Bytes in the buffers, and bytes of memory that they have beyond.
+    /// Bytes in the buffers, and their unfilled bytes.
     bytes: u64,
     spare: u64,
     pool: Vec<Vec<u8>>,
@@ -62,12 +62,12 @@ impl ReorderQueue {
         ReorderQueue { max_ranges, held: OnDemand::new() }
     }
 
-    /// Whether SACK has something to report.
+    /// True if SACK has no ranges to report.
     pub(super) fn is_empty(&self) -> bool {
         self.held.used().is_none_or(|held| held.ranges.is_empty())
     }
 
-    /// Bytes of memory held, empty buffers included.
+    /// Bytes of memory held, including empty buffers.
     pub(super) fn memory(&self) -> u64 {
         let buffers = self.held.buffers.values().chain(&self.held.pool);
         buffers.map(|buffer| buffer.capacity() as u64).sum()
@@ -78,7 +78,7 @@ impl ReorderQueue {
         self.held.used().map_or(0, |held| held.bytes)
     }
 
-    /// Gives back the memory that is not needed now.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         let Some(held) = self.held.if_used() else { return };
         if held.buffers.is_empty() && held.ranges.is_empty() {
@@ -99,34 +99,34 @@ impl ReorderQueue {
         self.held.ranges.last_key_value().map(|(_, end)| *end)
     }
 
-    /// Takes the payload of a segment that starts at `start`, `room` more bytes at most. Returns how many of
-    /// its bytes are new; `None` if it must be dropped because too much is held.
+    /// Stores the payload of a segment that starts at `start`, `room` more bytes at most. Returns the number of
+    /// new bytes; `None` if it must be dropped because too much is held.
     pub(super) fn insert(&mut self, start: u64, payload: &[u8], room: u64) -> Option<u64> {
         self.held.insert(start, payload, room, self.max_ranges)
     }
 
-    /// The first of those bytes of `start..end` that are held, as far as they are contiguous.
+    /// First contiguous part of the held bytes in `start..end`.
     pub(super) fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         self.held.used()?.held_within(start, end)
     }
 
-    /// Everything before `rcv_nxt` is in order now: returns how far the held bytes continue it.
+    /// Moves to `rcv_nxt` and returns the end of the held bytes that continue it.
     pub(super) fn advance(&mut self, rcv_nxt: u64) -> u64 {
         self.held.if_used().map_or(rcv_nxt, |held| held.advance(rcv_nxt))
     }
 
-    /// Takes off the first buffer that lies before `rcv_nxt`, without what lies before `from`.
-    /// The second value counts bytes thrown away because they were delivered otherwise.
+    /// Removes the first buffer before `rcv_nxt`, without bytes before `from`. The second value counts bytes
+    /// dropped because they were delivered otherwise.
     pub(super) fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
         self.held.if_used().map_or((None, 0), |held| held.pop(from, rcv_nxt))
     }
 
-    /// Keeps an empty buffer for use.
+    /// Keeps an empty buffer for reuse.
     pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
         self.held.recycle(buffer);
     }
 
-    /// The ranges that changed last, newest first.
+    /// Ranges that changed last, newest first.
     pub(super) fn recent(&self) -> impl Iterator<Item = (u64, u64)> {
         let held = self.held.used();
         held.into_iter()
@@ -134,13 +134,13 @@ impl ReorderQueue {
     }
 }
 
-/// Bytes of memory that a buffer has beyond what it holds.
+/// Unfilled bytes of a buffer.
 fn spare(buffer: &Vec<u8>) -> u64 {
     (buffer.capacity() - buffer.len()) as u64
 }
 
 impl Held {
-    /// As [`ReorderQueue::insert`], with the bound on ranges and on buffers.
+    /// As [`ReorderQueue::insert`], with the limit on ranges and on buffers.
     fn insert(&mut self, start: u64, payload: &[u8], room: u64, max_ranges: usize) -> Option<u64> {
         if payload.len() as u64 > room && self.missing(start, payload.len() as u64) > room {
             return None;
@@ -175,7 +175,7 @@ impl Held {
         missing
     }
 
-    /// Whether `start..end` touches a range that exists.
+    /// Start of an existing range that `start..end` touches.
     fn merged(&self, start: u64, end: u64) -> Option<u64> {
         let (&first, &last) = self.ranges.range(..=end).next_back()?;
         (last >= start).then_some(first)
@@ -197,7 +197,7 @@ impl Held {
             let next = self.buffers.range(at..).next().map_or(end, |(&next, _)| next.min(end));
             let bytes = &payload[(at - start) as usize..(next - start) as usize];
             if !self.append(at, bytes, max_ranges) {
-                // Whatever was stored before is in a range of its own making; keep it consistent.
+                // The part stored so far is in a range of its own, which is kept consistent.
                 if new > 0 {
                     self.add_range(start, at);
                 }
@@ -209,7 +209,7 @@ impl Held {
         Some(new)
     }
 
-    /// Appends to the buffer that ends at `at`, or makes a new one; `false` if there are too many.
+    /// Appends to the buffer that ends at `at`, or creates a new one; `false` if there are too many.
     fn append(&mut self, at: u64, bytes: &[u8], max_ranges: usize) -> bool {
         if let Some((&held, buffer)) = self.buffers.range_mut(..at).next_back()
             && held + buffer.len() as u64 == at
@@ -218,7 +218,7 @@ impl Held {
             self.spare -= spare(buffer);
             let needed = buffer.len() + bytes.len();
             if needed > buffer.capacity() {
-                // Twice as much, as a vector grows by itself, but never more than it may come to hold.
+                // Double the size, as a vector grows by itself, but never beyond its maximum content.
                 let capacity = needed.max(2 * buffer.len()).min(BUFFER_BYTES);
                 buffer.reserve_exact(capacity - buffer.len());
             }
@@ -252,7 +252,7 @@ impl Held {
         self.ranges.insert(start, end);
     }
 
-    /// Remembers that the range around `at` changed last.
+    /// Marks the range around `at` as changed last.
     fn touch(&mut self, at: u64) {
         let Some((start, end)) = self.range_around(at) else { return };
         self.recent.retain(|&point| point < start || point >= end);
@@ -372,14 +372,14 @@ mod tests {
         assert!(queue.memory() == 0 && queue.held.used().is_none());
     }
 
-    /// A peer could make each of many held bytes take a buffer that was large for others.
+    /// A peer could make each of many held bytes occupy a buffer that was large for others.
     #[test]
     fn buffers_kept_for_use_are_not_all_used_for_single_bytes() {
         const LARGE: u64 = 10_000;
         let mut queue = ReorderQueue::new(4_096);
         let (mut next, mut far) = (0, 1 << 30);
         for _ in 0..50 {
-            // Large buffers come in order and are kept for use; then single bytes wait far ahead.
+            // Large buffers arrive in order and are kept for reuse; then single bytes wait far ahead.
             for number in 0..POOL as u64 {
                 let start = next + 1 + number * 2 * LARGE;
                 insert(&mut queue, start, start + LARGE);

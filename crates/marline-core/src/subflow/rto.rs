@@ -31,61 +31,61 @@ use super::{Subflow, SubflowEvent};
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RtoTimer {
     pub(super) deadline: Option<Instant>,
-    /// Firings since SND.UNA last moved.
+    /// Expiries since SND.UNA last advanced.
     pub(super) count: u32,
-    /// The last answer that came after timeouts was not believed to be a round trip.
+    /// The last answer after timeouts was not accepted as a round trip.
     pub(super) doubted: bool,
-    /// What carries the segments: the shortest timeout follows from it.
+    /// Carrier of the segments, which determines the minimum timeout.
     pub(super) beneath: Beneath,
 }
 
 impl RtoTimer {
-    /// The timeout with its backoff.
+    /// Timeout with its backoff.
     pub(super) fn backed_off(&self, rto: Duration, max: Duration) -> Duration {
         rto.saturating_mul(1 << self.count.min(20)).min(max)
     }
 }
 
-/// Whether a subflow repeats what is lost.
+/// Retransmission mode of a subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Repeats {
-    /// As its window and its timer allow.
+    /// Retransmits as window and timer allow.
     #[default]
     Always,
-    /// Not now: others carry that data, and probes ask for the peer at their own pace.
+    /// Pauses: others carry the data, and probes check for the peer at their own pace.
     Rests,
-    /// The next timeout repeats, although it might rest: there is a reason to expect an answer.
+    /// The next timeout retransmits although the subflow might pause, because an answer is expected.
     Once,
 }
 
-/// Segments of new data that F-RTO sends in place of repeats (RFC 5682 section 3.1, step 2b).
+/// Segments of new data that F-RTO sends instead of retransmissions (RFC 5682 section 3.1, step 2b).
 const FRTO_SEGMENTS: u8 = 2;
 
-/// How far F-RTO has come with the last timeout.
+/// F-RTO state of the last timeout.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Frto {
-    /// No timeout, or one that was real, or one that is not to be judged.
+    /// No timeout, a real one, or one that is not judged.
     #[default]
     Off,
-    /// Waits for the first ACK that moves SND.UNA.
+    /// Waits for the first ACK that advances SND.UNA.
     Listening,
-    /// Step 2b: so many segments of new data are wanted; nothing is repeated meanwhile.
+    /// Step 2b: this many segments of new data are wanted; nothing is retransmitted meanwhile.
     Wants(u8),
-    /// Step 3: the new data is out, the next ACK tells.
+    /// Step 3: the new data was sent, the next ACK decides.
     Asked,
-    /// It has told nothing, and is not asked again.
+    /// There was no verdict, and no further attempt is made.
     Spent,
 }
 
 impl Frto {
-    /// Whether repeats wait for its answer.
+    /// True if retransmissions wait for its verdict.
     pub(super) const fn holds_repeats(self) -> bool {
         matches!(self, Frto::Wants(_) | Frto::Asked)
     }
 }
 
 impl Subflow {
-    /// An ACK that brought no verdict on the timeout. `moved`: it moved SND.UNA.
+    /// Advances F-RTO after an ACK without a verdict. `moved`: it advanced SND.UNA.
     pub(super) fn advance_frto(&mut self, moved: bool) {
         let within = self.tx.phase == Phase::Loss && self.tx.una < self.tx.recovery_point;
         self.tx.frto = match self.tx.frto {
@@ -99,33 +99,32 @@ impl Subflow {
         };
     }
 
-    /// F-RTO asks for new data in place of repeats. If there is none or no room for it, call
+    /// F-RTO requests new data instead of retransmissions. If there is no data or no room for it, call
     /// [`frto_has_no_data`](Self::frto_has_no_data).
     pub(crate) const fn awaits_frto_data(&self) -> bool {
         matches!(self.tx.frto, Frto::Wants(_)) && !self.dead
     }
 
-    /// Whether new data may go for it.
+    /// True if new data may be sent for it.
     pub(crate) fn has_room_for_frto(&self) -> bool {
         let room = self.tx.board.bytes_in_flight() < self.send_window();
         room && self.state.may_send() && !self.fin_wanted
     }
 
-    /// There is no (more) new data for F-RTO: repeats go on unless some is out already.
+    /// Handles missing new data for F-RTO: retransmissions continue unless some new data was sent.
     pub(crate) fn frto_has_no_data(&mut self) {
         if let Frto::Wants(left) = self.tx.frto {
             self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::Spent };
         }
     }
 
-    /// Its path has a radio that sleeps, or none: which bounds the timeout has from its next start on, where they
-    /// differ.
+    /// Selects the bounds of the timeout, from its next start on, for a path with or without a radio that sleeps.
     pub(crate) fn set_radio(&mut self, radio: bool) {
         let Some(bounds) = &self.config.radio_rtt else { return };
         self.tx.rtt.set_config(Arc::clone(if radio { bounds } else { &self.config.rtt }));
     }
 
-    /// Starts the timer anew, or stops it if nothing is unacknowledged.
+    /// Restarts the timer, or stops it if all data is acknowledged.
     pub(super) fn rearm_rto(&mut self, now: Instant) {
         let tx = &mut self.tx;
         tx.rto.deadline = if tx.board.is_empty() { None } else { Some(now + tx.timeout()) };
@@ -138,14 +137,14 @@ impl Subflow {
         }
     }
 
-    /// The timer has fired. `may_rest`: others carry what is unacknowledged, and the path is probed.
+    /// Selects the mode after an expiry. `may_rest`: others carry the unacknowledged data, and the path is probed.
     pub(crate) fn rest_or_repeat(&mut self, may_rest: bool) {
         let rests = may_rest && self.repeats != Repeats::Once;
         self.repeats = if rests { Repeats::Rests } else { Repeats::Always };
     }
 
-    /// The way out is back. What was repeated into nothing says nothing of the path: the timer fires
-    /// now instead of at the end of a backoff that may be as long again as the outage was.
+    /// Fires the timer now because the path is back. Lost retransmissions during the outage are no evidence about
+    /// the path, and the backoff could last as long as the outage.
     pub(crate) fn retry_now(&mut self, now: Instant) {
         self.repeats = Repeats::Once;
         let rto = &mut self.tx.rto;
@@ -155,15 +154,14 @@ impl Subflow {
         }
     }
 
-    /// The peer is heard again, the first time for `unheard`, but what was repeated is not acknowledged.
-    /// Backoff is for a path of which nothing is known; of this one it is known that it works one way at
-    /// least, and what goes out on it from now on must not wait for the end of an outage's backoff (RFC 6069
-    /// does so at the word of a router). Where our direction is still dead the timer finds that out at its
-    /// usual pace.
+    /// Shortens the timer when the peer is heard again, the first time for `unheard`, while retransmissions are
+    /// not acknowledged. Backoff is for an unknown path. This one works at least one way, and new data must not
+    /// wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our direction is
+    /// still dead the timer detects that at its usual pace.
     ///
-    /// If nothing at all came for two timeouts, it was not our direction alone that was dead, and what comes
-    /// now is the end of that. Then the backoff is over, and the oldest segment is repeated at once. Perhaps
-    /// it went out when the path had just come back; that costs a segment, and not to repeat it a timeout.
+    /// If nothing was received for two timeouts, both directions were dead, and this segment marks the end of the
+    /// outage. Then the backoff is over, and the oldest segment is retransmitted at once. If it was already sent
+    /// after the path came back, that costs a segment; without the retransmission it could cost a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
         self.repeats = Repeats::Once;
         if self.dead || self.tx.rto.count == 0 || self.refuses_payload() {
@@ -182,21 +180,22 @@ impl Subflow {
         }
     }
 
-    /// The peer acknowledged what it has, and took back its window although something is in flight.
+    /// True if the peer answered the last segment with a window of zero although data is in flight: it refuses the
+    /// payload for now, and the path is not at fault.
     pub(crate) fn refuses_payload(&self) -> bool {
         self.tx.window == 0
             && !self.tx.board.is_empty()
             && self.last_heard_at > self.tx.last_sent_at
     }
 
-    /// The window is open again after it was taken back: what was refused is due.
+    /// Retransmits at once when the peer opens a window that it had withdrawn.
     pub(super) fn on_window_returned(&mut self, now: Instant) {
         let rto = &mut self.tx.rto;
         rto.count = rto.count.min(1);
         self.retry_now(now);
     }
 
-    /// The timer fired while data was unacknowledged.
+    /// Handles an expiry of the timer while data was unacknowledged.
     pub(super) fn on_rto(&mut self, now: Instant) {
         self.tx.rto.deadline = None;
         if self.tx.board.is_empty() {
@@ -243,8 +242,8 @@ impl Subflow {
         self.tx.rto.deadline = Some(now + self.tx.timeout());
     }
 
-    /// The oldest segment goes again as a window probe (RFC 9293 section 3.8.6.1): its pauses grow, and while the peer
-    /// answers, nothing is lost, and nothing ends.
+    /// Sends the oldest segment again as a window probe (RFC 9293 section 3.8.6.1). The pauses grow. While the peer
+    /// answers, this is neither a loss nor a reason to give up the subflow.
     fn probe_window(&mut self, now: Instant) {
         self.tx.rto.count = (self.tx.rto.count + 1).min(self.config.retries.saturating_sub(1));
         if let Some(start) = self.tx.board.front().map(|front| front.start) {
@@ -254,7 +253,7 @@ impl Subflow {
         self.tx.rto.deadline = Some(now + self.tx.timeout());
     }
 
-    /// Bytes of the oldest segment that is not acknowledged, with the least header it can have.
+    /// Bytes of the oldest unacknowledged segment, with the smallest header it can have.
     fn oldest_segment(&self) -> u64 {
         let oldest = self.tx.board.front();
         oldest.map_or(0, |segment| {
@@ -262,10 +261,10 @@ impl Subflow {
         })
     }
 
-    /// Marks what the timeout makes lost: what loss recovery says, and the oldest segment always.
+    /// Marks segments lost by the timeout: those that loss recovery names, and always the oldest one.
     fn mark_lost_by_timeout(&mut self, now: Instant) {
         if self.tx.board.front().is_some_and(|front| front.sacked) {
-            // The peer took back what it had SACKed (RFC 2018 section 8): believe none of it.
+            // The peer dropped data that it had SACKed (RFC 2018 section 8): discard all SACK state.
             self.renege_all();
         }
         self.tx.forecaster.on_lost(now);

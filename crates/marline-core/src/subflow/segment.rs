@@ -11,12 +11,12 @@ use crate::{Ecn, SubflowState};
 pub(super) const HEADER: usize = 20;
 /// Bytes of a padded timestamps option.
 pub(super) const TIMESTAMP_OPTION: usize = 12;
-/// Option bytes that a full segment of Multipath TCP has besides (DSS with mapping and DATA_ACK).
+/// Option bytes of a full Multipath TCP segment besides (DSS with mapping and DATA_ACK).
 pub(super) const DSS_OPTION: usize = 20;
 
 impl Subflow {
-    /// Fills header and TCP's own options of a segment; `rcv_window` is what may be offered, in
-    /// bytes. Any segment with ACK pays what ACK is owed.
+    /// Fills header and TCP's own options of a segment; `rcv_window` is the window to offer, in bytes. Any segment
+    /// with ACK counts as the pending ACK.
     pub(crate) fn fill_header(
         &mut self,
         now: Instant,
@@ -63,7 +63,7 @@ impl Subflow {
         }
         self.acknowledge(now, &mut header, rcv_window, options);
         if owes_sack {
-            // Data has no room for SACK, and is no duplicate ACK.
+            // Data has no room for SACK, and does not count as a duplicate ACK.
             self.ack.demand();
         }
         (header, codepoint)
@@ -81,7 +81,7 @@ impl Subflow {
         }
     }
 
-    /// The acknowledging part of a segment.
+    /// Fills the acknowledging part of a segment.
     fn acknowledge(
         &mut self,
         now: Instant,
@@ -164,7 +164,7 @@ impl Subflow {
         header.flags = TcpFlags::RST;
         match self.rst_to_fill.take() {
             Some(Rst::Answer(seq)) => header.seq = seq,
-            // The peer's SYN was not seen, or not believed. If it has ours, this frees what it keeps.
+            // The peer's SYN was not seen, or not accepted. If the peer has our SYN, the RST frees its state.
             _ if self.rx.nxt == Ssn(0) => header.seq = self.to_wire(Ssn(1)),
             _ => {
                 header.seq = self.to_wire(self.tx.nxt);
@@ -203,8 +203,8 @@ impl Subflow {
         self.config.max_segment.saturating_sub(HEADER as u16)
     }
 
-    /// Puts as many SACK blocks as fit into `room_bytes` of option space: a duplicate first
-    /// (RFC 2883), then the ranges that changed last.
+    /// Adds as many SACK blocks as fit into `room_bytes` of option space: a duplicate first (RFC 2883), then the
+    /// ranges that changed last.
     pub(crate) fn fill_sack(&mut self, options: &mut TcpOptions, room_bytes: usize) {
         let mut room = SackBlocks::that_fit(room_bytes);
         if room == 0 || !self.tx.sack_enabled || !self.has_sack_blocks() {
@@ -222,17 +222,17 @@ impl Subflow {
         }
     }
 
-    /// Whether an ACK is owed that SACK has something to say in.
+    /// True if a pending ACK has SACK blocks to report.
     pub(crate) fn owes_sack(&self) -> bool {
         self.ack.owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 
-    /// Whether SACK has something to say.
+    /// True if there are SACK blocks to report.
     pub(crate) fn has_sack_blocks(&self) -> bool {
         self.rx.dsack.is_some() || !self.rx.queue.is_empty()
     }
 
-    /// The state as people know it.
+    /// State for monitoring.
     pub(crate) fn state(&self) -> SubflowState {
         self.state.get()
     }

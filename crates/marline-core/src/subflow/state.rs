@@ -1,23 +1,22 @@
 //! TCP states of RFC 9293 section 3.3.2 and the transitions between them.
 //!
-//! LISTEN does not occur: the endpoint makes a subflow when a SYN comes in. CLOSED is where a
-//! subflow ends; it is never left.
+//! LISTEN does not occur: the endpoint creates a subflow when a SYN is received. CLOSED is the final state.
 
 use crate::SubflowState;
 
-/// Where a subflow is in its life.
+/// Current state of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct State {
     current: SubflowState,
 }
 
 impl State {
-    /// A SYN is about to be sent.
+    /// Initial state of an opener.
     pub(super) const fn syn_sent() -> Self {
         State { current: SubflowState::SynSent }
     }
 
-    /// A SYN came in.
+    /// Initial state of an answerer.
     pub(super) const fn syn_received() -> Self {
         State { current: SubflowState::SynReceived }
     }
@@ -47,7 +46,7 @@ impl State {
         )
     }
 
-    /// Our SYN crossed the peer's: simultaneous open.
+    /// Our SYN and the peer's crossed: simultaneous open.
     pub(super) fn move_to_syn_received(&mut self) {
         debug_assert!(self.is(SubflowState::SynSent));
         self.current = SubflowState::SynReceived;
@@ -58,7 +57,7 @@ impl State {
         self.current = SubflowState::Established;
     }
 
-    /// Our FIN goes out for the first time.
+    /// Our FIN is sent for the first time.
     pub(super) fn move_on_fin_sent(&mut self) {
         self.current = match self.current {
             SubflowState::Established => SubflowState::FinWait1,

@@ -1,10 +1,9 @@
-//! Data on the SYN (allowed by RFC 9293 section 3.10.7; RFC 7413 describes what middleboxes do to
-//! it).
+//! Data on the SYN (allowed by RFC 9293 section 3.10.7; RFC 7413 describes the effects of middleboxes).
 //!
-//! The opener sends it once: a SYN that is repeated goes bare, as the first one may have been dropped
-//! for what it carried. An answerer that takes the data acknowledges it with its SYN/ACK, one that
-//! does not acknowledges the SYN alone, and then the data is lost like any other segment: it has its
-//! place in sequence space and goes again there, first of all.
+//! The opener sends it once: a repeated SYN has no data, because the first one may have been dropped for its data.
+//! An answerer that accepts the data acknowledges it with its SYN/ACK. Otherwise it acknowledges the SYN alone,
+//! and the data is lost like any other segment: it has its place in sequence space and is sent again there, before
+//! all other data.
 
 use marline_policy::{DataRange, SentSegment, Ssn};
 use marline_time::Instant;
@@ -12,31 +11,31 @@ use marline_wire::SeqNum;
 
 use super::Subflow;
 
-/// What the SYN carries.
+/// Data of the SYN.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct SynData {
     range: DataRange,
     mapping_checksum: u16,
-    /// A part of it may be taken (Fast Open); what proves it covers all of it otherwise (Fast JOIN).
+    /// A part of it may be accepted (Fast Open). Otherwise its HMAC covers all of it (Fast JOIN).
     divisible: bool,
     /// Bytes of it that the SYN/ACK acknowledged.
     acked: u64,
 }
 
 impl Subflow {
-    /// The SYN that goes out next carries this data.
+    /// Adds this data to the next SYN.
     pub(crate) fn carry_with_syn(&mut self, range: DataRange, mapping_checksum: u16) {
         let data = SynData { range, mapping_checksum, divisible: false, acked: 0 };
         self.syn_data = Some(Box::new(data));
     }
 
-    /// The same for Fast Open: it has no mapping, and a part of it may be taken.
+    /// Adds data for Fast Open: it has no mapping, and a part of it may be accepted.
     pub(crate) fn carry_unmapped_with_syn(&mut self, range: DataRange) {
         let data = SynData { range, mapping_checksum: 0, divisible: true, acked: 0 };
         self.syn_data = Some(Box::new(data));
     }
 
-    /// What the SYN that is being built carries: only the first one does.
+    /// Data of the SYN that is being built: only the first one has any.
     pub(crate) fn payload_of_next_syn(&self) -> Option<DataRange> {
         let first = self.handshake.transmissions <= 1;
         self.syn_data.as_ref().filter(|_| first).map(|data| data.range)
@@ -46,19 +45,19 @@ impl Subflow {
         self.syn_data.as_ref().map_or(0, |data| data.range.len() as u32)
     }
 
-    /// Whether this acknowledges our SYN, alone or with its data.
+    /// True if this acknowledges our SYN, alone or with its data.
     pub(crate) fn acks_syn(&self, ack: SeqNum) -> bool {
         let (beyond, len) = (ack.offset_from(self.iss.add(1)), self.syn_data_len());
         let divisible = self.syn_data.as_ref().is_some_and(|data| data.divisible);
         beyond == 0 || beyond == len || divisible && beyond < len
     }
 
-    /// Whether it acknowledges the data, too.
+    /// True if this also acknowledges the data.
     pub(crate) fn acks_syn_data(&self, ack: SeqNum) -> bool {
         self.syn_data.is_some() && ack == self.iss.add(1 + self.syn_data_len())
     }
 
-    /// The SYN/ACK is in: what it acknowledged of the data is behind us.
+    /// Records which data the SYN/ACK acknowledged.
     pub(super) fn note_syn_data_ack(&mut self, ack: SeqNum) {
         let acked = u64::from(ack.offset_from(self.iss.add(1)));
         let Some(data) = self.syn_data.as_mut().filter(|_| acked > 0) else { return };
@@ -70,14 +69,15 @@ impl Subflow {
         }
     }
 
-    /// Bytes of the SYN's data that the SYN/ACK acknowledged, and the rest of it, while it is not settled.
+    /// Number of the SYN's data bytes that the SYN/ACK acknowledged, and the rest, while it is not settled.
     pub(crate) fn syn_data_answer(&self) -> Option<(u64, DataRange)> {
         let data = self.syn_data.as_ref()?;
         Some((data.acked, DataRange::new(data.range.start.plus(data.acked), data.range.end)))
     }
 
-    /// Data may go from here on: what the SYN carried is done with, or lost and goes again. What was taken by
-    /// Fast Open has no mapping; the rest gets one of its own, with this checksum. `None`: it goes again as it went.
+    /// Settles the SYN's data once data may be sent: it was accepted, or is lost and sent again. Data accepted by
+    /// Fast Open has no mapping; the rest gets one of its own, with this checksum. `None`: it is sent again as
+    /// before.
     pub(crate) fn settle_syn_payload(&mut self, now: Instant, rest_checksum: Option<u16>) {
         let Some(data) = self.syn_data.take() else { return };
         let len = data.range.len();
@@ -111,25 +111,25 @@ impl Subflow {
         self.arm_rto(now);
     }
 
-    /// The attempt is over: what the SYN carried, unless it has a place on the scoreboard by now.
+    /// Ends the attempt and returns the SYN's data, unless it is on the scoreboard by now.
     pub(crate) fn abandon_syn_payload(&mut self) -> Option<DataRange> {
         self.syn_data.take().map(|data| data.range)
     }
 
-    /// Answerer: whether the SYN/ACK acknowledges the SYN alone, although data was taken with it: the
-    /// opener came back with a bare one, and may not know.
+    /// Answerer: sets if the SYN/ACK acknowledges the SYN alone, although its data was accepted: the opener
+    /// repeated it without data, and may not know.
     pub(crate) fn acknowledge_syn_alone(&mut self, alone: bool) {
         self.syn_alone = alone;
     }
 
-    /// Answerer: the opener goes on from its bare SYN. What was taken comes again.
+    /// Answerer: drops the accepted data, because the opener continues from its SYN without data and sends it again.
     pub(crate) fn forget_syn_payload(&mut self) {
         self.rx.nxt = Ssn(1);
         self.rx.delivered_to = Ssn(1);
         self.timestamps.on_ack_sent(Ssn(1));
     }
 
-    /// Answerer: so many bytes came with the SYN and were taken.
+    /// Answerer: records that this many bytes of the SYN were accepted.
     pub(crate) fn take_syn_payload(&mut self, len: u64) {
         let end = Ssn(1).plus(len);
         self.rx.nxt = end;

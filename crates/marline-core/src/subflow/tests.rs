@@ -18,12 +18,12 @@ use marline_wire::SeqNum;
 use super::Subflow;
 
 impl Subflow {
-    /// The position that a number of the peer's means, nearest to RCV.NXT.
+    /// Position of a sequence number of the peer, nearest to RCV.NXT.
     fn position_of(&self, seq: SeqNum) -> Option<Ssn> {
         seq.unwrap_near(self.irs, self.rx.nxt.0).map(Ssn)
     }
 
-    /// Moves both positions on, as if that much had been sent and received.
+    /// Advances both positions, as if this much had been sent and received.
     fn skip(&mut self, sent: u64, received: u64) {
         assert!(self.tx.board.is_empty() && self.rx.queue.is_empty());
         for position in [&mut self.tx.una, &mut self.tx.nxt, &mut self.tx.recovery_point] {

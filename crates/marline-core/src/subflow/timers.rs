@@ -12,7 +12,7 @@ use super::{Subflow, SubflowEvent};
 use crate::SubflowState;
 
 impl Subflow {
-    /// When [`on_timeout`](Self::on_timeout) must be called.
+    /// Time at which [`on_timeout`](Self::on_timeout) must be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         if self.dead {
             return None;
@@ -23,7 +23,7 @@ impl Subflow {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
         };
-        // Before the third ACK nothing but the SYN/ACK is repeated.
+        // Before the third ACK only the SYN/ACK is retransmitted.
         if !self.tx.board.is_empty() && !self.state.is_handshake() {
             consider(self.recovery.next_timeout());
         }
@@ -34,7 +34,7 @@ impl Subflow {
         next
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         if self.dead {
             return;
@@ -56,7 +56,7 @@ impl Subflow {
             return;
         }
         let recovery_due = self.recovery.next_timeout().is_some_and(|at| at <= now);
-        // A probe goes before a timeout that is due at the same time: it may spare the reduction.
+        // A probe comes before a timeout that is due at the same time: it may avoid the reduction.
         if recovery_due && !self.tx.board.is_empty() {
             self.on_recovery_timeout(now);
         }
@@ -68,7 +68,7 @@ impl Subflow {
         }
     }
 
-    /// The reordering or the probe timer of loss recovery.
+    /// Handles the reordering or the probe timer of loss recovery.
     fn on_recovery_timeout(&mut self, now: Instant) {
         self.scratch.lost.clear();
         let context = self.tx.context(now);
@@ -86,13 +86,13 @@ impl Subflow {
             }
         }
         if action == TimeoutAction::SendProbe && self.tx.rto.beneath.is_reliable() {
-            // The carrier repeats what it lost. That the path is slow is news all the same.
+            // The carrier retransmits its losses. The slow path is reported all the same.
             self.events.push_back(SubflowEvent::ProbeTimeout);
         } else if action == TimeoutAction::SendProbe {
             self.tx.forecaster.on_lost(now);
             self.events.push_back(SubflowEvent::ProbeTimeout);
             if self.tx.board.bytes_lost() > 0 {
-                // What waits for room is a better probe than anything new.
+                // A retransmission that waits for room is a better probe than new data.
                 self.tx.force = Some(SentKind::ProbeRepeat);
             } else if self.state.may_send() && !self.fin_wanted {
                 self.tx.probe = Probe::Wanted;
@@ -103,7 +103,7 @@ impl Subflow {
         }
     }
 
-    /// How silence is met.
+    /// Keepalive settings in use.
     fn keepalive_times(&self) -> Option<crate::Keepalive> {
         self.keepalive_times.as_deref().map_or(self.config.keepalive, |times| *times)
     }
@@ -137,12 +137,12 @@ impl Subflow {
         self.owed.probe = true;
     }
 
-    /// The application wants silence met otherwise.
+    /// Sets the application's keepalive settings.
     pub(crate) fn set_keepalive(&mut self, times: Arc<Option<crate::Keepalive>>) {
         self.keepalive_times = Some(times);
     }
 
-    /// TIME-WAIT begins, or begins anew.
+    /// Starts or restarts TIME-WAIT.
     pub(super) fn start_time_wait(&mut self, now: Instant) {
         self.stop_timers();
         self.time_wait_until = Some(now + self.config.time_wait);
@@ -157,12 +157,12 @@ impl Subflow {
         self.owed.plain = None;
     }
 
-    /// An acceptable segment came in, or a repetition.
+    /// Handles an acceptable segment, or a repetition.
     pub(super) fn heard(&mut self, now: Instant) {
         let unheard = now.since(self.last_heard_at);
         self.last_heard_at = now;
         self.keepalive = Keepalive::default();
-        // What we sent since it fell silent is not acknowledged: the peer's segments prove one direction.
+        // Data sent since the silence began is not acknowledged: the peer's segments prove only one direction.
         if self.health.is_rescued() && self.tx.rto.count > 0 && !self.tx.board.is_empty() {
             self.events.push_back(SubflowEvent::HeardUnanswered(unheard));
         } else {
@@ -170,7 +170,7 @@ impl Subflow {
         }
     }
 
-    /// It was silent, and is not any more. It was heard the first time for so long.
+    /// Ends a silence. `unheard`: time without a segment before.
     pub(crate) fn end_silence(&mut self, unheard: Duration) {
         self.repeats = Repeats::Always;
         if let Some(end) = self.health.on_heard(unheard) {

@@ -1,15 +1,15 @@
 //! TCP timestamps (RFC 7323): distinguishing transmissions, and protection against wrapped sequence
 //! numbers (PAWS).
 //!
-//! The clock ticks in milliseconds plus an offset of the subflow's own. Finer ticks would wrap
-//! within hours and make a peer that was idle for that long drop us (RFC 7323 section 5.5); RTT
-//! samples come from the scoreboard anyway, so that nothing is lost.
+//! The clock ticks in milliseconds plus an offset of the subflow's own. Finer ticks would wrap within hours, and a
+//! peer that was idle for that long would drop our segments (RFC 7323 section 5.5). RTT samples come from the
+//! scoreboard anyway, so that no precision is lost.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 use marline_wire::Timestamps;
 
-/// A remembered TSval older than this says nothing any more (RFC 7323 section 5.5).
+/// Age at which a remembered TSval becomes invalid (RFC 7323 section 5.5).
 const OUTDATED: Duration = Duration::from_secs(24 * 86_400);
 
 /// The timestamp state of one subflow.
@@ -41,12 +41,12 @@ impl TimestampState {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
 
-    /// The option for a segment; the echo counts only on segments with ACK.
+    /// Option for a segment; the echo counts only on segments with ACK.
     pub(super) const fn option(&self, now: Instant, ack: bool) -> Timestamps {
         Timestamps { value: self.value(now), echo: if ack { self.recent } else { 0 } }
     }
 
-    /// The first TSval of the peer, from its SYN.
+    /// Records the first TSval of the peer, from its SYN.
     pub(super) fn start(&mut self, now: Instant, peer: Option<Timestamps>) {
         match peer {
             Some(timestamps) if self.enabled => {
@@ -57,18 +57,18 @@ impl TimestampState {
         }
     }
 
-    /// PAWS: whether a segment with this TSval is an old duplicate.
+    /// PAWS: true if a segment with this TSval is an old duplicate.
     pub(super) fn is_old(&self, now: Instant, value: u32) -> bool {
         (value.wrapping_sub(self.recent) as i32) < 0 && now.since(self.recent_at) <= OUTDATED
     }
 
-    /// Whether an old TSval is younger than `reach`, if the peer's clock ticks in milliseconds: its segment
-    /// was overtaken by some sent just after it, and is none of an earlier round of numbers.
+    /// True if an old TSval is younger than `reach`, if the peer's clock ticks in milliseconds: its segment was
+    /// reordered with slightly newer ones, and does not belong to an earlier wrap of the sequence numbers.
     pub(super) const fn is_overtaken(&self, value: u32, reach: Duration) -> bool {
         (self.recent.wrapping_sub(value) as u128) <= reach.as_millis()
     }
 
-    /// An acceptable segment came in that starts at `start`.
+    /// Handles an acceptable segment that starts at `start`.
     pub(super) fn on_accepted(&mut self, now: Instant, value: u32, start: Ssn) {
         if start <= self.last_ack_sent && !self.is_old(now, value) {
             self.recent = value;
@@ -80,12 +80,12 @@ impl TimestampState {
         self.last_ack_sent = rcv_nxt;
     }
 
-    /// Everything up to here was acknowledged by us.
+    /// Position up to which we acknowledged everything.
     pub(super) const fn last_ack_sent(&self) -> Ssn {
         self.last_ack_sent
     }
 
-    /// The end of the tick that `echo` names; `None` if it lies in the future or too far back.
+    /// End of the tick of `echo`; `None` if it is in the future or too far back.
     pub(super) fn sent_at(&self, now: Instant, echo: u32) -> Option<Instant> {
         let age_ms = self.value(now).wrapping_sub(echo);
         if age_ms > i32::MAX as u32 {

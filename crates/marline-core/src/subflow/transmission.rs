@@ -20,17 +20,17 @@ use super::rto::{Frto, RtoTimer};
 use super::undo::Undo;
 use crate::on_demand::{OnDemand, Unused};
 
-/// Places in line for retransmission that may be out of date, beside as many as there are entries.
+/// Limit on outdated entries in the retransmission queue, beyond the number of scoreboard entries.
 const SPARE_LOST: usize = 64;
 
-/// Where a tail loss probe stands.
+/// State of a tail loss probe.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Probe {
     #[default]
     None,
-    /// The timer asks for one: new data if there is any.
+    /// The timer requests a probe: new data if there is any.
     Wanted,
-    /// There is none: the last segment goes again.
+    /// There is no new data: the last segment is repeated.
     RepeatLast,
 }
 
@@ -40,8 +40,8 @@ impl Probe {
     }
 }
 
-/// Whether the window was used: one that was not must not grow (RFC 9293 says nothing of it;
-/// RFC 7661's concern, solved as Linux does: the strongest sign of use within a window counts).
+/// Usage of the window: an unused window must not grow (not covered by RFC 9293; RFC 7661 describes the problem,
+/// and Linux's solution is used: the strongest sign of use within a window counts).
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct WindowUse {
     limited: bool,
@@ -50,7 +50,7 @@ pub(super) struct WindowUse {
 }
 
 impl WindowUse {
-    /// Data was sent; `in_flight` includes it.
+    /// Records sent data; `in_flight` includes it.
     pub(super) fn on_sent(&mut self, una: Ssn, nxt: Ssn, in_flight: u64, limited: bool) {
         let new_round = una >= self.round_end;
         if new_round || limited || (!self.limited && in_flight > self.max_in_flight) {
@@ -60,14 +60,14 @@ impl WindowUse {
         }
     }
 
-    /// Whether the window limits the sender: in slow start half of it in use is enough, since it
-    /// doubles per round trip.
+    /// True if the window limits the sender. In slow start half of it in use is enough, since it doubles per round
+    /// trip.
     pub(super) const fn is_limited(&self, window: u64, ssthresh: u64) -> bool {
         self.limited || (window < ssthresh && window < 2 * self.max_in_flight)
     }
 }
 
-/// SACK blocks that were seen.
+/// SACK blocks received before.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct SackCache(pub(super) [(Ssn, Ssn); 4]);
 
@@ -75,7 +75,7 @@ impl Unused for SackCache {
     const UNUSED: &'static Self = &SackCache([(Ssn(0), Ssn(0)); 4]);
 }
 
-/// The sending half.
+/// Sending half of a subflow.
 #[derive(Debug)]
 pub(super) struct Transmission {
     pub(super) board: Scoreboard,
@@ -88,40 +88,40 @@ pub(super) struct Transmission {
     pub(super) recovery_point: Ssn,
     pub(super) rtt: RttEstimator,
     pub(super) forecaster: Forecaster,
-    /// Judges the forecaster, if that is asked for.
+    /// Evaluates the forecaster, if that is enabled.
     pub(super) scorer: Option<Box<Scorer>>,
     pub(super) rto: RtoTimer,
     pub(super) prr: OnDemand<Prr>,
     pub(super) rate: RateSampler,
     pub(super) sack_enabled: bool,
-    /// Without SACK: bytes that duplicate ACKs stand for, and that no ACK has covered since.
+    /// Without SACK: bytes counted by duplicate ACKs, and not yet covered by an ACK.
     pub(super) unnamed: u64,
     /// Payload bytes of a full segment.
     pub(super) mss: u32,
     /// The peer's window scale shift.
     pub(super) window_shift: u8,
-    /// The peer's window as of its last acceptable segment, and the largest ever.
+    /// Peer's window in its last acceptable segment, and the largest ever.
     pub(super) window: u64,
     pub(super) max_window: u64,
     pub(super) undo: Option<Box<Undo>>,
     pub(super) frto: Frto,
-    /// One retransmission may go whatever the window says, as this kind.
+    /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
-    /// When it last had room, nothing new was given to it.
+    /// The connection had no new data when there was room last.
     pub(super) starved: bool,
     /// One past the highest byte that was ever SACKed.
     pub(super) highest_sacked: Ssn,
     pub(super) window_use: WindowUse,
     pub(super) losses: LossHistory,
     pub(super) last_sent_at: Instant,
-    /// What the path health monitor has not been told.
+    /// Segments not yet reported to the path health monitor.
     pub(super) tally: Tally,
     /// Starts of entries marked lost; some may be out of date.
     lost: OnDemand<BinaryHeap<Reverse<u64>>>,
-    /// The SACK blocks of the last ACK: their inner parts need no second look.
+    /// SACK blocks of the last ACK: their inner parts need not be examined again.
     pub(super) sack_cache: OnDemand<SackCache>,
-    /// Lent by the endpoint while segments come in.
+    /// Lent by the endpoint while segments are received.
     pub(super) released: OnDemand<Vec<DataRange>>,
 }
 
@@ -161,7 +161,7 @@ impl Transmission {
         }
     }
 
-    /// Stamps a transmission of so many bytes.
+    /// Stamps a transmission of this many bytes.
     pub(super) fn stamp(&mut self, now: Instant, bytes: u64) -> RateStamp {
         if let Some(scorer) = &mut self.scorer {
             let oldest = self.board.front().map(|oldest| oldest.first_sent_at);
@@ -171,18 +171,18 @@ impl Transmission {
         RateStamp { expected: self.forecaster.on_sent(now, bytes), ..stamp }
     }
 
-    /// When the answer to the oldest segment on its way is overdue.
+    /// Time at which the answer to the oldest segment in flight is overdue.
     pub(super) fn overdue_at(&self, forecast: &Forecast) -> Option<Instant> {
         let oldest = self.board.front().filter(|oldest| oldest.in_flight())?;
-        // The first segment of it, if it is a run, or what is left of one.
+        // The first segment of a run, or of its rest.
         let through = oldest.segment_end(oldest.start).since(oldest.mapping_start);
         let own_delay = self.forecaster.own_delay(&oldest.rate.expected, through);
         let answer = forecast.answer(Quantile::P99)? + own_delay;
-        // Where answers hardly vary, the margin is the delay of an ACK that waits for its neighbour.
+        // If answers hardly vary, the margin is the delay of an ACK that waits for a second segment.
         Some(oldest.sent_at + answer + forecast.answer(Quantile::P50)? / 16)
     }
 
-    /// What loss recovery may see.
+    /// Context for loss recovery.
     pub(super) fn context(&self, now: Instant) -> RecoveryContext<'_> {
         RecoveryContext {
             now,
@@ -197,17 +197,17 @@ impl Transmission {
         }
     }
 
-    /// The retransmission timeout with its backoff.
+    /// Retransmission timeout with its backoff.
     pub(super) fn timeout(&self) -> Duration {
         self.rto.backed_off(self.rto_without_backoff(), self.rtt.config().max_rto)
     }
 
-    /// The retransmission timeout.
+    /// Retransmission timeout without backoff.
     pub(super) fn rto_without_backoff(&self) -> Duration {
         self.rtt.rto().max(self.rto.beneath.least_rto())
     }
 
-    /// Marks the entry that holds `start` as lost. Returns its bytes if it was in flight.
+    /// Marks the entry that contains `start` as lost. Returns its bytes if it was in flight.
     pub(super) fn mark_lost(&mut self, start: Ssn) -> u64 {
         let Some(index) = self.board.index_of(start) else { return 0 };
         let bytes = self.board.mark_lost(index);
@@ -222,12 +222,12 @@ impl Transmission {
         bytes
     }
 
-    /// Segments of the entry at `index`.
+    /// Number of segments of the entry at `index`.
     fn segments_at(&self, index: usize) -> u32 {
         self.board.get(index).map_or(0, |entry| entry.segments() as u32)
     }
 
-    /// Cuts the entry at `index` in two at `at`, if that lies within. Whether it was cut.
+    /// Splits the entry at `index` at `at`, if that is inside. Returns true if it was split.
     pub(super) fn cut(&mut self, index: usize, at: Ssn) -> bool {
         let before = self.board.len();
         self.board.split(index, at);
@@ -238,7 +238,7 @@ impl Transmission {
         cut
     }
 
-    /// Makes the first segment of the entry at `index` an entry of its own.
+    /// Splits off the first segment of the entry at `index`.
     pub(super) fn cut_off_segment(&mut self, index: usize) {
         if let Some(entry) = self.board.get(index) {
             let at = entry.segment_end(entry.start);
@@ -246,7 +246,7 @@ impl Transmission {
         }
     }
 
-    /// Puts the lost entry at `index` in line for retransmission.
+    /// Queues the lost entry at `index` for retransmission.
     pub(super) fn queue_lost(&mut self, index: usize) {
         if let Some(segment) = self.board.get(index) {
             self.lost.push(Reverse(segment.start.0));
@@ -256,7 +256,8 @@ impl Transmission {
         }
     }
 
-    /// What was SACKed before its turn came leaves its place in line behind, as often as a peer takes SACKs back.
+    /// Removes outdated entries: a segment that is SACKed before its retransmission leaves one, each time a peer
+    /// revokes SACKs.
     #[cold]
     fn drop_outdated_lost(&mut self) {
         let lost = self.board.iter().filter(|segment| segment.lost);
@@ -264,7 +265,7 @@ impl Transmission {
         *self.lost = starts;
     }
 
-    /// The lowest entry that waits for retransmission.
+    /// Lowest entry that waits for retransmission.
     pub(super) fn pop_lost(&mut self) -> Option<usize> {
         if self.board.bytes_lost() == 0 {
             self.forget_lost();
@@ -286,7 +287,7 @@ impl Transmission {
         }
     }
 
-    /// The payload of `segment` needs to be kept no longer.
+    /// Releases the payload of `segment`.
     pub(super) fn release(&mut self, segment: &SentSegment) {
         let range = DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()));
         if range.is_empty() || segment.repair {
@@ -298,7 +299,7 @@ impl Transmission {
         }
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         self.board.shrink();
         if self.board.is_empty() {
@@ -320,7 +321,7 @@ impl Transmission {
         self.board.memory() + (lost + released) as u64
     }
 
-    /// Takes back all loss marks.
+    /// Removes all loss marks.
     pub(super) fn unmark_all_lost(&mut self) {
         for index in 0..self.board.len() {
             if self.board.bytes_lost() == 0 {

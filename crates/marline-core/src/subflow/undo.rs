@@ -1,15 +1,15 @@
-//! Evidence that a reduction of the window was unnecessary, by which it is undone.
+//! Evidence that a window reduction was unnecessary and can be undone.
 
 use marline_policy::Ssn;
 
-/// The evidence collected about the last reduction.
+/// Evidence about the last reduction.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Undo {
     /// SND.UNA when the window was reduced.
     pub(super) marker: Ssn,
-    /// Bytes sent again since that no DSACK has named.
+    /// Bytes retransmitted since, not yet reported by a DSACK.
     pub(super) unproven: u64,
-    /// Our timestamp on the first of them.
+    /// Our timestamp on the first retransmission.
     pub(super) first_retransmission: Option<u32>,
 }
 
@@ -18,14 +18,14 @@ impl Undo {
         Undo { marker, unproven: 0, first_retransmission: None }
     }
 
-    /// `bytes` go out again, with this timestamp.
+    /// Records a retransmission of `bytes`, with this timestamp.
     pub(super) fn on_retransmission(&mut self, bytes: u64, timestamp: u32) {
         self.unproven += bytes;
         self.first_retransmission.get_or_insert(timestamp);
     }
 
-    /// A DSACK names `bytes` from `start` on that arrived twice. Returns whether that proves that
-    /// no retransmission was needed.
+    /// Handles a DSACK for `bytes` from `start` on that arrived twice. Returns true if that proves that no
+    /// retransmission was needed.
     pub(super) fn on_dsack(&mut self, start: Ssn, bytes: u64) -> bool {
         if start < self.marker || self.first_retransmission.is_none() || self.unproven == 0 {
             return false;
@@ -34,8 +34,7 @@ impl Undo {
         self.unproven == 0
     }
 
-    /// An ACK for a segment that was sent twice echoes `timestamp`: whether it was sent before the
-    /// first retransmission.
+    /// True if the echoed `timestamp` in an ACK for a retransmitted segment is older than the first retransmission.
     pub(super) fn echo_is_older(&self, timestamp: u32) -> bool {
         self.first_retransmission.is_some_and(|first| (timestamp.wrapping_sub(first) as i32) < 0)
     }

@@ -7,7 +7,7 @@ use super::Subflow;
 use crate::{Metrics, SubflowInfo, SubflowPlace, SubflowState, TcpDetail};
 
 impl Subflow {
-    /// The snapshot that policies see.
+    /// Snapshot for policies.
     pub(crate) fn view(
         &self,
         now: Instant,
@@ -23,7 +23,7 @@ impl Subflow {
             local_id,
             remote_id,
             backup,
-            // What the connection knows of it.
+            // Set by the connection.
             metered: false,
             wake_share: 0.0,
             health: self.health.get(),
@@ -47,12 +47,12 @@ impl Subflow {
             bytes_between_losses: tx.losses.between,
             last_sent_at: tx.last_sent_at,
             last_heard_at: self.last_heard_at,
-            // What the connection knows of it.
+            // Set by the connection.
             last_new_at: Instant::ZERO,
         }
     }
 
-    /// Where it is, without the ids of its flow; `None` unless it is established.
+    /// Location without the flow ids; `None` unless it is established.
     pub(crate) fn place(&self, backup: bool) -> Option<SubflowPlace> {
         let srtt = self.tx.rtt.srtt();
         let (path, cost) = (self.path(), PathCost::NONE);
@@ -60,7 +60,7 @@ impl Subflow {
         (self.state.get() == SubflowState::Established).then_some(place)
     }
 
-    /// What traces tell of it.
+    /// Metrics for traces.
     pub(crate) fn metrics(&self, on: SubflowId) -> Metrics {
         let tx = &self.tx;
         Metrics {
@@ -77,7 +77,7 @@ impl Subflow {
         }
     }
 
-    /// The snapshot for monitoring.
+    /// Snapshot for monitoring.
     pub(crate) fn info(&self, id: SubflowId, backup: bool) -> SubflowInfo {
         let (tx, stats, trouble) = (&self.tx, &self.stats, &self.stats.trouble);
         let repeats = tx.board.iter().filter(|s| s.in_flight() && s.retransmitted());

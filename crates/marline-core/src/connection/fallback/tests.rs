@@ -7,7 +7,7 @@ use super::Verdict::{
 };
 use super::*;
 
-/// Everything is contiguous on the first subflow, which is alone, and nothing is proven to anybody.
+/// Both directions are contiguous on the first subflow, which is alone, and nothing is proven to either side.
 const FRESH: Standing = Standing {
     initial: true,
     others: Others::None,
@@ -128,7 +128,7 @@ fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
     assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
 }
 
-/// Timeouts a second apart of a fallback at position 1; after each, the peer is heard half a second later if `heard`.
+/// Timeouts a second apart after a fallback at position 1. If `heard`, the peer is heard half a second after each.
 fn after_timeouts(fallback: &mut Fallback, count: u64, una: Ssn, heard: bool) {
     for second in 1..=count {
         let heard_at =

@@ -48,14 +48,14 @@ fn mappings_that_continue_each_other_are_one() {
     assert_eq!(rx.count(), 2);
     rx.announce(mapping(51, 10, 160), Ssn(1)).unwrap();
     assert_eq!(rx.count(), 2, "a part of what follows");
-    // What was announced may come again, whole or in part, and never otherwise.
+    // A mapping may be announced again, in whole or in part, but not differently.
     assert_eq!(rx.announce(mapping(21, 10, 120), Ssn(1)), Ok(()));
     assert_eq!(rx.announce(mapping(35, 10, 135), Ssn(1)), Err(MappingError::Contradiction));
     assert_eq!(rx.announce(mapping(45, 10, 144), Ssn(1)), Err(MappingError::Contradiction));
     let bytes: Vec<u8> = (1..71).collect();
     let out = translate(&mut rx, 1, &bytes).unwrap();
     assert_eq!(out, [(100, bytes[..50].to_vec()), (160, bytes[50..].to_vec())]);
-    // With a checksum each is verified by itself.
+    // With a checksum each is verified separately.
     let checked = |ssn, dsn| RxMapping { checksum: Some(0), ..mapping(ssn, 10, dsn) };
     rx.announce(checked(71, 0), Ssn(71)).unwrap();
     rx.announce(checked(81, 10), Ssn(71)).unwrap();
@@ -159,7 +159,7 @@ fn what_waits_behind_a_hole_can_be_looked_at_and_comes_again_in_order() {
     assert_eq!(rx.take_repairs().len(), 1);
     let all = translate(&mut rx, 1, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     assert_eq!(all, [(100, vec![1, 2, 3, 4]), (204, vec![5, 6, 7, 8])]);
-    // With checksums only whole mappings are believed.
+    // With checksums only whole mappings are accepted.
     let sum = dss_checksum(7, 9, 4, Checksum::of(&[1, 2, 3, 4]));
     let mut rx = MappingRx::new(8, 12);
     rx.announce(RxMapping { checksum: Some(sum), ..mapping(9, 4, 7) }, Ssn(1)).unwrap();

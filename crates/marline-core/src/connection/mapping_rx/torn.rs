@@ -1,18 +1,16 @@
 //! Ranges of a subflow whose mappings were removed by a middlebox.
 //!
-//! A middlebox that puts segments together has room for the options of only one: the other's bytes
-//! arrive without a place in the stream. They are distinguished from those of a path that removes
-//! all options:
+//! A middlebox that merges segments has room for the options of only one: the other's bytes arrive without a place
+//! in the stream. They are distinguished from bytes on a path that removes all options:
 //!
 //! ```text
 //!   [ mapped | torn ]            a part of the segment is mapped, so the middlebox has joined two
-//!   [ torn ][ torn ]             what it cut off the second goes on without options
+//!   [ torn ][ torn ]             the rest of the second continues without options
 //!   [ mapped ][ bare ]           whole segments came without: options do not pass
 //! ```
 //!
-//! Torn ranges are discarded when their turn comes. They are not DATA_ACKed, so that they are sent
-//! again with a mapping of their own (RFC 8684 section 3.3.1); a mapping that arrives before that
-//! is still valid.
+//! Torn ranges are discarded when they are next in order. They are not DATA_ACKed, so that they are sent again
+//! with a mapping of their own (RFC 8684 section 3.3.1); a mapping that arrives before that is still valid.
 
 use std::collections::VecDeque;
 
@@ -20,18 +18,18 @@ use marline_policy::Ssn;
 
 use crate::on_demand::OnDemand;
 
-/// No mapping covers more: what is longer has lost more than one.
+/// Maximum length of a mapping: a longer range has lost more than one.
 const LONGEST: u64 = u16::MAX as u64;
 
 /// Torn parts of one subflow's receiving side.
 #[derive(Debug, Default)]
 pub(super) struct Torn {
-    /// In order, disjoint. The first stays until something behind it is delivered.
+    /// Sorted, disjoint. The first stays until data after it is delivered.
     parts: OnDemand<VecDeque<(Ssn, Ssn)>>,
 }
 
 impl Torn {
-    /// Whether `at` is in such a part, or where one ends that may still grow.
+    /// True if `at` is in a torn part, or at the end of one that may still grow.
     pub(super) fn reaches(&self, at: Ssn) -> bool {
         let Some(parts) = self.parts.used() else { return false };
         let index = parts.partition_point(|(_, end)| *end < at);
@@ -40,7 +38,7 @@ impl Torn {
             .is_some_and(|(start, end)| *start <= at && (at < *end || end.since(*start) < LONGEST))
     }
 
-    /// Takes note of one, if there are fewer than `limit`.
+    /// Adds a part, if there are fewer than `limit`.
     pub(super) fn insert(&mut self, start: Ssn, end: Ssn, limit: usize) {
         let first = self.parts.partition_point(|(_, known)| *known < start);
         let last = self.parts.partition_point(|(known, _)| *known <= end);
@@ -56,14 +54,14 @@ impl Torn {
         }
     }
 
-    /// How many bytes from `at` on are torn.
+    /// Number of torn bytes from `at` on.
     pub(super) fn len_at(&self, at: Ssn) -> u64 {
         let index = self.parts.partition_point(|(_, end)| *end <= at);
         let part = self.parts.get(index).filter(|(start, _)| *start <= at);
         part.map_or(0, |(_, end)| end.since(at))
     }
 
-    /// Everything before `delivered` has had its turn.
+    /// Drops parts before `delivered`.
     pub(super) fn advance(&mut self, delivered: Ssn) {
         let Some(parts) = self.parts.if_used() else { return };
         while parts.front().is_some_and(|(_, end)| *end < delivered) {
@@ -71,7 +69,7 @@ impl Torn {
         }
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
         if self.parts.is_empty() {
             self.parts.retire();

@@ -18,7 +18,7 @@ fn probing(stall_ms: Option<u64>, heard_ms: u64) -> Conditions {
     Conditions { stall: stall_ms.map(MS), probing: Some(probing), heard_at: at(heard_ms) }
 }
 
-/// All that the timer says until `end`, with its times.
+/// All actions of the timer until `end`, with their times.
 fn run(
     clock: &mut ReceiveClock,
     end: u64,
@@ -84,7 +84,7 @@ fn a_mark_that_comes_again_stops_one_that_runs() {
 #[test]
 fn an_old_mark_stops_nothing() {
     let mut clock = ReceiveClock::default();
-    // 2,000 was the end when it was sent; what follows it is here already, and has a hole of its own.
+    // Data ended at 2,000 when the mark was sent. Later data is here already, and has a hole of its own.
     clock.on_idle(Dsn(2_000));
     clock.on_data(at(0), Dsn(2_000), Dsn(5_000), &seed(0));
     assert!(clock.is_running());
@@ -137,7 +137,7 @@ fn three_probes_without_answer_prove_it() {
 fn an_answer_takes_the_probes_back_and_the_stall_goes_on() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
-    // Each probe is answered within 10 ms; data never comes.
+    // Each probe is answered within 10 ms, but no data comes.
     let heard = |now: Instant| now.as_millis().saturating_sub(40);
     let said = run(&mut clock, 60_000, |now| probing(Some(500), heard(now)));
     assert_eq!(said.last(), Some(&(500, Due::Stalled)), "{said:?}");
@@ -209,17 +209,17 @@ fn an_excuse_is_a_whole_new_wait() {
     assert_eq!(clock.next_timeout(), Some(at(1_000)));
 }
 
-/// The process was not scheduled when the timer was due: what came meanwhile is still to be read.
+/// The process was not scheduled when the timer was due: segments that arrived meanwhile are still to be read.
 #[test]
 fn a_verdict_that_is_late_waits_for_what_is_in_the_socket() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &seed(0));
     assert_eq!(clock.on_timeout(at(800), &seed(0)), Due::Nothing);
     assert_eq!(clock.next_timeout(), Some(at(820)));
-    // It was read: all is well.
+    // A segment was read, so the wait restarts.
     data(&mut clock, 801, 2_000, &seed(801));
     assert_eq!(run(&mut clock, 10_000, |_| seed(801)), [(1_301, Due::Stalled)]);
-    // Nothing was there.
+    // No segment was waiting.
     data(&mut clock, 2_000, 3_000, &seed(2_000));
     assert_eq!(clock.on_timeout(at(3_000), &seed(2_000)), Due::Nothing);
     assert_eq!(clock.on_timeout(at(3_010), &seed(2_000)), Due::Nothing, "before the grace is over");

@@ -1,24 +1,13 @@
 //! Data-level reassembly and the shared receive window (RFC 8684 section 3.3.5).
 //!
-<<<<<<< HEAD
-//! Bytes from all subflows meet here, addressed by DSN. Each byte is written once, at its place;
-//! data beyond a hole is recorded as a range. The window is shared by all subflows, its edge never
-//! moves back, and it grows for two reasons. While the application reads at once, it is twice what
-//! was read in a round trip, and more while that grows, so that a sender in slow start is not held
-//! up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow, by
-//! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
-//! fill three quarters of the window, it doubles. Where memory is short (`memory.rs`), the edge goes no further than
-//! the account allows, and at least to the end of a piece of a chunk that leaves room for a segment.
-=======
 //! Bytes from all subflows are collected here by DSN. Each byte is written once, at its place; data beyond a hole
 //! is recorded as a range. The window is shared by all subflows, its edge never moves back, and it grows for two
 //! reasons. While the application reads at once, the window is twice the bytes read in a round trip, and more
 //! while that grows, so that a sender in slow start is not limited (dynamic right-sizing, Fisk and Feng 2001; the
 //! round trip is that of the slowest subflow, from the handshake if no other was measured). While bytes wait
 //! behind a hole of a slower path and fill three quarters of the window, it doubles. If memory is short
-//! (`memory.rs`), the edge advances no further than the account allows, but at least to the end of the piece of a
-//! chunk that is being read.
->>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
+//! (`memory.rs`), the edge advances no further than the account allows, but at least to the end of a piece of
+//! a chunk that leaves room for a segment.
 
 use core::num::NonZeroU64;
 
@@ -157,7 +146,6 @@ impl ReceiveBuffer {
         full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
     }
 
-<<<<<<< HEAD
     /// The smallest window that helps the peer, in bytes: about a segment, and not rounded to nothing by the scale of
     /// the window field, which grows with the largest window (RFC 7323 section 2.3).
     fn least_window(&self) -> u64 {
@@ -170,10 +158,7 @@ impl ReceiveBuffer {
         self.is_withdrawn || self.edge.since(self.next) < self.least_window()
     }
 
-    /// Keeps so many bytes from now on after they were read.
-=======
     /// Keeps this many bytes after they were read, from now on.
->>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(crate) fn keep_history(&mut self, bytes: u64) {
         let history_from = self.read;
         let kept = &mut *self.kept;
@@ -482,7 +467,6 @@ impl ReceiveBuffer {
         false
     }
 
-<<<<<<< HEAD
     /// Ends a withdrawal, unless memory is still short and the application has something to read.
     fn returns_window(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
@@ -490,10 +474,7 @@ impl ReceiveBuffer {
         was_withdrawn && !self.is_withdrawn
     }
 
-    /// Called when a segment is about to advertise the window anyway: takes all there is.
-=======
     /// Moves the edge as far as possible before a segment advertises the window anyway.
->>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(crate) fn refresh_edge(&mut self) {
         self.edge = self.wanted_edge();
         self.returns_window();

@@ -168,7 +168,6 @@ impl Receiver {
         self.buffer.window()
     }
 
-<<<<<<< HEAD
     /// Payload that the window allowed is refused for want of memory.
     pub(super) fn refuse_payload(&mut self) {
         if self.buffer.readable() > 0 {
@@ -176,10 +175,7 @@ impl Receiver {
         }
     }
 
-    /// The window that a segment advertises now.
-=======
     /// Window that a segment advertises now.
->>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(super) fn advertise(&mut self) -> u64 {
         self.buffer.refresh_edge();
         self.buffer.window()
@@ -236,11 +232,7 @@ impl Receiver {
         Some((n, opened))
     }
 
-<<<<<<< HEAD
     /// The peer cannot send a segment.
-=======
-    /// The window is zero.
->>>>>>> dd61dee6da06e3cfad5d03d25f6419c27dfb9d23
     pub(super) fn is_window_shut(&self) -> bool {
         self.buffer.is_window_shut()
     }

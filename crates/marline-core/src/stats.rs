@@ -194,7 +194,7 @@ pub struct SubflowInfo {
     pub tcp: TcpDetail,
 }
 
-/// Location of a subflow, for drivers that carry other data beside it.
+/// Location of a subflow, for drivers that carry other data alongside it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SubflowPlace {
     /// Our id on carriers that use ids; 0 elsewhere.

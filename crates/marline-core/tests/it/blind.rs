@@ -183,7 +183,7 @@ fn answers_are_limited_per_second_and_strangers_do_not_use_up_those_of_connectio
         assert!((limit / 2..=limit).contains(&resets), "{granted:?}");
         assert!((limit / 2..=limit).contains(&challenges), "{granted:?}");
     }
-    // A limit that is constant per second tells an observer how much of it others used (CVE-2016-5696).
+    // A limit that is constant per second shows an observer how much of it others used (CVE-2016-5696).
     assert!(granted.iter().any(|g| g.1 != granted[0].1), "{granted:?}");
     unharmed(&mut script, id);
     still_works(&mut script, &mut peer, id);

@@ -15,7 +15,7 @@ fn address(n: u8, backup: bool) -> LocalAddress {
     }
 }
 
-/// A client with these addresses beside the first.
+/// A client with these addresses besides the first.
 fn config(others: &[LocalAddress]) -> ConnectionConfig {
     let local_addresses = [&[address(0, false)], others].concat();
     ConnectionConfig { local_addresses, ..multipath() }

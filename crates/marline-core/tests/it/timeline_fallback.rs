@@ -90,7 +90,7 @@ fn the_client_s_first_data_is_acknowledged_without_an_option() {
 }
 
 /// A middlebox splits segments and leaves the options on the first pieces, which arrive late: the other pieces'
-/// acknowledgments without a DATA_ACK are no evidence about options.
+/// acknowledgments without a DATA_ACK prove nothing about options.
 #[test]
 fn a_piece_without_options_is_no_way_back() {
     let mut line = Subflows::served(multipath());

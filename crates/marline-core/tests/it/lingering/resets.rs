@@ -31,7 +31,7 @@ fn set_second(hosts: &mut TwoHosts, up: bool) {
     hosts.pair.endpoint(Side::A).set_local_address(now, Some(id), second(up));
 }
 
-/// Both sides' bytes get through.
+/// Both sides' bytes arrive.
 #[track_caller]
 fn carries_on(hosts: &mut TwoHosts) {
     let had = [hosts.ends[0].received.len(), hosts.ends[1].received.len()];
@@ -89,7 +89,7 @@ fn resets_of_every_join_end_the_connection_in_bounded_time() {
     assert!((30..=33).contains(&after_s), "after {after_s} s");
 }
 
-/// A captive portal on one path is no evidence about the other, on which the phone is in a tunnel.
+/// A captive portal on one path proves nothing about the other, on which the phone is in a tunnel.
 #[test]
 fn resets_on_one_path_do_not_cut_the_wait_for_one_that_is_silent() {
     let mut hosts = hosts_whose_paths_turn(500, [RESET, SWALLOW]);

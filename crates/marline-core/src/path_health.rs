@@ -34,7 +34,7 @@
 //!
 //! Pure: time is an argument, maps are ordered, the number of address pairs is bounded. One handle
 //! is shared by all endpoints of a process, which must then use one clock; each visits the
-//! monitor once per period, when something timed out, and when a question is due, never per
+//! monitor once per period, when something timed out, and when a probe is due, never per
 //! packet.
 
 mod average;

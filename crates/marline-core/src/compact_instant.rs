@@ -1,4 +1,4 @@
-//! Instants in four bytes, for what every connection keeps and only monitoring reads.
+//! Instants in four bytes, for values that every connection has and only monitoring reads.
 
 use core::num::NonZeroU32;
 
@@ -7,42 +7,42 @@ use marline_time::{Duration, Instant};
 /// Nanoseconds of a tick, as a power of two: 65.5 microseconds.
 const TICK_SHIFT: u32 = 16;
 
-/// An instant to 65.5 microseconds. What was 78 hours ago or more is taken for something later.
+/// An instant with a resolution of 65.5 microseconds. An instant more than 78 hours ago is taken for a later one.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompactInstant(u32);
 
 impl CompactInstant {
-    /// This instant.
+    /// Creates it from an instant.
     pub(crate) const fn of(instant: Instant) -> Self {
         CompactInstant((instant.as_nanos() >> TICK_SHIFT) as u32)
     }
 
-    /// How long ago it was, in microseconds.
+    /// Elapsed time in microseconds.
     pub(crate) const fn elapsed_us(self, now: Instant) -> u64 {
         let ticks = CompactInstant::of(now).0.wrapping_sub(self.0);
         ((ticks as u64) << TICK_SHIFT) / 1_000
     }
 }
 
-/// As [`CompactInstant`], and none of it takes no more room: one tick in 78 hours is taken for the one after.
+/// As [`CompactInstant`], with a niche for `None`: one tick in 78 hours is taken for the next one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NonZeroCompactInstant(NonZeroU32);
 
 impl NonZeroCompactInstant {
-    /// This instant.
+    /// Creates it from an instant.
     pub(crate) fn of(instant: Instant) -> Self {
         NonZeroCompactInstant(
             NonZeroU32::new(CompactInstant::of(instant).0).unwrap_or(NonZeroU32::MIN),
         )
     }
 
-    /// Less than this ago, give or take a tick: a look that costs less than to compute the time.
+    /// True if it is less than this time ago, within a tick. Cheaper than computing the time.
     pub(crate) const fn is_within(self, nanos: u64, now: Instant) -> bool {
         let ticks = CompactInstant::of(now).0.wrapping_sub(self.0.get()).cast_signed();
         (ticks as i64) < (nanos >> TICK_SHIFT) as i64
     }
 
-    /// The instant, of those within 39 hours of another.
+    /// Instant within 39 hours of another.
     pub(crate) fn near(self, other: Instant) -> Instant {
         let ticks = CompactInstant::of(other).0.wrapping_sub(self.0.get()).cast_signed();
         let apart = Duration::from_nanos(u64::from(ticks.unsigned_abs()) << TICK_SHIFT);

@@ -1,11 +1,11 @@
-//! Four-tuples in little room: those of IPv4, which most are, take 12 bytes instead of 64.
+//! Compact four-tuples: those of IPv4, the most frequent ones, take 12 bytes instead of 64.
 
 use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::FourTuple;
 
-/// A four-tuple of IPv4.
+/// An IPv4 four-tuple.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv4Tuple {
     local: u32,
@@ -15,7 +15,7 @@ pub(crate) struct Ipv4Tuple {
 }
 
 impl Ipv4Tuple {
-    /// The same ends, if they are IPv4's.
+    /// Compact form of an IPv4 path.
     pub(crate) const fn of(path: &FourTuple) -> Option<Self> {
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (path.local, path.remote) else {
             return None;
@@ -46,7 +46,7 @@ impl Hash for Ipv4Tuple {
     }
 }
 
-/// A four-tuple that is kept for long.
+/// A four-tuple for long-term storage.
 #[derive(Clone, Debug)]
 pub(crate) enum CompactPath {
     Ipv4(Ipv4Tuple),
@@ -60,7 +60,7 @@ impl From<FourTuple> for CompactPath {
 }
 
 impl CompactPath {
-    /// As it was.
+    /// Original four-tuple.
     pub(crate) fn path(&self) -> FourTuple {
         match self {
             CompactPath::Ipv4(tuple) => tuple.path(),
@@ -68,7 +68,7 @@ impl CompactPath {
         }
     }
 
-    /// The local and the remote address.
+    /// Local and remote address.
     pub(crate) fn ips(&self) -> (IpAddr, IpAddr) {
         match self {
             CompactPath::Ipv4(Ipv4Tuple { local, remote, .. }) => {
@@ -78,7 +78,7 @@ impl CompactPath {
         }
     }
 
-    /// The local and the remote port.
+    /// Local and remote port.
     pub(crate) fn ports(&self) -> (u16, u16) {
         match self {
             CompactPath::Ipv4(tuple) => (tuple.local_port, tuple.remote_port),

@@ -14,11 +14,11 @@ pub enum ChecksumScope {
     /// Header, payload and the pseudo-header of the addresses (native TCP).
     #[default]
     WithAddresses,
-    /// Header and payload only, since outer addresses may change on the way (UDP carrier).
+    /// Header and payload only, since outer addresses may change on the path (UDP carrier).
     WithoutAddresses,
 }
 
-/// Capabilities of a carrier: all that the core knows of it.
+/// Capabilities of a carrier: everything that the core knows about it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Size of a TCP segment (header, options, payload) in bytes that passes on every path.
@@ -28,14 +28,14 @@ pub struct Capabilities {
     pub max_segment: u16,
     /// Scope of the TCP checksum.
     pub checksum: ChecksumScope,
-    /// Subflows are identified by 64-bit ids, not by addresses.
+    /// Subflows are identified by 64-bit ids instead of addresses.
     pub flow_ids: bool,
     /// The ECN field can be read and set.
     pub ecn: bool,
 }
 
 impl Capabilities {
-    /// Nobody on the way can take offence at TCP options: segments travel in datagrams of our own.
+    /// Middleboxes do not see TCP options, because segments are carried in our own datagrams.
     pub(crate) const fn hides_options(self) -> bool {
         self.flow_ids
     }
@@ -57,26 +57,26 @@ pub struct Shard {
     pub index: u8,
     /// Number of shards that share the port; a power of two.
     pub count: u8,
-    /// Number of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS), which its ids
-    /// then tell; `None`: it has the port to itself.
+    /// Number of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS), which is
+    /// then part of its ids; `None` if it does not share the port.
     pub generation: Option<u8>,
 }
 
 impl Shard {
-    /// An endpoint that shares its port with nobody.
+    /// An endpoint that does not share its port.
     pub const ALONE: Shard = Shard { index: 0, count: 1, generation: None };
-    /// Processes that may share a port.
+    /// Maximum number of processes that share a port.
     pub const GENERATIONS: u8 = 16;
-    /// Where the generation stands in an id: the low half of the second byte.
+    /// Position of the generation in an id: the low half of the second byte.
     const GENERATION_SHIFT: u32 = 48;
 
-    /// The generation that gave out a subflow id, if it was a process that has one.
+    /// Generation that created a subflow id, if the process has one.
     #[must_use]
     pub const fn generation_of_flow(flow: u64) -> u8 {
         (flow >> Self::GENERATION_SHIFT) as u8 & (Self::GENERATIONS - 1)
     }
 
-    /// A random id, with the generation in its place.
+    /// Puts the generation into a random id.
     #[must_use]
     pub const fn with_generation(self, flow: u64) -> u64 {
         const MASK: u64 = ((Shard::GENERATIONS - 1) as u64) << Shard::GENERATION_SHIFT;
@@ -89,13 +89,13 @@ impl Shard {
         }
     }
 
-    /// The shard that owns a subflow id: its top bits.
+    /// Shard that owns a subflow id: its top bits.
     #[must_use]
     pub const fn of_flow(flow: u64, count: u8) -> u8 {
         (flow >> 56) as u8 & (count - 1)
     }
 
-    /// The shard that owns a token: its top bits.
+    /// Shard that owns a token: its top bits.
     #[must_use]
     pub const fn of_token(token: u32, count: u8) -> u8 {
         (token >> 24) as u8 & (count - 1)
@@ -107,10 +107,10 @@ impl Shard {
 pub struct Limits {
     /// Connections of the endpoint.
     pub connections: usize,
-    /// Half-open connections. When half of them are taken, a new peer must prove that it receives
-    /// at its address: by a SYN cookie on native TCP, by the carrier's cookie elsewhere; 0 requires
-    /// this always. Beyond this limit the oldest one of the source that has most of them is dropped. Where SYN/ACKs are
-    /// withheld, this also limits the SYNs that wait for the application's decision; further SYNs are ignored.
+    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address:
+    /// by a SYN cookie on native TCP, by the carrier's cookie elsewhere; 0 requires this always. Beyond this limit
+    /// the oldest one of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits
+    /// the SYNs that wait for the application's decision; further SYNs are ignored.
     pub syn_queue: usize,
     /// Subflows of a connection, at most 32.
     pub subflows: usize,
@@ -161,22 +161,22 @@ pub enum BufferTuning {
     /// the application reads in a round trip of the slowest subflow.
     #[default]
     Windows,
-    /// The same, but the send buffer follows twice the sum of all rates times the longest RTT, as
-    /// the paper recommends, so that no path has to wait for a slower one. With unequal RTTs that
-    /// is more, and the larger the full buffer, the longer newly written data waits in it.
+    /// As `Windows`, but the send buffer follows twice the sum of all rates times the longest RTT, as the paper
+    /// recommends, so that no path has to wait for a slower one. With unequal RTTs that is more, and the larger
+    /// the full buffer, the longer newly written data waits in it.
     Rates,
 }
 
-/// Lifetime of a connection without any path: none is left, or nothing is heard on those that are.
+/// Lifetime of a connection without any working path: none is left, or all are silent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
-    /// Without progress for this long, the connection ends. It begins when the last subflow ends; when all are silent
-    /// and the second retransmission in a row stays unanswered; or when the second question of another kind does (of
-    /// a shut window, the end of the stream, whether the peer is there at all).
+    /// Without progress for this long, the connection ends. The time starts when the last subflow ends; when all
+    /// are silent and the second consecutive retransmission stays unanswered; or when the second probe of another
+    /// kind does (of a shut window, the end of the stream, or for the peer's presence).
     pub timeout: Duration,
-    /// For servers: the same once a RST ended the last subflow, unless the application has
-    /// authenticated the peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections
-    /// count among [`Limits::lingering`]. `None`: all are treated alike.
+    /// For servers: the timeout once a RST ended the last subflow, unless the application has authenticated the
+    /// peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections count among [`Limits::lingering`].
+    /// `None` treats all connections alike.
     pub stranger: Option<Duration>,
 }
 
@@ -188,7 +188,7 @@ impl Linger {
     }
 }
 
-/// Enough for a client to join again over every path it has, several times.
+/// Time for a client to join again over every path it has, several times.
 const STRANGER_LINGER: Duration = Duration::from_secs(60);
 
 /// Configuration of an endpoint: one shard of a port, or one host of a simulation.
@@ -200,7 +200,7 @@ pub struct EndpointConfig {
     pub limits: Limits,
     /// This endpoint's part of the id space.
     pub shard: Shard,
-    /// Accept connections; `None` is a client.
+    /// Accept connections with this configuration; `None` for a client.
     pub accept: Option<ConnectionConfig>,
     /// Emit monitor events.
     pub monitor: bool,
@@ -208,32 +208,33 @@ pub struct EndpointConfig {
 
 /// TCP Fast Open of a connection (RFC 7413; with Multipath TCP RFC 8684 appendix B).
 ///
-/// A client asks a server for a cookie. Its next connection sends with the SYN what the application wrote before the
-/// first [`poll_transmit`](crate::Endpoint::poll_transmit), as much as one segment holds, and the server hands it to
-/// its application at once: the answer is there a round trip sooner, with Multipath TCP half of one, since the server
-/// sends nothing before it has the client's key.
+/// A client requests a cookie from a server. On its next connection, data that the application wrote before the
+/// first [`poll_transmit`](crate::Endpoint::poll_transmit) is sent with the SYN, up to one segment, and the server
+/// passes it to its application at once. The answer arrives a round trip sooner. With Multipath TCP it is half a
+/// round trip, since the server sends nothing before it has the client's key.
 ///
-/// *Whoever saw such a SYN can send it again*, as can a network that duplicates it after the connection has ended, and
-/// the server's application gets the data again, on a connection of its own. Use it only for requests that may be
-/// carried out more than once.
+/// *An observer can replay such a SYN*, and so can a network that duplicates it after the connection has ended.
+/// The server's application then gets the data again, on a separate connection. Use it only for requests that may
+/// be processed more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastOpen {
-    /// Data needs no cookie: only where nobody can send from addresses that are not theirs. A server answers any SYN
-    /// with data otherwise, to wherever it says it came from.
+    /// Data needs no cookie. Use this only if address forgery is impossible. Otherwise a server answers any SYN
+    /// with data, and sends the answer to the claimed address.
     pub without_cookie: bool,
-    /// Server: connections that the application has by Fast Open and whose client has not answered the SYN/ACK.
-    /// Beyond so many, SYNs are answered as if Fast Open were off.
+    /// Server: limit on connections that the application has by Fast Open and whose client has not answered the
+    /// SYN/ACK. Beyond it, SYNs are answered as if Fast Open were off.
     pub pending: u32,
-    /// The server's ports at which it is on, a server's own or those that a client connects to; none listed: all.
+    /// Server ports with Fast Open, both for a server's own and those that a client connects to. An empty list
+    /// means all.
     pub ports: Vec<u16>,
-    /// Client: data goes with the SYN to servers of Multipath TCP, too. Without it those alone get some that were
-    /// offered Multipath TCP and did not take it: a Linux server (6.18) whose application answers before the third ACK
-    /// has come keeps its answer until the connection ends (docs/decisions/opening.md).
+    /// Client: data is also sent with the SYN to servers with Multipath TCP. If false, only servers that were
+    /// offered Multipath TCP and did not accept it get data: a Linux server (6.18) whose application answers
+    /// before the third ACK has come keeps its answer until the connection ends (docs/decisions/opening.md).
     pub with_multipath: bool,
 }
 
 impl FastOpen {
-    /// Whether it is on for this port of the server.
+    /// True if it is on for this port of the server.
     #[must_use]
     pub fn is_on(&self, port: u16) -> bool {
         self.ports.is_empty() || self.ports.contains(&port)
@@ -241,7 +242,7 @@ impl FastOpen {
 }
 
 impl Default for FastOpen {
-    /// With cookies, at most 64 that wait, at every port, with Multipath TCP and without.
+    /// With cookies, at most 64 pending connections, all ports, with Multipath TCP and without.
     fn default() -> Self {
         FastOpen { without_cookie: false, pending: 64, ports: Vec::new(), with_multipath: true }
     }
@@ -250,7 +251,7 @@ impl Default for FastOpen {
 /// Configuration of a connection. Every value may differ from one connection to the next.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
-    /// The policies to start with.
+    /// Initial policies.
     pub policies: PolicySet,
     /// Offer (client) or accept (server) Multipath TCP; off means plain TCP.
     pub mptcp: bool,
@@ -266,24 +267,23 @@ pub struct ConnectionConfig {
     pub send_buffer: u64,
     /// Largest receive buffer, payload bytes (autotuned below it).
     pub receive_buffer: u64,
-    /// Their sizing below these limits.
+    /// Sizing of both buffers below these limits.
     pub buffer_tuning: BufferTuning,
     /// RTO bounds.
     pub rtt: RttConfig,
-    /// Other RTO bounds for subflows whose path has a radio that sleeps
-    /// ([`PathCost::tail_ms`](marline_policy::PathCost) above 0: cellular), as its promotions and handovers delay
-    /// answers that a WLAN's collisions do not. Known to a client, and to the server that it tells. `None`, the
-    /// default: the same for all. After Shin et al., IEEE Communications Letters 20(5), 2016, whose timeout knows the
-    /// kind of the interface.
+    /// RTO bounds for subflows whose path has a radio that sleeps ([`PathCost::tail_ms`](marline_policy::PathCost)
+    /// above 0: cellular), because its promotions and handovers delay answers longer than a WLAN's collisions.
+    /// Known to a client, and to a server with its report. `None`, the default, uses the same bounds for all.
+    /// After Shin et al., IEEE Communications Letters 20(5), 2016, whose timeout depends on the kind of interface.
     pub radio_rtt: Option<RttConfig>,
     /// Initial window in segments (RFC 6928: 10).
     pub initial_window: u32,
-    /// Longest delay of an ACK.
+    /// Maximum delay of an ACK.
     pub ack_delay: Duration,
-    /// Server: answer a SYN when the application says so and not at once: [`Event::Requested`](crate::Event),
+    /// Server: wait for the application's decision before answering a SYN: [`Event::Requested`](crate::Event),
     /// then [`Endpoint::admit`](crate::Endpoint::admit), [`refuse`](crate::Endpoint::refuse) or
-    /// [`forget_request`](crate::Endpoint::forget_request). At most [`Limits::syn_queue`] requests wait; there
-    /// are no SYN cookies.
+    /// [`forget_request`](crate::Endpoint::forget_request). At most [`Limits::syn_queue`] requests wait; there are
+    /// no SYN cookies.
     pub withhold_syn_ack: bool,
     /// Client: the application writes as soon as it is connected. The third ACK is delayed for that
     /// by up to four milliseconds, and then carries the first data (as Linux does for a pending
@@ -292,33 +292,31 @@ pub struct ConnectionConfig {
     /// Repeats of a SYN without answer before the attempt ends, if the interval between them doubles each
     /// time (Linux: 6, which takes 127 s).
     pub syn_retries: u32,
-    /// Client: repeats of the first SYN at intervals of the initial timeout before it doubles each time, so that
-    /// a connection that begins in a short outage is there within a second of its end (Linux since 6.5: 4,
-    /// the default). The attempt takes as long as it does without them.
+    /// Client: repeats of the first SYN at intervals of the initial timeout before it doubles each time, so that a
+    /// connection opened during a short outage is established within a second of its end (Linux since 6.5: 4, the
+    /// default). The total duration of the attempt does not change.
     pub linear_syn_retries: u32,
     /// As [`syn_retries`](Self::syn_retries) for joins. Fewer, since path managers retry anyway, whereas the
     /// interval between the SYNs of one attempt only grows.
     pub join_syn_retries: u32,
-    /// Repeats of a SYN with MP_CAPABLE without answer before it is left out (Linux: 2). With several local
-    /// addresses so many on each; twice as many and one more between addresses where options passed
-    /// before. Also timeouts of the first data before MPTCP options are given
-    /// up, if the path answers segments without them meanwhile; if nothing is heard, twice as many
-    /// and two more, unless options passed between the two addresses before. Without effect on a
-    /// carrier with flow ids, in whose datagrams nobody sees options.
+    /// Repeats of an unanswered SYN with MP_CAPABLE before the option is left out (Linux: 2). With several local
+    /// addresses this many on each; between addresses where options passed before, twice as many plus one. Also
+    /// timeouts of the first data before MPTCP options are given up, if the path answers segments without them
+    /// meanwhile; if nothing is received, twice as many plus two, unless options passed between the two addresses
+    /// before. No effect on a carrier with flow ids, whose datagrams hide options.
     pub mptcp_syn_retries: u32,
     /// Client: time without an answer after which the first SYN is also sent from the next of the
     /// local addresses, backup ones last (the Connection Attempt Delay of RFC 8305), at most the
     /// initial RTO. The first answer decides where the connection begins. `None`: only from the
     /// address that it is opened from.
     pub connection_attempt_delay: Option<Duration>,
-    /// Silence after which keepalives start; `None`: never.
+    /// Silence after which keepalives start; `None` disables them.
     pub keepalive: Option<Duration>,
-    /// Detect a dead download path by its silence (clients); `None`: leave it to the sender.
+    /// Detect a dead download path by its silence (clients); `None` leaves it to the sender.
     pub receive_timer: Option<ReceiveTimer>,
-    /// Watch a connection's only subflow while it is idle (clients); `None`: do not.
+    /// Watch a connection's only subflow while it is idle (clients); `None` disables this.
     pub lone_keepalive: Option<LoneKeepalive>,
-    /// While only waiting for data, probe from time to time whether the peer is still there
-    /// (clients); `None`: wait.
+    /// While only waiting for data, probe for the peer from time to time (clients); `None` disables this.
     pub receive_probes: Option<ReceiveProbes>,
     /// Offer ECN (RFC 3168).
     pub ecn: bool,
@@ -326,7 +324,7 @@ pub struct ConnectionConfig {
     pub pacing: bool,
     /// Time for which a connection without paths is kept.
     pub linger: Linger,
-    /// Unanswered retransmission timeouts after which a subflow is closed although others live.
+    /// Unanswered retransmission timeouts after which a subflow is closed although others work.
     pub subflow_retries: u32,
     /// TIME-WAIT of subflows (Linux: 60 s).
     pub time_wait: Duration,
@@ -335,29 +333,29 @@ pub struct ConnectionConfig {
     /// Client: extensions requested from a Marline server after the handshake (HELLO). Other
     /// servers ignore the request.
     pub extensions: Extensions,
-    /// Server: extensions that it grants to a client that asks.
+    /// Server: extensions that it grants to a client on request.
     pub allow_extensions: Extensions,
-    /// Server: the scheduler used when a client asks to be followed
-    /// ([`Extensions::FOLLOW_CLIENT`]); `None`: the request is refused.
+    /// Server: the scheduler used when a client requests to be followed ([`Extensions::FOLLOW_CLIENT`]); `None`
+    /// refuses the request.
     pub follow_client: Option<Arc<dyn SchedulerFactory>>,
     /// Offer or accept timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Largest segment payload to announce and to send, bytes of MSS; `None`: what the carrier passes.
+    /// Largest segment payload to announce and to send, bytes of MSS; `None` uses the carrier's maximum.
     pub max_segment_size: Option<u16>,
-    /// One DSS mapping for all full segments that leave at once on a subflow, repeated on every eighth, instead of one
-    /// for each: 0.7 % more goodput, and half of the sender's work (docs/spec/mapping-runs.md). Has no effect where
-    /// DSS checksums are on.
+    /// Use one DSS mapping for all full segments sent at once on a subflow, repeated on every eighth, instead of
+    /// one for each: 0.7 % more goodput, and half of the sender's work (docs/spec/mapping-runs.md). No effect with
+    /// DSS checksums.
     pub mapping_runs: bool,
-    /// Judge the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research. Nothing
-    /// else depends on it; it takes up to 300 kB for a subflow with much in flight.
+    /// Evaluate the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research,
+    /// without other effects. It takes up to 300 kB for a subflow with much data in flight.
     pub score_forecasts: bool,
-    /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default: neither sent nor taken. No effect together
-    /// with [`withhold_syn_ack`](Self::withhold_syn_ack).
+    /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default, neither sends nor accepts it. No effect
+    /// together with [`withhold_syn_ack`](Self::withhold_syn_ack).
     pub fast_open: Option<FastOpen>,
 }
 
 impl ConnectionConfig {
-    /// The defaults, with these policies.
+    /// Default configuration with these policies.
     #[must_use]
     pub fn new(policies: PolicySet) -> Self {
         ConnectionConfig {

@@ -1703,7 +1703,7 @@ impl Connection {
         self.session.unwrap_ssn(subflow.is_initial(), ssn, subflow.tcp().rcv_nxt())
     }
 
-    /// Handles the DATA_FIN of a DSS. Returns true if data is mapped beside it.
+    /// Handles the DATA_FIN of a DSS. Returns true if data is mapped with it.
     fn on_data_fin(
         &mut self,
         cx: &mut Context<'_>,
@@ -2717,7 +2717,7 @@ impl Connection {
             ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
                 self.on_path_cost(cx, on, PathCost { metered, fading, tail_ms });
             }
-            // MP_IDLE is evaluated with the mapping beside it.
+            // MP_IDLE is evaluated together with the mapping.
             _ => {}
         }
     }
@@ -3050,7 +3050,7 @@ impl Connection {
 /// ```text
 /// opener                                          answerer
 ///   SYN      OUT(token, DSN, HMAC) + data    ->            delivered at once
-///            or IN(token, DATA_ACK, HMAC)    ->            what lies behind it goes out again
+///            or IN(token, DATA_ACK, HMAC)    ->            data after it is sent again
 ///                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
 ///   ACK, and data at once                    ->            data from here on, too
 /// ```
@@ -3586,7 +3586,7 @@ impl Connection {
         }
     }
 
-    /// State of the subflows beside this one.
+    /// State of the other subflows.
     fn others(&self, id: SubflowId) -> Others {
         let mut others = Others::None;
         for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {

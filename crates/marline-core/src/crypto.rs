@@ -9,7 +9,7 @@ use marline_policy::Token;
 use marline_wire::mptcp::ExperimentalMessage;
 use sha2::{Digest, Sha256};
 
-/// A 64-bit MPTCP key. `Debug` hides it: it authorises joins.
+/// A 64-bit MPTCP key. `Debug` hides it, because it authorizes joins.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) u64);
 
@@ -38,7 +38,7 @@ fn hmac(sender: Key, receiver: Key, message: &[&[u8]]) -> [u8; 32] {
     keyed_hash(&key, message)
 }
 
-/// HMAC-SHA256 of the parts, one after the other.
+/// HMAC-SHA256 of the concatenated parts.
 pub(crate) fn keyed_hash(key: &[u8; 16], message: &[&[u8]]) -> [u8; 32] {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length");
@@ -49,7 +49,7 @@ pub(crate) fn keyed_hash(key: &[u8; 16], message: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// The HMAC of a join, from the side with key `sender` and random number `sender_nonce`.
+/// HMAC of a join, from the side with key `sender` and random number `sender_nonce`.
 pub(crate) fn join_hmac(
     sender: Key,
     receiver: Key,
@@ -59,15 +59,15 @@ pub(crate) fn join_hmac(
     hmac(sender, receiver, &[&sender_nonce.to_be_bytes(), &receiver_nonce.to_be_bytes()])
 }
 
-/// What the HMACs of Fast JOIN begin with: no other HMAC under these keys covers such a message.
+/// Prefix of Fast JOIN's HMACs: no other HMAC under these keys covers such a message.
 const FAST_SYN_LABEL: &[u8; 16] = b"Marline FastJoin";
-/// The same where it is counted.
+/// Prefix for numbered SYNs.
 const COUNTED_SYN_LABEL: &[u8; 16] = b"Marline FastNth ";
 const FAST_ACK_LABEL: &[u8; 16] = b"Marline FastAck ";
 
-/// The HMAC of a Fast JOIN's SYN: over the option but for the HMAC, with all 64 bits of its point,
-/// and the data that goes with it. The `count`th of its opener: the number's low byte, and 56 bits of the HMAC,
-/// which covers all of it.
+/// HMAC of a Fast JOIN's SYN: over the option without the HMAC, with the full 64-bit position, and the data of the
+/// SYN. For a numbered SYN, its option has the number's low byte and 56 bits of the HMAC, which covers the whole
+/// number.
 pub(crate) fn fast_syn_hmac(
     sender: Key,
     receiver: Key,
@@ -89,7 +89,7 @@ pub(crate) fn fast_syn_hmac(
     count << 56 | left_64(&hmac(sender, receiver, &covered)) >> 8
 }
 
-/// The HMAC of the SYN/ACK that answers the SYN with this HMAC.
+/// HMAC of the SYN/ACK that answers the SYN with this HMAC.
 pub(crate) fn fast_ack_hmac(
     sender: Key,
     receiver: Key,
@@ -103,11 +103,11 @@ pub(crate) fn fast_ack_hmac(
     left_64(&hmac(sender, receiver, &[FAST_ACK_LABEL, &head, &point, &answered.to_be_bytes()]))
 }
 
-/// What a binding's HMAC begins with: no other HMAC under these keys covers such a message.
+/// Prefix of a binding's HMAC: no other HMAC under these keys covers such a message.
 const BINDING_LABEL: &[u8; 16] = b"Marline Binding ";
 
-/// A value that names one connection, for protocols inside it: an HMAC over their label under both keys.
-/// Both sides compute the same.
+/// Value that identifies one connection for protocols inside it: an HMAC over their label under both keys. Both
+/// sides compute the same value.
 pub(crate) fn binding(client: Key, server: Key, label: &[u8]) -> [u8; 32] {
     hmac(client, server, &[BINDING_LABEL, label])
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why a connection could not be started.
+/// Reasons why a connection could not be started.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -14,7 +14,7 @@ pub enum ConnectError {
     FamilyMismatch,
 }
 
-/// Why bytes could not be written.
+/// Reasons why bytes could not be written.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
     /// The send buffer is full; `Event::Writable` will follow.
@@ -27,7 +27,7 @@ pub enum WriteError {
     Unknown,
 }
 
-/// Why bytes could not be read.
+/// Reasons why bytes could not be read.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
     /// No data available; `Event::Readable` will follow.
@@ -38,20 +38,20 @@ pub enum ReadError {
     Unknown,
 }
 
-/// Why a connection ended.
+/// Reasons for the end of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// Both sides finished.
     Finished,
-    /// The application aborted it here.
+    /// The local application aborted it.
     Aborted,
     /// The peer reset it (RST of the last subflow, or MP_FASTCLOSE).
     PeerReset,
     /// The peer answered the first SYN with RST.
     Refused,
-    /// Nothing gets through: an ICMP error or a local send error about the first SYN, or the local address of a
-    /// connection that has no other path is gone. A new connection from another address may succeed.
+    /// The destination is unreachable: an ICMP error or a local send error about the first SYN, or the loss of the
+    /// local address of a connection without other paths. A new connection from another address may succeed.
     Unreachable,
     /// Timeout of the handshake, or no path for longer than `linger`, or no answer within
     /// [`SocketOption::AnswerWithin`](crate::SocketOption).
@@ -62,7 +62,7 @@ pub enum CloseReason {
     ResourceLimit,
 }
 
-/// Why a connection continues as plain TCP.
+/// Reasons why a connection continues as plain TCP.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallbackReason {
@@ -72,12 +72,12 @@ pub enum FallbackReason {
     SynWithoutOption,
     /// SYNs with the option stayed unanswered.
     SynRetries,
-    /// Between these two addresses SYNs with the option stayed unanswered a while ago.
+    /// SYNs with the option between these two addresses recently stayed unanswered.
     KnownNetwork,
     /// The third ACK or the first data came without MPTCP options.
     FirstDataWithoutOption,
-    /// After the handshake, no segment with MPTCP options was answered, and one without was; or nothing
-    /// was for a long time.
+    /// After the handshake, no segment with MPTCP options was answered, while one without was; or none was
+    /// answered for a long time.
     OptionsUnanswered,
     /// A DSS checksum failed on the only subflow (MP_FAIL).
     ChecksumFailed,

@@ -8,47 +8,47 @@ use marline_wire::mptcp::Extensions;
 
 use crate::{CloseReason, FallbackReason, FourTuple, Traffic};
 
-/// A connection of an endpoint. Never used twice.
+/// Id of a connection of an endpoint. Never reused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
 /// Event for the application or the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer connected to this listening endpoint; the connection may be read and written.
+    /// A peer connected to this listening endpoint; the connection can be read and written.
     Incoming(ConnectionId),
-    /// A SYN whose answer is withheld: the application is to admit or to refuse it, by these ends.
+    /// A SYN with a withheld answer: the application has to admit or refuse it, by this four-tuple.
     Requested(FourTuple),
-    /// A connection we opened is established.
+    /// A connection opened by us is established.
     Connected {
         /// The connection.
         connection: ConnectionId,
-        /// It runs as plain TCP, and why.
+        /// Reason for the fallback, on plain TCP.
         fallback: Option<FallbackReason>,
     },
-    /// There is something to read, or the end of the stream.
+    /// There is data to read, or the end of the stream.
     Readable(ConnectionId),
     /// There is room to write again, after `WriteError::Blocked`.
     Writable(ConnectionId),
-    /// The connection is over; no further event follows. Bytes received before a clean end may
-    /// still be read until `release`.
+    /// The connection ended; no further event follows. Bytes received before a clean end can still be read until
+    /// `release`.
     Closed {
         /// The connection.
         connection: ConnectionId,
         /// The reason.
         reason: CloseReason,
     },
-    /// A subflow has ended and is in TIME-WAIT, or was reset: from now on only late segments are
-    /// answered, and carriers need not keep its path open.
+    /// A subflow has ended and is in TIME-WAIT, or was reset: only late segments are answered, and carriers need
+    /// not keep its path open.
     FlowEnded {
-        /// Its local id on carriers that use ids.
+        /// Local id on carriers that use ids.
         local_flow: u64,
     },
-    /// A subflow is gone for good (TIME-WAIT included): carriers may forget its id.
+    /// A subflow ended completely, including TIME-WAIT: carriers may forget its id.
     FlowGone {
-        /// Its local id on carriers that use ids.
+        /// Local id on carriers that use ids.
         local_flow: u64,
-        /// Its ends.
+        /// Addresses of the subflow.
         path: FourTuple,
     },
     /// Event for `marline monitor`, only if enabled in the configuration.
@@ -58,28 +58,28 @@ pub enum Event {
 /// An event in the kernel's vocabulary (`ip mptcp monitor`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorEvent {
-    /// The time.
+    /// Time of the event.
     pub at: Instant,
-    /// The connection.
+    /// Connection id.
     pub connection: ConnectionId,
-    /// The kind of event.
+    /// Kind of event.
     pub kind: MonitorKind,
 }
 
-/// Direction of a stream, as seen from here.
+/// Direction of a stream, as seen from this side.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum StreamDirection {
-    /// What we send.
+    /// Data that we send.
     Sent,
-    /// What we receive.
+    /// Data that we receive.
     Received,
 }
 
-/// The kinds of monitor events.
+/// Kinds of monitor events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MonitorKind {
-    /// CREATED: a connection exists, its first subflow's handshake runs.
+    /// CREATED: a connection exists, and its first handshake is in progress.
     Created(FourTuple),
     /// ESTABLISHED.
     Established(FourTuple),
@@ -89,88 +89,87 @@ pub enum MonitorKind {
     Fallback(FallbackReason),
     /// ANNOUNCED: the peer announced an address.
     Announced {
-        /// Its id.
+        /// Address id.
         id: AddressId,
-        /// The address.
+        /// Announced address.
         address: core::net::SocketAddr,
     },
     /// REMOVED: the peer withdrew an address.
     Removed(AddressId),
-    /// AGREED: extensions that both sides use from now on.
+    /// AGREED: negotiated extensions, in use from now on.
     Agreed(Extensions),
     /// SF_ESTABLISHED.
     SubflowEstablished {
-        /// Its slot.
+        /// Slot of the subflow.
         id: SubflowId,
-        /// Its ends.
+        /// Addresses of the subflow.
         path: FourTuple,
-        /// Backup.
+        /// Backup flag.
         backup: bool,
     },
     /// SF_CLOSED.
     SubflowClosed {
-        /// Its slot.
+        /// Slot of the subflow.
         id: SubflowId,
-        /// Its ends.
+        /// Addresses of the subflow.
         path: FourTuple,
         /// The reason.
         reason: CloseReason,
     },
     /// SF_PRIO.
     SubflowPriority {
-        /// Its slot.
+        /// Slot of the subflow.
         id: SubflowId,
-        /// Backup from now on.
+        /// New backup flag.
         backup: bool,
     },
     /// A subflow is silent although data or an answer is due; the path manager has been notified.
     SubflowSilent {
-        /// Its slot.
+        /// Slot of the subflow.
         id: SubflowId,
-        /// What detected the silence.
+        /// Cause of the silence.
         cause: SilenceCause,
     },
     /// The path health monitor's verdict on a subflow's address pair changed.
     AddressPair {
-        /// Its slot.
+        /// Slot of the subflow.
         id: SubflowId,
-        /// What is wrong with it; `None`: it is good again.
+        /// Fault of the pair; `None` if it is good again.
         fault: Option<AddressPairFault>,
     },
-    /// A subflow is silent and what it holds goes out on others (`true`), or something was received on it again
-    /// (`false`).
+    /// A subflow is silent and its data is sent on others (`true`), or a segment was received on it again (`false`).
     SubflowSuspected {
-        /// Its slot.
+        /// Slot of the subflow.
         id: SubflowId,
-        /// Suspected.
+        /// True while suspected.
         suspected: bool,
     },
-    /// Delivery went on after a pause of 100 ms or more in which it was due: data was sent and not acknowledged, for
-    /// so much longer than a round trip takes; or what was received could not be read, since something before it was
-    /// missing. It is told when it is over.
+    /// Delivery continued after a pause of at least 100 ms while data was due. In the sending direction, data was
+    /// unacknowledged for this much longer than a round trip. In the receiving direction, received data could not
+    /// be read because earlier data was missing. Reported at the end of the pause.
     Hole {
-        /// Which direction of the stream stood still.
+        /// Direction of the stream.
         direction: StreamDirection,
-        /// When it began.
+        /// Start of the pause.
         since: Instant,
-        /// The subflow on which it went on.
+        /// Subflow on which delivery continued.
         ended_by: SubflowId,
-        /// A subflow that was silent then, and why.
+        /// A subflow that was silent at that time, and the cause.
         silent: Option<(SubflowId, SilenceCause)>,
     },
-    /// The scheduler decided where data goes, or that it waits; only while the endpoint
-    /// [tells decisions](crate::Endpoint::tell_decisions).
+    /// A decision of the scheduler to send data or to wait; only while the endpoint [reports
+    /// decisions](crate::Endpoint::tell_decisions).
     Decided {
-        /// What it decided, and why.
+        /// The decision and its reason.
         reason: Arc<Reason>,
-        /// Decisions just before that are not told, since too many were waiting to be read.
+        /// Number of decisions just before that were not reported because too many were unread.
         missed: u64,
     },
-    /// Data or a segment went its way; only while the endpoint [tells traffic](crate::Endpoint::tell_traffic).
+    /// Data or a segment was processed; only while the endpoint [reports traffic](crate::Endpoint::tell_traffic).
     Traffic {
-        /// What happened.
+        /// Traffic event.
         what: Box<Traffic>,
-        /// Events of traffic just before that are not told, since too many were waiting to be read.
+        /// Number of traffic events just before that were not reported because too many were unread.
         missed: u64,
     },
 }

@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 pub use spec::BadSilenceSpec;
 
-/// Receive timer of a client: how long a path may stay silent while more data is due on it.
+/// Receive timer of a client: time for which a path may stay silent while more data is due on it.
 ///
 /// It runs only while the connection has a local address that is up and has no subflow; otherwise
 /// there would be no alternative to use. [`multimob`](Self::multimob) and
@@ -16,15 +16,14 @@ pub use spec::BadSilenceSpec;
 pub struct ReceiveTimer {
     /// Timeout while the peer's retransmission timeout is unknown.
     pub unknown_rto: Duration,
-    /// Minimum timeout, whatever the peer reported.
+    /// Minimum timeout, regardless of the peer's report.
     pub floor: Duration,
-    /// Maximum timeout, whatever the peer reported.
+    /// Maximum timeout, regardless of the peer's report.
     pub ceiling: Duration,
     /// Age after which the peer is asked for its retransmission timeout again.
     pub refresh: Duration,
-    /// Probe a silent path and decide by the answer; `None`: decide by silence alone. With a peer
-    /// that does not signal that it has nothing more to send (no MP_IDLE), silence alone never
-    /// counts.
+    /// Probe a silent path and decide by the answer; `None` decides by silence alone. With a peer that does not
+    /// signal the end of its data (no MP_IDLE), silence alone never counts.
     pub probing: Option<Probing>,
 }
 
@@ -54,9 +53,9 @@ impl ReceiveTimer {
         }
     }
 
-    /// Decision by probes: three unanswered ones prove the path dead, within 0.2 s on a short path.
-    /// On a path that answers probes but loses data the decision comes later: the sender may need a
-    /// second timeout to repair the loss, and such a path is bad, not dead.
+    /// Decision by probes: three unanswered ones prove the path dead, within 0.2 s on a short path. On a path that
+    /// answers probes but loses data the decision comes later: the sender may need a second timeout to repair the
+    /// loss, and such a path is bad but not dead.
     #[must_use]
     pub const fn probing() -> Self {
         let probing =
@@ -89,7 +88,7 @@ impl Default for ReceiveProbes {
 pub struct LoneKeepalive {
     /// Silence before the first.
     pub idle: Duration,
-    /// The wait for the answer to each.
+    /// Wait for the answer to each.
     pub interval: Duration,
     /// Unanswered ones that prove the path dead, at least 1 (MultiMob: 2).
     pub count: u32,

@@ -1,24 +1,24 @@
 //! Memory budget of a process: limits on the memory of all its connections, and of the connections of each user.
 //!
-//! *Sharing.* Every user, such as a credential of a proxy, has an account, and what is held is charged there. Limits
-//! follow what is still free, as those of the output queues of a switch do that share one memory (Choudhury and Hahne,
+//! *Sharing.* Every user, such as a credential of a proxy, has an account that is charged for its memory. Limits
+//! depend on free memory, like those of the output queues of a switch with shared memory (Choudhury and Hahne,
 //! "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
-//! 1998): the buffers of an account may hold a third of what the whole process has free, and one buffer an eighth of
-//! what is left to its account. Nothing is reserved and no account needs to hear of the others: the buffers of one user
-//! alone get a quarter of the memory, those of two users a fifth each, and a user that holds little always finds room
-//! for a little more.
+//! 1998): the buffers of an account may hold a third of the process's free memory, and one buffer an eighth of its
+//! account's rest. No memory is reserved and no account needs to know the others. The buffers of a single user get
+//! a quarter of the memory, those of two users a fifth each, and a user that holds little always finds room for a
+//! little more.
 //!
-//! *Floor.* A buffer that is empty may take 4 KiB, a piece of a chunk, however little is free, so that every stream
+//! *Floor.* An empty buffer may take 4 KiB, a piece of a chunk, regardless of free memory, so that every stream
 //! makes progress. The rest of the memory is for these floors: new streams are admitted
-//! ([`MemoryAccount::has_room`]) until an account holds six times what is free.
+//! ([`MemoryAccount::has_room`]) until an account holds six times the free memory.
 //!
-//! *Effect.* A send buffer takes no more from the application; a receive window, whose edge never moves back, opens no
-//! further; bytes beyond the edge that was promised are refused as always. Where promises exceed what is there (all
-//! streams were promised a window while there was room, and use it now), segments of connections whose application
-//! does not read are dropped before they are acknowledged, and the window is advertised as shut until it reads. What
-//! was acknowledged is kept.
+//! *Effect.* A send buffer accepts no more data; a receive window, whose edge never moves back, opens no further;
+//! bytes beyond the promised edge are refused as always. If promises exceed the memory (all streams were promised
+//! a window while there was room, and use it now), segments of connections whose application does not read are
+//! dropped before they are acknowledged, and the window is advertised as shut until the application reads.
+//! Acknowledged data is kept.
 //!
-//! *Cost.* Stream bytes are charged by the chunk, so that a segment costs nothing but the comparison of two numbers.
+//! *Cost.* Stream bytes are charged by the chunk, so that the cost per segment is a comparison of two numbers.
 
 use core::fmt;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -30,14 +30,14 @@ mod waiting;
 pub use waiting::WaitForRoom;
 use waiting::Waiting;
 
-/// Buffers of an account may grow while it holds less than 1 / this of what the process has free.
+/// Buffers of an account may grow while it holds less than 1 / this of the process's free memory.
 const PART_OF_FREE: u64 = 3;
-/// One buffer gets so much of what its account has left: 1 / this.
+/// Divisor of an account's remaining memory for one buffer.
 const PART_OF_ROOM: u64 = 8;
-/// New streams are admitted while an account holds less than so many times what the process has free.
+/// New streams are admitted while an account holds less than this multiple of the process's free memory.
 const FLOORS_OF_FREE: u64 = 6;
 
-/// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
+/// Bytes of a chunk. Small enough for a connection with one message in flight to stay small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
 /// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
 const POOL: usize = 1024;
@@ -45,13 +45,13 @@ const POOL: usize = 1024;
 const KEPT: usize = 16;
 const KEPT_EACH: usize = 4;
 
-/// Bytes of a piece of a chunk: what a buffer that is empty may take where memory is short.
+/// Bytes of a piece of a chunk: the size of an empty buffer's allocation if memory is short.
 pub(crate) const PIECE: u64 = CHUNK / 4;
 
-/// A chunk's bytes.
+/// Bytes of a chunk.
 pub(crate) type ChunkBytes = [u8; CHUNK as usize];
 pub(crate) type Chunk = Box<ChunkBytes>;
-/// A piece's bytes.
+/// Bytes of a piece.
 pub(crate) type PieceBytes = [u8; PIECE as usize];
 
 fn new_chunk() -> Chunk {
@@ -62,24 +62,24 @@ fn new_chunk() -> Chunk {
 /// Purpose of charged memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Bytes that applications wrote and peers have not acknowledged.
+    /// Data written by applications and not acknowledged by peers.
     Send,
-    /// Bytes that were received and applications have not read.
+    /// Data received and not read by applications.
     Receive,
-    /// Connections themselves, whatever they carry.
+    /// Connections themselves, without their data.
     Connection,
-    /// Bytes that a relay has read and not yet written.
+    /// Data read by a relay and not yet written.
     Relay,
-    /// Buffers of the kernel, as far as they are known.
+    /// Buffers of the kernel, as far as known.
     Socket,
-    /// Datagrams that wait.
+    /// Waiting datagrams.
     Datagram,
     /// Handshakes of peers that are not authenticated.
     Handshake,
 }
 
 impl MemoryKind {
-    /// All of them, in the order of their values.
+    /// All kinds, in the order of their values.
     pub const ALL: [MemoryKind; 7] = [
         MemoryKind::Send,
         MemoryKind::Receive,
@@ -105,12 +105,12 @@ impl MemoryKind {
     }
 }
 
-/// Free chunks, shared by all connections of a process (without a budget: of an endpoint), so that an idle connection
-/// holds none and a busy one makes none. It is locked once for each chunk.
+/// Free chunks, shared by all connections of a process (without a budget: of an endpoint), so that an idle
+/// connection holds none and a busy one allocates none. It is locked once for each chunk.
 #[derive(Default)]
 struct FreeChunks(Mutex<Vec<Chunk>>);
 
-/// How many there are: what old bytes are in them says nothing, and is long.
+/// Shows only the number of chunks, because their old bytes are long and meaningless.
 impl fmt::Debug for FreeChunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FreeChunks").field(&self.count()).finish()
@@ -145,18 +145,18 @@ impl FreeChunks {
     }
 }
 
-/// The budget that all accounts of a process share.
+/// Budget shared by all accounts of a process.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Process>);
 
 #[derive(Debug)]
 struct Process {
-    /// Bytes; `u64::MAX`: there is no limit.
+    /// Bytes; `u64::MAX` for no limit.
     limit: AtomicU64,
     used: AtomicU64,
     by_kind: [AtomicU64; MemoryKind::ALL.len()],
     waits: AtomicU64,
-    /// New streams that wait for room, of all accounts, ...
+    /// Number of new streams of all accounts that wait for room, ...
     waiting: AtomicUsize,
     /// ... and their accounts.
     accounts_waiting: Mutex<Vec<Weak<Account>>>,
@@ -166,18 +166,18 @@ struct Process {
 /// Limit and use of a budget.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Bytes that may be held; `None`: no limit.
+    /// Limit in bytes; `None` for no limit.
     pub limit: Option<u64>,
-    /// Bytes that are held.
+    /// Bytes held.
     pub used: u64,
-    /// The same by [kind](MemoryKind), in the order of [`MemoryKind::ALL`].
+    /// Bytes held by [kind](MemoryKind), in the order of [`MemoryKind::ALL`].
     pub by_kind: [u64; MemoryKind::ALL.len()],
-    /// How often a writer or a new stream had to wait for memory, since the start.
+    /// Number of times a writer or a new stream had to wait for memory, since the start.
     pub waits: u64,
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes; `None`: what is held is counted, and nothing is limited.
+    /// Creates a budget with this many bytes; `None` only counts, without a limit.
     #[must_use]
     pub fn new(limit: Option<u64>) -> MemoryBudget {
         MemoryBudget(Arc::new(Process {
@@ -191,14 +191,14 @@ impl MemoryBudget {
         }))
     }
 
-    /// Changes the limit. What is held beyond it is kept.
+    /// Changes the limit. Memory beyond it is kept.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.0.limit.store(limit.unwrap_or(u64::MAX), SeqCst);
         self.0.wake_waiting();
     }
 
-    /// A new account. `most_each`: bytes that one buffer may hold at most, however much is free; `u64::MAX`: as many
-    /// as its account lets it.
+    /// Creates an account. `most_each`: maximum bytes of one buffer, regardless of free memory; `u64::MAX` sets no
+    /// limit besides the account's.
     #[must_use]
     pub fn account(&self, most_each: u64) -> MemoryAccount {
         MemoryAccount(Arc::new(Account {
@@ -233,38 +233,38 @@ struct Account {
     used: AtomicU64,
     waits: AtomicU64,
     most_each: u64,
-    /// New streams that wait for room, in their order.
+    /// New streams that wait for room, in order.
     waiting: Mutex<Waiting>,
 }
 
 impl Default for MemoryAccount {
-    /// One of a budget of its own, without a limit.
+    /// An account of a separate budget, without a limit.
     fn default() -> Self {
         MemoryBudget::new(None).account(u64::MAX)
     }
 }
 
 impl MemoryAccount {
-    /// Whether it is the same account as another.
+    /// True if both refer to one account.
     #[must_use]
     pub fn is_same(&self, other: &MemoryAccount) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Bytes charged to it.
+    /// Bytes charged to the account.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used.load(Relaxed)
     }
 
-    /// How often a writer or a new stream of this account had to wait for memory.
+    /// Number of times a writer or a new stream of this account had to wait for memory.
     #[must_use]
     pub fn waits(&self) -> u64 {
         self.0.waits.load(Relaxed)
     }
 
-    /// Bytes that one buffer of this account may hold now; what it holds beyond, it keeps. 0: there is no room but
-    /// for what keeps an empty buffer going.
+    /// Bytes that one buffer of this account may hold now; it keeps more if it has more. 0 leaves only the floor
+    /// of an empty buffer.
     #[must_use]
     pub fn allowance(&self) -> u64 {
         let Some(free) = self.free() else { return self.0.most_each };
@@ -278,17 +278,17 @@ impl MemoryAccount {
         self.free().is_none_or(|free| self.used() < free.saturating_mul(FLOORS_OF_FREE))
     }
 
-    /// Waits until there is [room](Self::has_room) for another stream. The streams of an account get it in the order
-    /// in which they asked, each when memory is freed. What is returned is charged `bytes`: it stands for what the
-    /// stream will take and is held until that is charged by itself.
+    /// Waits until there is [room](Self::has_room) for another stream. The streams of an account get it in the
+    /// order of their requests, each when memory is freed. The returned charge of `bytes` is a placeholder for the
+    /// memory of the stream, to be held until that is charged separately.
     pub fn wait_for_room(&self, kind: MemoryKind, bytes: u64) -> WaitForRoom {
         WaitForRoom::new(self, kind, bytes)
     }
 
-    /// Free bytes of the process; `None`: no limit.
+    /// Free bytes of the process; `None` without a limit.
     fn free(&self) -> Option<u64> {
         let process = &*self.0.process;
-        // In one order with what wakes streams that wait, so that none of them misses that there is room.
+        // Sequentially consistent with the code that wakes waiting streams, so that none of them misses free room.
         let limit = process.limit.load(SeqCst);
         (limit != u64::MAX).then(|| limit.saturating_sub(process.used.load(SeqCst)))
     }
@@ -299,8 +299,8 @@ impl MemoryAccount {
         self.0.process.waits.fetch_add(1, Relaxed);
     }
 
-    /// Charges so many bytes for as long as what is returned lives. It is never refused: who may do without asks for
-    /// the [`allowance`](Self::allowance) first.
+    /// Charges this many bytes until the returned value is dropped. It never fails: optional allocations check the
+    /// [`allowance`](Self::allowance) first.
     #[must_use]
     pub fn charge(&self, kind: MemoryKind, bytes: u64) -> MemoryCharge {
         self.add(kind, bytes);
@@ -311,26 +311,26 @@ impl MemoryAccount {
         self.0.process.free_chunks.take()
     }
 
-    /// A free chunk is kept for use, unless memory is short.
+    /// Keeps a free chunk for reuse, unless memory is short.
     pub(crate) fn give_chunk(&self, chunk: Chunk) {
         if self.allowance() > 0 {
             self.0.process.free_chunks.give(chunk);
         }
     }
 
-    /// A connection has become idle: gives back free chunks that it will hardly use.
+    /// Frees spare chunks after a connection has become idle.
     pub(crate) fn settle_for_one(&self) {
         let free = &self.0.process.free_chunks;
         free.keep(free.count().saturating_sub(KEPT_EACH).max(KEPT));
     }
 
-    /// So many connections of an endpoint are left: gives back free chunks that they will hardly use.
+    /// Frees chunks that the remaining connections of an endpoint will hardly use.
     pub(crate) fn settle(&self, connections: usize) {
         let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
         self.0.process.free_chunks.keep(most);
     }
 
-    /// Another account is charged for so many bytes instead of this one.
+    /// Moves a charge to another account.
     pub(crate) fn hand_over(&self, to: &MemoryAccount, kind: MemoryKind, bytes: u64) {
         to.add(kind, bytes);
         self.sub(kind, bytes);
@@ -352,7 +352,7 @@ impl MemoryAccount {
     }
 }
 
-/// Bytes that are charged to an account until this is dropped.
+/// Charge to an account until it is dropped.
 #[derive(Debug)]
 pub struct MemoryCharge {
     account: MemoryAccount,
@@ -361,7 +361,7 @@ pub struct MemoryCharge {
 }
 
 impl MemoryCharge {
-    /// The account.
+    /// Charged account.
     #[must_use]
     pub const fn account(&self) -> &MemoryAccount {
         &self.account
@@ -373,7 +373,7 @@ impl MemoryCharge {
         self.bytes
     }
 
-    /// Changes how many bytes are charged.
+    /// Changes the number of charged bytes.
     pub fn resize(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.account.add(self.kind, bytes - self.bytes);
@@ -383,8 +383,8 @@ impl MemoryCharge {
         self.bytes = bytes;
     }
 
-    /// Charges at least `held` bytes, in steps of `step`: what changes often seldom touches its account. Up to two
-    /// steps more than is held stay charged.
+    /// Charges at least `held` bytes, in steps of `step`, so that a frequently changing value seldom touches its
+    /// account. Up to two steps more than `held` stay charged.
     pub fn follow(&mut self, held: u64, step: u64) {
         if held > self.bytes || held + 2 * step <= self.bytes {
             self.resize(held.next_multiple_of(step));

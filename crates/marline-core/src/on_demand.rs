@@ -1,41 +1,41 @@
-//! Parts of a connection that most never use, and that take memory from their first use on.
+//! Parts of a connection that are rarely used, and allocated on first use.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-/// A part whose state before its first use is known without it.
+/// A part with a known state before its first use.
 pub(crate) trait Unused: Default + 'static {
-    /// What [`Default`] makes.
+    /// State made by [`Default`].
     const UNUSED: &'static Self;
 }
 
-/// A part that is made when it is first changed. To read it makes nothing.
+/// A part that is allocated when it is first changed. Reading it allocates nothing.
 pub(crate) struct OnDemand<T: Unused>(Option<Box<T>>);
 
 impl<T: Unused> OnDemand<T> {
-    /// A part that nobody has used.
+    /// An unused part.
     pub(crate) const fn new() -> Self {
         OnDemand(None)
     }
 
-    /// The part if it was used before: for those who would find nothing otherwise.
+    /// The part if it was used before, for callers that would find nothing otherwise.
     pub(crate) fn used(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
-    /// To be changed only if it was used before; otherwise it is as it should be.
+    /// Mutable access if it was used before; an unused part needs no change.
     pub(crate) fn if_used(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
-    /// As if it had never been used.
+    /// Returns to the unused state.
     pub(crate) fn retire(&mut self) {
         if self.0.is_some() {
             self.unmake();
         }
     }
 
-    // Apart, as both are rare and would stand wherever a part is used.
+    // Separate functions, because both are rare and would be inlined at each use.
     #[cold]
     fn make(&mut self) -> &mut T {
         self.0.insert(Box::default())

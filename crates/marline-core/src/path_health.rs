@@ -1,9 +1,9 @@
 //! Path health monitor: the state of address pairs as seen by all connections of a process
 //! together.
 //!
-//! *Problem.* Ten connections of a phone use the same WiFi. When it dies, the one that sends something
-//! finds out by its timers; each of the others finds out for itself, later, when its user wants
-//! something. A connection that is opened in between starts on the dead path.
+//! *Problem.* Ten connections of a phone use the same WiFi. When it dies, a connection that is sending detects it
+//! by its timers. Each of the others detects it separately, later, when its user needs it. A connection that is
+//! opened in between starts on the dead path.
 //!
 //! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All
 //! subflows and plain TCP connections on it are its members, loopback excepted. Every period two
@@ -21,22 +21,20 @@
 //! reserve paths, schedulers avoid it, clients open new connections elsewhere first. A retransmission
 //! timeout alone does less, as in the source: it makes members doubtful, which keeps new data away.
 //!
-//! *Good again* (`clean`). While an address pair is bad, it is probed periodically, on one member
-//! for all. When every probe of a whole clean period was answered and nothing timed out, the
-//! verdict is lifted. The original module never clears its flag: a subflow once suspected came last
-//! for the rest of its life. That is hysteresis without end: a phone that walks back to its WiFi
-//! would stay on cellular. A verdict also ends when the address pair has had no members for a clean
-//! period, since nobody is left to confirm it.
+//! *Recovery* (`clean`). While an address pair is bad, it is probed periodically, on one member for all. When
+//! every probe of a whole clean period was answered and there was no timeout, the verdict is lifted. The original
+//! module never clears its flag: a subflow once suspected came last for the rest of its life. This is unlimited
+//! hysteresis: a phone that returns to its WiFi would stay on cellular. A verdict also ends when the address pair
+//! has had no members for a clean period, because no member is left to confirm it.
 //!
-//! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), reimplemented from its
-//! behaviour; [`PathHealthConfig::multimob`] has its values. There the first timeout of 1.5 s also
-//! hides later triggers until a clean second; here no trigger hides another. Its rule for idle
-//! paths is `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode
-//! interactive`.
+//! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), reimplemented from its behavior;
+//! [`PathHealthConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers until
+//! a clean second; here no trigger hides another. Its rule for idle paths is `ConnectionConfig::lone_keepalive`,
+//! off by default as there, on in `--mode interactive`.
 //!
 //! Pure: time is an argument, maps are ordered, the number of address pairs is bounded. One handle
 //! is shared by all endpoints of a process, which must then use one clock; each visits the
-//! monitor once per period, when something timed out, and when a question is due, never per
+//! monitor once per period, when something timed out, and when a probe is due, never per
 //! packet.
 
 mod average;
@@ -55,18 +53,18 @@ pub(crate) use table::{Contribution, HealthTable, Trouble};
 #[derive(Clone, Debug)]
 pub struct PathHealthMonitor {
     table: Arc<Mutex<HealthTable>>,
-    /// Grows with each change of a verdict.
+    /// Increases with each change of a verdict.
     generation: Arc<AtomicU64>,
 }
 
 /// Verdict of the path health monitor on an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum AddressPairHealth {
-    /// Nothing is wrong with it.
+    /// No problem is known.
     Good,
-    /// Something timed out there; it is being probed.
+    /// A timeout occurred there; it is being probed.
     Watched,
-    /// It carries new data only if nothing else can.
+    /// It carries new data only if no other pair can.
     Bad {
         /// The cause.
         fault: AddressPairFault,
@@ -79,17 +77,17 @@ pub enum AddressPairHealth {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AddressPairInfo {
-    /// The address pair.
+    /// Address pair.
     pub address_pair: AddressPair,
-    /// Its members: established subflows and plain TCP connections.
+    /// Members: established subflows and plain TCP connections.
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
     pub loss: f64,
     /// Smoothed share of retransmissions, 0 to 1.
     pub retransmissions: f64,
-    /// The largest retransmission timeout of its members, backed off.
+    /// Largest retransmission timeout of its members, with backoff.
     pub rto: Duration,
-    /// Its health.
+    /// Health of the pair.
     pub health: AddressPairHealth,
     /// Number of times it became bad.
     pub times_bad: u64,
@@ -107,7 +105,7 @@ impl PathHealthMonitor {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes that verdicts changed.
+    /// Publishes changed verdicts.
     pub(crate) fn publish(&self, table: &HealthTable) {
         self.generation.store(table.generation(), Ordering::Release);
     }
@@ -116,20 +114,19 @@ impl PathHealthMonitor {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// All its information, by address pair.
+    /// State of all address pairs.
     #[must_use]
     pub fn table(&self) -> Vec<AddressPairInfo> {
         self.lock().table()
     }
 
-    /// Whether a connection from one address to the other would start on a bad address pair.
+    /// True if a connection from one address to the other would start on a bad address pair.
     #[must_use]
     pub fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.lock().is_bad(local, remote)
     }
 
-    /// The interface an address belongs to from now on. What was known of the address on another one is
-    /// forgotten.
+    /// Sets the interface of an address. Data about the address on another interface is dropped.
     pub fn set_interface(&self, local: IpAddr, interface: u32) {
         let mut table = self.lock();
         table.set_interface(local, interface);

@@ -1,25 +1,24 @@
-//! Peers that have not proven themselves yet: one bounded table for every port that strangers reach, and for
-//! half-open connections.
+//! Unauthenticated peers: one bounded table for every port open to strangers, and for half-open connections.
 //!
-//! A full table must not refuse newcomers, because then a few idle connections keep everybody out. It must not evict
-//! whichever entry is oldest either, because then a flood from one place evicts the honest peers of all others. So
-//! the room is shared per *source* (an IPv4 address, or an IPv6 /64, which one host owns whole): in a full table the
-//! oldest entry of the source with most entries makes room, and the newcomer's own source counts the newcomer. A
-//! source that floods the table therefore evicts itself, and only where nobody has more than one entry does age
-//! alone decide.
+//! A full table must not refuse newcomers, because then a few idle connections keep all others out. It must not
+//! evict the oldest entry of all either, because then a flood from one place evicts the honest peers of all
+//! others. So the room is shared per *source* (an IPv4 address, or an IPv6 /64, which one host owns completely):
+//! in a full table the oldest entry of the source with the most entries is evicted, and the newcomer counts as an
+//! entry of its own source. A source that floods the table therefore evicts its own entries, and age alone decides
+//! only if no source has more than one entry.
 //!
-//! A proof may age: [`PendingPeers::readmit`] makes a peer a stranger again, as old as it was.
+//! An authentication may expire: [`PendingPeers::readmit`] makes a peer pending again, with its original age.
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What shares one part of a table: an IPv4 address or an IPv6 /64.
+/// Unit of sharing a table: an IPv4 address or an IPv6 /64.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(IpAddr);
 
 impl Source {
-    /// The source that `address` belongs to. An IPv4-mapped address belongs to its IPv4 address.
+    /// Source of `address`. An IPv4-mapped address belongs to its IPv4 address.
     #[must_use]
     pub fn of(address: IpAddr) -> Source {
         match address.to_canonical() {
@@ -29,10 +28,10 @@ impl Source {
     }
 }
 
-/// Bounds of a table.
+/// Limits of a table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PendingLimits {
-    /// Entries in all.
+    /// Total entries.
     pub total: usize,
     /// Entries of one source.
     pub per_source: usize,
@@ -42,14 +41,14 @@ pub struct PendingLimits {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingId(u64);
 
-/// Unproven peers, each with a value of type `T`. Every operation takes logarithmic time.
+/// Unauthenticated peers, each with a value of type `T`. Every operation takes logarithmic time.
 #[derive(Clone, Debug)]
 pub struct PendingPeers<T> {
     limits: PendingLimits,
     next: u64,
     len: usize,
     by_source: BTreeMap<Source, BTreeMap<PendingId, T>>,
-    /// Each source once: by its number of entries, then by the age of its oldest one.
+    /// Each source once: by number of entries, then by the age of its oldest one.
     ranking: BTreeSet<(usize, Reverse<PendingId>, Source)>,
 }
 
@@ -67,7 +66,7 @@ impl<T> PendingPeers<T> {
         self.len
     }
 
-    /// Whether there are no entries.
+    /// True if there are no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -89,26 +88,26 @@ impl<T> PendingPeers<T> {
         (id, evicted)
     }
 
-    /// Removes an entry. `None`: it was evicted, or removed before.
+    /// Removes an entry. `None` if it was evicted or removed before.
     pub fn remove(&mut self, source: Source, id: PendingId) -> Option<T> {
         let value = self.change(source, |entries| entries.remove(&id));
         self.len -= usize::from(value.is_some());
         value
     }
 
-    /// Adds an entry again that was removed, in its old place among the others. Evicts nothing.
+    /// Adds a removed entry again, with its original age. Evicts nothing.
     pub fn readmit(&mut self, source: Source, id: PendingId, value: T) {
         let before = self.change(source, |entries| entries.insert(id, value));
         self.len += usize::from(before.is_none());
     }
 
-    /// Evicts the entry that has to go for a newcomer when the table is full, whether it is or not: for tables that
-    /// share their room with other things. `None`: it is empty.
+    /// Evicts the entry that a newcomer would replace in a full table, even if the table is not full: for tables
+    /// that share their room with other data. `None` if it is empty.
     pub fn make_room(&mut self, newcomer: Source) -> Option<T> {
         self.evict_oldest_of(self.next_victim(newcomer)?.0)
     }
 
-    /// The entry that [`make_room`](Self::make_room) would evict, and its source.
+    /// Entry that [`make_room`](Self::make_room) would evict, and its source.
     #[must_use]
     pub fn next_victim(&self, newcomer: Source) -> Option<(Source, &T)> {
         let (most, _, largest) = *self.ranking.last()?;
@@ -129,14 +128,14 @@ impl<T> PendingPeers<T> {
         if self.len < self.limits.total.max(1) { None } else { self.make_room(newcomer) }
     }
 
-    /// Evicts the oldest entry of a source. `None`: there is none.
+    /// Evicts the oldest entry of a source. `None` if there is none.
     pub fn evict_oldest_of(&mut self, source: Source) -> Option<T> {
         let value = self.change(source, BTreeMap::pop_first).map(|(_, value)| value);
         self.len -= usize::from(value.is_some());
         value
     }
 
-    /// Changes the entries of a source, and its place in the ranking with them.
+    /// Changes the entries of a source and updates its place in the ranking.
     fn change<R>(
         &mut self,
         source: Source,
@@ -206,7 +205,7 @@ mod tests {
             "not the oldest of all"
         );
         assert_eq!(peers.admit(source("192.0.2.4"), "another").1, Some("b"));
-        // All have one entry now: age decides, and a newcomer gets in all the same.
+        // All have one entry now: age decides, and a newcomer is still admitted.
         assert_eq!(peers.admit(source("192.0.2.5"), "last").1, Some("honest"));
     }
 
@@ -224,8 +223,8 @@ mod tests {
         assert_eq!((peers.len(), peers.by_source.len(), peers.ranking.len()), (4, 4, 4));
     }
 
-    /// Any sequence of arrivals and departures keeps the bounds, refuses nobody, and never evicts from a source
-    /// that has less than its share while another one has more.
+    /// Any sequence of arrivals and departures keeps the limits, refuses no newcomer, and never evicts from a
+    /// source that has less than its share while another one has more.
     #[test]
     fn random_arrivals_keep_the_bounds_and_the_shares() {
         let mut state = 7_u64;
@@ -267,7 +266,7 @@ mod tests {
         let (old, _) = peers.admit(source("192.0.2.1"), "old");
         let _ = peers.admit(source("192.0.2.1"), "new");
         assert_eq!(peers.remove(source("192.0.2.1"), old), Some("old"));
-        // It has moved to another address meanwhile, where there is one already.
+        // It has moved to another address meanwhile, which has an entry already.
         let _ = peers.admit(source("192.0.2.2"), "there");
         peers.readmit(source("192.0.2.2"), old, "old");
         assert_eq!((peers.len(), peers.count_of(source("192.0.2.2"))), (3, 2));

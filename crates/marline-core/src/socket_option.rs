@@ -5,10 +5,9 @@ use marline_time::Duration;
 /// One change, for [`Endpoint::set`](crate::Endpoint::set).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SocketOption {
-    /// Wait to fill a segment while data is in flight (Nagle). Turning it off also sends what is
-    /// held back.
+    /// Wait to fill a segment while data is in flight (Nagle). Turning it off also sends held data.
     Nagle(bool),
-    /// Whether a partial segment waits for more data.
+    /// Hold mode for partial segments.
     Hold(Hold),
     /// Limit on the never-sent bytes in the send buffer: beyond it, writes are refused as if the
     /// buffer were full, and [`Event::Writable`](crate::Event::Writable) follows when half of it is
@@ -22,13 +21,13 @@ pub enum SocketOption {
     /// The application has authenticated the peer: without a path the connection is kept for the
     /// full time, however the last path ended ([`Linger::stranger`](crate::Linger)).
     KnownPeer,
-    /// Watch silent subflows; `None`: do not.
+    /// Watch silent subflows; `None` disables this.
     Keepalive(Option<Keepalive>),
-    /// The peer has to give a sign of life within this time, or the connection ends as one that timed out, however long
-    /// it would wait for a path otherwise ([`Linger::timeout`](crate::Linger)). For an application that has reason to
-    /// doubt that the peer is there, such as that the same paths lead to another one. The peer is asked on every
-    /// subflow, at once, after 2, 4 and 8 s, and then each 15 s; any acceptable segment from it revokes the
-    /// deadline. Set again before that, the first one counts.
+    /// Maximum time until a segment of the peer arrives; otherwise the connection times out, regardless of its
+    /// wait for a path ([`Linger::timeout`](crate::Linger)). For an application that has reason to doubt the
+    /// peer's presence, for instance because the same paths lead to another server. The peer is probed on every
+    /// subflow, at once, after 2, 4 and 8 s, and then every 15 s; any acceptable segment from it revokes the
+    /// deadline. A second call before that has no effect.
     AnswerWithin(Duration),
 }
 
@@ -43,15 +42,14 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
-/// Whether a partial segment waits for more data, at most for a retransmission timeout.
+/// Hold mode for partial segments, at most for a retransmission timeout.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
-    /// It is sent at once.
+    /// Sent at once.
     #[default]
     No,
-    /// It waits until this is revoked (`TCP_CORK`).
+    /// Held until this is revoked (`TCP_CORK`).
     Corked,
-    /// More data follows at once (`MSG_MORE`). It is sent without PSH, when an ACK arrives at the
-    /// latest.
+    /// More data follows at once (`MSG_MORE`). The segment is sent without PSH, when an ACK arrives at the latest.
     MoreFollows,
 }

@@ -6,7 +6,7 @@ use marline_wire::mptcp::Extensions;
 
 use crate::{ConnectionId, FallbackReason, FourTuple};
 
-/// Counts of things that happen, each a field and a name.
+/// Defines counters, each as a field and a name.
 macro_rules! counters {
     ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
         $(#[$about])*
@@ -18,7 +18,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Each count with its name, in the order of the fields.
+            /// Each counter with its name, in the order of the fields.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
@@ -33,7 +33,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Counts of an endpoint since its start. Names follow the kernel's MPTcpExt where the meaning agrees.
+    /// Counters of an endpoint since its start. Names follow the kernel's MPTcpExt where the meaning agrees.
     pub struct Counters {
         segments_in,
         segments_out,
@@ -49,7 +49,7 @@ counters! {
         syn_cookies_received,
         /// Connections with unauthenticated peers that ended because too many had no subflow.
         lingering_overflow,
-        /// Segments whose payload was not taken, as memory was short and the application had not read what it has.
+        /// Segments whose payload was dropped because memory was short and the application had unread data.
         segments_without_memory,
         connections_refused,
         /// Number of times that the path health monitor had a connection checked.
@@ -129,13 +129,13 @@ pub enum SubflowState {
     TimeWait,
 }
 
-/// A snapshot of one subflow.
+/// Snapshot of one subflow.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SubflowInfo {
-    /// Its slot.
+    /// Slot of the subflow.
     pub id: SubflowId,
-    /// Its ends.
+    /// Addresses of the subflow.
     pub path: FourTuple,
     /// TCP state.
     pub state: SubflowState,
@@ -143,9 +143,9 @@ pub struct SubflowInfo {
     pub phase: Phase,
     /// Backup, as set by either side.
     pub backup: bool,
-    /// Carried by a reliable stream (a TCP connection of the kernel), not by datagrams.
+    /// Carried by a reliable stream (a kernel TCP connection) instead of datagrams.
     pub reliable: bool,
-    /// Whether data sent on it is expected to arrive.
+    /// Expectation that data sent on it arrives.
     pub health: Health,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
@@ -185,64 +185,64 @@ pub struct SubflowInfo {
     pub probes: u64,
     /// Reductions undone as spurious.
     pub undone: u64,
-    /// How well its forecasts held; `None` unless
+    /// Score of the forecasts; `None` unless
     /// [`ConnectionConfig::score_forecasts`](crate::ConnectionConfig::score_forecasts) is on.
     pub forecast_score: Option<ForecastScore>,
-    /// When a segment was last received on it.
+    /// Time of the last segment received on it.
     pub last_heard_at: Instant,
-    /// Further state of its TCP.
+    /// Further TCP state.
     pub tcp: TcpDetail,
 }
 
-/// Where a subflow is, for drivers that carry something beside it.
+/// Location of a subflow, for drivers that carry other data alongside it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SubflowPlace {
-    /// Our id of it on carriers that use ids; 0 elsewhere.
+    /// Our id on carriers that use ids; 0 elsewhere.
     pub local_flow: u64,
-    /// The peer's id of it; 0 elsewhere.
+    /// The peer's id; 0 elsewhere.
     pub peer_flow: u64,
-    /// Its ends.
+    /// Addresses of the subflow.
     pub path: FourTuple,
     /// Backup, as set by either side.
     pub backup: bool,
-    /// What using it costs, as the client says.
+    /// Cost of using it, as reported by the client.
     pub cost: PathCost,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
 }
 
-/// How well a subflow's forecasts of its answers held. Each RTT sample after a forecast is an answer, and is judged by
-/// what was forecast when its segment left ([`Forecast`](marline_policy::Forecast)), with the time that the
-/// sender's own bytes ahead of it were to take. Segments that were lost have no answer.
+/// Score of a subflow's forecasts of its answers. Each RTT sample after a forecast is an answer. It is judged by
+/// the forecast at the time its segment was sent ([`Forecast`](marline_policy::Forecast)), plus the expected delay
+/// by the sender's own bytes ahead of it. Lost segments have no answer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForecastScore {
-    /// Answers that were judged.
+    /// Judged answers.
     pub answers: u64,
-    /// Of these, how many were no later than p50, p90 and p99.
+    /// Answers no later than p50, p90 and p99.
     pub within: [u64; 3],
-    /// How many were no later than p50, p90 and p99 of the moment just before they came: what was learnt while the
-    /// segment was on its way is in these.
+    /// Answers no later than p50, p90 and p99 at the moment just before they came, which include data learned
+    /// while the segment was in flight.
     pub within_latest: [u64; 3],
     /// Sum of the pinball losses (Koenker and Bassett 1978) of p50, p90 and p99, ns.
     pub pinball_ns: [u64; 3],
-    /// Answers that were no later than SRTT + 4 RTTVAR (RFC 6298).
+    /// Answers no later than SRTT + 4 RTTVAR (RFC 6298).
     pub within_srtt_4var: u64,
     /// Sum of the pinball losses of SRTT + 4 RTTVAR as a forecast of p90, ns.
     pub pinball_srtt_4var_ns: u64,
-    /// Segments that were held to be lost, and not taken back since.
+    /// Segments marked lost, minus those unmarked since.
     pub lost_segments: u64,
-    /// Answers to segments of which no forecast is known: mostly those that left before the first sample.
+    /// Answers to segments without a forecast: mostly those sent before the first sample.
     pub unforecast: u64,
 }
 
 impl ForecastScore {
-    /// With the answers of another.
+    /// Sum with another score.
     #[must_use]
     pub fn plus(&self, other: &ForecastScore) -> ForecastScore {
         self.with(other, u64::saturating_add)
     }
 
-    /// Of the answers that came since it was as `earlier`.
+    /// Score of the answers since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &ForecastScore) -> ForecastScore {
         self.with(earlier, u64::saturating_sub)
@@ -268,7 +268,7 @@ impl ForecastScore {
 pub struct TcpDetail {
     /// Segments carry timestamps (RFC 7323).
     pub timestamps: bool,
-    /// The peer takes SACK blocks (RFC 2018).
+    /// The peer accepts SACK blocks (RFC 2018).
     pub sack: bool,
     /// Shifts of our window and of the peer's (RFC 7323), if windows are scaled.
     pub window_scales: Option<(u8, u8)>,
@@ -288,22 +288,22 @@ pub struct TcpDetail {
     pub peer_window: u64,
     /// Largest payload received, bytes, at most our MSS.
     pub largest_received: u32,
-    /// When payload last came in.
+    /// Time of the last payload received.
     pub last_data_at: Option<Instant>,
-    /// When anything with a sequence number was last sent.
+    /// Time of the last segment sent with a sequence number.
     pub last_sent_at: Instant,
-    /// All data that went with our SYN was acknowledged with it, or all that came with the peer's was taken
+    /// All data sent with our SYN was acknowledged with it, or all data of the peer's SYN was accepted
     /// ([`FastOpen`](crate::FastOpen)).
     pub took_syn_data: bool,
 }
 
-/// A snapshot of one connection.
+/// Snapshot of one connection.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionInfo {
-    /// The connection.
+    /// Id of the connection.
     pub id: ConnectionId,
-    /// The reason for the fallback, on plain TCP.
+    /// Reason for the fallback, on plain TCP.
     pub fallback: Option<FallbackReason>,
     /// Extensions beyond RFC 8684 that both sides agreed on.
     pub extensions: Extensions,
@@ -328,13 +328,12 @@ pub struct ConnectionInfo {
     /// Bytes of memory held by the lists of sent segments, mappings, acknowledgments and
     /// reinjections.
     pub bookkeeping: u64,
-    /// Since when the peer owes an acknowledgement of data; `None`: all that was sent is acknowledged.
+    /// Time since which an acknowledgment of data is due; `None` if all sent data is acknowledged.
     pub ack_due_since: Option<Instant>,
-    /// Since when data is known to be on its way that does not come; `None`: nothing is known of.
+    /// Time since which data is known to be due; `None` if none is.
     pub data_due_since: Option<Instant>,
-    /// Subflows that exist.
+    /// Existing subflows.
     pub subflows: Vec<SubflowInfo>,
-    /// Sums over the subflows that are gone, so that totals survive path death:
-    /// one entry per pair of addresses.
+    /// Sums over the subflows that ended, so that totals survive the loss of a path: one entry per pair of addresses.
     pub gone: Vec<SubflowInfo>,
 }

@@ -1,10 +1,10 @@
-//! Account of a connection's traffic, for traces: what went out where and why, what came, what was acknowledged.
+//! Traffic of a connection, for traces: segments sent with their purpose, segments received, and acknowledgments.
 //!
-//! It is told as [`MonitorKind::Traffic`](crate::MonitorKind::Traffic) while the endpoint
-//! [tells it](crate::Endpoint::tell_traffic), and decides nothing. Why a segment was sent is told by whoever sends it:
-//! afterwards, a copy that a scheduler wanted and data that had to be rescued look the same.
+//! It is reported as [`MonitorKind::Traffic`](crate::MonitorKind::Traffic) while the endpoint [reports
+//! traffic](crate::Endpoint::tell_traffic), and influences no decision. The sender of a segment reports its
+//! purpose: afterwards, a copy that a scheduler wanted and reinjected data cannot be distinguished.
 //!
-//! Positions in the stream count from its first byte, 0. Nothing here is made of keys.
+//! Positions in the stream count from its first byte, 0. No value is derived from keys.
 
 use marline_policy::{DataRange, Dsn, Phase, ReinjectionCause, SubflowId};
 use marline_time::{Duration, Rate};
@@ -12,123 +12,123 @@ use marline_wire::{SeqNum, TcpFlags};
 
 use crate::{ConnectionId, FourTuple};
 
-/// Whose traffic an endpoint tells.
+/// Connections whose traffic an endpoint reports.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum TrafficOf {
-    /// Nobody's.
+    /// No connection.
     #[default]
     Nobody,
-    /// That of one connection.
+    /// One connection.
     One(ConnectionId),
-    /// That of all.
+    /// All connections.
     All,
 }
 
-/// Something that happened to a connection's traffic.
+/// A traffic event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Traffic {
-    /// A subflow exists, and its handshake begins.
+    /// A subflow was created, and its handshake begins.
     Opened {
-        /// Its slot.
+        /// Slot of the subflow.
         on: SubflowId,
-        /// Its ends.
+        /// Addresses of the subflow.
         path: FourTuple,
     },
-    /// A segment was built, or several under one mapping: they go out next.
+    /// A segment was built, or several under one mapping, to be sent next.
     Sent(SegmentSent),
-    /// A segment came in on a subflow.
+    /// A segment was received on a subflow.
     Received(SegmentReceived),
-    /// Bytes are in order on a subflow now, and have their places in the stream.
+    /// Bytes are in order on a subflow, and have positions in the stream.
     DataReceived {
         /// Slot of the subflow.
         on: SubflowId,
-        /// Their places.
+        /// Positions in the stream.
         data: DataRange,
-        /// How many of them were here before.
+        /// Bytes of these received before.
         duplicate_bytes: u64,
     },
     /// The peer has everything before this position.
     DataAcked {
-        /// Slot of the subflow that said so.
+        /// Slot of the subflow with the acknowledgment.
         on: SubflowId,
-        /// The position.
+        /// Position in the stream.
         to: Dsn,
     },
-    /// A segment is believed lost.
+    /// A segment was marked lost.
     Lost {
-        /// Slot of its subflow.
+        /// Slot of the subflow.
         on: SubflowId,
-        /// What it carried; empty if that was a repair or a FIN.
+        /// Data of the segment; empty for a repair or a FIN.
         data: DataRange,
-        /// Its bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// A timer said so, and not an acknowledgment.
+        /// Marked by a timer instead of an acknowledgment.
         by_timer: bool,
     },
     /// A timer expired.
     Timer {
-        /// Slot of its subflow; `None`: it is the connection's.
+        /// Slot of the subflow; `None` for a timer of the connection.
         on: Option<SubflowId>,
-        /// Which.
+        /// Kind of timer.
         timer: Timer,
-        /// How many times in a row, where it is counted.
+        /// Consecutive expiries, if they are counted.
         count: u32,
     },
-    /// How a subflow stands, after it was heard or a timer of it expired.
+    /// State of a subflow after it was heard or one of its timers expired.
     Metrics(Metrics),
 }
 
-/// Segments that are sent.
+/// Sent segments.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SegmentSent {
     /// Slot of the subflow.
     pub on: SubflowId,
-    /// Why.
+    /// Purpose of the segments.
     pub purpose: Purpose,
-    /// Sequence number of the first, as on the wire.
+    /// Sequence number of the first segment, as on the wire.
     pub seq: SeqNum,
-    /// Places of the payload in the stream; of a repair: what it is a sum of.
+    /// Positions of the payload in the stream; for a repair, the range of its sum.
     pub data: DataRange,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// How many segments it is in.
+    /// Number of segments.
     pub segments: u32,
 }
 
-/// Why a segment is sent.
+/// Purpose of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Data for the first time.
     New,
-    /// Data that another subflow carries, since the scheduler wants it there twice.
+    /// Data that another subflow carries, repeated by the scheduler's decision.
     Copy,
-    /// Data that another subflow carried, since that is in trouble.
+    /// Data of another subflow that is in trouble.
     Reinjection(ReinjectionCause),
-    /// Data that this subflow lost; after its retransmission timer expired, or by an acknowledgment.
+    /// Data that this subflow lost, detected by its retransmission timer or by an acknowledgment.
     Retransmission {
-        /// After its timer.
+        /// Detected by the timer.
         after_timeout: bool,
     },
-    /// The last data of this subflow once more, to learn whether it arrived (tail loss probe).
+    /// Last data of this subflow, repeated to learn if it arrived (tail loss probe).
     Probe,
-    /// A sum of data that was sent (decisions/coding.md).
+    /// A sum of data sent before (decisions/coding.md).
     Repair,
-    /// A SYN or SYN/ACK, perhaps with data (Fast JOIN).
+    /// A SYN or SYN/ACK, with data in some cases (Fast JOIN).
     Handshake,
-    /// Nothing but an acknowledgment, or options of the connection.
+    /// Only an acknowledgment, or options of the connection.
     Ack,
-    /// Nothing, to be answered.
+    /// An empty probe, to be answered.
     Ask,
-    /// The end of the stream (DATA_FIN).
+    /// End of the stream (DATA_FIN).
     DataFin,
-    /// The end of the subflow.
+    /// End of the subflow.
     Fin,
     /// A reset.
     Reset,
 }
 
-/// A segment that came in.
+/// A received segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SegmentReceived {
     /// Slot of the subflow.
@@ -141,11 +141,11 @@ pub struct SegmentReceived {
     pub flags: TcpFlags,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// The mapping that it announces, as places in the stream; `None`: none, or one from nowhere near.
+    /// Announced mapping, as positions in the stream; `None` if there is none, or an implausible one.
     pub mapping: Option<DataRange>,
 }
 
-/// Timers that say something of a path or of the peer.
+/// Timers with information about a path or the peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Timer {
     /// A subflow's probe timer (RFC 8985).
@@ -154,14 +154,14 @@ pub enum Timer {
     Retransmission,
     /// The connection's retransmission timer (RFC 8684 section 3.3.6).
     DataRetransmission,
-    /// The peer's window is shut for long.
+    /// Persist timer: the peer's window stays shut.
     Persist,
 }
 
-/// How a subflow stands.
+/// State of a subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Its slot.
+    /// Slot of the subflow.
     pub on: SubflowId,
     /// Congestion phase.
     pub phase: Phase,
@@ -183,7 +183,7 @@ pub struct Metrics {
     pub delivery_rate: Option<Rate>,
 }
 
-/// Segments of a subflow that are believed lost and wait to be repeated: sequence number and content.
+/// Segments of a subflow that are marked lost and not retransmitted yet: sequence number and content.
 #[derive(Debug, Default)]
 pub(crate) struct LostSegments(Vec<(u64, DataRange, u64)>);
 
@@ -192,7 +192,7 @@ impl LostSegments {
         self.0.push((start, data, bytes));
     }
 
-    /// Those that `before` does not have: a segment that was cut is not lost again.
+    /// Segments that are not in `before`: a segment that was split is not lost again.
     pub(crate) fn since(&self, before: &LostSegments) -> impl Iterator<Item = (DataRange, u64)> {
         let known = |start: u64| {
             before.0.iter().any(|(first, _, bytes)| (*first..first + bytes).contains(&start))

@@ -2,14 +2,14 @@
 
 use core::net::SocketAddr;
 
-/// The two ends of a subflow as the core knows them. On native TCP these are the addresses of the
-/// packets. On the UDP carrier the ports are the inner TCP ports and the addresses those the
-/// subflow started with; a NAT rebinding is the carrier's business and does not change them.
+/// Both addresses of a subflow in the core. On native TCP these are the addresses of the packets. On the UDP
+/// carrier the ports are the inner TCP ports and the addresses are the initial ones; a NAT rebinding is handled by
+/// the carrier and does not change them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FourTuple {
-    /// This side.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other side.
+    /// Remote address.
     pub remote: SocketAddr,
 }
 
@@ -30,57 +30,57 @@ pub enum Ecn {
 /// Network error about a segment that did not arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
-    /// The segment was too big; segments of this size may pass.
+    /// The segment was too large; segments of this size may pass.
     TooBig {
-        /// Bytes of TCP segment.
+        /// Bytes of a TCP segment.
         max_segment: u16,
     },
-    /// Its destination cannot be reached, or refuses.
+    /// The destination is unreachable, or refuses.
     Unreachable,
 }
 
 /// Metadata of a received packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// Its local and remote address.
+    /// Local and remote address.
     pub path: FourTuple,
-    /// Its ECN field.
+    /// ECN field.
     pub ecn: Ecn,
-    /// The subflow id by which the sender addressed us; 0 if none (every SYN, and all of native TCP).
+    /// Subflow id by which the sender addressed us; 0 if there is none (every SYN, and all of native TCP).
     pub flow: u64,
-    /// The id by which the sender wants to be addressed, if the packet said so; else 0.
+    /// Id by which the sender wants to be addressed, if the packet contains it; otherwise 0.
     pub peer_flow: u64,
-    /// The carrier vouches for the TCP checksum (hardware, or the kernel's coalescing).
+    /// The TCP checksum was already verified (by hardware, or the kernel's coalescing).
     pub checksum_verified: bool,
 }
 
-/// Datagrams for one path, in the buffer that was passed to `poll_transmit`.
+/// Datagrams for one path, in the buffer passed to `poll_transmit`.
 #[derive(Copy, Clone, Debug)]
 pub struct Transmit {
-    /// Destination and source.
+    /// Local and remote address.
     pub path: FourTuple,
     /// ECN field to send with.
     pub ecn: Ecn,
-    /// Our subflow id: what the peer must put on packets to us. 0 on carriers without ids.
+    /// Our subflow id, which the peer must put on packets to us. 0 on carriers without ids.
     pub local_flow: u64,
-    /// The peer's subflow id; 0 until it told us.
+    /// The peer's subflow id; 0 until it is known.
     pub peer_flow: u64,
-    /// The segment is a SYN or SYN/ACK: the carrier must tell the peer `local_flow`.
+    /// The segment is a SYN or SYN/ACK: the carrier must send `local_flow` to the peer.
     pub handshake: bool,
     /// Number of datagrams.
     pub datagrams: usize,
-    /// Bytes from the start of one datagram to that of the next, headroom included. All datagrams
-    /// are this long but the last, which may be shorter.
+    /// Bytes from the start of one datagram to that of the next, including headroom. All datagrams have this
+    /// length except the last, which may be shorter.
     pub stride: usize,
 }
 
 /// A reusable buffer that `poll_transmit` fills with the datagrams of one batch.
 ///
-/// Each datagram is `headroom` bytes, left to the carrier for its framing, and then a TCP segment.
+/// Each datagram consists of `headroom` bytes, reserved for the carrier's framing, and a TCP segment.
 #[derive(Debug)]
 pub struct TransmitBuf {
-    /// Memory, of which the first `filled` bytes are valid. The rest is not cleared, which would
-    /// cost as much as filling it.
+    /// Memory, of which the first `filled` bytes are valid. The rest is not cleared, which would cost as much as
+    /// filling it.
     memory: Vec<u8>,
     filled: usize,
     headroom: usize,
@@ -89,49 +89,49 @@ pub struct TransmitBuf {
 }
 
 impl TransmitBuf {
-    /// A buffer for batches of at most `max_datagrams`, each with `headroom` bytes in front.
+    /// Creates a buffer for batches of at most `max_datagrams`, each with `headroom` bytes in front.
     #[must_use]
     pub fn new(headroom: usize, max_datagrams: usize) -> Self {
         let max_datagrams = max_datagrams.max(1);
         TransmitBuf { memory: Vec::new(), filled: 0, headroom, max_datagrams, joined: false }
     }
 
-    /// Bounds the batches from now on.
+    /// Limits the size of future batches.
     pub fn set_max_datagrams(&mut self, max_datagrams: usize) {
         self.max_datagrams = max_datagrams.max(1);
     }
 
-    /// Says whether the carrier sends segments as one packet whose headers differ in nothing but sequence number and
-    /// checksum, so that long runs are worth having the same options in all of theirs.
+    /// Sets if the carrier sends segments as one packet whose headers differ only in sequence number and checksum,
+    /// so that long runs should have equal options in all segments.
     pub const fn join_runs(&mut self, joined: bool) {
         self.joined = joined;
     }
 
-    /// Whether long runs have the same options in all segments.
+    /// True if long runs have equal options in all segments.
     #[must_use]
     pub const fn joins_runs(&self) -> bool {
         self.joined
     }
 
-    /// The filled bytes: all datagrams one after the other.
+    /// Filled bytes: all datagrams one after the other.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.filled]
     }
 
-    /// The filled bytes, for the carrier to write its framing.
+    /// Filled bytes, for the carrier's framing.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[..self.filled]
     }
 
-    /// Bytes left free in front of each segment.
+    /// Bytes reserved in front of each segment.
     #[must_use]
     pub const fn headroom(&self) -> usize {
         self.headroom
     }
 
-    /// Datagrams a batch may hold.
+    /// Maximum number of datagrams in a batch.
     #[must_use]
     pub const fn max_datagrams(&self) -> usize {
         self.max_datagrams
@@ -142,8 +142,8 @@ impl TransmitBuf {
         self.filled = 0;
     }
 
-    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's
-    /// bytes, with their previous contents.
+    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's bytes, with their
+    /// previous contents.
     pub(crate) fn grow(&mut self, len: usize) -> &mut [u8] {
         let start = self.filled + self.headroom;
         self.filled = start + len;

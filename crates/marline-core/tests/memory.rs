@@ -1,6 +1,6 @@
-//! Memory of idle connections: what an established one holds that says nothing, on average of both ends.
+//! Memory of idle connections: bytes held by an established connection without traffic, averaged over both ends.
 //!
-//! A program of its own, because it counts what all of its process allocates.
+//! This is a separate program, because it counts all allocations of its process.
 
 #[path = "../benches/counting.rs"]
 mod counting;
@@ -13,19 +13,19 @@ use counting::LIVE_BYTES;
 use marline_core::{ConnectionConfig, ConnectionId, Event, ReadError};
 use marline_testkit::{Fate, Pair, Side, config, endpoint_config};
 
-/// They leave lists that double as much room to spare as ten thousand do, and are all open before the first is
-/// idle for long.
+/// This number leaves the same spare room in doubling lists as ten thousand do, and all are open before the first
+/// is idle for long.
 const CONNECTIONS: usize = 310;
 /// Bytes that each connection carries in each direction before it becomes idle.
 const BURDEN: usize = 100_000;
-/// Longer than a connection waits before it gives memory back.
+/// Longer than the idle time after which a connection releases memory.
 const REST: Duration = Duration::from_secs(21);
 
-/// Goals, in bytes per connection and end: just after a word each way, and after a burden and a rest. With the lists of
-/// ten thousand (`benches/memory`) it is 73 more, which were to be 3,000 at most: the
-/// gate of fallback and the time of silent paths have taken ten bytes beyond it.
+/// Goals in bytes per connection and end: just after a message each way, and after a transfer and an idle time.
+/// With the lists of ten thousand (`benches/memory`) it is 73 more, with a goal of at most 3,000: the gate of
+/// fallback and the time of silent paths exceed it by ten bytes.
 const FRESH: u64 = 2_937;
-/// Of it 13 are for the prefix of NAT64 of its local address.
+/// Includes 13 bytes for the NAT64 prefix of its local address.
 const RESTED: u64 = 2_763;
 
 struct Bench {
@@ -50,7 +50,7 @@ impl Bench {
         }
     }
 
-    /// Opens a connection, on which both sides say a word.
+    /// Opens a connection, with a message from each side.
     fn open(&mut self) {
         let (local, remote) = ("192.0.2.1:0", "198.51.100.1:443");
         let (local, remote) = (local.parse().expect("an end"), remote.parse().expect("an end"));
@@ -66,7 +66,7 @@ impl Bench {
         self.carry(self.connections.len() - 1, 200);
     }
 
-    /// So many bytes each way.
+    /// Transfers this many bytes each way.
     fn carry(&mut self, at: usize, bytes: usize) {
         let (client, server) = self.connections[at];
         for (from, writer, to, reader) in
@@ -108,11 +108,11 @@ impl Bench {
 #[expect(clippy::disallowed_methods, reason = "the harness is not of virtual time")]
 fn an_idle_connection_is_small_before_and_after_it_was_busy() {
     let mut bench = Bench::new();
-    // What endpoints have once for all: buffers, free chunks.
+    // Shared memory of endpoints: buffers, free chunks.
     bench.open();
     bench.carry(0, BURDEN);
     bench.run(REST, |_| {});
-    // The harness's own thread may still be noting that this test has begun: 900 bytes, a byte and a half for each end.
+    // The harness's own thread may still be recording the start of this test: 900 bytes, 1.5 bytes for each end.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let before = LIVE_BYTES.load(Relaxed);
     (0..CONNECTIONS).for_each(|_| bench.open());

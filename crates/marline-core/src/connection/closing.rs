@@ -21,7 +21,7 @@ const LEAVING: Duration = Duration::from_secs(60);
 const MAX_FIN_REPEATS: u32 = 10;
 /// Consecutive unanswered probes on all subflows after which the peer counts as silent.
 const SILENT_AFTER: u32 = 2;
-/// DATA_FINs after which ACKs without a DATA_ACK are no coincidence.
+/// DATA_FINs after which ACKs without a DATA_ACK are not a coincidence.
 const BARE_FINS: u32 = 4;
 
 /// Time of the next DATA_FIN.

@@ -156,7 +156,7 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
             Verdict::ResetWithMpFail
         }
-        // RFC 8684 section 3.7 allows it on the only subflow: it has no meaning beside others.
+        // RFC 8684 section 3.7 allows it on the only subflow: it has no meaning with others.
         Trigger::InfiniteMapping if !none_carries => Verdict::Stay,
         Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromHere(reason),
         Trigger::InfiniteMapping => Verdict::Abort,

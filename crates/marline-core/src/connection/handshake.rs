@@ -6,7 +6,7 @@
 //!   SYN       MP_CAPABLE(v1)        ->
 //!                                   <-     SYN/ACK  MP_CAPABLE(key B)
 //!   ACK       MP_CAPABLE(key A, key B) ->          (may be lost)
-//!   data      MP_CAPABLE(key A, key B, length) ->  (until the peer shows a DSS)
+//!   data      MP_CAPABLE(key A, key B, length) ->  (until the peer sends a DSS)
 //!
 //! opener                                    answerer
 //!   SYN      MP_JOIN(token, nonce A)    ->

@@ -3,8 +3,8 @@
 //! ```text
 //! client                                        server
 //!   ... MP_CAPABLE handshake, confirmed by the first DSS ...
-//!   ACK   HELLO(what it asks for)          ->          repeated with back-off, five times at most
-//!                                          <-   ACK    HELLO(what of it the server allows)
+//!   ACK   HELLO(requested extensions)      ->          repeated with backoff, at most five times
+//!                                          <-   ACK    HELLO(allowed extensions)
 //! ```
 //! HELLO comes after the handshake, never in MP_CAPABLE: it must not give an unaware peer or middlebox a reason to
 //! refuse the connection. Such a peer ignores the option on an ACK that is meaningful without it, the client stops

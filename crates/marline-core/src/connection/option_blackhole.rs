@@ -5,7 +5,7 @@
 //! dead for a moment, falling back would cost the connection all its other paths permanently, without any benefit.
 //!
 //! *How.* The client probes without options: a segment like a keepalive (RFC 9293 section 3.8.4), one octet before
-//! SND.UNA and without payload, which any TCP has to answer and which changes no state. It is sent beside the
+//! SND.UNA and without payload, which any TCP has to answer and which changes no state. It is sent with the
 //! repeated data. An answer shows that the path works and that the repeated data is lost: once by chance, a second
 //! time because of its options. Silence shows that the path is dead, and the data is still repeated with its
 //! options.

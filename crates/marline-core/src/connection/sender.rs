@@ -706,8 +706,7 @@ impl Sender {
         self.persist.at = until;
     }
 
-    /// Records a window probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered
-    /// probes.
+    /// Records a window probe; the peer was last heard at `heard_at`. Returns the consecutive unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let silent = self.persist.asked.again(now, heard_at);
         if silent == 1 {

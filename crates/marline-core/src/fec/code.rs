@@ -1,21 +1,20 @@
 //! Repair code: a linear combination over a range of the stream.
 //!
-//! The stream is laid out in cells of `symbol` bytes, counted from its first byte: byte p lies in cell
-//! p / symbol at column p mod symbol. A repair over a range is `symbol` bytes long, and its column c is
-//! the sum over all cells of coefficient times the byte in column c, bytes outside the range counting
-//! as zero:
+//! The stream is divided into cells of `symbol` bytes, counted from its first byte: byte p is in cell p / symbol
+//! at column p mod symbol. A repair over a range is `symbol` bytes long, and its column c is the sum over all
+//! cells of coefficient times the byte in column c; bytes outside the range count as zero:
 //!
 //! ```text
 //! repair[c] = sum over p in range with p mod symbol = c of coefficient(row, p / symbol) * stream[p]
 //! ```
 //!
-//! Every column is a system of equations by itself. So segments need not lie as the cells do: a lost
-//! segment no longer than a symbol costs each column one byte at most, wherever it begins, and one repair
-//! gives it back. Ranges of repairs may overlap as they like; what they have in common is solved together
-//! (a sliding window), as long as they have the same symbol size.
+//! Every column is a separate system of equations. So segments need not be aligned with cells: a lost segment no
+//! longer than a symbol costs each column at most one byte, wherever it begins, and one repair recovers it. Ranges
+//! of repairs may overlap freely. Overlapping repairs are solved together (a sliding window), if they have the
+//! same symbol size.
 //!
-//! The coefficients are those of [`marline_wire::repair_code`]: row 0 is the plain XOR of everything, which costs next
-//! to nothing, and any n rows repair any n lost cells. Random coefficients would fail once in 255 cases, an XOR of
+//! The coefficients are those of [`marline_wire::repair_code`]: row 0 is the plain XOR of all cells, which is very
+//! cheap, and any n rows repair any n lost cells. Random coefficients would fail once in 255 cases, an XOR of
 //! every other packet far more often: `docs/decisions/coding.md` has the comparison.
 
 use core::ops::RangeInclusive;
@@ -23,24 +22,24 @@ use core::ops::RangeInclusive;
 use marline_policy::{DataRange, Dsn};
 use marline_wire::repair_code::{add_multiple, coefficient};
 
-/// Most cells that one repair may sum up, the cut ones at both ends counted.
+/// Maximum cells in one repair, including partial ones at both ends.
 pub(crate) const MAX_CELLS: u64 = 128;
-/// Most bytes that one repair may sum up: what fits its option.
+/// Maximum bytes in one repair: the limit of its option.
 pub(crate) const MAX_SPAN: u64 = u16::MAX as u64;
 
-/// Which sum a repair is.
+/// Definition of a repair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
-    /// The bytes that are summed up.
+    /// Bytes in the sum.
     pub(crate) range: DataRange,
     /// Bytes of a cell, and of the sum.
     pub(crate) symbol: u16,
-    /// Which coefficients.
+    /// Row of coefficients.
     pub(crate) row: u8,
 }
 
 impl Repair {
-    /// Whether it is one that can be: not empty, and within the bounds.
+    /// True if the repair is not empty and within the limits.
     pub(crate) const fn is_valid(&self) -> bool {
         self.symbol > 0
             && !self.range.is_empty()
@@ -57,24 +56,24 @@ impl Repair {
         (self.range.end.0 - 1) / self.symbol as u64
     }
 
-    /// The cells that have part of the range.
+    /// Cells that overlap the range.
     pub(crate) fn cells(&self) -> RangeInclusive<u64> {
         self.first_cell()..=self.last_cell()
     }
 
-    /// The longest part of `range` from its start that one repair can sum up.
+    /// Longest part of `range` from its start that one repair can cover.
     pub(crate) fn cover(range: DataRange, symbol: u16) -> DataRange {
         let symbol = u64::from(symbol.max(1));
         let end = (range.start.0 / symbol + MAX_CELLS) * symbol;
         DataRange::new(range.start, range.end.min(Dsn(end))).prefix(MAX_SPAN)
     }
 
-    /// What a cell is multiplied by.
+    /// Coefficient of a cell.
     pub(crate) const fn coefficient(&self, cell: u64) -> u8 {
         coefficient(self.row, cell)
     }
 
-    /// Adds what the bytes at `at` contribute to the sum. Bytes outside the range are passed over.
+    /// Adds the bytes at `at` to the sum. Bytes outside the range are ignored.
     pub(crate) fn add(&self, at: Dsn, bytes: &[u8], sum: &mut [u8]) {
         let whole = DataRange::new(at, at.plus(bytes.len() as u64));
         let part = whole.intersection(&self.range);
@@ -112,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Computed elsewhere: docs/spec/experimental.md.
+    /// Expected values from docs/spec/experimental.md.
     #[test]
     fn the_sums_of_the_specification() {
         let rows = [

@@ -1,17 +1,16 @@
 //! Decoder of repairs: the linear system for the missing bytes.
 //!
-//! The decoder holds the repairs that may still be needed; the stream itself stays where it is (the
-//! receive buffer, which keeps the last bytes that were read, too). When bytes or a repair come in,
-//! it looks at the holes of the stream. Columns between two neighbouring edges of holes and ranges
-//! have the same unknown cells, hence the same matrix: it is brought to reduced echelon form once
-//! for all of them, together with what was done to the equations. Bytes are only computed for
-//! unknowns that this determines.
+//! The decoder holds the repairs that may still be needed. The stream itself stays in the receive buffer, which
+//! also keeps the last bytes that were read. When bytes or a repair arrive, it examines the holes of the stream.
+//! Columns between two adjacent edges of holes and ranges have the same unknown cells, hence the same matrix: it
+//! is brought to reduced echelon form once for all of them, together with the transformation of the equations.
+//! Bytes are only computed for unknowns that this determines.
 //!
-//! *Hostile input.* The peer controls everything: a repair is as trustworthy as its other bytes,
-//! and fills only holes, never received data. Its cost is bounded: [`MAX_REPAIRS`] repairs of
-//! [`MAX_BYTES`] together, the oldest going first; repairs that reach back beyond what is kept are
-//! dropped when they come; with more than [`MAX_HOLES`] holes no solution is attempted; columns
-//! with more unknowns than equations are skipped.
+//! *Hostile input.* The peer controls all input: a repair is as trustworthy as its other bytes, and fills only
+//! holes, never received data. Its cost is bounded. There are at most [`MAX_REPAIRS`] repairs of [`MAX_BYTES`]
+//! together; the oldest are dropped first. Repairs that reach back beyond the kept data are dropped on arrival.
+//! With more than [`MAX_HOLES`] holes no solution is attempted. Columns with more unknowns than equations are
+//! skipped.
 
 use core::ops::Range;
 
@@ -20,22 +19,22 @@ use marline_wire::repair_code::{add_multiple, inverse, multiply};
 
 use super::code::Repair;
 
-/// Most repairs that are held.
+/// Limit on repairs held.
 const MAX_REPAIRS: usize = 24;
-/// Bytes of them.
+/// Limit on their bytes.
 const MAX_BYTES: usize = 96 * 1024;
-/// Most holes under all repairs with which solving is tried.
+/// Limit on holes under all repairs for which solving is attempted.
 const MAX_HOLES: usize = 48;
 
-/// The stream as far as it is known.
+/// Known part of the stream.
 pub(crate) trait Known {
     /// First byte that can still be read.
     fn oldest(&self) -> Dsn;
-    /// First byte that is missing.
+    /// First missing byte.
     fn next(&self) -> Dsn;
-    /// The parts of `range` that are missing, in order.
+    /// Missing parts of `range`, in order.
     fn missing(&self, range: DataRange, holes: &mut Vec<DataRange>);
-    /// Copies known bytes. False if some of them are not there.
+    /// Copies known bytes. False if some of them are missing.
     fn read(&self, at: Dsn, out: &mut [u8]) -> bool;
 }
 
@@ -46,14 +45,14 @@ struct Equation {
     sum: Vec<u8>,
 }
 
-/// Repairs that wait for their use.
+/// Repairs that are not used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     equations: Vec<Equation>,
     bytes: usize,
 }
 
-/// A solved unknown: its cell, and how often each equation is in it.
+/// A solved unknown: its cell, and the factor of each equation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Solution {
     cell: u64,
@@ -61,7 +60,7 @@ struct Solution {
 }
 
 impl Decoder {
-    /// Whether there is nothing to solve with.
+    /// True if there are no repairs.
     pub(crate) fn is_empty(&self) -> bool {
         self.equations.is_empty()
     }
@@ -71,7 +70,7 @@ impl Decoder {
         self.bytes
     }
 
-    /// Takes a repair, unless it is of no use. Returns whether it was taken.
+    /// Adds a repair if it is useful. Returns true if it was added.
     pub(crate) fn add(&mut self, repair: Repair, sum: &[u8], known: &impl Known) -> bool {
         let known_already = self.equations.iter().any(|e| e.repair == repair);
         let fits = sum.len() == usize::from(repair.symbol) && sum.len() <= MAX_BYTES;
@@ -87,7 +86,7 @@ impl Decoder {
         true
     }
 
-    /// What can be computed now. Repairs that are of no more use go.
+    /// Computes missing data. Repairs that are no longer useful are dropped.
     pub(crate) fn solve(&mut self, known: &impl Known) -> Vec<(Dsn, Vec<u8>)> {
         self.drop_useless(known);
         let mut found = Vec::new();
@@ -114,7 +113,7 @@ impl Decoder {
         self.bytes = self.equations.iter().map(|e| e.sum.len()).sum();
     }
 
-    /// All repairs of one symbol size: what they have in common is solved together.
+    /// Solves all repairs of one symbol size: overlapping ones together.
     fn solve_size(&self, symbol: u16, known: &impl Known, found: &mut Vec<(Dsn, Vec<u8>)>) {
         let all: Vec<&Equation> =
             self.equations.iter().filter(|e| e.repair.symbol == symbol).collect();
@@ -140,7 +139,7 @@ impl Decoder {
     }
 }
 
-/// Joins what continues the run before.
+/// Appends bytes to a contiguous run, if there is one.
 fn append(found: &mut Vec<(Dsn, Vec<u8>)>, at: Dsn, bytes: Vec<u8>) {
     match found.iter_mut().find(|(start, run)| start.plus(run.len() as u64) == at) {
         Some((_, run)) => run.extend(bytes),
@@ -148,7 +147,7 @@ fn append(found: &mut Vec<(Dsn, Vec<u8>)>, at: Dsn, bytes: Vec<u8>) {
     }
 }
 
-/// Where columns begin to differ in what is unknown, or in which equations have part of it.
+/// Positions where columns begin to differ in their unknowns or equations.
 fn column_edges(symbol: u64, holes: &[DataRange], equations: &[&Equation]) -> Vec<u64> {
     let mut edges = vec![0, symbol];
     let ranges = equations.iter().map(|e| e.repair.range);
@@ -160,7 +159,7 @@ fn column_edges(symbol: u64, holes: &[DataRange], equations: &[&Equation]) -> Ve
     edges
 }
 
-/// Cells whose byte in this column is missing, in order; one more than can be solved for at most.
+/// Cells whose byte in this column is missing, in order; at most one more than can be solved for.
 fn unknown_cells(symbol: u64, column: u64, holes: &[DataRange]) -> Vec<u64> {
     let mut cells = Vec::new();
     for hole in holes {
@@ -173,12 +172,12 @@ fn unknown_cells(symbol: u64, column: u64, holes: &[DataRange]) -> Vec<u64> {
     cells
 }
 
-/// The unknowns of a column that the equations determine.
+/// Unknowns of a column that the equations determine.
 fn solve_columns(equations: &[&Equation], unknowns: &[u64], column: u64) -> Vec<Solution> {
     if unknowns.is_empty() || unknowns.len() > equations.len() {
         return Vec::new();
     }
-    // Each row: coefficients of the unknowns, then what it is made of.
+    // Each row: coefficients of the unknowns, then its combination of equations.
     let (width, count) = (unknowns.len(), equations.len());
     let mut rows: Vec<Vec<u8>> = Vec::with_capacity(count);
     for (number, equation) in equations.iter().enumerate() {
@@ -203,7 +202,7 @@ fn solve_columns(equations: &[&Equation], unknowns: &[u64], column: u64) -> Vec<
     rows.iter().filter_map(solved).collect()
 }
 
-/// Reduced row echelon form over the first `width` places.
+/// Reduced row echelon form of the first `width` places.
 fn reduce(rows: &mut [Vec<u8>], width: usize) {
     let mut done = 0;
     for place in 0..width {
@@ -222,17 +221,17 @@ fn reduce(rows: &mut [Vec<u8>], width: usize) {
     }
 }
 
-/// Columns in which a cell is wholly known, wholly missing, or wholly outside a range.
+/// Columns in which a cell is completely known, completely missing, or completely outside a range.
 struct Columns<'a> {
     all: &'a [&'a Equation],
     range: Range<u64>,
     unknowns: Vec<u64>,
-    /// What is left of each sum without what is known, as far as it was needed; in order of need.
+    /// Remainder of each needed sum without its known part, in order of need.
     rests: Vec<(usize, Vec<u8>)>,
 }
 
 impl Columns<'_> {
-    /// The bytes of a solved unknown.
+    /// Bytes of a solved unknown.
     fn compute(&mut self, solution: &Solution, known: &impl Known) -> Option<Vec<u8>> {
         let mut result = vec![0; (self.range.end - self.range.start) as usize];
         for (number, factor) in &solution.factors {
@@ -248,7 +247,7 @@ impl Columns<'_> {
         Some(result)
     }
 
-    /// A sum less what is known of it.
+    /// A sum without its known part.
     fn rest(&self, number: usize, known: &impl Known) -> Option<Vec<u8>> {
         let Equation { repair, sum } = self.all.get(number)?;
         let part = self.range.start as usize..self.range.end as usize;

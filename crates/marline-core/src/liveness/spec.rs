@@ -8,7 +8,7 @@ use marline_time::Duration;
 
 use super::{LoneKeepalive, Probing, ReceiveTimer};
 
-/// A text that is no receive timer, or no keepalive: what is wrong with it, and what it may be.
+/// Error of parsing a receive timer or a keepalive, with the expected form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadSilenceSpec {
     text: String,
@@ -94,7 +94,7 @@ fn count(text: &str) -> Option<u32> {
     text.parse().ok().filter(|count| (1..=20).contains(count))
 }
 
-/// Writes the time in whole milliseconds, or seconds.
+/// Formats the time in whole milliseconds, or seconds.
 struct Time(Duration);
 
 impl Display for Time {

@@ -1,7 +1,7 @@
 //! New streams that wait for memory.
 //!
-//! Each account has a queue. Its head is woken when anything of the process is freed and the account has room then. A
-//! stream that goes on charges what it will take before the next one looks, so that a little room lets in few.
+//! Each account has a queue. Its head is woken when memory of the process is freed and the account has room. A
+//! stream that continues charges its memory before the next one checks, so that a little room admits few.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard};
 
 use super::{MemoryAccount, MemoryCharge, MemoryKind, PoisonError, Process};
 
-/// The queue of an account.
+/// Queue of an account.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     queue: VecDeque<Waiter>,
@@ -26,7 +26,7 @@ struct Waiter {
 }
 
 impl Process {
-    /// Memory was freed: wakes the heads of queues whose accounts have room now.
+    /// Wakes the heads of queues whose accounts have room, after memory was freed.
     #[inline]
     pub(super) fn wake_waiting(&self) {
         if self.waiting.load(SeqCst) > 0 {
@@ -56,10 +56,10 @@ impl MemoryAccount {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a stream at the end of the queue.
+    /// Appends a stream to the queue.
     fn enqueue(&self, waker: &Waker) -> u64 {
         let process = &self.0.process;
-        // Before the queue, in the order in which `wake_heads` locks them.
+        // Locked before the queue, in the same order as in `wake_heads`.
         let mut accounts = process.accounts_waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut waiting = self.queue();
         if waiting.queue.is_empty() {
@@ -73,7 +73,7 @@ impl MemoryAccount {
         ticket
     }
 
-    /// Takes a stream out of the queue. The next one looks for room itself.
+    /// Removes a stream from the queue. The next one checks for room itself.
     fn dequeue(&self, ticket: u64) {
         let mut waiting = self.queue();
         let Some(at) = waiting.queue.iter().position(|waiter| waiter.ticket == ticket) else {
@@ -104,7 +104,7 @@ impl WaitForRoom {
         WaitForRoom { account: account.clone(), kind, bytes, ticket: None }
     }
 
-    /// Whether it is its turn.
+    /// True if it is the stream's turn.
     fn is_first(&self, waker: &Waker) -> bool {
         let mut waiting = self.account.queue();
         let Some(ticket) = self.ticket else { return waiting.queue.is_empty() };
@@ -133,7 +133,7 @@ impl Future for WaitForRoom {
             }
             self.account.note_wait();
             self.ticket = Some(self.account.enqueue(cx.waker()));
-            // Memory that was freed before it stood in the queue woke nobody: it looks again.
+            // Memory freed before it was in the queue woke no stream, so it checks again.
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A stream that waits, with its wake-ups.
+    /// A waiting stream, with its wake-ups.
     struct Stream {
         wait: WaitForRoom,
         wakes: Arc<Wakes>,
@@ -201,7 +201,7 @@ mod tests {
         let Poll::Ready(second) = streams[1].poll() else { panic!("there is room") };
         assert_eq!(account.used(), 870);
         assert!(streams[2].poll().is_pending() && Stream::of(&account).poll().is_pending());
-        // One that gives up makes place for the next one.
+        // A stream that gives up makes room for the next one.
         drop(streams.remove(2));
         drop((first, second));
         let third = streams[2].poll();

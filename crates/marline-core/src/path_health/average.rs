@@ -1,19 +1,19 @@
-//! Smoothed share, weighted by the number of samples it rests on.
+//! Smoothed share, weighted by the number of samples behind it.
 
-/// An exponentially weighted average of `part / whole` over periods: both are averaged by themselves, so
-/// that a period with few segments counts for little.
+/// An exponentially weighted average of `part / whole` over periods: both are averaged separately, so that a
+/// period with few segments has little weight.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(super) struct Average {
     part: f64,
     whole: f64,
-    /// The newest period made it larger.
+    /// The newest period increased it.
     rose: bool,
 }
 
 impl Average {
     pub(super) const NOTHING: Average = Average { part: 0.0, whole: 0.0, rose: false };
 
-    /// A period of `part` in `whole`, at this weight. One in which nothing happened says nothing.
+    /// Adds a period of `part` in `whole`, with this weight. An empty period has no effect.
     pub(super) fn add(&mut self, part: u64, whole: u64, weight: f64) {
         if whole == 0 {
             self.rose = false;
@@ -25,12 +25,12 @@ impl Average {
         self.rose = self.share() > before;
     }
 
-    /// The smoothed share, 0 to 1.
+    /// Smoothed share, 0 to 1.
     pub(super) fn share(&self) -> f64 {
         if self.whole > 0.0 { (self.part / self.whole).min(1.0) } else { 0.0 }
     }
 
-    /// Whether the newest period brought it to `threshold` or higher, and it rests on `least` segments.
+    /// True if the newest period brought it to `threshold` or higher, based on at least `least` segments.
     pub(super) fn rose_to(&self, threshold: f64, least: f64, weight: f64) -> bool {
         self.rose && self.share() >= threshold && self.whole / weight >= least
     }

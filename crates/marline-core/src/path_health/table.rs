@@ -11,26 +11,26 @@ use super::average::Average;
 use super::{AddressPairHealth, AddressPairInfo};
 use crate::FourTuple;
 
-/// Interfaces of local addresses remembered.
+/// Limit on remembered interfaces of local addresses.
 const MAX_INTERFACES: usize = 256;
 
-/// A wait that ended this much later than it should does not count: the process did not run, and what
-/// it did not hear meanwhile says nothing of the path.
+/// Delay beyond which a wait does not count: the process did not run, and missing segments of that time are no
+/// evidence about the path.
 const OVERSLEPT: Duration = Duration::from_millis(10);
 
-/// What the members of an address pair did during a period, as one endpoint counts it.
+/// Activity of an address pair's members during a period, as counted by one endpoint.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contribution {
     pub(crate) members: u64,
     /// Segments that waited for repair when the period began, or were marked lost since.
     pub(crate) lost: u64,
-    /// Segments outstanding, and those that were lost and are repaired.
+    /// Outstanding segments, and segments lost and repaired.
     pub(crate) outstanding: u64,
     /// Segments outstanding when the period began, or sent since.
     pub(crate) at_risk: u64,
     pub(crate) retransmitted: u64,
     pub(crate) sent: u64,
-    /// The largest retransmission timeout, backed off, of members that wait for an ACK.
+    /// Largest retransmission timeout, with backoff, of members that wait for an ACK.
     pub(crate) rto: Duration,
 }
 
@@ -56,17 +56,17 @@ impl Contribution {
     }
 }
 
-/// Something that happened to a member.
+/// Evidence of a member against its path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Its probe or retransmission timer fired. The wait is what an answer takes at most.
+    /// The probe or retransmission timer fired. `wait` is the maximum time of an answer.
     TimedOut { wait: Duration },
-    /// Its receive timer or keepalives ran out: it was asked, and did not answer.
+    /// The receive timer or keepalives expired: probes were not answered.
     Silent { wait: Duration },
 }
 
 impl Trouble {
-    /// Of two members' troubles what counts more: silence, and the one whose time is up sooner.
+    /// The more serious one of two: silence, or the one with the earlier end.
     pub(crate) fn or_worse(self, other: Trouble) -> Trouble {
         match (self, other) {
             (Trouble::Silent { wait: a }, Trouble::Silent { wait: b }) => {
@@ -90,17 +90,17 @@ enum State {
 struct Bad {
     fault: AddressPairFault,
     since: Instant,
-    /// When the first answer of the clean period that runs was noticed.
+    /// Time of the first answer in the current clean period.
     clean_since: Option<Instant>,
     asked_at: Option<Instant>,
-    /// Questions in a row without an answer.
+    /// Consecutive unanswered probes.
     misses: u32,
-    /// When the answer is looked for, or the next question goes.
+    /// Time to check for the answer, or to send the next probe.
     next: Instant,
 }
 
 impl Bad {
-    /// Nothing has been asked since.
+    /// State before the first probe.
     const fn new(fault: AddressPairFault, since: Instant, next: Instant) -> Self {
         Bad { fault, since, clean_since: None, asked_at: None, misses: 0, next }
     }
@@ -110,16 +110,16 @@ impl Bad {
 struct Entry {
     loss: Average,
     retransmissions: Average,
-    /// What endpoints brought since the period began.
+    /// Contributions of endpoints since the period began.
     current: Contribution,
-    /// The sum of the period before.
+    /// Sum of the previous period.
     last: Contribution,
     state: State,
-    /// A valid segment came in on a member.
+    /// Last valid segment received on a member.
     heard_at: Instant,
-    /// It had members.
+    /// Last time with members.
     used_at: Instant,
-    /// A question is due: whoever has a member asks.
+    /// A probe is due: any endpoint with a member sends it.
     question: bool,
     times_bad: u64,
 }
@@ -144,7 +144,7 @@ impl Entry {
     }
 }
 
-/// All that is known, and the rules.
+/// Address pairs, and the rules.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthTable {
     config: PathHealthConfig,
@@ -173,7 +173,7 @@ impl HealthTable {
         self.config.period
     }
 
-    /// The address pair of a subflow; `None` if it does not leave this machine.
+    /// Address pair of a subflow; `None` if it does not leave this machine.
     pub(crate) fn address_pair(&self, path: &FourTuple) -> Option<AddressPair> {
         let (local, remote) = (path.local.ip(), path.remote.ip());
         if local.is_loopback() || remote.is_loopback() || remote.is_unspecified() {
@@ -199,7 +199,7 @@ impl HealthTable {
         self.fault(&AddressPair { local, remote, interface }).is_some()
     }
 
-    /// Why an address pair is bad; `None` if it is not.
+    /// Fault of an address pair; `None` if there is none.
     pub(crate) fn fault(&self, pair: &AddressPair) -> Option<AddressPairFault> {
         match self.address_pairs.get(pair)?.state {
             State::Bad(bad) => Some(bad.fault),
@@ -207,7 +207,7 @@ impl HealthTable {
         }
     }
 
-    /// The bad address pairs, in order.
+    /// Bad address pairs, in order.
     pub(crate) fn bad(&self) -> impl Iterator<Item = (AddressPair, AddressPairFault)> {
         self.address_pairs.iter().filter_map(|(pair, entry)| match entry.state {
             State::Bad(bad) => Some((*pair, bad.fault)),
@@ -215,12 +215,12 @@ impl HealthTable {
         })
     }
 
-    /// Whether any address pair is under observation between periods.
+    /// True if any address pair is under observation between periods.
     pub(crate) fn is_watching(&self) -> bool {
         self.next_timeout().is_some()
     }
 
-    /// When a question or its answer is due.
+    /// Time of the next probe or check for an answer.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.address_pairs.values().filter_map(|entry| self.deadline(entry)).min()
     }
@@ -246,19 +246,19 @@ impl HealthTable {
         self.address_pairs.entry(pair).or_insert_with(|| Entry::new(now))
     }
 
-    /// A member of the address pair was last heard then.
+    /// Records when a member of the address pair was last heard.
     pub(crate) fn heard(&mut self, now: Instant, pair: AddressPair, at: Instant) {
         let entry = self.entry(now, pair);
         entry.used_at = now;
         entry.heard_at = entry.heard_at.max(at);
     }
 
-    /// What an endpoint's members did since it last told.
+    /// Adds the activity of an endpoint's members since its last call.
     pub(crate) fn contribute(&mut self, now: Instant, pair: AddressPair, part: &Contribution) {
         self.entry(now, pair).current.add(part);
     }
 
-    /// Something happened to a member.
+    /// Handles evidence of a member against its path.
     pub(crate) fn trouble(&mut self, now: Instant, pair: AddressPair, trouble: Trouble) {
         let Some(watch) = self.config.watch else {
             if matches!(trouble, Trouble::Silent { .. }) {
@@ -270,14 +270,14 @@ impl HealthTable {
         let entry = self.entry(now, pair);
         let (Trouble::TimedOut { wait } | Trouble::Silent { wait }) = trouble;
         let wait = wait.max(watch.wait);
-        // What another member heard in the meantime is stronger than one member's silence.
+        // A segment received by another member meanwhile outweighs one member's silence.
         let silent = matches!(trouble, Trouble::Silent { .. }) && entry.heard_at + wait <= now;
         match &mut entry.state {
             State::Bad(bad) => bad.clean_since = None,
             _ if silent => self.mark_bad(now, pair, AddressPairFault::Silent),
             State::Watched { .. } => {}
             State::Good => {
-                // The probe or the retransmission that goes out now is the first question.
+                // The probe or retransmission sent now is the first probe.
                 entry.state = State::Watched { since: now, waits: 0, wait, next: now + wait };
             }
         }
@@ -288,7 +288,7 @@ impl HealthTable {
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         if let State::Bad(bad) = &mut entry.state {
             bad.clean_since = None;
-            // Whatever came first: a lone timeout is the least of them.
+            // The most serious cause is kept: a lone timeout is the least serious.
             if bad.fault == AddressPairFault::Rto && fault != AddressPairFault::Rto {
                 bad.fault = fault;
                 self.generation += 1;
@@ -300,7 +300,7 @@ impl HealthTable {
         self.generation += 1;
     }
 
-    /// Does what is due: ends the period, goes on with questions, judges.
+    /// Handles due actions: end of the period, probes, verdicts.
     pub(crate) fn advance(&mut self, now: Instant) {
         if now >= self.period_ends {
             self.end_period(now);
@@ -323,7 +323,7 @@ impl HealthTable {
             State::Good => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Good,
             State::Watched { wait, next, .. } if now.since(*next) > OVERSLEPT => {
-                // We did not run, so we could not hear: whatever came is still to be looked at.
+                // The process did not run: received segments are still to be processed.
                 *next = now + *wait;
                 entry.question = true;
             }
@@ -403,7 +403,7 @@ impl HealthTable {
         self.generation += (before - self.bad().count()) as u64;
     }
 
-    /// Whether the address pair is to be asked now; who has a member and asks says so by this.
+    /// True if the address pair is to be probed now. The caller has to send the probe.
     pub(crate) fn take_question(&mut self, pair: &AddressPair) -> bool {
         self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.question))
     }

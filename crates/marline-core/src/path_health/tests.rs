@@ -38,8 +38,8 @@ impl Fixture {
         self.table.fault(&self.wifi)
     }
 
-    /// A period of the seed's path health monitor in which this many segments were lost, of those
-    /// outstanding, and retransmitted, of those sent.
+    /// A period of MultiMob's monitor with this many segments lost, of those outstanding, and retransmitted, of
+    /// those sent.
     fn period(&mut self, loss: (u64, u64), repeats: (u64, u64), rto: Duration) {
         let (lost, outstanding) = loss;
         let (retransmitted, sent) = repeats;
@@ -56,12 +56,12 @@ impl Fixture {
         self.period((0, 10), (0, 10), ms(200));
     }
 
-    /// A member's timer fires; an answer takes 30 ms at most.
+    /// A member's timer fires; the maximum answer time is 30 ms.
     fn timeout(&mut self) {
         self.table.trouble(self.now, self.wifi, Trouble::TimedOut { wait: ms(30) });
     }
 
-    /// Goes on to the next deadline. Whether it was a question's.
+    /// Advances to the next deadline. Returns true if a probe was due.
     fn next(&mut self) -> (Duration, bool) {
         let at = self.table.next_timeout().expect("something is due");
         let slept = at - self.now;
@@ -71,13 +71,13 @@ impl Fixture {
         (slept, self.table.take_question(&self.wifi))
     }
 
-    /// A member hears something a little later.
+    /// A member receives a segment a little later.
     fn answer(&mut self) {
         self.now += ms(20);
         self.table.heard(self.now, self.wifi, self.now);
     }
 
-    /// Three questions in vain.
+    /// Three unanswered probes.
     fn mark_bad(&mut self) {
         self.timeout();
         while self.fault().is_none() {

@@ -1,7 +1,7 @@
 //! Health of a subflow, derived from facts: expired timers, missing answers, the path health monitor's verdict on
 //! its address pair, and received segments.
 //!
-//! It is kept beside TCP, which knows its timeouts and received segments. The connection adds further facts: its
+//! It is kept next to TCP, which knows its timeouts and received segments. The connection adds further facts: its
 //! receive timer and keepalives, the carrier's errors, a verdict, and conclusions of its scheduler.
 //!
 //! Silence has two effects. From the first fact on, policies see [`Health::Silent`]: new data is sent elsewhere.

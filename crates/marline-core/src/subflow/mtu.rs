@@ -23,7 +23,7 @@ use marline_time::{Duration, Instant};
 const STEP: u16 = 32;
 /// Losses after which a size counts as too large.
 const LOSSES: u8 = 2;
-/// Maximum overhead of a carrier beside the IP header and the segment: a UDP header and a frame header.
+/// Maximum overhead of a carrier besides the IP header and the segment: a UDP header and a frame header.
 const MOST_OVERHEAD: u16 = 32;
 /// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would
 /// be a forgery, or a link too small for useful segments.

@@ -143,7 +143,7 @@ impl Subflow {
         self.repeats = if rests { Repeats::Rests } else { Repeats::Always };
     }
 
-    /// Fires the timer now because the path is back. Lost retransmissions during the outage are no evidence about
+    /// Fires the timer now because the path is back. Lost retransmissions during the outage prove nothing about
     /// the path, and the backoff could last as long as the outage.
     pub(crate) fn retry_now(&mut self, now: Instant) {
         self.repeats = Repeats::Once;

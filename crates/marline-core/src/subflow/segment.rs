@@ -11,7 +11,7 @@ use crate::{Ecn, SubflowState};
 pub(super) const HEADER: usize = 20;
 /// Bytes of a padded timestamps option.
 pub(super) const TIMESTAMP_OPTION: usize = 12;
-/// Option bytes of a full Multipath TCP segment besides (DSS with mapping and DATA_ACK).
+/// Additional option bytes of a full Multipath TCP segment (DSS with mapping and DATA_ACK).
 pub(super) const DSS_OPTION: usize = 20;
 
 impl Subflow {

@@ -1,13 +1,13 @@
 //! Stream bytes in chunks of fixed size, addressed by stream position.
 //!
-//! Both the send and the receive buffer are windows that slide over an unbounded stream. Chunks
-//! let the window slide without moving bytes, grow without copying, and free memory piecewise. A
-//! chunk may be pinned: a subflow that still has to deliver bytes keeps their chunk although the
-//! peer has them by another path; everything around it goes.
+//! Both the send and the receive buffer are windows that slide over an unbounded stream. Chunks let the window
+//! slide without moving bytes, grow without copying, and free memory piecewise. A chunk may be pinned: a subflow
+//! that still has to deliver bytes keeps their chunk although the peer has them by another path; the chunks around
+//! it are freed.
 //!
-//! Bytes that last as long as the program are not copied where they fill a chunk: it refers to them.
+//! Static bytes are not copied if they fill a chunk: the chunk refers to them.
 //!
-//! Where memory is short, a chunk begins as a piece of a quarter of its length. It becomes a whole one once bytes
+//! If memory is short, a chunk begins as a piece of a quarter of its length. It becomes a whole one once bytes
 //! outside that piece are written.
 
 use core::fmt;
@@ -18,7 +18,7 @@ use marline_wire::Checksum;
 use crate::memory::{CHUNK, Chunk, ChunkBytes as Bytes, PIECE, PieceBytes};
 use crate::{MemoryAccount, MemoryKind};
 
-/// Where the chunks of one buffer come from, and who is charged for them.
+/// Source of the chunks of one buffer, and the account charged for them.
 #[derive(Debug)]
 pub(crate) struct ChunkSource {
     account: MemoryAccount,
@@ -56,7 +56,7 @@ impl ChunkSource {
         self.account.sub(self.kind, PIECE);
     }
 
-    /// Whether a buffer should take a piece where that is enough.
+    /// True if a buffer should take a piece if that is enough.
     fn is_short(&self) -> bool {
         self.account.allowance() < CHUNK
     }
@@ -80,9 +80,9 @@ impl Drop for ChunkSource {
 /// Pieces of a chunk.
 const PIECES: u32 = (CHUNK / PIECE) as u32;
 
-/// A chunk's place in the list. `pinned`: bytes of it that somebody still needs, counted once for each who does;
-/// it cannot overflow, as subflows would have to hold the chunk 262,144 times. It stands in each variant, which
-/// keeps a slot as small as it would be without [`Slot::Lent`].
+/// Slot of a chunk in the list. `pinned`: pinned bytes of it, counted once for each pin. It cannot overflow,
+/// because subflows would have to pin the whole chunk 262,144 times. It is in each variant, which keeps a slot as
+/// small as it would be without [`Slot::Lent`].
 enum Slot {
     Empty {
         pinned: u32,
@@ -97,7 +97,7 @@ enum Slot {
         piece: u8,
         bytes: Box<PieceBytes>,
     },
-    /// Bytes of somebody else, also those that are not written yet.
+    /// Static bytes, including those that are not written yet.
     Lent {
         pinned: u32,
         bytes: &'static Bytes,
@@ -107,7 +107,7 @@ enum Slot {
 const _: () =
     assert!(size_of::<Slot>() == 16, "idle connections have one, and little room for more");
 
-/// Without the bytes: a payload does not belong into a log.
+/// Without the bytes, because payload does not belong into a log.
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
@@ -123,7 +123,7 @@ impl fmt::Debug for Slot {
 impl Slot {
     const EMPTY: Slot = Slot::Empty { pinned: 0 };
 
-    /// The bytes at `offset`; `None` if some of them are not there.
+    /// Bytes at `offset`; `None` if some of them are not there.
     fn bytes(&self, offset: usize, len: usize) -> Option<&[u8]> {
         match self {
             Slot::Empty { .. } => None,
@@ -152,7 +152,7 @@ impl Slot {
         pinned
     }
 
-    /// Where its bytes end within the chunk.
+    /// End of the bytes within the chunk.
     const fn end(&self) -> u64 {
         match self {
             Slot::Part { piece, .. } => (start_of(*piece) as u64) + PIECE,
@@ -160,12 +160,12 @@ impl Slot {
         }
     }
 
-    /// Neither has bytes nor waits for somebody.
+    /// Without bytes and pins.
     const fn is_unused(&self) -> bool {
         matches!(self, Slot::Empty { pinned: 0 })
     }
 
-    /// Lets go of the bytes.
+    /// Drops the bytes.
     fn clear(&mut self, source: &mut ChunkSource) {
         let pinned = self.pinned();
         match core::mem::replace(self, Slot::Empty { pinned }) {
@@ -186,7 +186,7 @@ impl Slot {
         }
     }
 
-    /// The piece to write these places of the chunk to, and its start. `None`: it takes the whole chunk.
+    /// Piece for these bytes of the chunk, and its start. `None` if the whole chunk is needed.
     fn piece(
         &mut self,
         source: &mut ChunkSource,
@@ -208,7 +208,7 @@ impl Slot {
         }
     }
 
-    /// The whole chunk to write to. Bytes that were lent, or a piece, are copied into it.
+    /// Whole chunk to write to. Static bytes, or a piece, are copied into it.
     fn own(&mut self, source: &mut ChunkSource) -> Option<&mut Bytes> {
         if !matches!(self, Slot::Own { .. }) {
             let (pinned, mut bytes) = (self.pinned(), source.take());
@@ -225,7 +225,7 @@ impl Slot {
         if let Slot::Own { bytes, .. } = self { Some(bytes) } else { None }
     }
 
-    /// It refers to these bytes at this place already.
+    /// The slot already refers to these bytes at this place.
     fn lends(&self, offset: usize, bytes: &[u8]) -> bool {
         let Slot::Lent { bytes: lent, .. } = self else { return false };
         let there = lent.get(offset..offset + bytes.len());
@@ -233,12 +233,12 @@ impl Slot {
     }
 }
 
-/// Where a piece starts within its chunk.
+/// Start of a piece within its chunk.
 const fn start_of(piece: u8) -> usize {
     piece as usize * PIECE as usize
 }
 
-/// The chunks that cover a window of a stream.
+/// Chunks that cover a window of a stream.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     /// Number of the first slot's chunk in the stream.
@@ -254,22 +254,22 @@ impl Chunks {
         Chunks { first: 0, slots: VecDeque::new(), source, released: 0 }
     }
 
-    /// Who is charged for the chunks.
+    /// Account that is charged for the chunks.
     pub(crate) const fn account(&self) -> &MemoryAccount {
         &self.source.account
     }
 
-    /// Another account is charged from now on.
+    /// Charges another account.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.source.charge_to(account);
     }
 
-    /// Where the piece with this position ends: the least that a buffer may go on to.
+    /// End of the piece that contains this position: the minimum to which a buffer may continue.
     pub(crate) const fn end_of_piece(position: u64) -> u64 {
         (position / PIECE + 1) * PIECE
     }
 
-    /// Where writing at `position` would need memory that is not held yet.
+    /// First position from `position` on where writing would need more memory.
     pub(crate) fn end_of_held(&self, position: u64) -> u64 {
         let number = position / CHUNK;
         let index = number.checked_sub(self.first).map(|index| index as usize);
@@ -284,8 +284,8 @@ impl Chunks {
         position.max(number * CHUNK + end)
     }
 
-    /// Writes `bytes` at `position`, making chunks as needed. Positions already released are a bug
-    /// of the caller and are skipped.
+    /// Writes `bytes` at `position`, and creates chunks as needed. Positions already released are a bug of the
+    /// caller and are skipped.
     pub(crate) fn write(&mut self, position: u64, mut bytes: &[u8]) {
         debug_assert!(position >= self.released);
         let mut position = position;
@@ -300,8 +300,8 @@ impl Chunks {
         }
     }
 
-    /// As [`write`](Self::write) the first `count` of these bytes; where they fill a chunk, those after them
-    /// counted, it refers to them.
+    /// As [`write`](Self::write) for the first `count` of these bytes; a chunk filled by them and the following
+    /// bytes refers to them.
     pub(crate) fn lend(&mut self, mut position: u64, mut bytes: &'static [u8], mut count: usize) {
         debug_assert!(position >= self.released);
         while count > 0 {
@@ -326,7 +326,7 @@ impl Chunks {
         self.read_with(position, out, |to, from| to.copy_from_slice(from))
     }
 
-    /// As [`read`](Self::read), and sums the bytes for the checksum on the way: one pass, not two.
+    /// As [`read`](Self::read), and computes the checksum in the same pass.
     pub(crate) fn read_summed(&self, position: u64, out: &mut [u8]) -> Option<Checksum> {
         let mut sum = Checksum::new();
         let copy = |to: &mut [u8], from: &[u8]| {
@@ -363,7 +363,7 @@ impl Chunks {
         }
     }
 
-    /// Takes back pins of the bytes `start..end`, however they were cut when they were pinned.
+    /// Removes pins of the bytes `start..end`, regardless of the ranges in which they were pinned.
     pub(crate) fn unpin(&mut self, start: u64, end: u64) {
         for number in start / CHUNK..end.div_ceil(CHUNK) {
             if let Some(slot) = self.slot_mut(number) {
@@ -377,7 +377,7 @@ impl Chunks {
         self.drop_front();
     }
 
-    /// Nobody needs bytes before `position` any more, but for pinned chunks.
+    /// Releases bytes before `position`, except pinned chunks.
     pub(crate) fn release(&mut self, position: u64) {
         let (from, to) = (self.released / CHUNK, position / CHUNK);
         self.released = self.released.max(position);
@@ -387,12 +387,12 @@ impl Chunks {
         self.drop_front();
     }
 
-    /// The stream is drained: gives back the chunk it stopped in, unless that is pinned.
+    /// Frees the last chunk of a drained stream, unless it is pinned.
     pub(crate) fn shrink(&mut self) {
         self.clear_unless_pinned(self.released / CHUNK);
     }
 
-    /// Gives back what the list of chunks does not need now.
+    /// Releases unused memory of the list of chunks.
     pub(crate) fn shrink_list(&mut self) {
         if self.slots.iter().all(Slot::is_unused) {
             self.slots.clear();
@@ -400,12 +400,12 @@ impl Chunks {
         self.slots.shrink_to_fit();
     }
 
-    /// Bytes of memory held; what is lent is not.
+    /// Bytes of memory held, without static bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.source.held_bytes()
     }
 
-    /// Bytes of the list of chunks: one entry for each from the first that is kept to the last, kept or not.
+    /// Bytes of the list of chunks: one entry for each from the first kept one to the last.
     pub(crate) fn list_memory(&self) -> u64 {
         (self.slots.len() * size_of::<Slot>()) as u64
     }
@@ -414,7 +414,7 @@ impl Chunks {
         self.slots.get_mut(number.checked_sub(self.first)? as usize)
     }
 
-    /// The slot of a chunk; it and those before it are made if they are not there.
+    /// Slot of a chunk; it and earlier ones are created if missing.
     fn index_to_write(&mut self, number: u64) -> Option<usize> {
         if self.slots.is_empty() {
             self.first = number.min(self.released / CHUNK);
@@ -429,7 +429,7 @@ impl Chunks {
         Some(index)
     }
 
-    /// Most windows lie in one chunk.
+    /// Most windows fit into one chunk.
     #[cold]
     fn make_room_for_one(&mut self) {
         self.slots.reserve_exact(1);
@@ -463,7 +463,7 @@ impl Chunks {
     }
 }
 
-/// Bytes of `start..end` that lie in a chunk.
+/// Bytes of `start..end` in a chunk.
 fn overlap(number: u64, start: u64, end: u64) -> u32 {
     (end.min((number + 1) * CHUNK) - start.max(number * CHUNK)) as u32
 }

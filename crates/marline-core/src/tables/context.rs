@@ -1,4 +1,4 @@
-//! Call context: the parts of an endpoint lent to one of its connections for the length of a call.
+//! Call context: the parts of an endpoint lent to one of its connections for the duration of a call.
 
 use marline_policy::SubflowId;
 use marline_time::{Instant, Rng};
@@ -19,29 +19,29 @@ use crate::on_demand::OnDemand;
 use crate::subflow::{Start, Workspace};
 use crate::{EndpointConfig, FourTuple, MemoryAccount, MemoryKind};
 
-/// What a connection may look up, and where its effects go.
+/// Lookup tables and outputs of a connection.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a EndpointConfig,
     pub(crate) rng: &'a mut dyn Rng,
-    /// Who is charged for new connections.
+    /// Account that is charged for new connections.
     pub(crate) account: &'a MemoryAccount,
     pub(crate) settings: &'a mut SubflowSettings,
-    /// What its scheduler works with.
+    /// Buffers for its scheduler.
     pub(crate) desk: &'a mut OnDemand<Desk>,
-    /// Buffers for the subflow that is at work.
+    /// Buffers for the active subflow.
     pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) networks: &'a mut NetworkMemory,
-    /// Where SYNs with MP_CAPABLE are answered without it.
+    /// Networks that answer SYNs with MP_CAPABLE without it.
     pub(crate) plain_answers: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,
     pub(crate) fast_opens: &'a mut FastOpenMemory,
     pub(crate) faults: &'a mut PathFaults,
     /// Paths on which connections wait for an answer.
     pub(crate) silent_paths: &'a mut SilentPaths,
-    /// Challenge ACKs of connections. Apart from other replies, so that strangers cannot use them up.
+    /// Budget for challenge ACKs of connections. Separate from other replies, so that strangers cannot use it up.
     pub(crate) challenges: &'a mut ReplyBudget,
     pub(crate) out: &'a mut Outbox,
 }
@@ -52,19 +52,19 @@ impl Context<'_> {
         ChunkSource::new(self.account.clone(), kind)
     }
 
-    /// The key of a new flow on this path, with a flow id of ours where the carrier uses ids.
+    /// Key of a new flow on this path, with a local flow id if the carrier uses ids.
     pub(crate) fn new_flow(&mut self, path: FourTuple, peer_flow: u64) -> FlowKey {
         let local_flow = self.flows.draw_flow_id(self.config, self.rng);
         FlowKey { path, local_flow, peer_flow }
     }
 
-    /// The numbers that a subflow on this path starts with, if it opens now.
+    /// Initial numbers of a subflow that opens on this path now.
     pub(crate) fn start_of(&self, path: FourTuple) -> Start {
         let ts_offset = self.flows.initial().timestamp_offset(path);
         Start { isn: self.flows.isn(self.now, path), ts_offset }
     }
 
-    /// Packets of the flow belong to this subflow of the connection in `slot` from now on.
+    /// Routes packets of the flow to this subflow of the connection in `slot`.
     pub(crate) fn route(&mut self, key: FlowKey, slot: u32, subflow: SubflowId) {
         self.flows.insert(key, FlowRef { slot, subflow });
     }

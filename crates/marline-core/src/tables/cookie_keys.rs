@@ -1,7 +1,7 @@
-//! Keys behind the cookies of Fast Open (RFC 7413 section 4.1.2).
+//! Keys of Fast Open cookies (RFC 7413 section 4.1.2).
 //!
-//! A cookie is SipHash-2-4 of the client's and the server's address, as Linux makes it: servers that share an address
-//! and a key, Linux among them, take each other's cookies.
+//! A cookie is SipHash-2-4 of the client's and the server's address, as in Linux: servers that share an address
+//! and a key, Linux among them, accept each other's cookies.
 
 use core::fmt;
 #[expect(
@@ -16,10 +16,10 @@ use marline_time::Rng;
 use crate::FourTuple;
 use crate::crypto::equal_in_constant_time;
 
-/// Keys of cookies. `Debug` hides them: who has one can forge addresses.
+/// Keys of cookies. `Debug` hides them, because they allow address forgery.
 pub(crate) struct CookieKeys {
     primary: [u8; 16],
-    /// The one before, whose cookies are still good, and are replaced.
+    /// Previous key, whose cookies are still valid, and are replaced.
     backup: Option<[u8; 16]>,
 }
 
@@ -29,11 +29,11 @@ impl fmt::Debug for CookieKeys {
     }
 }
 
-/// Whether a cookie is ours.
+/// Validity of a cookie.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Good,
-    /// Of the key before.
+    /// Made with the previous key.
     Old,
     Wrong,
 }
@@ -50,7 +50,7 @@ impl CookieKeys {
         CookieKeys { primary, backup: None }
     }
 
-    /// The cookie that the client on this path gets.
+    /// Cookie for the client on this path.
     pub(crate) fn cookie(&self, path: &FourTuple) -> [u8; 8] {
         Self::cookie_of(&self.primary, path)
     }
@@ -69,7 +69,7 @@ impl CookieKeys {
         hasher.finish().to_le_bytes()
     }
 
-    /// Whether this is a cookie of ours for the client on this path.
+    /// Checks a cookie of the client on this path.
     pub(crate) fn judge(&self, cookie: &[u8], path: &FourTuple) -> Standing {
         let is_of = |key: &[u8; 16]| equal_in_constant_time(cookie, &Self::cookie_of(key, path));
         match &self.backup {
@@ -100,7 +100,7 @@ mod tests {
         key
     }
 
-    /// What packetdrill's scripts for Linux say of the cookies that it makes.
+    /// Expected cookies from packetdrill's scripts for Linux.
     #[test]
     fn cookies_are_those_of_linux() {
         let key = key([0xa0bf_63f7, 0xed80_3d81, 0xcd64_1d30, 0xcebc_4a90]);

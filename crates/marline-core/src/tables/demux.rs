@@ -1,8 +1,8 @@
 //! Demultiplexing of packets to connections.
 //!
-//! Native TCP is told apart by its four-tuple, subflows on the UDP carrier by the id we chose. A SYN
-//! has no id yet and is told apart by its ends and the id its sender chose, since two clients behind
-//! one NAT may use the same inner port.
+//! Native TCP is identified by its four-tuple, subflows on the UDP carrier by the id we chose. A SYN has no id yet
+//! and is identified by its addresses and the id its sender chose, since two clients behind one NAT may use the
+//! same inner port.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -19,8 +19,8 @@ pub(crate) struct FlowRef {
     pub(crate) subflow: SubflowId,
 }
 
-/// A keyed hash: peers choose four-tuples, so its key must be unknown to them. The same key gives
-/// the same table, and nothing iterates over it.
+/// A keyed hash: peers choose four-tuples, so its key must be unknown to them. Equal keys give equal tables, and
+/// no code iterates over them.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedState(u64);
 
@@ -31,9 +31,9 @@ impl BuildHasher for KeyedState {
     }
 }
 
-/// Each word is mixed in by a multiplication of 64 by 64 bits whose halves are folded together. The
-/// key is secret and odd, so that nobody can choose words that collide; a lookup costs a few
-/// nanoseconds, which SipHash would multiply for every packet.
+/// Mixes in each word by a multiplication of 64 by 64 bits whose halves are folded together. The key is secret and
+/// odd, so that an attacker cannot choose words that collide. A lookup takes a few nanoseconds; SipHash would take
+/// a multiple of that for every packet.
 #[derive(Debug)]
 pub(crate) struct Folded {
     key: u64,
@@ -73,7 +73,7 @@ impl Hasher for Folded {
     }
 }
 
-/// Ids and tokens are random already; their low bits index the table as they are.
+/// Ids and tokens are already random; their low bits index the table directly.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RandomAlready;
 
@@ -106,11 +106,11 @@ impl Hasher for Identity {
     }
 }
 
-/// The tables.
+/// Lookup tables of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Demux {
     by_ipv4: HashMap<Ipv4Tuple, FlowRef, KeyedState>,
-    /// Those that are not IPv4's.
+    /// Four-tuples other than IPv4.
     by_tuple: HashMap<FourTuple, FlowRef, KeyedState>,
     by_flow: HashMap<u64, FlowRef, RandomAlready>,
     by_ipv4_syn: HashMap<(Ipv4Tuple, u64), FlowRef, KeyedState>,
@@ -118,11 +118,11 @@ pub(crate) struct Demux {
     by_token: HashMap<u32, u32, RandomAlready>,
 }
 
-/// What a subflow is found by.
+/// Lookup key of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct FlowKey {
     pub(crate) path: FourTuple,
-    /// Our id; 0 where the four-tuple says it all.
+    /// Our id; 0 if the four-tuple is sufficient.
     pub(crate) local_flow: u64,
     /// The peer's id; 0 until it is known.
     pub(crate) peer_flow: u64,
@@ -140,7 +140,7 @@ impl Demux {
         }
     }
 
-    /// The subflow a packet is for. A SYN that is repeated finds the subflow it started.
+    /// Subflow of a packet. A repeated SYN finds the subflow it started.
     pub(crate) fn find(&self, path: &FourTuple, flow: u64, peer_flow: u64) -> Option<FlowRef> {
         match (flow, peer_flow, Ipv4Tuple::of(path)) {
             (0, 0, Some(tuple)) => self.by_ipv4.get(&tuple),
@@ -152,7 +152,7 @@ impl Demux {
         .copied()
     }
 
-    /// The subflow that we gave this id.
+    /// Subflow with this local id.
     pub(crate) fn find_flow(&self, flow: u64) -> Option<FlowRef> {
         self.by_flow.get(&flow).copied()
     }
@@ -199,7 +199,7 @@ impl Demux {
         };
     }
 
-    /// The connection that owns a token.
+    /// Connection with this token.
     pub(crate) fn token(&self, token: Token) -> Option<u32> {
         self.by_token.get(&token.0).copied()
     }

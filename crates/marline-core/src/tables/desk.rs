@@ -1,17 +1,17 @@
-//! Desk of a scheduler: what it works with during a call.
+//! Buffers of a scheduler during a call.
 //!
-//! There is one for all connections of an endpoint, which lends it: a connection that rests holds none of it.
+//! There is one instance for all connections of an endpoint, which lends it: an idle connection holds no such memory.
 
 use marline_policy::{Reason, SubflowView};
 
 use crate::on_demand::Unused;
 
-/// What a scheduler works with during a call.
+/// Buffers of a scheduler during a call.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
-    /// Views of the subflows that carry data, as of the current call.
+    /// Views of the subflows that carry data, in the current call.
     pub(crate) views: Vec<SubflowView>,
-    /// Reasons of what was decided in this call; `None`: nobody wants to know.
+    /// Reasons of decisions in this call; `None` if they are not recorded.
     pub(crate) reasons: Option<Vec<Reason>>,
 }
 

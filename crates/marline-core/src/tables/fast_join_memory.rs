@@ -1,17 +1,17 @@
-//! Memory of address pairs between which Fast JOIN did not get through.
+//! Memory of address pairs on which Fast JOIN failed.
 
 use core::net::{IpAddr, SocketAddr};
 
 use marline_time::{Duration, Instant};
 
-/// How long a pair of addresses is spared after a refusal: what stands in the way there stays there.
+/// Time without Fast JOIN on a pair of addresses after a refusal: a middlebox there is permanent.
 const SPARE_REFUSED: Duration = Duration::from_secs(600);
-/// And after a SYN without an answer, which may have been an accident.
+/// The same time after a SYN without an answer, which may be a single loss.
 const SPARE_LOST: Duration = Duration::from_secs(60);
-/// Pairs of addresses remembered.
+/// Limit on remembered pairs of addresses.
 const MAX_SPARED: usize = 64;
 
-/// Pairs of addresses between which the next joins are ordinary ones.
+/// Pairs of addresses on which the next joins are ordinary ones.
 #[derive(Debug, Default)]
 pub(crate) struct FastJoinMemory {
     pairs: Vec<(IpAddr, SocketAddr, Instant)>,
@@ -23,12 +23,12 @@ impl FastJoinMemory {
         self.pairs.iter().any(|(l, r, _)| (*l, *r) == (local, remote))
     }
 
-    /// The SYN, or what answered it, was lost.
+    /// Records that the SYN, or its answer, was lost.
     pub(crate) fn on_lost(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         self.spare(local, remote, now + SPARE_LOST);
     }
 
-    /// The peer, or a middlebox, refused it.
+    /// Records that the peer, or a middlebox, refused it.
     pub(crate) fn on_refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         self.spare(local, remote, now + SPARE_REFUSED);
     }

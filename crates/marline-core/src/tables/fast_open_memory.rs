@@ -1,12 +1,13 @@
-//! Memory of Fast Open at a client (RFC 7413 sections 4.1.3 and 4.2): per pair of addresses the server's cookie, the
-//! segment size that goes with it, and whether the way between them swallows what Fast Open sends.
+//! Memory of Fast Open at a client (RFC 7413 sections 4.1.3 and 4.2). For each pair of addresses it keeps the
+//! server's cookie, its segment size, and if the network drops segments with Fast Open.
 //!
-//! The local address stands for the network, as in `network_memory.rs`, and because a server makes its cookie for
-//! that address alone.
+//! The local address identifies the network, as in `network_memory.rs`, and a server makes its cookie for that
+//! address alone.
 //!
-//! A SYN with the option, or with data, may be lost like any other; one whose repeat without both is answered, twice
-//! in a row, was dropped by a middlebox (RFC 7413 section 7.1; Linux needs two as well). Then the pair is spared for
-//! an hour. A cookie in any answer, or an acknowledgment of the data, shows that it passes after all.
+//! A SYN with the option, or with data, may be lost like any other. But if its repeat without both is answered,
+//! twice in a row, a middlebox drops it (RFC 7413 section 7.1; Linux needs two as well). Then Fast Open is not
+//! used on the pair for an hour. A cookie in any answer, or an acknowledgment of the data, shows that it passes
+//! after all.
 //!
 //! A server that answers a request without a cookie may know the option by its experimental number only: the next
 //! request uses that, once.
@@ -19,84 +20,84 @@ use marline_wire::{FastOpenOption, MAX_OPTIONS, TCP_HEADER_LEN};
 
 use crate::FastOpen;
 
-/// Pairs of addresses remembered; the one that was not used for the longest time makes room.
+/// Limit on remembered pairs of addresses; the least recently used one is evicted.
 const MOST_ENTRIES: usize = 256;
-/// So many SYNs in a row that only their repeats without Fast Open were answered show a middlebox.
+/// Consecutive SYNs answered only in their repeats without Fast Open that indicate a middlebox.
 const LOST_IN_A_ROW: u8 = 2;
-/// How long the pair is spared then.
+/// Time without Fast Open on the pair after that.
 const SPARED: Duration = Duration::from_secs(3_600);
 
-/// In which form the next request goes out.
+/// Form of the next request.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Form {
-    /// By the option's own number; if that brings nothing, as an experiment the next time.
+    /// The assigned option number; the experimental form follows if there is no cookie.
     #[default]
     First,
-    /// As an experiment.
+    /// The experimental form.
     Experimental,
-    /// By its own number, for good.
+    /// The assigned option number, permanently.
     Settled,
 }
 
-/// What is known of a pair of addresses.
+/// State of a pair of addresses.
 #[derive(Copy, Clone, Debug)]
 struct Entry {
     local: IpAddr,
     remote: IpAddr,
     cookie: Option<FastOpenOption>,
-    /// Payload bytes of the server's segments, as it last said with Fast Open.
+    /// Payload bytes of the server's segments, in its last answer with Fast Open.
     mss: u16,
-    /// Whether it speaks Multipath TCP, as far as that was offered: at one of its ports is enough.
+    /// True if the server supports Multipath TCP, if it was offered: at one of its ports is enough.
     multipath: Option<bool>,
     form: Form,
-    /// SYNs lost in a row.
+    /// Consecutive lost SYNs.
     lost: u8,
     spared_until: Instant,
 }
 
-/// What a SYN between two addresses may be.
+/// Use of Fast Open in a SYN between two addresses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// One like any other: Fast Open does not get through.
+    /// An ordinary SYN: Fast Open does not pass.
     Ordinary,
-    /// Without data, asking for a cookie.
+    /// Without data, with a request for a cookie.
     Ask(FastOpenOption),
-    /// With the cookie, if one is needed, and data of a segment of at most so many payload bytes.
+    /// With the cookie, if one is needed, and data for segments of at most this many payload bytes.
     Send(Option<FastOpenOption>, u16),
 }
 
-/// Payload bytes that a SYN may have where segments may have `ours` bytes from the header on, to a server that
-/// announced `mss`: RFC 7413 section 4.2.1 leaves room for all the options there can be.
+/// Room for payload of a SYN if segments may have `ours` bytes from the header on, to a server that announced
+/// `mss`. RFC 7413 section 4.2.1 requires room for all possible options.
 pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
     ours.saturating_sub(TCP_HEADER_LEN).min(mss.into()).saturating_sub(MAX_OPTIONS)
 }
 
-/// The answer to a SYN with Fast Open.
+/// Answer to a SYN with Fast Open.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Answer {
-    /// Payload bytes of the server's segments, as it says.
+    /// Payload bytes of the server's segments, by its MSS option.
     pub(crate) mss: u16,
-    /// The cookie that came, if one was asked for or shown.
+    /// Cookie in the answer, if one was requested or sent.
     pub(crate) cookie: Option<FastOpenOption>,
-    /// The option that the SYN had.
+    /// Option of the SYN.
     pub(crate) asked: Option<FastOpenOption>,
-    /// The SYN had been repeated, without option and data.
+    /// The SYN was repeated without option and data.
     pub(crate) repeated: bool,
-    /// Whether the server speaks Multipath TCP, if it was asked.
+    /// True if the server supports Multipath TCP, if it was offered.
     pub(crate) multipath: Option<bool>,
-    /// Data that went with the SYN is acknowledged, if any went.
+    /// The SYN's data is acknowledged, if there was any.
     pub(crate) took: Option<bool>,
 }
 
-/// Cookies, and the ways that Fast Open does not pass.
+/// Cookies, and paths on which Fast Open does not pass.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpenMemory {
-    /// The one used last is at the end.
+    /// The most recently used one is at the end.
     entries: VecDeque<Entry>,
 }
 
 impl FastOpenMemory {
-    /// What a SYN between these addresses may be, with these settings.
+    /// Fast Open in a SYN between these addresses, with these settings.
     pub(crate) fn plan(
         &self,
         now: Instant,
@@ -126,7 +127,7 @@ impl FastOpenMemory {
         }
     }
 
-    /// A SYN with Fast Open between these addresses was answered.
+    /// Handles the answer to a SYN with Fast Open between these addresses.
     pub(crate) fn on_answer(
         &mut self,
         now: Instant,
@@ -149,7 +150,7 @@ impl FastOpenMemory {
         if entry.multipath != Some(true) {
             entry.multipath = answer.multipath.or(entry.multipath);
         }
-        // A cookie that nobody asked for is none.
+        // An unrequested cookie is ignored.
         let cookie = answer.cookie.filter(|cookie| answer.asked.is_some() && !cookie.is_request());
         entry.cookie = cookie.or(entry.cookie);
         let passed = cookie.is_some() || answer.took == Some(true);
@@ -166,12 +167,12 @@ impl FastOpenMemory {
         self.entries.push_back(entry);
     }
 
-    /// A local address came (back): it may be another network's, and the server another's client.
+    /// Forgets a local address that came (back): it may belong to another network.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.local != local);
     }
 
-    /// Forgets everything.
+    /// Drops all entries.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
@@ -209,7 +210,7 @@ mod tests {
         memory.on_answer(NOW, pair(1), &Answer { cookie: Some(cookie(7)), ..asked() });
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 1_000));
         assert_eq!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
-        // Data that is taken without a new cookie leaves the old one.
+        // Accepted data without a new cookie keeps the old one.
         let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
         memory.on_answer(NOW, pair(1), &took);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
@@ -250,8 +251,8 @@ mod tests {
         );
     }
 
-    /// Who is to spare servers of Multipath TCP sends data to those alone that were offered it and did not take it, and
-    /// does not come back to one that did, at whatever port.
+    /// With this setting a client sends data only to servers that were offered Multipath TCP and did not accept
+    /// it. It does not send data again to a server that did, at any port.
     #[test]
     fn servers_of_multipath_tcp_are_spared_where_that_is_asked_for() {
         let spares = FastOpen { with_multipath: false, ..WITH_COOKIE };

@@ -1,4 +1,4 @@
-//! Flow table of an endpoint: the ends, ids and tokens in use, and the remains of flows that ended.
+//! Flow table of an endpoint: addresses, ids and tokens in use, and the remains of flows that ended.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -12,10 +12,10 @@ use super::outbox::Outbox;
 use super::time_wait::{Ended, TimeWait};
 use crate::{EndpointConfig, FourTuple, Shard};
 
-/// Ephemeral ports: as many as Linux has by default.
+/// Ephemeral ports: Linux's default range.
 const FIRST_PORT: u16 = 32_768;
 const PORTS: u64 = 28_232;
-/// Random ports that are tried before an address pair counts as used up.
+/// Random ports tried before an address pair counts as exhausted.
 const TRIES: usize = 64;
 
 /// Flows, tokens and ports in use.
@@ -23,11 +23,11 @@ const TRIES: usize = 64;
 pub(crate) struct FlowTable {
     demux: Demux,
     time_wait: TimeWait,
-    /// Behind ISNs, timestamps and cookies.
+    /// Source of ISNs, timestamps and cookies.
     initial: InitialNumbers,
-    /// The ports that connections and subflows we open may use; `None`: any ephemeral one.
+    /// Ports allowed for connections and subflows that we open; `None` allows any ephemeral one.
     local_ports: Option<Vec<u16>>,
-    /// A port was wanted, and none was free.
+    /// A port was needed, and none was free.
     short_of_ports: bool,
 }
 
@@ -43,7 +43,7 @@ impl FlowTable {
         }
     }
 
-    /// The flow of a packet; ids are 0 where the carrier has none.
+    /// Flow of a packet; ids are 0 on carriers without ids.
     pub(crate) fn find(&self, path: &FourTuple, flow: u64, peer_flow: u64) -> Option<FlowRef> {
         self.demux.find(path, flow, peer_flow)
     }
@@ -64,7 +64,7 @@ impl FlowTable {
         self.demux.remove(key);
     }
 
-    /// The slot of the connection with this token.
+    /// Slot of the connection with this token.
     pub(crate) fn token(&self, token: Token) -> Option<u32> {
         self.demux.token(token)
     }
@@ -77,7 +77,7 @@ impl FlowTable {
         self.demux.remove_token(token);
     }
 
-    /// A flow id that the carrier can route back to this shard; 0 where ids are not used.
+    /// New flow id that the carrier can route back to this shard; 0 if ids are not used.
     pub(crate) fn draw_flow_id(&self, config: &EndpointConfig, rng: &mut dyn Rng) -> u64 {
         if !config.capabilities.flow_ids {
             return 0;
@@ -91,12 +91,12 @@ impl FlowTable {
         }
     }
 
-    /// The numbers that a flow between these ends starts with.
+    /// Initial numbers of flows.
     pub(crate) const fn initial(&self) -> &InitialNumbers {
         &self.initial
     }
 
-    /// The initial sequence number of a subflow that opens now.
+    /// Initial sequence number of a subflow that opens now.
     pub(crate) fn isn(&self, now: Instant, path: FourTuple) -> SeqNum {
         self.initial.isn(now, path)
     }
@@ -109,7 +109,7 @@ impl FlowTable {
         core::mem::take(&mut self.short_of_ports)
     }
 
-    /// A free ephemeral port on the local address, or `None` if this pair of addresses is used up.
+    /// A free ephemeral port on the local address, or `None` if this pair of addresses is exhausted.
     pub(crate) fn free_port(
         &mut self,
         rng: &mut dyn Rng,
@@ -126,7 +126,7 @@ impl FlowTable {
                 let mut random = (0..TRIES).map(|_| FIRST_PORT + rng.below(PORTS) as u16);
                 random.find(|port| is_free(*port))
             }
-            // From a random one on, all of them: RFC 6056 section 3.3.1.
+            // All of them, from a random one on: RFC 6056 section 3.3.1.
             Some(ports) => {
                 let start = rng.below(ports.len().max(1) as u64) as usize;
                 let (before, after) = ports.split_at(start.min(ports.len()));
@@ -137,27 +137,27 @@ impl FlowTable {
         found
     }
 
-    /// Takes over what is left of a subflow that ended.
+    /// Takes over the remaining state of a subflow that ended.
     pub(crate) fn retire(&mut self, ended: Ended, out: &mut Outbox) {
         self.time_wait.insert(ended, &mut self.demux, out);
     }
 
-    /// What is left of the subflow that a slot with [`TIME_WAIT_BIT`](super::time_wait::TIME_WAIT_BIT) names.
+    /// Remaining state of the subflow in a slot with [`TIME_WAIT_BIT`](super::time_wait::TIME_WAIT_BIT).
     pub(crate) fn ended(&self, slot: u32) -> Option<Ended> {
         self.time_wait.get(slot).copied()
     }
 
-    /// Forgets it early: its address pair is wanted for a new connection.
+    /// Drops an entry early, because its address pair is needed for a new connection.
     pub(crate) fn forget_ended(&mut self, slot: u32, out: &mut Outbox) {
         self.time_wait.forget(slot, &mut self.demux, out);
     }
 
-    /// A local address is back: resets that could not be sent from there go out.
+    /// Sends resets that could not be sent before a local address came back.
     pub(crate) fn send_unsent(&mut self, from: IpAddr, out: &mut Outbox) {
         self.time_wait.send_unsent(from, out);
     }
 
-    /// Drops those whose time is over.
+    /// Drops expired entries.
     pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) {
         self.time_wait.expire(now, &mut self.demux, out);
     }

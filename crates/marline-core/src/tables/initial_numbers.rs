@@ -1,10 +1,10 @@
-//! Initial sequence numbers and timestamp offsets of a subflow, from the clock and a keyed hash of
-//! its ends (RFC 6528, RFC 7323 section 7.1).
+//! Initial sequence numbers and timestamp offsets of a subflow, from the clock and a keyed hash of its addresses
+//! (RFC 6528, RFC 7323 section 7.1).
 //!
-//! Two connections between the same two ends, one after the other, must not be mistaken for each other: the
-//! second one's sequence numbers and timestamps lie beyond the first one's, so that a peer that still remembers
-//! the first (TIME-WAIT) can tell that this SYN is new, and takes it (RFC 9293 section 3.10.7.4, RFC 6191).
-//! Between other ends they lie elsewhere, and nobody without the secret knows where.
+//! Two successive connections between the same two addresses must be distinguishable: the second one's sequence
+//! numbers and timestamps are beyond the first one's, so that a peer that still remembers the first (TIME-WAIT)
+//! can detect that this SYN is new, and accepts it (RFC 9293 section 3.10.7.4, RFC 6191). For other addresses the
+//! numbers are different, and cannot be predicted without the secret.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -15,10 +15,10 @@ use marline_wire::SeqNum;
 use crate::FourTuple;
 use crate::crypto::keyed_hash;
 
-/// One tick of the clock behind ISNs (RFC 9293 section 3.4.1: 4 microseconds).
+/// Tick of the ISN clock (RFC 9293 section 3.4.1: 4 microseconds).
 const TICK_US: u64 = 4;
 
-/// The secret of an endpoint behind its initial numbers. `Debug` hides it: it lets ISNs be guessed.
+/// Secret of an endpoint for its initial numbers. `Debug` hides it, because it makes ISNs predictable.
 pub(crate) struct InitialNumbers {
     secret: [u8; 16],
 }
@@ -37,19 +37,19 @@ impl InitialNumbers {
         InitialNumbers { secret }
     }
 
-    /// The initial sequence number of a subflow that opens now.
+    /// Initial sequence number of a subflow that opens now.
     pub(crate) fn isn(&self, now: Instant, path: FourTuple) -> SeqNum {
         let clock = now.as_micros() / TICK_US;
         SeqNum(self.hash(path).0).add(clock as u32)
     }
 
-    /// What is added to the timestamp clock on these ends: the same each time, so that timestamps go on where
-    /// those of the connection before ended.
+    /// Offset of the timestamp clock for these addresses. It is constant, so that timestamps continue after those
+    /// of the previous connection.
     pub(crate) fn timestamp_offset(&self, path: FourTuple) -> u32 {
         self.hash(path).1
     }
 
-    /// What a SYN cookie about these is made of.
+    /// Hash for a SYN cookie over these values.
     pub(crate) fn cookie(&self, about: &[&[u8]]) -> [u8; 32] {
         let key = keyed_hash(&self.secret, &[b"SYN cookie"]);
         let mut half = [0; 16];

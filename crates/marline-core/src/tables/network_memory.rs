@@ -1,62 +1,61 @@
-//! Memory of networks that do not let Multipath TCP pass.
+//! Memory of networks that block Multipath TCP.
 //!
-//! A middlebox that drops SYNs with MP_CAPABLE costs every connection the time until its SYNs go
-//! without the option (seven seconds with the usual timers), where plain TCP would have been
-//! through at once. RFC 8684 section 3.1 leaves it to the initiator how often it tries; kernels
-//! remember such a network and try the option again after a while (Linux: an hour). So does
-//! Marline, per pair of addresses: the local one stands for the network, the remote one for the
-//! other end.
+//! A middlebox that drops SYNs with MP_CAPABLE costs every connection the time until its SYNs are sent without the
+//! option (seven seconds with the usual timers), while plain TCP would have been established at once. RFC 8684
+//! section 3.1 leaves the number of attempts to the initiator. Kernels remember such a network and try the option
+//! again after a while (Linux: an hour). Marline does the same, per pair of addresses: the local one identifies
+//! the network, the remote one the other end.
 //!
-//! A second such memory holds where SYNs with the option are answered without it. That costs nothing where there is
-//! one path; with several the first connection waits for what another path says.
+//! A second such memory records networks that answer SYNs with the option without it. That costs nothing with one
+//! path; with several, the first connection waits for the answer on another path.
 //!
-//! The time doubles with each repetition, up to a day. An answer with the option ends it, and so
-//! does a local address that comes back: it may be another network's. The table is bounded; the
-//! entry that ends first makes room.
+//! The time doubles with each repetition, up to a day. An answer with the option ends it, and so does a local
+//! address that comes back, because it may belong to another network. The table is bounded; the entry that expires
+//! first is evicted.
 //!
-//! An outage looks like such a middlebox to a connection that begins in it: SYNs with the option stay
-//! unanswered, and the first one without it goes out when the path is up again. So pairs of addresses
-//! between which Multipath TCP worked are remembered as well. There the first such connection is an
-//! accident, and the second in a row is not.
+//! To a connection that begins during an outage, the outage looks like such a middlebox: SYNs with the option stay
+//! unanswered, and the first one without it is sent when the path is up again. So pairs of addresses on which
+//! Multipath TCP worked are remembered as well. There the first such connection counts as an accident, the second
+//! in a row does not.
 
 use core::net::IpAddr;
 
 use marline_time::{Duration, Instant};
 
-/// How long a network is spared the option after the first time.
+/// Time without the option after the first detection.
 const FIRST: Duration = Duration::from_secs(3_600);
-/// At most so often the time is doubled.
+/// Limit on doublings of the time.
 const MOST_DOUBLINGS: u32 = 4;
-/// Pairs of addresses remembered of either kind.
+/// Limit on remembered pairs of addresses of either kind.
 const MOST_ENTRIES: usize = 256;
-/// An entry whose time is over still counts how often, for so many times its time.
+/// An expired entry keeps its count for this multiple of its time.
 const GRACE: u32 = 2;
 
-/// A pair of addresses between which options do not pass.
+/// A pair of addresses on which options do not pass.
 #[derive(Copy, Clone, Debug)]
 struct Entry {
     local: IpAddr,
     remote: IpAddr,
     until: Instant,
-    /// How often it happened.
+    /// Number of detections.
     times: u32,
 }
 
-/// The networks that are spared the option, and those that let it pass.
+/// Networks on which the option is not sent, and those on which it passed.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkMemory {
     entries: Vec<Entry>,
-    /// Pairs, local first, between which the option passed, and not failed since. The newest is the last.
+    /// Pairs, local first, on which the option passed and has not failed since. The newest is the last.
     passed: Vec<(IpAddr, IpAddr)>,
 }
 
 impl NetworkMemory {
-    /// Whether a SYN between these addresses had better go without the option.
+    /// True if a SYN between these addresses should be sent without the option.
     pub(crate) fn refuses(&self, now: Instant, local: IpAddr, remote: IpAddr) -> bool {
         self.find(local, remote).is_some_and(|index| self.entries[index].until > now)
     }
 
-    /// The option did not pass between these addresses, and without it TCP did.
+    /// Records that the option did not pass between these addresses, while TCP without it did.
     pub(crate) fn blame(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
         let times = match self.find(local, remote) {
             None => 0,
@@ -73,8 +72,8 @@ impl NetworkMemory {
         self.entries.push(Entry { local, remote, until: now + span(times), times });
     }
 
-    /// SYNs with the option stayed unanswered between these addresses, and one without it did not: the option
-    /// does not pass, unless it did the last time and the path was down for a while.
+    /// Records that SYNs with the option stayed unanswered between these addresses, and one without it did not.
+    /// The option does not pass, unless it did the last time: then the path may have been down for a while.
     pub(crate) fn on_unanswered(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
         if self.passes(local, remote) {
             self.passed.retain(|pair| *pair != (local, remote));
@@ -83,17 +82,17 @@ impl NetworkMemory {
         }
     }
 
-    /// Whether the option passed between these addresses, the last time that this was seen.
+    /// True if the option passed between these addresses when last observed.
     pub(crate) fn passes(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.passed.contains(&(local, remote))
     }
 
-    /// The option passed in a SYN and its answer.
+    /// Records that the option passed in a SYN and its answer.
     pub(crate) fn absolve(&mut self, local: IpAddr, remote: IpAddr) {
         self.entries.retain(|entry| (entry.local, entry.remote) != (local, remote));
     }
 
-    /// Options passed in both directions, in the handshake and after it.
+    /// Records that options passed in both directions, in the handshake and after it.
     pub(crate) fn on_passed(&mut self, local: IpAddr, remote: IpAddr) {
         if self.passes(local, remote) {
             return;
@@ -104,7 +103,7 @@ impl NetworkMemory {
         self.passed.push((local, remote));
     }
 
-    /// A local address came (back): what was known of it was another network's, for all we know.
+    /// Forgets a local address that came (back): it may belong to another network.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.local != local);
         self.passed.retain(|pair| pair.0 != local);

@@ -9,29 +9,29 @@ use marline_time::{DelayHistogram, Instant};
 use super::stateless_reply::StatelessReply;
 use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind, Traffic, TrafficOf};
 
-/// Decisions that wait to be read at most.
+/// Limit on unread scheduler decisions.
 const MOST_DECISIONS: usize = 4_096;
-/// Events of traffic that do.
+/// Limit on unread traffic events.
 const MOST_TRAFFIC: usize = 16_384;
 
 /// Effects of calls, in the order in which they happened.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) counters: Counters,
-    /// From writing to the DATA_ACK.
+    /// Delays from writing to the DATA_ACK.
     pub(crate) delays: DelayHistogram,
     events: VecDeque<Event>,
     replies: VecDeque<StatelessReply>,
-    /// Whether monitor events are wanted.
+    /// Monitor events are enabled.
     monitored: bool,
-    /// Whether decisions are.
+    /// Decision events are enabled.
     tells_decisions: bool,
-    /// Decisions among the events, and how many were left out since the last of them.
+    /// Decisions among the events, and number of decisions dropped since the last of them.
     decisions: usize,
     missed: u64,
-    /// Whose traffic is wanted.
+    /// Connections whose traffic is reported.
     traffic_of: TrafficOf,
-    /// The same of events of traffic.
+    /// Traffic events among the events, and number dropped since the last of them.
     traffic: usize,
     traffic_missed: u64,
 }
@@ -45,7 +45,7 @@ impl Outbox {
         self.events.push_back(event);
     }
 
-    /// Tells the observers, if there are any.
+    /// Reports an event to monitors, if there are any.
     pub(crate) fn monitor(&mut self, at: Instant, connection: ConnectionId, kind: MonitorKind) {
         if self.monitored {
             self.event(Event::Monitor(MonitorEvent { at, connection, kind }));
@@ -60,7 +60,7 @@ impl Outbox {
         self.tells_decisions
     }
 
-    /// A scheduler decided. Where events are not read, later decisions are counted only.
+    /// Reports a scheduler decision. Beyond the limit on unread ones, decisions are only counted.
     pub(crate) fn decided(&mut self, at: Instant, connection: ConnectionId, reason: Reason) {
         if self.decisions >= MOST_DECISIONS {
             self.missed += 1;
@@ -76,7 +76,7 @@ impl Outbox {
         self.traffic_of = of;
     }
 
-    /// Whether the traffic of this connection is wanted.
+    /// True if the traffic of this connection is reported.
     pub(crate) fn tells_traffic(&self, of: ConnectionId) -> bool {
         match self.traffic_of {
             TrafficOf::Nobody => false,
@@ -85,7 +85,7 @@ impl Outbox {
         }
     }
 
-    /// Something happened to traffic that is wanted. Where events are not read, later ones are counted only.
+    /// Reports a traffic event that is enabled. Beyond the limit on unread ones, events are only counted.
     #[cold]
     pub(crate) fn traffic(&mut self, at: Instant, connection: ConnectionId, what: Traffic) {
         if self.traffic >= MOST_TRAFFIC {
@@ -110,7 +110,7 @@ impl Outbox {
         Some(event)
     }
 
-    /// Queues a segment without a connection; it goes before all else.
+    /// Queues a segment without a connection; it is sent before all others.
     pub(crate) fn reply(&mut self, reply: StatelessReply) {
         self.replies.push_back(reply);
     }
@@ -119,7 +119,7 @@ impl Outbox {
         self.replies.pop_front()
     }
 
-    /// Segments without a connection that wait to be sent.
+    /// Number of segments without a connection that wait to be sent.
     pub(crate) fn replies(&self) -> usize {
         self.replies.len()
     }
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// Nothing is outstanding.
+    /// An empty index.
     struct Nothing;
 
     impl MappingIndex for Nothing {
@@ -191,7 +191,7 @@ mod tests {
         out.decided(Instant::ZERO, ConnectionId(1), reason());
         let read: Vec<u64> =
             core::iter::from_fn(|| Some(missed(Some(out.next_event()?)))).collect();
-        // Whoever reads on is told how many are not there, once.
+        // The next event read contains the number of dropped ones, once.
         assert_eq!((read.len(), read.last()), (MOST_DECISIONS, Some(&(told - 4_096))));
     }
 }

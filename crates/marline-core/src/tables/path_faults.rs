@@ -9,21 +9,21 @@ use marline_policy::AddressPairFault;
 use crate::FourTuple;
 use crate::path_health::Trouble;
 
-/// Address pairs whose troubles are remembered until the visit that follows.
+/// Limit on address pairs with unreported timeouts.
 const MAX_TROUBLES: usize = 64;
-/// What the connections of an endpoint tell the path health monitor, and what it says of their paths.
+/// Reports of an endpoint's connections to the path health monitor, and its verdicts.
 #[derive(Debug, Default)]
 pub(crate) struct PathFaults {
-    /// There is one.
+    /// There is a path health monitor.
     present: bool,
-    /// What timed out since the last visit, by addresses: of one address pair the worst.
+    /// Timeouts since the last visit, by addresses: the worst one of each address pair.
     troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
-    /// The bad address pairs, by addresses.
+    /// Bad address pairs, by addresses.
     bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
 }
 
 impl PathFaults {
-    /// Something timed out on a subflow.
+    /// Records a timeout on a subflow.
     pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
         let key = (path.local.ip(), path.remote.ip());
         if let Some((_, before)) = self.troubles.get_mut(&key) {
@@ -33,12 +33,12 @@ impl PathFaults {
         }
     }
 
-    /// Why the path is bad; `None` if it is not.
+    /// Fault of the path; `None` if there is none.
     pub(crate) fn fault(&self, path: &FourTuple) -> Option<AddressPairFault> {
         self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
     }
 
-    /// There is a path health monitor from now on; what the last one said is forgotten.
+    /// Starts with a new path health monitor; earlier verdicts are dropped.
     pub(crate) fn begin(&mut self) {
         *self = PathFaults { present: true, ..PathFaults::default() };
     }
@@ -51,7 +51,7 @@ impl PathFaults {
         core::mem::take(&mut self.troubles).into_values().collect()
     }
 
-    /// Verdicts changed.
+    /// Sets changed verdicts.
     pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>) {
         self.bad = bad;
     }

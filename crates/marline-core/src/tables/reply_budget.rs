@@ -2,12 +2,11 @@
 
 use marline_time::{Duration, Instant, Rng};
 
-/// How many replies of a kind may go out per second.
+/// Limit on replies of one kind per second.
 ///
-/// A count that everybody can use up is also one that everybody can read: an attacker who provokes
-/// replies on a connection of his own learns how many others drew, and from that whether his forged
-/// segments hit (CVE-2016-5696). Each second therefore grants a random number, half the limit at
-/// least.
+/// A shared budget that every sender can use up can also be observed: an attacker who provokes replies on a
+/// connection of his own learns how many others were sent, and from that whether his forged segments hit
+/// (CVE-2016-5696). Each second therefore grants a random number, at least half the limit.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     per_s: u32,
@@ -20,7 +19,7 @@ impl ReplyBudget {
         ReplyBudget { per_s, left: per_s, since: Instant::ZERO }
     }
 
-    /// Whether one more may go out now.
+    /// True if another reply may be sent now.
     pub(crate) fn take(&mut self, now: Instant, rng: &mut dyn Rng) -> bool {
         if now.since(self.since) >= Duration::from_secs(1) {
             self.since = now;

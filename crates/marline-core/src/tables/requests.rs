@@ -1,4 +1,4 @@
-//! Requests for connections: SYNs that wait for the application's word, by their ends.
+//! Requests for connections: SYNs that wait for the application's decision, by addresses.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct Request {
     header: TcpHeader,
     options: TcpOptions,
     meta: PacketMeta,
-    /// Our end of the connection between the same ends that it follows.
+    /// End of our sequence space of a previous connection between the same addresses.
     after: Option<SeqNum>,
 }
 
@@ -22,7 +22,7 @@ impl Request {
         Request { header, options, meta: *meta, after }
     }
 
-    /// What the SYN came with.
+    /// Packet metadata of the SYN.
     pub(crate) const fn meta(&self) -> &PacketMeta {
         &self.meta
     }
@@ -35,13 +35,13 @@ impl Request {
         self.after
     }
 
-    /// The SYN. Data that came with it comes again.
+    /// The SYN without its data, which the client sends again.
     pub(crate) fn into_segment(self) -> TcpSegment<'static> {
         TcpSegment { header: self.header, options: self.options, payload: &[], raw_options: &[] }
     }
 }
 
-/// The SYNs that wait.
+/// Waiting SYNs.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     waiting: BTreeMap<FourTuple, Request>,
@@ -56,7 +56,7 @@ impl Requests {
         self.waiting.insert(request.meta.path, request);
     }
 
-    /// A SYN came again, or another between the same ends: the latest counts. Gives it back if none waits.
+    /// Replaces a waiting SYN between the same addresses with a newer one. Returns the new one if none waits.
     pub(crate) fn renew(&mut self, request: Request) -> Option<Request> {
         let Some(known) = self.waiting.get_mut(&request.meta.path) else { return Some(request) };
         let after = request.after.or(known.after);

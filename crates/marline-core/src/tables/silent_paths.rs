@@ -1,13 +1,13 @@
-//! Silent paths of an endpoint: pairs of addresses on which subflows wait for an answer, when each pair is probed, and
-//! which connections have to be woken since one of them was answered.
+//! Silent paths of an endpoint: pairs of addresses on which subflows wait for an answer, the schedule of their
+//! probes, and the connections to wake after an answer.
 //!
-//! *Problem.* A subflow that gets no answer repeats what it owes after a timeout that doubles each time. When its path
-//! comes back after half a minute, it finds that out half a minute later, and so does each connection for itself.
+//! *Problem.* A subflow without an answer retransmits after a timeout that doubles each time. When its path comes
+//! back after half a minute, it detects that half a minute later, and so does each connection separately.
 //!
-//! *How.* Connections register the pairs of addresses on which they have a silent subflow. Each pair is probed at a
-//! fixed pace, for all connections together: they take turns. The first answer wakes the others, a few at a time. Where
-//! no connection has anything to send or to receive, the pace is slow. What probing costs is therefore bounded by the
-//! number of paths, not by that of connections; the number of probes a second has a bound as well.
+//! *How.* Connections register the pairs of addresses on which they have a silent subflow. Each pair is probed at
+//! a fixed pace, for all connections together: they take turns. The first answer wakes the others, a few at a
+//! time. If no connection has data to send or to receive, the pace is slow. The cost of probing is therefore
+//! bounded by the number of paths instead of connections; the number of probes per second is bounded as well.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,10 +16,10 @@ use marline_time::{Duration, Instant};
 
 use crate::{ConnectionId, FourTuple};
 
-/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s, which
-/// leaves room for the questions of lanes, those of another shard included.
+/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s,
+/// which leaves room for the probes of lanes, including those of another shard.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
-/// The same of a server, whose client probes as well, ...
+/// Interval of a server's probes, whose client probes as well, ...
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
 /// ... and for each of its shards, as every shard probes for its own connections.
 const SHARD_INTERVAL: Duration = Duration::from_millis(650);
@@ -33,13 +33,13 @@ const PROBE_GAP: Duration = Duration::from_millis(5);
 /// Connections that are woken at once, and the time until the next ones are.
 const WOKEN_AT_ONCE: u32 = 16;
 const WAKE_GAP: Duration = Duration::from_millis(5);
-/// Silent paths that are kept. Connections on others have their retransmission timers.
+/// Limit on silent paths. Connections on others use their retransmission timers.
 const MAX_PATHS: usize = 4_096;
 
-/// Our address and the peer's.
+/// Local and remote address.
 pub(crate) type PathAddresses = (IpAddr, IpAddr);
 
-/// The first in their order.
+/// Lowest value in the order of pairs.
 const LOWEST: PathAddresses =
     (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
@@ -47,21 +47,21 @@ pub(crate) fn addresses_of(path: &FourTuple) -> PathAddresses {
     (path.local.ip(), path.remote.ip())
 }
 
-/// What is due.
+/// A due action.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// One of the connections that wait for this path has to probe it.
     Probe(PathAddresses),
-    /// The path answers: this connection has to retry what it owes there.
+    /// The path answers: this connection has to retry its pending transmissions there.
     Wake(PathAddresses, ConnectionId),
 }
 
-/// A probe's sender.
+/// Sender of a probe.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prober {
     pub(crate) connection: ConnectionId,
     pub(crate) is_client: bool,
-    /// Data is to be sent or was transferred lately.
+    /// There is data to send, or data was transferred recently.
     pub(crate) in_use: bool,
 }
 
@@ -71,11 +71,11 @@ struct SilentPath {
     since: Instant,
     /// Connections that wait for it.
     members: BTreeSet<ConnectionId>,
-    /// The member that probed last.
+    /// Member that probed last.
     last_prober: Option<ConnectionId>,
     probed_at: Instant,
     probe_at: Instant,
-    /// No member was in use when it was last looked at.
+    /// No member was in use at the last check.
     is_idle: bool,
 }
 
@@ -86,26 +86,26 @@ pub(crate) struct SilentPaths {
     shards: u32,
     paths: BTreeMap<PathAddresses, SilentPath>,
     schedule: BTreeSet<(Instant, PathAddresses)>,
-    /// The same as the members of all paths, by connection.
+    /// Members of all paths, by connection.
     waits: BTreeSet<(ConnectionId, PathAddresses)>,
     /// Number of paths that are probed slowly.
     idle_paths: usize,
-    /// No probe leaves before.
+    /// Earliest time of the next probe.
     gap_ends: Instant,
     woken: VecDeque<(PathAddresses, ConnectionId)>,
     wake_at: Instant,
     woken_now: u32,
-    /// Paths that answered since the driver asked last.
+    /// Paths that answered since the driver's last call.
     answered: BTreeSet<PathAddresses>,
 }
 
 impl SilentPaths {
-    /// Those of one shard of so many.
+    /// Silent paths of one of `shards` shards.
     pub(crate) fn of_shard(shards: u8) -> Self {
         SilentPaths { shards: shards.into(), ..SilentPaths::default() }
     }
 
-    /// A connection has a silent subflow on this path. Whether the path is probed.
+    /// Registers a connection with a silent subflow on this path. Returns true if the path is probed.
     pub(crate) fn on_silent(&mut self, now: Instant, path: &FourTuple, id: ConnectionId) -> bool {
         let addresses = addresses_of(path);
         if self.wait_with_others(path, id) {
@@ -129,12 +129,12 @@ impl SilentPaths {
         true
     }
 
-    /// Whether this path is probed at the pace of one in use.
+    /// True if this path is probed at the pace of a path in use.
     pub(crate) fn is_probed(&self, addresses: PathAddresses) -> bool {
         self.paths.get(&addresses).is_some_and(|known| !known.is_idle)
     }
 
-    /// A connection waits for this path if others do. Whether they do.
+    /// Registers a connection for this path if others wait for it. Returns true if they do.
     pub(crate) fn wait_with_others(&mut self, path: &FourTuple, id: ConnectionId) -> bool {
         let addresses = addresses_of(path);
         let Some(known) = self.paths.get_mut(&addresses) else { return false };
@@ -143,7 +143,7 @@ impl SilentPaths {
         true
     }
 
-    /// Something that was sent on this path was answered.
+    /// Handles an answer on this path.
     pub(crate) fn on_answer(&mut self, now: Instant, addresses: PathAddresses) {
         let Some(known) = self.remove(addresses) else { return };
         if self.woken.is_empty() {
@@ -170,14 +170,14 @@ impl SilentPaths {
         core::mem::take(&mut self.answered)
     }
 
-    /// When something is due.
+    /// Time of the next due action.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let probe = self.schedule.first().map(|(at, _)| (*at).max(self.gap_ends));
         let wake = (!self.woken.is_empty()).then_some(self.wake_at);
         [probe, wake].into_iter().flatten().min()
     }
 
-    /// What is due next. After a probe [`on_probed`](Self::on_probed) has to follow.
+    /// Next due action. A probe must be followed by [`on_probed`](Self::on_probed).
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Due> {
         if self.wake_at <= now
             && let Some((path, id)) = self.woken.pop_front()
@@ -193,7 +193,7 @@ impl SilentPaths {
         due.map(|(_, path)| Due::Probe(*path))
     }
 
-    /// The connections that wait for the path, in the order in which they probe it.
+    /// Connections that wait for the path, in the order in which they probe it.
     pub(crate) fn members(&self, path: PathAddresses) -> Vec<ConnectionId> {
         let Some(known) = self.paths.get(&path) else { return Vec::new() };
         let members: Vec<_> = known.members.iter().copied().collect();
@@ -203,7 +203,7 @@ impl SilentPaths {
         [after, before].concat()
     }
 
-    /// The connection does not wait for the path any more.
+    /// Removes a connection from the path.
     pub(crate) fn leave(&mut self, path: PathAddresses, id: ConnectionId) {
         if let Some(known) = self.paths.get_mut(&path) {
             known.members.remove(&id);
@@ -211,7 +211,7 @@ impl SilentPaths {
         }
     }
 
-    /// A probe leaves; `None`: it does not, as no connection that waits for the path is in use and it is too early.
+    /// Records a probe. `None`: no probe was sent, because no waiting connection is in use and it is too early.
     pub(crate) fn on_probed(&mut self, now: Instant, path: PathAddresses, prober: Option<Prober>) {
         let Some(known) = self.paths.get_mut(&path) else { return };
         if known.members.is_empty() {
@@ -239,17 +239,17 @@ impl SilentPaths {
         self.schedule.insert((known.probe_at, path));
     }
 
-    /// Whether it is time for a probe of a path that is not in use.
+    /// True if a probe of a path that is not in use is due.
     pub(crate) fn is_idle_probe_due(&self, now: Instant, path: PathAddresses) -> bool {
         self.paths.get(&path).is_some_and(|known| now.since(known.probed_at) >= IDLE_INTERVAL)
     }
 
-    /// Whether there are paths that are probed slowly.
+    /// True if there are paths that are probed slowly.
     pub(crate) const fn has_idle(&self) -> bool {
         self.idle_paths > 0
     }
 
-    /// A connection sends something: the paths that it waits for may be in use again.
+    /// Handles a transmission of a connection: the paths that it waits for may be in use again.
     pub(crate) fn on_sent(&mut self, now: Instant, id: ConnectionId) {
         let waits = self.waits.range((id, LOWEST)..).take_while(|(of, _)| *of == id);
         for (_, addresses) in waits {
@@ -286,7 +286,7 @@ mod tests {
         Some(Prober { connection: ConnectionId(id), is_client: true, in_use })
     }
 
-    /// Lets the first member probe whenever it is time, and counts.
+    /// Lets the first member probe whenever a probe is due, and counts.
     fn probes(silent: &mut SilentPaths, until: Instant, in_use: bool) -> Vec<ConnectionId> {
         let mut probers = Vec::new();
         while let Some(now) = silent.next_timeout().filter(|at| *at <= until) {

@@ -1,4 +1,4 @@
-//! Settings of subflows, made once for all that have the same: those of an endpoint's connections rarely differ.
+//! Settings of subflows, shared by all subflows with equal settings: those of an endpoint's connections rarely differ.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::subflow::{SubflowConfig, SynRetries};
 use crate::{Capabilities, ConnectionConfig, Limits};
 
-/// Settings that are kept for the next subflow: of a listener and a few kinds of connections, over IPv4 and
-/// IPv6, for first subflows and joins.
+/// Limit on cached settings: for a listener and a few kinds of connections, over IPv4 and IPv6, for first subflows
+/// and joins.
 const KEPT: usize = 16;
 
-/// The settings made last.
+/// Recently created settings.
 #[derive(Debug, Default)]
 pub(crate) struct SubflowSettings {
     made: VecDeque<Made>,
@@ -24,7 +24,7 @@ struct Made {
 }
 
 impl SubflowSettings {
-    /// The settings of a subflow of a connection with this configuration.
+    /// Settings of a subflow of a connection with this configuration.
     pub(crate) fn of(
         &mut self,
         connection: &Arc<ConnectionConfig>,
@@ -47,7 +47,7 @@ impl SubflowSettings {
         settings
     }
 
-    /// Lets go of configurations that no connection has any more.
+    /// Drops settings that no connection uses any more.
     pub(crate) fn forget_unused(&mut self) {
         self.made.retain(|made| Arc::strong_count(&made.settings) > 1);
     }

@@ -1,9 +1,9 @@
 //! Remains of subflows that ended: enough state to answer late segments (RFC 9293 section 3.6.1).
 //!
-//! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN; one that was reset
-//! repeats the RST, since after a lost RST the peer would continue to send. If the local address is gone, the RST waits
-//! for its return: a peer with nothing to send would otherwise hold the subflow for good. Entries are small, end
-//! by time, and the oldest gives way when the table is full.
+//! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN. One that was reset repeats the RST,
+//! since after a lost RST the peer would continue to send. If the local address is gone, the RST waits for its
+//! return: a peer with nothing to send would otherwise keep the subflow forever. Entries are small and expire, and
+//! the oldest is evicted when the table is full.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
@@ -23,41 +23,41 @@ use crate::FourTuple;
 /// Slots with this bit are numbers of entries in the TIME-WAIT table.
 pub(crate) const TIME_WAIT_BIT: u32 = 1 << 31;
 
-/// How a late segment is answered.
+/// Answer to a late segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// With the last ACK.
+    /// The last ACK.
     Ack,
-    /// With a RST.
+    /// A RST.
     Rst,
 }
 
-/// One ended subflow.
+/// An ended subflow.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) key: FlowKey,
     pub(crate) answer: Answer,
-    /// The number of the peer's SYN.
+    /// Sequence number of the peer's SYN.
     pub(crate) peer_isn: SeqNum,
-    /// The header of the answer.
+    /// Header of the answer.
     pub(crate) header: TcpHeader,
     /// Timestamps of the answer: without them the peer's PAWS would drop it (RFC 7323 section 5.2).
     pub(crate) timestamps: Option<Timestamps>,
-    /// The last DATA_ACK.
+    /// Last DATA_ACK.
     pub(crate) dss: Option<Dss>,
     /// The RST ended the whole connection.
     pub(crate) fastclose: Option<MpFastclose>,
-    /// The RST could not be sent, as its address was gone: it goes out when the address is back.
+    /// The RST could not be sent, because its address was gone. It is sent when the address is back.
     pub(crate) unsent: bool,
     pub(crate) until: Instant,
 }
 
 impl Ended {
-    /// Whether this SYN is no late segment but opens a new connection between the same ends.
+    /// True if this SYN opens a new connection between the same addresses, instead of being a late segment.
     ///
-    /// In TIME-WAIT it must be younger than the end of the old one: by its timestamp, or else its sequence
-    /// number (RFC 6191 section 2, RFC 9293 section 3.10.7.4). A reset left nothing to mistake it for; only
-    /// the very SYN that was refused may come again.
+    /// In TIME-WAIT it must be newer than the end of the old one: by its timestamp, or else its sequence number
+    /// (RFC 6191 section 2, RFC 9293 section 3.10.7.4). After a reset no old segment can be confused with it,
+    /// except a repetition of the refused SYN itself.
     pub(crate) fn gives_way_to(&self, syn: &TcpSegment<'_>) -> bool {
         if self.answer == Answer::Rst {
             return syn.header.seq != self.peer_isn;
@@ -71,7 +71,7 @@ impl Ended {
         }
     }
 
-    /// The segment that answers a late one.
+    /// Answer to a late segment.
     pub(crate) fn last_word(&self) -> StatelessReply {
         let mut options =
             TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
@@ -81,9 +81,9 @@ impl Ended {
         StatelessReply { header: self.header, options, key: self.key }
     }
 
-    /// The same where the late segment says what its sender expects next. A RST counts only with just
-    /// that number (RFC 5961 section 3.2), which is not ours if something was still under way when
-    /// we reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
+    /// Answer to a late segment with an ACK, which contains the number that its sender expects next. A RST counts
+    /// only with exactly that number (RFC 5961 section 3.2), which is not ours if data was still in flight when we
+    /// reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
     pub(crate) fn answer_to(&self, late: &TcpHeader) -> StatelessReply {
         let mut reply = self.last_word();
         if self.answer == Answer::Rst && late.flags.contains(TcpFlags::ACK) {
@@ -95,7 +95,7 @@ impl Ended {
     }
 }
 
-/// The table: a ring of entries in order of insertion.
+/// Ring of entries in order of insertion.
 #[derive(Debug)]
 pub(crate) struct TimeWait {
     entries: VecDeque<Option<Ended>>,
@@ -109,7 +109,7 @@ impl TimeWait {
         TimeWait { entries: VecDeque::new(), first: 0, limit }
     }
 
-    /// Takes over a subflow. The oldest gives way if there are too many.
+    /// Adds a subflow. The oldest one is evicted if there are too many.
     pub(crate) fn insert(&mut self, ended: Ended, demux: &mut Demux, out: &mut Outbox) {
         demux.remove(&ended.key);
         if self.limit == 0 {
@@ -125,12 +125,12 @@ impl TimeWait {
         self.entries.push_back(Some(ended));
     }
 
-    /// The entry that a slot with [`TIME_WAIT_BIT`] names.
+    /// Entry in a slot with [`TIME_WAIT_BIT`].
     pub(crate) fn get(&self, slot: u32) -> Option<&Ended> {
         self.entries.get(self.index(slot))?.as_ref()
     }
 
-    /// A local address is back: what could not be said from there is said now.
+    /// Sends resets that could not be sent before a local address came back.
     pub(crate) fn send_unsent(&mut self, from: IpAddr, out: &mut Outbox) {
         let is_from = |ended: &&mut Ended| ended.unsent && ended.key.path.local.ip() == from;
         for ended in self.entries.iter_mut().flatten().filter(is_from) {
@@ -140,7 +140,7 @@ impl TimeWait {
         }
     }
 
-    /// Forgets one entry early: its address pair is wanted for a new connection.
+    /// Drops an entry early, because its address pair is needed for a new connection.
     pub(crate) fn forget(&mut self, slot: u32, demux: &mut Demux, out: &mut Outbox) {
         let index = self.index(slot);
         if let Some(ended) = self.entries.get_mut(index).and_then(Option::take) {
@@ -149,15 +149,15 @@ impl TimeWait {
         }
     }
 
-    /// Drops what is over.
+    /// Drops expired entries.
     pub(crate) fn expire(&mut self, now: Instant, demux: &mut Demux, out: &mut Outbox) {
         while self.entries.front().is_some_and(|e| e.is_none_or(|e| e.until <= now)) {
             self.pop(demux, out);
         }
     }
 
-    /// When the oldest entry ends. Entries are in order of insertion; one that ends earlier than an
-    /// older one waits for it.
+    /// Expiry of the oldest entry. Entries are in order of insertion; one that expires before an older one waits
+    /// for it.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.entries.iter().flatten().next().map(|e| e.until)
     }
@@ -180,7 +180,7 @@ fn gone(key: &FlowKey) -> Event {
     Event::FlowGone { local_flow: key.local_flow, path: key.path }
 }
 
-/// How long a reset subflow keeps answering.
+/// Time for which a reset subflow keeps answering.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Tests of local addresses that go while a connection has no more than its first subflow: in the first round trip,
-//! while it is plain TCP, during joins. Another address is up all along.
+//! Tests of local addresses that are lost while a connection has only its first subflow: in the first round trip,
+//! on plain TCP, during joins. Another address stays up.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn pass(_: &mut Packet<'_>) -> MiddleboxAction {
     MiddleboxAction::Pass
 }
 
-/// What the first path takes until its address is gone: nothing more, either way.
+/// The address of the first path is lost: nothing passes any more, in either direction.
 fn lose_first(hosts: &mut TwoHosts) {
     let now = hosts.pair.now();
     let gone = LocalAddress { up: false, ..local_address(1, "10.0.0.1") };
@@ -33,7 +33,7 @@ fn first_comes_back(hosts: &mut TwoHosts) {
     hosts.pair.endpoint(Side::A).set_local_address(now, None, local_address(1, "10.0.0.1"));
 }
 
-/// Passes segments on the first path as long as there were no more than so many of them.
+/// Passes this many segments on the first path, and drops all later ones.
 fn first_path_dies_after(segments: usize) -> impl FnMut(&mut Packet<'_>) -> MiddleboxAction {
     let mut left = segments;
     move |packet| {
@@ -50,7 +50,7 @@ fn without_mptcp(config: ConnectionConfig) -> ConnectionConfig {
     ConnectionConfig { mptcp: false, ..config }
 }
 
-/// How long, in milliseconds, until the client's connection has ended, and how.
+/// Time in milliseconds until the client's connection has ended, and the reason.
 fn ends_after(hosts: &mut TwoHosts, within_s: u64) -> Option<(u64, CloseReason)> {
     let began = hosts.pair.now();
     for _ in 0..within_s * 20 {
@@ -62,7 +62,8 @@ fn ends_after(hosts: &mut TwoHosts, within_s: u64) -> Option<(u64, CloseReason)>
     None
 }
 
-/// A real handover: the stream goes on by a join from the other address within a second or two, whoever writes.
+/// A real handover: the stream continues by a join from the other address within a second or two, whichever side
+/// writes.
 #[test]
 fn an_address_that_goes_after_the_third_ack_is_replaced_by_a_join() {
     for writer in [Side::A, Side::B] {
@@ -89,7 +90,7 @@ fn an_address_that_goes_after_the_third_ack_is_replaced_by_a_join() {
     }
 }
 
-/// Whatever the path manager makes of a second subflow, or of a reserve, while the first one is there.
+/// Regardless of how the path manager treats a second subflow, or a reserve, while the first one is there.
 #[test]
 fn no_path_manager_closes_the_join_that_replaces_a_lost_address() {
     let registry = marline_algos::Registry::default();
@@ -109,7 +110,8 @@ fn no_path_manager_closes_the_join_that_replaces_a_lost_address() {
     }
 }
 
-/// The server has no key of the client's, so that nothing can be continued: the caller hears of it while it waits.
+/// The server does not have the client's key, so the connection cannot be continued: the caller gets the error
+/// while it waits.
 #[test]
 fn an_address_that_goes_with_the_third_ack_ends_the_connection_soon() {
     for client_writes in [true, false] {
@@ -126,7 +128,7 @@ fn an_address_that_goes_with_the_third_ack_ends_the_connection_soon() {
     }
 }
 
-/// The server allows no joins to its address, or the other path is dead, too: two timeouts.
+/// The server allows no joins to its address, or the other path is dead as well: two timeouts.
 #[test]
 fn an_address_that_goes_where_no_join_can_replace_it_ends_the_connection_after_two_timeouts() {
     let denies = ConnectionConfig { deny_join_id0: true, ..config() };
@@ -148,7 +150,7 @@ fn an_address_that_goes_where_no_join_can_replace_it_ends_the_connection_after_t
     assert!(ms <= 3_500, "{ms} ms");
 }
 
-/// With no other address there is nothing better to do than to wait for this one.
+/// Without another address, waiting for this one is the best option.
 #[test]
 fn an_address_that_goes_and_comes_back_is_waited_for_if_it_is_the_only_one() {
     for client in [config(), without_mptcp(config())] {
@@ -168,7 +170,7 @@ fn an_address_that_goes_and_comes_back_is_waited_for_if_it_is_the_only_one() {
     }
 }
 
-/// The only address goes in the first round trip, and another one comes: break before make.
+/// The only address is lost in the first round trip, and another one comes: break before make.
 #[test]
 fn another_address_that_comes_after_the_first_has_gone_is_joined_from() {
     let mut client = config();
@@ -186,8 +188,8 @@ fn another_address_that_comes_after_the_first_has_gone_is_joined_from() {
     assert!(hosts.ends[1].received == bytes(SIZE, 1), "{:?}", hosts.ends[0].closed);
 }
 
-/// The SYN went with its address: another one goes out from elsewhere, also from an address kept in reserve. Without
-/// Multipath TCP nobody else can try, and the caller is told.
+/// The SYN was lost with its address: another one is sent from another address, including one kept in reserve.
+/// Without Multipath TCP no other path can be tried, and the caller gets the error.
 #[test]
 fn an_address_that_goes_with_the_syn() {
     for backup in [false, true] {
@@ -209,7 +211,7 @@ fn an_address_that_goes_with_the_syn() {
     assert!(ms <= 3_500, "{ms} ms");
 }
 
-/// Nothing joins a connection of plain TCP. What is under way fails after two timeouts, not after all.
+/// A plain TCP connection cannot be joined. Outstanding data fails after two timeouts instead of all.
 #[test]
 fn an_address_that_goes_under_a_plain_connection() {
     let strip = |packet: &mut Packet<'_>| {
@@ -233,7 +235,7 @@ fn an_address_that_goes_under_a_plain_connection() {
     assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset), "it hears of it now");
 }
 
-/// The same if the application has given up while the address was away.
+/// A plain connection that the application aborts while its address is away.
 #[test]
 fn a_plain_connection_that_is_aborted_without_its_address_is_reset_when_that_is_back() {
     let (client, server) = (without_mptcp(second_unused(config())), config());
@@ -251,7 +253,7 @@ fn a_plain_connection_that_is_aborted_without_its_address_is_reset_when_that_is_
     assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset));
 }
 
-/// A server does not join, and its client does not know of its other address yet.
+/// A server does not join, and its client does not know its other address yet.
 #[test]
 fn an_address_of_the_server_that_goes_in_the_first_round_trip() {
     let mut server = config();
@@ -266,7 +268,7 @@ fn an_address_of_the_server_that_goes_in_the_first_round_trip() {
     assert_eq!(hosts.ends[1].closed, Some(CloseReason::Unreachable));
 }
 
-/// A join whose address goes is over at once, and the others carry the stream.
+/// A join whose address is lost ends at once, and the other subflows carry the stream.
 #[test]
 fn an_address_that_goes_during_its_join() {
     let mut hosts = TwoHosts::new(two_paths(config()), config(), pass, 1);

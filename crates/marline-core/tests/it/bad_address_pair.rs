@@ -1,5 +1,5 @@
-//! Tests of data on a bad address pair, segment by segment: it goes out on the other subflow, and a
-//! sign of life on the bad one takes nothing of that back except what was acknowledged there.
+//! Tests of data on a bad address pair, segment by segment: it is sent on the other subflow, and a segment
+//! received on the bad one cancels only the data that it acknowledged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,25 +10,26 @@ use marline_testkit::fixtures::{path, serve, served};
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config, with_known_mtu};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
-/// Bytes that the first path holds when it dies; more than a first window of the second.
+/// Bytes in flight on the first path when it dies; more than a first window of the second.
 const HELD: usize = 40_000;
 
-/// A server with a subflow to a peer whose window has grown, and which then keeps silent over `HELD` bytes.
+/// A server with a subflow to a peer whose window has grown, and which then stops answering with `HELD` bytes in
+/// flight.
 struct Setup {
     script: Script,
     first: Peer,
     second: Peer,
     id: ConnectionId,
-    /// Of the first byte that is held.
+    /// DSN of the first byte in flight.
     base: u64,
-    /// What the second subflow carried, by DSN from `base` on: bytes, and how often. What it repeats as any
-    /// TCP does counts once.
+    /// Data carried by the second subflow, by DSN from `base` on: bytes, and number of transmissions. Its ordinary
+    /// TCP retransmissions count once.
     carried: BTreeMap<u64, (usize, u32)>,
 }
 
 impl Setup {
     fn new(monitor: Option<PathHealthConfig>) -> Setup {
-        // How its window grows, and what is in flight when, is that of full segments.
+        // The growth of its window, and the data in flight, assume full segments.
         let (mut script, mut first, id) =
             served(with_known_mtu(endpoint_config(Some(config()))), 1);
         if let Some(config) = monitor {
@@ -44,14 +45,14 @@ impl Setup {
             first.hear_all(&mut script);
             first.acknowledge(&mut script);
         }
-        // One segment alone: a round trip without the time that its run took.
+        // One segment alone: a round trip without the transmission time of a run.
         assert_eq!(script.run(|e, now| e.write(now, id, &[1; 1_000])), Ok(1_000));
         script.advance(MS(20));
         first.hear_all(&mut script);
         first.acknowledge(&mut script);
         let base = first.expected_dsn;
         assert_eq!(script.run(|e, now| e.write(now, id, &[2; HELD])), Ok(HELD));
-        // Its segments are on their way to nobody, and then there is a second path.
+        // Its segments are lost, and then there is a second path.
         let mut on_first = 0;
         while on_first < HELD {
             assert!(script.advance_to_send(MS(10)), "all of it within the window of the first");
@@ -64,7 +65,7 @@ impl Setup {
         Setup { script, first, second, id, base, carried: BTreeMap::new() }
     }
 
-    /// Takes what was sent on the second path, and notes it.
+    /// Records the data sent on the second path.
     fn hear_second(&mut self) {
         for sent in self.script.take_sent() {
             if sent.path != self.second.path || sent.seg.header.seq != self.second.expected {
@@ -83,7 +84,7 @@ impl Setup {
         }
     }
 
-    /// Until the first path is suspected (`bad`: and condemned).
+    /// Runs until the first path is suspected (`bad`: and has a verdict).
     fn fall_silent(&mut self, bad: bool) {
         let until = self.script.now() + MS(2_000);
         while self.script.now() < until {
@@ -99,8 +100,7 @@ impl Setup {
         panic!("nothing happened for two seconds");
     }
 
-    /// The second path's peer acknowledges what it has, so that its window opens; what goes there in the
-    /// next moment, bytes.
+    /// The second path's peer acknowledges its data, so that its window opens. Returns the bytes sent there next.
     fn open_second(&mut self) -> usize {
         let before = self.total();
         self.second.acknowledge(&mut self.script);
@@ -109,13 +109,13 @@ impl Setup {
         self.total() - before
     }
 
-    /// Bytes that went over the second path; none of them twice.
+    /// Bytes sent on the second path; none of them twice.
     fn total(&self) -> usize {
         assert!(self.carried.values().all(|(_, times)| *times == 1), "{:?}", self.carried);
         self.carried.values().map(|(bytes, _)| bytes).sum()
     }
 
-    /// A sign of life on the first path: up to `acked` bytes of what is held are there.
+    /// A segment is received on the first path: up to `acked` bytes of the data in flight arrived.
     fn first_is_heard(&mut self, acked: usize) {
         self.first.expected = self.first.expected.add(acked as u32);
         let seg = Seg::ack().data_ack(self.base + acked as u64);
@@ -128,7 +128,7 @@ impl Setup {
     }
 }
 
-/// Suspicion alone is taken back by the first segment heard: nothing goes twice that need not.
+/// A mere suspicion ends with the first segment received: no data is repeated unnecessarily.
 #[test]
 fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
     let mut setup = Setup::new(None);
@@ -139,8 +139,8 @@ fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
     assert_eq!(setup.open_second(), 0, "after {before} bytes");
 }
 
-/// What a bad address pair holds is in doubt although something was heard there: it was heard all
-/// along at the edge of a cell, and brought nothing.
+/// Data on a bad address pair stays suspected although segments are received there: at the edge of a cell they are
+/// received all along, without data getting through.
 #[test]
 fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
     let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
@@ -156,7 +156,7 @@ fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
     assert_eq!((setup.total(), setup.open_second()), (HELD, 0), "each byte, and once");
 }
 
-/// What is acknowledged there meanwhile is not sent again.
+/// Data acknowledged there meanwhile is not sent again.
 #[test]
 fn what_a_bad_address_pair_brought_after_all_is_not_sent_again() {
     let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
@@ -169,9 +169,8 @@ fn what_a_bad_address_pair_brought_after_all_is_not_sent_again() {
     assert!(setup.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
 }
 
-/// A network dies under many connections: each tells the path health monitor of its timers, and
-/// that looks
-/// at all of them once for many, not once for each.
+/// A network dies under many connections: each reports its timers to the path health monitor, which examines all
+/// of them once for many reports instead of once for each.
 #[test]
 fn many_timeouts_are_no_work_for_each_about_each() {
     const CONNECTIONS: u64 = 100;
@@ -182,7 +181,7 @@ fn many_timeouts_are_no_work_for_each_about_each() {
         let mut peer = Peer::new(path(0, 2, 40_000 + n as u16), 0x1111 + n);
         ids.push(serve(&mut script, &mut peer));
     }
-    // Timers of their own: each writes a little later than the one before.
+    // Separate timers: each writes a little later than the one before.
     for id in &ids {
         assert_eq!(script.run(|e, now| e.write(now, *id, &[1; 100])), Ok(100));
         script.advance(Duration::from_micros(200));

@@ -1,4 +1,4 @@
-//! Tests of off-path attackers: RFC 5961, and segments from foreign ends.
+//! Tests of off-path attackers: RFC 5961, and segments from foreign addresses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use marline_testkit::{Expect, Peer, Script, Seg};
 use marline_wire::mptcp::{MpFastclose, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
 
-/// Nothing was read, and the subflow is as established as it was.
+/// No data was read, and the subflow is still established.
 fn unharmed(script: &mut Script, id: ConnectionId) {
     let mut out = [0; 64];
     let read = script.run(|e, now| e.read(now, id, &mut out));
@@ -18,7 +18,7 @@ fn unharmed(script: &mut Script, id: ConnectionId) {
     assert_eq!(info.subflows[0].state, SubflowState::Established);
 }
 
-/// The stream goes on in both directions.
+/// The stream continues in both directions.
 fn still_works(script: &mut Script, peer: &mut Peer, id: ConnectionId) {
     script.advance(Duration::from_secs(1));
     peer.hear_all(script);
@@ -75,7 +75,7 @@ fn data_outside_the_window_and_with_impossible_acks() {
         let evil = peer.stamp(peer.mapped(b"evil")).acking(peer.expected.add(off));
         peer.inject(&mut script, evil);
     }
-    // Every one of them was answered with where we are, and with nothing else.
+    // Each of them was answered with our position only.
     for sent in script.take_sent() {
         assert_eq!(challenge(&peer).missing(&sent.seg), None, "{:#?}", sent.seg);
     }
@@ -138,16 +138,16 @@ fn unknown_and_guessed_flow_ids() {
         let reset = script.expect(&Expect::any().flags(TcpFlags::RST).at(peer.expected));
         assert_eq!((reset.path, reset.flows), (peer.path, (wrong, 0)));
     }
-    // Without an id it is for nobody, whatever its addresses say.
+    // Without an id it belongs to no subflow, regardless of its addresses.
     script.inject_to(peer.path, (0, 0), peer.stamp(peer.mapped(b"evil")));
     script.expect(&Expect::any().flags(TcpFlags::RST));
-    // The right id in a segment with wrong numbers is a blind attacker like any other.
+    // The right id in a segment with wrong numbers is handled like any blind attack.
     script.inject_to(peer.path, (right, 0), Seg::rst().at(peer.next.add(9)));
     script.expect(&challenge(&peer));
-    // A flow id told in mid-connection does not lead the answers astray.
+    // A flow id announced in mid-connection does not redirect the answers.
     script.inject_to(peer.path, (right, 0xdead), peer.stamp(Seg::ack()).at(peer.next.add(1 << 30)));
     let _ = script.take_sent();
-    // Nor do foreign addresses: where a flow's segments go is for the carrier to validate.
+    // Neither do foreign addresses: the carrier validates the destination of a flow's segments.
     script.inject_to(path(0, 66, 6_666), (right, 0), Seg::rst().at(peer.next.add(9)));
     for sent in script.take_sent() {
         assert_eq!((sent.path, sent.flows), (peer.path, (right, 0x7777)));
@@ -183,8 +183,7 @@ fn answers_are_limited_per_second_and_strangers_do_not_use_up_those_of_connectio
         assert!((limit / 2..=limit).contains(&resets), "{granted:?}");
         assert!((limit / 2..=limit).contains(&challenges), "{granted:?}");
     }
-    // A limit that is the same each second tells an observer how much of it others used
-    // (CVE-2016-5696).
+    // A limit that is constant per second shows an observer how much of it others used (CVE-2016-5696).
     assert!(granted.iter().any(|g| g.1 != granted[0].1), "{granted:?}");
     unharmed(&mut script, id);
     still_works(&mut script, &mut peer, id);
@@ -218,7 +217,7 @@ fn icmp_is_believed_only_about_what_is_on_its_way() {
     assert!((400..600).contains(&largest), "{largest}");
 }
 
-/// RFC 9293 section 3.10.7.2: to one who listens, what neither opens nor acknowledges anything is nothing.
+/// RFC 9293 section 3.10.7.2: a listener ignores a segment that neither opens nor acknowledges anything.
 #[test]
 fn who_listens_says_nothing_to_a_segment_without_flags() {
     let (mut script, _, _) = served(listening(), 1);

@@ -1,5 +1,5 @@
-//! Tests of what an endpoint claims of what comes to addresses that it shares with others: nothing that another one
-//! could have as well, and everything of its own.
+//! Tests of the packets that an endpoint claims on addresses that it shares with others: only its own, and all of
+//! them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use marline_wire::SeqNum;
 
 use crate::two_hosts::{served, served_path};
 
-/// Whether the endpoint claims this segment of a peer's.
+/// True if the endpoint claims this segment of a peer.
 fn claims(script: &mut Script, peer: &Peer, seg: Seg) -> bool {
     let path = peer.path;
     let bytes = seg
@@ -88,7 +88,7 @@ fn what_is_left_makes_way_for_a_join_to_another_endpoint_and_does_not_hide_one_t
     let (mut script, first) = served(config(), 7, 1);
     let path = served_path(1);
     let reset = |script: &mut Script| {
-        // A subflow between these ends was reset: its RST is repeated for a while.
+        // A subflow between these addresses was reset: its RST is repeated for a while.
         let gone = Peer::new(path, 0);
         gone.inject(script, gone.capable_syn());
         let of_path = |script: &Script, id: &_| {
@@ -111,7 +111,7 @@ fn what_is_left_makes_way_for_a_join_to_another_endpoint_and_does_not_hide_one_t
     assert!(!claims(&mut script, &peer, join), "another endpoint's");
     script.run(|endpoint, _| endpoint.make_way(&path));
     assert!(!claims(&mut script, &peer, late), "the ends are the other's");
-    // What is alive stays.
+    // A live connection stays.
     script.run(|endpoint, _| endpoint.make_way(&first.path));
     assert!(claims(&mut script, &first, Seg::ack().at(first.next).acking(first.expected)));
 }

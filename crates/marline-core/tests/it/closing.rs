@@ -116,8 +116,8 @@ fn who_stopped_accepting_refuses_the_next_and_keeps_what_it_has() {
     assert_eq!(&heard[..read], b"still here");
 }
 
-/// Found against Linux: an abort behind a hole went on for ever, since each RST had the number of the
-/// last byte sent, and the peer takes only the one it expects next (RFC 5961 section 3.2).
+/// Found against Linux: an abort behind a hole never ended, because each RST had the number of the last byte sent,
+/// and the peer accepts only the next expected one (RFC 5961 section 3.2).
 #[test]
 fn an_abort_behind_a_hole_ends_the_peer_too() {
     let (mut pair, client, server) = connected(2);
@@ -154,7 +154,8 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
     assert!((2..=30).contains(&resets) && fastcloses == resets, "{resets} RSTs, {fastcloses}");
 }
 
-/// RFC 6528 and 6191: who uses a port again at once waits for no TIME-WAIT of the server, which closed first.
+/// RFC 6528 and 6191: a client that reuses a port at once does not wait for the TIME-WAIT of the server, which
+/// closed first.
 #[test]
 fn a_port_that_is_used_again_at_once_is_answered_at_once() {
     for timestamps in [false, true] {

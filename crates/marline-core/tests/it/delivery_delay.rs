@@ -1,11 +1,11 @@
-//! Script of the delivery delay: it begins when the application writes and ends with the DATA_ACK, whatever happens
-//! between.
+//! Script of the delivery delay: it begins when the application writes and ends with the DATA_ACK, including
+//! retransmissions.
 
 use std::time::Duration;
 
 use marline_testkit::fixtures::{listening, served};
 
-/// The classes that were hit, in milliseconds, and how often.
+/// Histogram classes with entries, in milliseconds, and their counts.
 fn classes(script: &marline_testkit::Script) -> Vec<(u128, u64)> {
     let histogram = script.endpoint.delivery_delays();
     let hit = histogram.classes().filter(|(_, count)| *count > 0);
@@ -19,13 +19,13 @@ fn a_write_is_timed_until_its_data_ack() {
     assert_eq!(before, 0, "nothing was written");
     script.run(|e, now| e.write(now, id, b"asked")).expect("room");
     script.advance(Duration::from_millis(30));
-    // What follows while one is timed is not timed itself.
+    // A write while another one is timed is not timed itself.
     script.run(|e, now| e.write(now, id, b"and more")).expect("room");
     peer.hear_all(&mut script);
     peer.acknowledge(&mut script);
     assert_eq!(classes(&script), [(50, 1)]);
     script.advance(Duration::from_secs(3));
-    // Lost twice, that is part of it.
+    // Losing it twice is part of the delay.
     script.run(|e, now| e.write(now, id, b"late")).expect("room");
     script.advance(Duration::from_millis(1_500));
     peer.hear_all(&mut script);

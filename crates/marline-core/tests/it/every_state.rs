@@ -1,6 +1,6 @@
-//! Fuzz-like tests: random and mutated segments into every state a subflow can be in. Nothing
-//! panics, spins, sends what does not parse (the script checks each segment) or grows without
-//! bound; and after silence whatever is left ends or rests.
+//! Fuzz-like tests: random and mutated segments into every state of a subflow. There is no panic, busy loop,
+//! unparsable output (the script checks each segment) or unbounded growth; and after silence every remaining
+//! subflow ends or becomes idle.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{SackBlock, TcpFlags, Timestamps};
 
-/// What one connection may hold: largest buffers of both directions, and as much again on each of
+/// Memory limit of one connection: the largest buffers of both directions, and the same amount again on each of
 /// eight subflows.
 const BOUND: u64 = 9 * (6 << 20) + (4 << 20);
 /// Segments into each state, unless `MARLINE_HOSTILE_RUNS` asks for more.
@@ -78,7 +78,7 @@ fn client_established(seed: u64) -> Setup {
     (script, peer, Some(id))
 }
 
-/// The client's own join is under way.
+/// The client's own join is in progress.
 fn client_joining(seed: u64) -> Setup {
     let (mut script, mut first, id) = client_established(seed);
     first.send_data(&mut script, b"hello");
@@ -147,7 +147,7 @@ fn joined(seed: u64) -> Setup {
     (script, second, Some(id))
 }
 
-/// Our DATA_FIN is out; with `acked`, it was acknowledged.
+/// Our DATA_FIN was sent; with `acked`, it was acknowledged.
 fn shut_down(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = served(listening(), seed);
     script.run(|e, now| e.shutdown(now, id));
@@ -158,7 +158,7 @@ fn shut_down(seed: u64, acked: bool) -> Setup {
     (script, peer, Some(id))
 }
 
-/// Both DATA_FINs are through: FIN-WAIT-1. With `acked`, FIN-WAIT-2.
+/// Both DATA_FINs are acknowledged: FIN-WAIT-1. With `acked`, FIN-WAIT-2.
 fn fin_wait(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = shut_down(seed, true);
     let end = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
@@ -171,7 +171,7 @@ fn fin_wait(seed: u64, acked: bool) -> Setup {
     (script, peer, id)
 }
 
-/// CLOSING, and TIME-WAIT if our FIN is acknowledged, too.
+/// CLOSING, and TIME-WAIT if our FIN is acknowledged as well.
 fn closing(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = fin_wait(seed, false);
     let our_fin = peer.expected;
@@ -197,7 +197,7 @@ fn pick<T: Copy>(rng: &mut dyn Rng, from: &[T]) -> T {
     from[rng.below(from.len() as u64) as usize]
 }
 
-/// Now and then far away, mostly near.
+/// Mostly a small offset, sometimes a large one.
 fn shift(rng: &mut dyn Rng) -> u32 {
     match rng.below(8) {
         0..=3 => 0,
@@ -262,7 +262,7 @@ fn random_option(rng: &mut dyn Rng, peer: &Peer) -> MptcpOption {
     }
 }
 
-/// A segment that is nearly right, or hardly.
+/// A segment with small or large errors.
 fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
     let ack = TcpFlags::ACK;
     let (syn, fin, rst) = (TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST);
@@ -271,7 +271,7 @@ fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
         _ => pick(rng, &[ack, ack, ack, ack, ack, ack.with(fin), ack.with(syn), syn, rst]),
     };
     let mut seg = peer.stamp(Seg::ack());
-    // A RST that hits would end the game at once: seldom.
+    // A RST that hits would end the run at once, so it is rare.
     let exact_reset = flags.contains(rst) && rng.below(200) > 0;
     seg.header.flags = flags;
     seg.header.seq = seg.header.seq.add(shift(rng).wrapping_add(u32::from(exact_reset)));
@@ -311,7 +311,7 @@ fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
     seg
 }
 
-/// Segments into one state; how often the state began anew.
+/// Sends segments into one state; returns how often the state was set up again.
 fn attack(name: &str, setup: Opening, segments: u64) {
     let mut rng = SeedTree::new(1).branch("every state").stream(name);
     let (mut left, mut rounds, mut peak) = (segments, 0, 0);
@@ -333,7 +333,7 @@ fn attack(name: &str, setup: Opening, segments: u64) {
         check(&mut script, id);
         let sent = script.take_sent().len();
         assert!(sent < 1_000, "{name}: {sent} segments in 15 minutes of silence");
-        // Nothing stays half open (a client's own joins are tried again and again, though).
+        // No subflow stays half open (but a client's own joins are tried again and again).
         let endpoint = &script.endpoint;
         for known in endpoint.connections() {
             let states = endpoint.info(known).expect("it lives").subflows;
@@ -390,7 +390,7 @@ fn nonsense_into_every_state() {
     }
 }
 
-/// The setups are what they are called.
+/// The setups reach the states in their names.
 #[test]
 fn the_states_are_what_they_are_called() {
     let state = |(script, _, id): Setup| {

@@ -1,6 +1,7 @@
-//! Middlebox faults at every position of a connection: segments that are joined, cut, stripped of their options or
-//! changed, towards either side, whoever sends. Whatever the fault, both applications get each other's bytes and the
-//! end of the stream, or both get an error, and neither side stays in another mode than its peer for good.
+//! Middlebox faults at every position of a connection: segments that are joined, split, stripped of their options
+//! or changed, towards either side, whichever side sends. With any fault, both applications get each other's bytes
+//! and the end of the stream, or both get an error, and neither side permanently stays in another mode than its
+//! peer.
 
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use marline_testkit::{Seg, Side, config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::{SeqNum, TcpFlags};
 
-/// How often segments are joined that are joined again and again. The middlebox of this test has no timer that ends its
-/// wait for the next segment, and would hold each one up for a timeout of TCP.
+/// Number of repeated joins. The middlebox of this test has no timer that ends its wait for the next segment, and
+/// would delay each one by a TCP timeout.
 const REPEATS: usize = 6;
-/// Bytes of each stream that has any: some forty segments.
+/// Bytes of each non-empty stream: some forty segments.
 const SIZE: usize = 50_000;
 
-/// Which segment keeps the options where several are made of one, or one of several.
+/// Segment that keeps the options when several are merged or one is split.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Keeps {
     First,
@@ -24,34 +25,34 @@ enum Keeps {
     None,
 }
 
-/// What the middlebox does, from one segment on.
+/// Fault of the middlebox, from one segment on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Joins so many segments with data that follow each other.
+    /// Joins this many consecutive segments with data.
     Join { count: usize, keeps: Keeps, again: bool },
-    /// Cuts a segment with data into two.
+    /// Splits a segment with data into two.
     Cut { keeps: Keeps, overtakes: bool, again: bool },
-    /// Takes the options of Multipath TCP out of so many segments.
+    /// Removes the options of Multipath TCP from this many segments.
     Strip { count: usize, data: bool, acks: bool },
     /// Changes a byte of payload.
     Change { again: bool },
-    /// Holds a segment with data back until the next ones have passed, and strips it or those.
+    /// Holds a segment with data until the next ones have passed, and strips it or those.
     Overtake { strips_it: bool, strips_others: bool },
 }
 
-/// Who sends a stream.
+/// Direction of the streams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Traffic {
     Up,
     Down,
-    /// A few bytes up, then down.
+    /// A few bytes up, then a stream down.
     Request,
     Both,
-    /// A few bytes down, then up, as of protocols in which the server greets.
+    /// A few bytes down, then a stream up, as in protocols in which the server greets.
     Greeting,
 }
 
-/// Where a fault happens.
+/// Position of a fault.
 #[derive(Copy, Clone, Debug)]
 struct Place {
     towards: Side,
@@ -60,27 +61,27 @@ struct Place {
     fault: Fault,
 }
 
-/// One connection and the faults on its way.
+/// One connection and the faults on its path.
 #[derive(Clone, Debug)]
 struct Case {
     faults: Vec<Place>,
-    /// One segment in so many is lost, of the first hundred; 0: none.
+    /// One in this many segments is lost, of the first hundred; 0 for none.
     loss: u64,
     seed: u64,
     traffic: Traffic,
     checksum: bool,
-    /// The applications say that they have nothing more to send as soon as they have written, not after 20 s.
+    /// The applications shut down as soon as they have written, instead of after 20 s.
     shuts: bool,
 }
 
-/// The state of the middlebox.
+/// State of the middlebox.
 #[derive(Debug, Default)]
 struct Middlebox {
     seen: usize,
     done: usize,
     held: Option<Seg>,
     joined: usize,
-    /// One past the last byte that passed: what is repeated is not joined.
+    /// One past the last byte that passed: retransmissions are not joined.
     end: Option<SeqNum>,
     changed: Option<SeqNum>,
 }
@@ -150,7 +151,7 @@ impl Middlebox {
         if let Some(held) = self.held.take() {
             let follows = data && p.seg.header.seq == held.end();
             if !follows {
-                // What follows is not the next one: both go on as they are.
+                // The following segment is not the next one: both pass unchanged.
                 p.behind.push((p.seg.clone(), Duration::ZERO));
                 *p.seg = held;
                 self.joined = 0;
@@ -217,14 +218,14 @@ impl Middlebox {
 }
 
 impl Case {
-    /// How it ended: what is wrong, if anything is.
+    /// Returns the result, or a description of the error.
     fn run(&self) -> Result<&'static str, String> {
         let mut middleboxes: Vec<(Place, Middlebox)> =
             self.faults.iter().map(|place| (*place, Middlebox::default())).collect();
         let (mut dice, mut sent, loss) = (Dice(self.seed), 0, self.loss);
         let treat = move |p: &mut Packet<'_>| {
             sent += 1;
-            // Who waits for data and misses a RST waits without a bound, as any idle connection.
+            // A receiver that misses a RST waits without a limit, as any idle connection.
             let reset = p.seg.header.flags.contains(TcpFlags::RST);
             if loss > 0 && sent < 100 && !reset && dice.once_in(loss) {
                 return MiddleboxAction::Drop;
@@ -308,7 +309,7 @@ impl Case {
         if aborted {
             return Ok("error");
         }
-        // The last DATA_ACK may be what does not pass: its sender is done, and the other end has all bytes.
+        // The last DATA_ACK may be blocked: its sender is done, and the other end has all bytes.
         let over = ends.iter().all(Option::is_some);
         if complete && over && client.at_end && server.at_end {
             return Ok("unconfirmed end");
@@ -347,7 +348,7 @@ fn faults() -> Vec<Fault> {
     faults
 }
 
-/// Runs cases from these positions on, and lists the complaints.
+/// Runs cases from these positions on, and lists the errors.
 fn explore(positions: &[usize]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut ends = std::collections::BTreeMap::new();
@@ -378,7 +379,8 @@ fn no_fault_at_any_position_leaves_the_two_ends_in_disagreement() {
     assert!(complaints.is_empty(), "{}\n{}", complaints.len(), complaints.join("\n"));
 }
 
-/// Two faults at random positions, and a few losses. `FALLBACK_WORLDS` says how many, from seed `FALLBACK_WORLDS_FROM`.
+/// Two faults at random positions, and a few losses. `FALLBACK_WORLDS` sets their number, and
+/// `FALLBACK_WORLDS_FROM` the first seed.
 #[test]
 fn two_faults_and_losses_leave_the_two_ends_in_agreement() {
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());

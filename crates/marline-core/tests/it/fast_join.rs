@@ -27,7 +27,7 @@ fn agreed() -> (Script, Peer, ConnectionId) {
     (script, peer, id)
 }
 
-/// The same, and they are counted.
+/// As [`agreed`], with numbered SYNs.
 fn agreed_to_count() -> (Script, Peer, ConnectionId) {
     let (mut script, mut peer, id) = served(endpoint_config(Some(config())), 1);
     let both = Bits::FAST_JOIN.with(Bits::COUNTED_JOIN);
@@ -40,7 +40,7 @@ fn agreed_to_count() -> (Script, Peer, ConnectionId) {
     (script, peer, id)
 }
 
-/// What a SYN claims; tests spoil parts of it.
+/// Content of a SYN; tests change parts of it.
 #[derive(Clone)]
 struct Claim {
     message: u8,
@@ -89,7 +89,7 @@ impl Claim {
     }
 }
 
-/// The answer to a Fast JOIN, checked: full 64 bits of its point.
+/// Takes the answer to a Fast JOIN and checks it: full 64 bits of its position.
 #[track_caller]
 fn take_answer(script: &mut Script, second: &mut Peer, claim: &Claim, point: u64) -> Sent {
     let sent = script.expect(&Expect::any().flags(SYN_ACK));
@@ -106,7 +106,7 @@ fn take_answer(script: &mut Script, second: &mut Peer, claim: &Claim, point: u64
     sent
 }
 
-/// One RST, and the connection goes on.
+/// One RST is sent, and the connection continues.
 #[track_caller]
 fn refused(script: &mut Script, first: &mut Peer, id: ConnectionId, name: &str) {
     let sent = script.take_sent();
@@ -129,7 +129,7 @@ fn data_with_the_syn_is_there_at_once_and_the_subflow_carries_from_the_third_ack
     let point = second.next_dsn;
     let answer = take_answer(&mut script, &mut second, &claim, point);
     assert_eq!(answer.seg.header.ack, second.iss.add(11), "the data is acknowledged with the SYN");
-    // No fourth ACK, no HMAC in the third: data goes with it.
+    // No fourth ACK, no HMAC in the third: data is sent with it.
     second.send_data(&mut script, b" and more");
     assert_eq!(script.read_all(id), b" and more");
     script.run(|e, now| e.write(now, id, &[7; 3_000])).expect("room");
@@ -145,7 +145,7 @@ fn a_data_ack_with_the_syn_brings_what_is_missing_with_the_third_ack() {
     let (mut script, first, id) = agreed();
     script.run(|e, now| e.write(now, id, &[7; 5_000])).expect("room");
     script.advance(MS(1));
-    // Of five thousand bytes the first two thousand are there, says the SYN.
+    // According to the SYN, the first two thousand of five thousand bytes arrived.
     let base = first.expected_dsn;
     let lost = script.take_sent();
     assert!(lost.iter().all(|s| s.path == first.path));
@@ -178,8 +178,8 @@ fn a_repeated_syn_is_answered_again_and_delivers_once() {
     assert_eq!(script.endpoint.counters().fast_join_replayed, 0);
 }
 
-/// The answer did not get through, and the opener comes back with an ordinary join from the same
-/// ports. It gets the answer to that; which of the two it has, its next segment tells.
+/// The answer is lost, and the opener retries with an ordinary join from the same ports. It gets the answer to
+/// that; its next segment shows which of the two it received.
 #[test]
 fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
     for goes_on_ordinary in [true, false] {
@@ -209,7 +209,7 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
                 let up = script.take_sent().iter().any(|s| s.path == second.path);
                 assert_eq!(up, spoil == 0, "a fourth ACK for the right HMAC alone");
             }
-            // What the SYN carried comes again in its place, and is read once.
+            // The SYN's data comes again at its place, and is read once.
             second.next_dsn = first.next_dsn;
             second.send_data(&mut script, b"once");
         }
@@ -275,7 +275,7 @@ fn stale_points_are_refused_and_recent_ones_deliver_nothing_twice() {
     claim(OUT, old, &[1; 1_000]).send(&mut script, &first, 50_000);
     assert_eq!(script.endpoint.counters().fast_join_stale, 1);
     refused(&mut script, &mut first, id, "stale");
-    // Not so long ago: a subflow like any other, and nothing for the reader.
+    // A more recent one: an ordinary subflow, and no data for the reader.
     let recent = claim(OUT, old + 24_000, &[9; 1_000]);
     let mut second = recent.send(&mut script, &first, 50_001);
     let answer = take_answer(&mut script, &mut second, &recent, first.next_dsn);
@@ -297,7 +297,7 @@ fn data_beyond_the_window_is_ignored_and_the_subflow_taken() {
     let answer = take_answer(&mut script, &mut second, &beyond, first.next_dsn);
     assert_eq!(answer.seg.header.ack, second.iss.add(1), "the SYN alone");
     assert_eq!(script.endpoint.counters().fast_join_data_ignored, 1);
-    // The same sequence space carries something else then: nothing was kept of it.
+    // The sequence space carries other data then: none of the SYN's data was kept.
     second.next = second.iss.add(1);
     second.send_data(&mut script, b"fits");
     assert_eq!(script.read_all(id), b"fits");
@@ -311,7 +311,7 @@ fn nothing_is_taken_twice_from_whatever_address() {
         let port = 50_000 + 10 * n as u16;
         let mut second = claim.send(&mut script, &first, port);
         script.expect(&Expect::any().flags(SYN_ACK));
-        // Gone again, so that not even the four-tuple is known.
+        // Closed again, so that not even the four-tuple is known.
         second.next = second.iss.add(1 + claim.data.len() as u32);
         let reset = second.stamp(Seg::ack().flag(TcpFlags::RST));
         second.inject(&mut script, reset);
@@ -339,7 +339,7 @@ fn who_guesses_hmacs_is_soon_not_even_heard() {
     }
     let counters = script.endpoint.counters();
     assert_eq!((counters.fast_join_bad_hmac, counters.fast_join_refused), (8, 12));
-    // Ordinary joins are none of his business, and after a while Fast JOIN is possible again.
+    // Ordinary joins are not affected, and after a while Fast JOIN is possible again.
     let mut second = Peer::new(path(1, 2, 51_000), first.key);
     second.join(&mut script, &first, 2);
     assert_eq!(script.endpoint.info(id).map(|i| i.subflows.len()), Some(2));

@@ -1,5 +1,5 @@
-//! Tests of Fast JOIN at the client: the contents of the SYN, the proof required of the answer, and
-//! the ordinary join that follows any failure within one retry.
+//! Tests of Fast JOIN at the client: the contents of the SYN, the authentication of the answer, and the ordinary
+//! join that follows any failure within one retry.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ const OPEN: PathAction = PathAction::OpenSubflow {
     fast: true,
 };
 
-/// A client that joins when it is told to.
+/// A client that joins only on command.
 fn by_hand() -> ConnectionConfig {
     ConnectionConfig { extensions: Extensions::FAST_JOIN, ..second_unused(config()) }
 }
 
-/// The endpoint's connection and its scripted server, which knows Fast JOIN.
+/// The endpoint's connection and its scripted server, which supports Fast JOIN.
 fn agreed() -> (Script, Peer, ConnectionId) {
     let (mut script, mut first, id) = calling(endpoint_config(None), by_hand());
     first.acknowledge(&mut script);
@@ -46,7 +46,7 @@ struct Asked {
     data: Vec<u8>,
 }
 
-/// Takes the SYN and checks its HMAC against the full 64 bits that it must speak of.
+/// Takes the SYN and checks its HMAC against the expected full 64-bit position.
 #[track_caller]
 fn take_syn(script: &mut Script, first: &Peer, point: u64) -> (Asked, Peer) {
     let sent = script.expect(&Expect::any().flags(TcpFlags::SYN));
@@ -68,7 +68,7 @@ fn take_syn(script: &mut Script, first: &Peer, point: u64) -> (Asked, Peer) {
     let pair = (first.their_key, first.key);
     let data = sent.seg.payload.clone();
     assert_eq!(hmac, keys::fast_syn_hmac(pair, (byte, 2), token, point, &data));
-    // Beside everything else that a SYN has.
+    // In addition to all ordinary options of a SYN.
     let options = &sent.seg.options;
     assert!(options.mss.is_some() && options.timestamps.is_some() && options.sack_permitted);
     assert!(options.window_scale.is_some() && options.encoded_len() == 40);
@@ -79,7 +79,7 @@ fn take_syn(script: &mut Script, first: &Peer, point: u64) -> (Asked, Peer) {
     (Asked { form, point: low, hmac, data }, second)
 }
 
-/// A right answer that acknowledges the SYN, and its data if `takes`.
+/// A valid answer that acknowledges the SYN, and its data if `takes`.
 fn answer(asked: &Asked, second: &mut Peer, point: u64, takes: bool) -> Seg {
     let byte = if asked.form == FastJoinForm::In { 0xf8 } else { 0xf9 };
     let pair = (second.key, second.their_key);
@@ -95,7 +95,7 @@ fn answer(asked: &Asked, second: &mut Peer, point: u64, takes: bool) -> Seg {
     seg.mptcp(MptcpOption::Experimental(option.option()))
 }
 
-/// Writes, loses it on the first path, and opens the second one in a hurry.
+/// Writes, loses the data on the first path, and opens the second one with it.
 fn in_a_hurry(script: &mut Script, id: ConnectionId, data: &[u8]) {
     let n = script.run(|e, now| e.write(now, id, data));
     assert_eq!(n, Ok(data.len()));
@@ -176,7 +176,7 @@ fn data_that_the_answerer_did_not_take_goes_again_first_of_all() {
     assert_eq!(again.seg.header.seq, second.irs.add(1));
 }
 
-/// Takes the ordinary join that follows, and completes it.
+/// Takes the following ordinary join, and completes it.
 #[track_caller]
 fn join_follows(script: &mut Script, first: &Peer, id: ConnectionId, data: &[u8], name: &str) {
     let sent = script.take_sent();
@@ -200,7 +200,7 @@ fn join_follows(script: &mut Script, first: &Peer, id: ConnectionId, data: &[u8]
     assert_eq!(payload(&sent, third.path), data, "{name}: every byte over the ordinary join");
     assert_eq!(script.endpoint.counters().fast_join_fallback, 1, "{name}");
     assert_eq!(up(script, id), 2, "{name}");
-    // The pair of addresses is spared now.
+    // Fast JOIN is not used on this pair of addresses now.
     let last = third.stamp(Seg::ack().flag(TcpFlags::RST).acking(third.expected));
     third.inject(script, last);
     script.take_sent();
@@ -210,7 +210,7 @@ fn join_follows(script: &mut Script, first: &Peer, id: ConnectionId, data: &[u8]
     assert!(syn.seg.options.mptcp.join().is_some(), "{name}: remembered");
 }
 
-/// What comes instead of the right answer.
+/// A segment sent instead of the valid answer.
 type Instead = fn(&Asked, &mut Peer, u64) -> Option<Seg>;
 
 #[test]
@@ -275,7 +275,7 @@ fn without_an_answer_the_next_syn_is_an_ordinary_one() {
         assert!(script.now() - before <= Duration::from_secs(1));
         break;
     }
-    // The answer to the first one may still come: it holds.
+    // The answer to the first one may still come, and is valid.
     let mut late = second.clone();
     let asked = Asked { form: FastJoinForm::Out, point: 0, hmac: 0, data: Vec::new() };
     let wrong = answer(&asked, &mut late, first.expected_dsn, false);
@@ -318,7 +318,7 @@ fn a_join_that_is_never_answered_gives_its_data_back() {
     assert!(script.take_sent().iter().any(|s| s.path == first.path && !s.seg.payload.is_empty()));
     let info = script.endpoint.info(id).expect("the connection lives");
     assert!(info.subflows.iter().all(|s| s.path != second.path), "{:?}", info.subflows);
-    // The first path works again: the stream goes on there.
+    // The first path works again: the stream continues there.
     first.expected_dsn += 3_000;
     first.expected = first.expected.add(3_000);
     first.acknowledge(&mut script);
@@ -365,7 +365,7 @@ fn flip_last(p: &mut Packet<'_>) {
     p.seg.options.mptcp = spoilt;
 }
 
-/// Both directions, and a middlebox that does something to the join; the first path dies for good.
+/// Both directions, and a middlebox that interferes with the join; the first path dies permanently.
 #[test]
 fn whatever_a_box_does_to_it_the_bytes_arrive() {
     type Box = fn(&mut Packet<'_>) -> MiddleboxAction;

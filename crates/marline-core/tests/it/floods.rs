@@ -1,6 +1,5 @@
-//! Tests of floods of SYNs, joins and segments of no subflow: the state they make an endpoint hold,
-//! and their effect on existing connections. Memory is measured at the allocator, not taken from
-//! table sizes.
+//! Tests of floods of SYNs, joins and segments without a subflow: the memory that they use at an endpoint, and
+//! their effect on existing connections. Memory is measured at the allocator instead of table sizes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,7 +13,7 @@ use marline_time::{Rng, SeedTree};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
 
-/// Counts, per thread, what is allocated and not freed: each test is one thread.
+/// Counts allocated bytes per thread: each test is one thread.
 struct Counting;
 
 thread_local! {
@@ -22,7 +21,7 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // A thread that ends may free when its counter is gone; nobody asks for it then.
+    // A thread that ends may free after its counter is gone; it is not read any more.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
@@ -30,7 +29,7 @@ fn count(bytes: i64) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
+        // SAFETY: the caller's guarantee about `layout` is the one that `System` requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -50,10 +49,10 @@ fn live() -> i64 {
 
 /// Segments of a flood.
 const FLOOD: u32 = 100_000;
-/// How many of them arrive in each millisecond.
+/// Segments of a flood per millisecond.
 const PER_MS: u32 = 50;
 
-/// A connection over which A sends to B without end, at most a window of bytes per round trip.
+/// A connection with a continuous stream from A to B, at most a window of bytes per round trip.
 struct Setup {
     pair: Pair,
     sender: ConnectionId,
@@ -115,7 +114,7 @@ impl Setup {
         }
     }
 
-    /// The application's part: 16 KiB written if there is room, everything read and compared.
+    /// Actions of the application: writes 16 KiB if there is room, reads and compares everything.
     fn transfer(&mut self) {
         let now = self.pair.now();
         let bytes: Vec<u8> = (0..16_384).map(|i| byte(self.written + i)).collect();
@@ -131,7 +130,7 @@ impl Setup {
         }
     }
 
-    /// A segment from anywhere to B.
+    /// Sends a segment from any address to B.
     fn attack(&mut self, path: FourTuple, told: u64, seg: Seg) {
         let seg = seg.ports(path.remote.port(), path.local.port());
         let covered = (!self.with_ids).then_some((path.remote.ip(), path.local.ip()));
@@ -142,8 +141,8 @@ impl Setup {
         self.pair.endpoint(Side::B).handle_packet(now, &meta, &bytes);
     }
 
-    /// Two seconds of transfer with a flood beside it. Bytes that arrived meanwhile, the most memory
-    /// that was allocated beyond the start's, and what was left ten minutes after.
+    /// Two seconds of transfer in parallel with a flood. Returns the bytes that arrived meanwhile, the maximum
+    /// memory allocated beyond the start's, and the rest ten minutes later.
     fn under(&mut self, mut flood: impl FnMut(&mut Setup)) -> Measured {
         let (start, read) = (live(), self.read);
         let mut peak = 0;
@@ -167,7 +166,7 @@ impl Setup {
         Measured { bytes, peak, left: live() - start, answers }
     }
 
-    /// What goes to the attackers' addresses is lost; the connection's own segments fly.
+    /// Segments to the attackers' addresses are lost; the connection's own segments pass.
     fn lose_answers(&mut self) {
         let _ = self.pair.gather(&mut |flight| {
             let net = flight.meta.path.local;
@@ -190,7 +189,7 @@ struct Measured {
     answers: u64,
 }
 
-/// A spoofed source among 2^24 addresses, to B.
+/// A path from a spoofed source among 2^24 addresses to B.
 fn spoofed(rng: &mut dyn Rng) -> FourTuple {
     let [a, b, c, _] = rng.next_u32().to_be_bytes();
     let remote = SocketAddr::from(([172, a, b, c], 1 + rng.below(65_000) as u16));
@@ -202,7 +201,7 @@ fn quiet(with_ids: bool) -> Measured {
     setup.under(|_| {})
 }
 
-/// The flood may cost this much memory at the most, and this share of the transfer.
+/// Checks the limits on memory and on the share of the transfer that the flood costs.
 fn assert_bounded(name: &str, with_ids: bool, flooded: Measured, bound: i64) {
     let quiet = quiet(with_ids);
     let (extra, left) = (flooded.peak - quiet.peak, flooded.left - quiet.left);
@@ -228,17 +227,17 @@ fn a_flood_of_syns() {
             setup.attack(ends, told, peer.capable_syn().at(SeqNum(rng.next_u32())));
         });
         let counters = setup.pair.endpoint(Side::B).counters();
-        // The carrier that has ids asks for cookies of its own; here nobody does.
+        // The carrier with ids requests cookies of its own; in this test it does not.
         let turned_away =
             if with_ids { counters.syn_queue_overflow } else { counters.syn_cookies_sent };
         assert!(turned_away > u64::from(FLOOD) - 2_000);
         assert_eq!(setup.connections(), 1, "half-open ones ended");
-        // Limits::syn_queue half-open connections of a few KiB, alarms and tables.
+        // Limits::syn_queue half-open connections of a few KiB, timers and tables.
         assert_bounded("SYNs", with_ids, flooded, 24 << 20);
     }
 }
 
-/// Where flows have ids the carrier asks for cookies, which a flood from a real address has.
+/// With flow ids the carrier requests cookies, which a flood from a real address has.
 #[test]
 fn a_flood_of_syns_from_one_source_evicts_no_handshake_of_another() {
     let mut endpoint = endpoint_config(Some(config()));
@@ -299,7 +298,7 @@ fn a_flood_of_joins_with_wrong_tokens() {
         });
         let counters = setup.pair.endpoint(Side::B).counters();
         assert_eq!(counters.mp_join_no_token, u64::from(FLOOD));
-        // Resets: 1,000 a second at the most.
+        // Resets: at most 1,000 a second.
         assert!(counters.resets_out <= 3_000, "{}", counters.resets_out);
         assert_bounded("joins with wrong tokens", with_ids, flooded, 1 << 20);
     }
@@ -362,7 +361,7 @@ fn handshakes_completed_and_left_alone_are_bounded_by_the_limit_of_connections()
     assert_eq!(script.endpoint.connections().len(), 500);
     assert_eq!(script.endpoint.counters().connections_refused, 1_500);
     assert!(held < 500 * 24 * 1024, "{held} bytes");
-    // One goes, the next one may come.
+    // After one ends, the next one may come.
     script.run(|e, now| {
         let first = e.connections()[0];
         e.abort(now, first);
@@ -373,7 +372,7 @@ fn handshakes_completed_and_left_alone_are_bounded_by_the_limit_of_connections()
     next.connect(&mut script);
 }
 
-/// Short messages with pauses, for hours: alarms, ended flows and the like must not pile up.
+/// Short messages with pauses, for hours: timers, ended flows and similar state must not pile up.
 #[test]
 fn a_connection_that_talks_now_and_then_grows_no_memory() {
     let mut setup = Setup::new(false);
@@ -392,7 +391,7 @@ fn a_connection_that_talks_now_and_then_grows_no_memory() {
     assert!(growth.abs() < 10_000, "{at:?}");
 }
 
-/// A listening endpoint with half of its places for half-open connections taken by nobody.
+/// A listening endpoint with half of its places for half-open connections in use.
 fn pressed() -> Script {
     let mut endpoint = endpoint_config(Some(config()));
     endpoint.limits.syn_queue = 8;
@@ -415,8 +414,8 @@ fn beside_a_flood_others_connect_by_cookies_with_all_their_options() {
         let id = serve(&mut script, &mut peer);
         let info = script.endpoint.info(id).expect("it lives");
         assert!(info.fallback.is_none(), "Multipath TCP");
-        // Window scale, SACK and segment size: what goes out is more than an unscaled window, in parts
-        // that the peer takes.
+        // Window scale, SACK and segment size: more than an unscaled window is sent, in segments that the peer
+        // accepts.
         assert_eq!(script.run(|e, now| e.write(now, id, &[7; 100_000])), Ok(100_000));
         let mut got = 0;
         while got < 100_000 {
@@ -476,7 +475,7 @@ fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
         assert_eq!(accepted(&mut script), taken, "{wrong} {wait_s}");
         let reset = script.take_sent().iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST));
         assert_eq!(reset, !taken, "{wrong} {wait_s}");
-        // Plain TCP, with the segment size it asked for.
+        // Plain TCP, with the requested segment size.
         if taken {
             let id = *script.endpoint.connections().last().expect("it is there");
             assert_eq!(script.run(|e, now| e.write(now, id, &[7; 5_000])), Ok(5_000));
@@ -484,7 +483,7 @@ fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
             assert!(!sent.is_empty() && sent.iter().all(|s| s.seg.payload.len() <= 1_000));
         }
     }
-    // What asks without options whether anybody is there, one octet before the first, ends no handshake.
+    // A probe without options, one octet before the first, ends no handshake.
     let mut script = pressed();
     let mut peer = Peer::new(path(0, 2, 40_000), 0);
     cookie_for(&mut script, &mut peer);
@@ -494,7 +493,7 @@ fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
     assert!(script.take_sent().is_empty() && !accepted(&mut script));
     peer.send(&mut script, Seg::ack());
     assert!(accepted(&mut script));
-    // Who never asked gets nothing for guessing.
+    // A peer without a pending request gets nothing by guessing.
     let mut script = Script::new(endpoint_config(Some(config())), 1);
     let mut peer = Peer::new(path(0, 2, 40_000), 0);
     peer.send(&mut script, Seg::ack());

@@ -1,4 +1,4 @@
-//! Tests of a subflow's health as schedulers change it and as monitors see it.
+//! Tests of a subflow's health, with changes by schedulers and as seen by monitors.
 
 use crate::two_hosts::{MiddleboxAction, TwoHosts, by_turns, bytes, two_paths};
 use marline_algos::schedulers::RoundRobin;
@@ -12,8 +12,8 @@ use marline_testkit::{Side, config};
 
 const ACCUSED: SubflowId = SubflowId(1);
 
-/// By turns, until something is acknowledged on the first subflow after both carried data: then it holds the second
-/// to be dead, once.
+/// Alternates until data is acknowledged on the first subflow after both carried data. Then it declares the second
+/// one dead, once.
 #[derive(Debug, Default)]
 struct Accuser {
     inner: RoundRobin,

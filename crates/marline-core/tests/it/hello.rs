@@ -1,5 +1,5 @@
-//! Tests of HELLO: the extensions two Marline peers agree on beyond RFC 8684, and the indifference
-//! of all other peers to it.
+//! Tests of HELLO: the extensions that two Marline peers agree on beyond RFC 8684, and its compatibility with all
+//! other peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ fn scheduler(name: &str) -> Arc<dyn SchedulerFactory> {
     marline_algos::Registry::default().scheduler(name).expect("a scheduler")
 }
 
-/// A client that asks for this.
+/// A client that requests these extensions.
 fn asking(extensions: Extensions) -> ConnectionConfig {
     ConnectionConfig { extensions, ..config() }
 }
 
-/// A server that follows when asked.
+/// A server that follows on request.
 fn following() -> ConnectionConfig {
     ConnectionConfig { follow_client: Some(scheduler("round-robin")), ..config() }
 }
@@ -55,7 +55,7 @@ fn two_peers_agree_on_what_one_asks_for_and_the_other_allows() {
     }
     assert_eq!(hosts.info(Side::B).scheduler, "round-robin");
     assert_eq!(hosts.info(Side::A).extensions, hosts.info(Side::B).extensions);
-    // One question, one answer, each on a segment that is good without it.
+    // One request, one answer, each on a segment that is valid without it.
     let said = hosts.trace.iter().filter(|(_, seg)| hello_of(seg).is_some());
     assert!(said.clone().all(|(_, seg)| seg.dss().data_ack.is_some()));
     assert_eq!(said.map(|(to, _)| *to).collect::<Vec<_>>(), [Side::B, Side::A]);
@@ -83,7 +83,7 @@ fn a_server_grants_no_more_than_it_may() {
         hosts.run_ms(1_000);
         assert_eq!(hosts.info(Side::A).extensions, granted);
         assert_eq!(hosts.info(Side::B).extensions, granted);
-        // A refusal is an answer, too: nobody asks again.
+        // A refusal is an answer as well: the client does not ask again.
         hosts.run_ms(60_000);
         assert_eq!(hosts.count(|c| c.hello_tx), 2);
     }
@@ -110,7 +110,7 @@ fn a_lost_hello_is_repeated_and_a_lost_answer_is_given_again() {
 #[test]
 fn a_peer_that_never_answers_is_asked_five_times_and_used_without() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), asking(FOLLOW));
-    // Nothing experimental before the connection is confirmed.
+    // No experimental option before the connection is confirmed.
     script.advance(MS(300));
     assert!(hellos(&script.take_sent()).is_empty());
     peer.acknowledge(&mut script);
@@ -153,7 +153,7 @@ fn a_server_answers_a_bounded_number_of_times_and_never_anew() {
     let (mut script, mut peer, id) = served(endpoint_config(Some(following())), 1);
     let mut answers = Vec::new();
     for round in 0..40 {
-        // Later ones ask for something else; the first word counts.
+        // Later ones ask for other extensions; the first one counts.
         let features = if round == 0 { FOLLOW } else { Extensions::NONE };
         let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello(features));
         peer.send(&mut script, seg);

@@ -1,5 +1,4 @@
-//! Tests of joins that are forged, replayed, or opened too early and too often (RFC 8684 section
-//! 3.2).
+//! Tests of joins that are forged, replayed, or opened too early and too often (RFC 8684 section 3.2).
 
 use std::time::Duration;
 
@@ -16,14 +15,14 @@ fn is_reset(sent: &Sent) -> bool {
     sent.seg.header.flags.contains(TcpFlags::RST)
 }
 
-/// A reset that says why, as a refused join gets.
+/// A reset with a reason, as a refused join gets.
 fn reset() -> Expect {
     Expect::any()
         .that("RST", |s| s.header.flags.contains(TcpFlags::RST))
         .mptcp("MP_TCPRST", |o| matches!(o, MptcpOption::TcpRst(_)))
 }
 
-/// Sends a SYN that joins `first`; takes the SYN/ACK. The endpoint's HMAC and nonce.
+/// Sends a SYN that joins `first` and takes the SYN/ACK. Returns the endpoint's HMAC and nonce.
 fn half_join(script: &mut Script, peer: &mut Peer, first: &Peer, nonce: u32) -> (Sent, u32) {
     peer.timestamps = Some((1, 0));
     let syn = peer.join_syn(first, nonce, 1);
@@ -37,7 +36,7 @@ fn half_join(script: &mut Script, peer: &mut Peer, first: &Peer, nonce: u32) -> 
     (sent, theirs)
 }
 
-/// The third ACK of a join, with the HMAC for these nonces.
+/// Third ACK of a join, with the HMAC for these nonces.
 fn third_ack(first: &Peer, nonce: u32, theirs: u32) -> Seg {
     let hmac = keys::join_hmac(first.key, first.their_key, nonce, theirs);
     let mut truncated = [0; 20];
@@ -50,7 +49,7 @@ fn subflows(script: &Script, id: ConnectionId) -> Vec<SubflowState> {
     info.subflows.iter().map(|s| s.state).collect()
 }
 
-/// The connection has one subflow, and its stream goes on.
+/// The connection has one subflow, and its stream continues.
 fn unharmed(script: &mut Script, first: &mut Peer, id: ConnectionId) {
     script.advance(MS(100));
     first.hear_all(script);
@@ -64,7 +63,7 @@ fn a_wrong_hmac_ends_the_join_and_nothing_else() {
     let (mut script, mut first, id) = served(listening(), 1);
     let mut second = Peer::new(path(1, 2, 40_000), 0);
     let (_, theirs) = half_join(&mut script, &mut second, &first, 7);
-    // Data before the proof is not even looked at.
+    // Data before the authentication is ignored.
     let early = second.stamp(Seg::ack().mapping(first.next_dsn, 1, 4).payload(b"evil"));
     second.inject(&mut script, early);
     assert_eq!(script.read_all(id), b"");
@@ -121,8 +120,8 @@ fn replayed_syns_and_third_acks() {
     script.advance(MS(10));
     let _ = script.take_sent();
 
-    // The third ACK again, where it belongs: the fourth was lost, and is said again; nothing else
-    // happens. From elsewhere: a stranger.
+    // A repeated third ACK from the same address: the fourth was lost, and is repeated, without other effects.
+    // From another address it is unknown.
     for _ in 0..2 {
         second.inject(&mut script, second.stamp(ack.clone()));
         let fourth = script.expect(&Expect::any().flags(TcpFlags::ACK));
@@ -134,8 +133,8 @@ fn replayed_syns_and_third_acks() {
     third.inject(&mut script, third.stamp(ack.clone()));
     script.expect(&Expect::any().flags(TcpFlags::RST));
 
-    // The whole handshake recorded and played again from another address: the endpoint's nonce is
-    // another one, the HMAC is worth nothing.
+    // The whole handshake recorded and replayed from another address: the endpoint's nonce is different, so the
+    // HMAC is invalid.
     let mut thief = Peer::new(path(3, 2, 40_000), 0);
     let (_, fresh) = half_join(&mut script, &mut thief, &first, 7);
     assert_ne!(fresh, theirs);
@@ -184,7 +183,7 @@ fn pending_joins_are_bounded_and_their_places_come_free() {
     assert_eq!(script.endpoint.counters().mp_join_rejected, 997);
     println!("997 of 1000 joins refused, {refused} with a reset within the limit of answers");
     unharmed_by_pending(&mut script, &mut first, id);
-    // The attempts end by themselves, and a real join finds its place.
+    // The attempts end by themselves, and a real join finds room.
     script.advance(Duration::from_secs(300));
     assert_eq!(subflows(&script, id), [SubflowState::Established]);
     assert_eq!(script.endpoint.info(id).expect("it lives").gone.len(), 0);
@@ -242,7 +241,7 @@ fn a_client_does_not_believe_a_server_without_the_right_hmac() {
             let join = MpJoin::SynAck { backup: false, address_id: 0, hmac, nonce: theirs };
             answer = answer.mptcp(MptcpOption::Join(join));
         }
-        // Who did not see the SYN can do nothing.
+        // A peer that did not see the SYN has no effect.
         let blind = second.stamp(answer.clone());
         second.inject(&mut script, blind.clone().acking(blind.header.ack.add(1)));
         assert_eq!(subflows(&script, id), [SubflowState::Established, SubflowState::SynSent]);
@@ -288,7 +287,7 @@ fn a_join_to_a_connection_that_ended_and_that_the_application_still_holds_is_to_
     assert_eq!(script.endpoint.counters().mp_join_no_token, 1);
 }
 
-/// The fourth ACK was lost, and the server asks for a sign of life: who does that has seen the third.
+/// The fourth ACK was lost, and the server sends a probe, which shows that it received the third.
 #[test]
 fn a_server_that_asks_on_a_joined_subflow_has_seen_the_third_ack() {
     let (mut script, mut first, id, mut second, nonce) = joining_client(8);

@@ -12,7 +12,7 @@ use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{Dss, MptcpOption, WireDsn};
 
-/// What one connection may hold, the largest buffers of both directions and slack.
+/// Memory limit of one connection: the largest buffers of both directions and slack.
 const BOUND: u64 = (6 << 20) + (4 << 20) + (1 << 20);
 
 fn reset() -> Expect {
@@ -25,20 +25,20 @@ fn was_reset(sent: &[Sent]) -> bool {
     sent.iter().any(|s| reset().missing(&s.seg).is_none())
 }
 
-/// A mapping of the peer, relative to what it would send next.
+/// A mapping of the peer, relative to its next data.
 fn mapping(peer: &Peer, dsn: i64, ssn: i32, len: u16) -> Seg {
     let next = peer.next.offset_from(peer.iss);
     let dsn = peer.next_dsn.wrapping_add_signed(dsn);
     Seg::ack().data_ack(peer.expected_dsn).mapping(dsn, next.wrapping_add_signed(ssn), len)
 }
 
-/// Nothing of `evil` came through, and the subflow that brought it is gone or going.
+/// Nothing of `evil` was delivered, and the subflow that carried it is closed or closing.
 fn only_this_subflow_ended(script: &mut Script, id: ConnectionId) {
     let sent = script.take_sent();
     assert!(was_reset(&sent), "{sent:#?}");
     assert_eq!(script.read_all(id), b"");
     assert!(script.endpoint.info(id).is_some_and(|i| i.subflows.is_empty()));
-    // No path is left and none comes: the connection ends in its time.
+    // No path is left and none comes: the connection ends in a bounded time.
     script.advance(Duration::from_secs(61));
     let closed = script.take_events().into_iter().find_map(|event| match event {
         Event::Closed { reason, .. } => Some(reason),
@@ -64,9 +64,8 @@ fn mappings_that_contradict_each_other() {
     }
 }
 
-/// A middlebox takes the mappings off the second half of a burst, which waits behind a lost
-/// segment. That ends the subflow once, not as often as there are segments: another one may take
-/// its place.
+/// A middlebox removes the mappings of the second half of a burst, which waits behind a lost segment. That ends
+/// the subflow once instead of once per segment: another subflow may take its slot.
 #[test]
 fn a_queue_without_mappings_ends_its_subflow_and_no_more() {
     let (mut script, mut peer, id) = served(listening(), 1);
@@ -82,7 +81,7 @@ fn a_queue_without_mappings_ends_its_subflow_and_no_more() {
         waiting.push(later.stamp(Seg::ack().data_ack(later.expected_dsn).payload(b"bare")));
         later.next = waiting[waiting.len() - 1].end();
     }
-    // The last one first: each is kept for itself.
+    // The last one first: each is kept separately.
     waiting.into_iter().rev().for_each(|bare| peer.inject(&mut script, bare));
     let _ = script.take_sent();
     peer.inject(&mut script, first);
@@ -108,14 +107,13 @@ fn the_same_mapping_again_or_a_part_of_it_is_fine() {
     let data = mapping(&peer, 0, 0, 8).payload(b"two four");
     peer.send(&mut script, data);
     assert_eq!(script.read_all(id), b"two four");
-    // Old mappings of what is delivered are ignored.
+    // Old mappings of delivered data are ignored.
     peer.inject(&mut script, peer.stamp(mapping(&peer, 77, -8, 8)));
     assert!(!was_reset(&script.take_sent()));
     assert_eq!(script.endpoint.counters().dss_not_matching, 0);
 }
 
-/// A segment that is mapped in parts: a middlebox may have put it together. What lacks a mapping is
-/// not DATA_ACKed and comes again.
+/// A partly mapped segment: a middlebox may have merged it. Unmapped bytes are not DATA_ACKed and come again.
 #[test]
 fn bytes_that_no_mapping_covers() {
     let (mut script, mut peer, id) = served(listening(), 2);
@@ -134,7 +132,7 @@ fn bytes_that_no_mapping_covers() {
     peer.next_dsn += 4;
     assert_eq!(script.read_all(id), b"cdef", "what followed waited for it");
     assert!(!was_reset(&peer.hear_all(&mut script)));
-    // Nothing says of whole segments without any mapping that options pass.
+    // Whole segments without any mapping do not show that options pass.
     peer.send(&mut script, Seg::ack().data_ack(peer.expected_dsn).payload(b"bare"));
     only_this_subflow_ended(&mut script, id);
 }
@@ -154,8 +152,8 @@ fn mappings_without_end() {
     only_this_subflow_ended(&mut script, id);
 }
 
-/// One loss at a high bandwidth-delay product: more than four thousand mappings wait behind the hole, whether
-/// they continue each other or jump (the rest goes by another path), and all is taken once it is filled.
+/// One loss at a high bandwidth-delay product: more than four thousand mappings wait behind the hole, contiguous
+/// or with jumps (the rest is sent on another path), and all data is accepted once it is filled.
 #[test]
 fn a_hole_before_a_large_window_of_segments_resets_nothing() {
     for (len, jump) in [(1_400, 0), (200, 0), (200, 300)] {
@@ -177,12 +175,12 @@ fn a_hole_before_a_large_window_of_segments_resets_nothing() {
 #[test]
 fn mappings_before_and_far_beyond_the_window() {
     let (mut script, mut peer, id) = served(listening(), 4);
-    // What was delivered before: a duplicate, not delivered again.
+    // Data delivered before: a duplicate, not delivered again.
     for dsn in [-5, -3] {
         let old = mapping(&peer, dsn, 0, 3).payload(b"old");
         peer.send(&mut script, old);
     }
-    // Before the stream's first byte, and beyond all windows: not taken.
+    // Before the stream's first byte, and beyond all windows: dropped.
     for dsn in [-100, -(1 << 40), i64::MIN, 1 << 30, 1 << 62] {
         let far = mapping(&peer, dsn, 0, 3).payload(b"far");
         let had_reset = {
@@ -193,7 +191,7 @@ fn mappings_before_and_far_beyond_the_window() {
         let info = script.endpoint.info(id).expect("it lives");
         assert!(info.buffered < BOUND, "{} bytes held", info.buffered);
         if had_reset {
-            // Such a mapping is none: its bytes are unmapped, and the subflow ends.
+            // Such a mapping is invalid: its bytes are unmapped, and the subflow ends.
             return;
         }
         peer.next = peer.next.add(3);
@@ -217,7 +215,7 @@ fn acknowledgments_of_data_that_was_never_sent() {
     assert_eq!(script.endpoint.counters().dss_not_matching, 6);
     peer.acknowledge(&mut script);
     assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 10);
-    // An old one changes nothing any more.
+    // An old one has no effect any more.
     peer.inject(&mut script, peer.stamp(Seg::ack().data_ack(before)));
     assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 10);
 }
@@ -236,7 +234,7 @@ fn a_data_fin_that_moves_and_data_behind_it() {
     assert_eq!(script.read_all(id), b"last", "nothing behind the end");
     let mut out = [0; 8];
     assert_eq!(script.run(|e, now| e.read(now, id, &mut out)), Ok(0));
-    // One that comes after the end of what is already here is believed no more than those.
+    // An end before data that is already here is rejected as well.
     let (mut script, mut peer, id) = served(listening(), 7);
     peer.send_data(&mut script, b"data");
     peer.inject(&mut script, peer.stamp(fin(peer.next_dsn - 2)));
@@ -248,7 +246,7 @@ fn a_data_fin_that_moves_and_data_behind_it() {
 #[test]
 fn data_beyond_the_advertised_window_is_not_kept() {
     let (mut script, mut peer, id) = served(listening(), 8);
-    // The application reads nothing; the peer does not care about windows.
+    // The application reads nothing; the peer ignores windows.
     let chunk = [0x5a; 1_400];
     for _ in 0..20_000 {
         peer.send_data(&mut script, &chunk);
@@ -296,7 +294,7 @@ fn bytes_held_out_of_order_count_as_buffered_and_are_bounded() {
     assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
 }
 
-/// A listener whose window is open from the start.
+/// A listener with the full window from the start.
 fn wide_open() -> EndpointConfig {
     let mut config = listening();
     let accept = config.accept.take().expect("it listens");
@@ -304,7 +302,7 @@ fn wide_open() -> EndpointConfig {
     config
 }
 
-/// However many subflows have a hole, what waits behind all of them is not more than one window.
+/// However many subflows have a hole, at most one window of data waits behind all of them.
 #[test]
 fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
     let (mut script, first, id) = served(wide_open(), 11);
@@ -329,19 +327,19 @@ fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
     let info = script.endpoint.info(id).expect("it lives");
     println!("5.6 MB behind a hole on each of four subflows: {} bytes held", info.buffered);
     assert!(info.buffered > 5 << 20 && info.buffered <= 7 << 20, "{} bytes held", info.buffered);
-    // What was dropped comes again once the holes are filled.
+    // Dropped data comes again once the holes are filled.
     let data = mapping(&peers[0], 0, 0, 1_400).payload(&segment);
     peers[0].inject(&mut script, peers[0].stamp(data));
     assert!(!script.read_all(id).is_empty());
 }
 
-/// What was kept for use while data flowed, with holes, both ways, is given back ten seconds after.
+/// Memory kept for reuse while data flowed, with holes, both ways, is released ten seconds later.
 #[test]
 fn an_idle_connection_holds_next_to_nothing() {
     let (mut script, mut peer, id) = served(wide_open(), 12);
     let (next, dsn) = (peer.next, peer.next_dsn);
     for i in (1..4_000).chain([0]) {
-        // Segments in pairs with a gap behind each: as many buffers as pairs until all of them are filled.
+        // Segments in pairs with a gap after each: as many buffers as pairs until all gaps are filled.
         let place = if i < 2_000 { 2 * i } else { 2 * (i - 2_000) + 1 };
         (peer.next, peer.next_dsn) = (next.add(place * 100), dsn + u64::from(place) * 100);
         let data = mapping(&peer, 0, 0, 100).payload(&[7; 100]);
@@ -368,7 +366,7 @@ fn an_idle_connection_holds_next_to_nothing() {
     println!("held at the end of the transfer {before:?}, eleven seconds later {after:?}");
     assert!(before.0 > 3_000 && before.1 > 100_000, "{before:?}");
     assert!(after.0 == 0 && after.1 < 1_000, "{after:?}");
-    // And it goes on as before.
+    // The connection continues as before.
     peer.send_data(&mut script, b"more");
     assert_eq!(script.read_all(id), b"more");
 }
@@ -412,7 +410,7 @@ fn mappings_at_random() {
     assert!(resets > 20);
 }
 
-/// A native carrier hands over what the kernel joined: one segment far beyond any MSS.
+/// A native carrier hands over merged segments: one segment far larger than any MSS.
 #[test]
 fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
     let (mut script, mut peer, id) = served(listening(), 1);
@@ -429,8 +427,8 @@ fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
     assert_eq!(info.subflows.len(), 1);
 }
 
-/// A carrier that joins segments gets runs of more than eight with the same header on each: with the mapping of the
-/// whole run. Others get it on every eighth.
+/// A carrier that merges segments gets runs of more than eight with equal headers, each with the mapping of the
+/// whole run. Other carriers get it on every eighth.
 #[test]
 fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
     for joined in [false, true] {

@@ -1,4 +1,4 @@
-//! A process short of memory: what its connections hold, and that each of them goes on.
+//! Tests of a process short of memory: limits on its connections, and their progress.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn charged() -> (Script, Peer, ConnectionId, MemoryBudget, MemoryAccount) {
     (script, peer, id, budget, account)
 }
 
-/// The peer's data, so many segments beyond the next one.
+/// The peer's data, this many segments beyond the next one.
 fn data(peer: &Peer, ahead: u32) -> Seg {
     let ssn = peer.next.offset_from(peer.iss) + ahead * 1_400;
     let dsn = peer.next_dsn + u64::from(ahead) * 1_400;
@@ -35,7 +35,7 @@ fn send(script: &mut Script, peer: &mut Peer, count: u32) {
     }
 }
 
-/// Takes back the last `count` segments, which will be sent again.
+/// Rewinds by the last `count` segments, which will be sent again.
 fn rewind(peer: &mut Peer, count: u32) {
     peer.next = peer.next.add(0_u32.wrapping_sub(count * 1_400));
     peer.next_dsn -= u64::from(count) * 1_400;
@@ -52,11 +52,11 @@ fn what_an_application_does_not_read_is_dropped_unacknowledged_where_memory_is_s
     let refused = script.endpoint.counters().segments_without_memory;
     assert_eq!(refused, 100, "of what was promised while there was memory");
     assert_eq!(account.used() / CHUNK, 3);
-    // Each is answered by an ACK that acknowledges nothing of it: the path is alive.
+    // Each is answered by an ACK that acknowledges none of it: the path is alive.
     let sent = script.take_sent();
     let end = peer.next.add(0_u32.wrapping_sub(100 * 1_400));
     assert!(!sent.is_empty() && sent.iter().all(|s| s.seg.header.ack == end), "{sent:#?}");
-    // What was acknowledged is there, and the rest comes again, as far as the window goes.
+    // Acknowledged data is available, and the rest comes again, within the window.
     assert_eq!(script.read_all(id).len(), 30 * 1_400);
     rewind(&mut peer, 100);
     let mut read = 0;
@@ -71,7 +71,7 @@ fn what_an_application_does_not_read_is_dropped_unacknowledged_where_memory_is_s
 #[test]
 fn a_hole_is_filled_although_memory_is_short() {
     let (mut script, mut peer, id, budget, account) = charged();
-    // On one subflow, in order but for the stream's beginning, which another one brings.
+    // On one subflow, in order except for the stream's beginning, which another subflow carries.
     let mut other = Peer::new(path(1, 2, 40_000), 0);
     other.join(&mut script, &peer, 2);
     script.advance(Duration::from_millis(20));
@@ -80,7 +80,7 @@ fn a_hole_is_filled_although_memory_is_short() {
     send(&mut script, &mut other, 60);
     assert!(account.used() / CHUNK >= 5, "chunks of 84,000 bytes");
     budget.set_limit(Some(0));
-    // More of that is refused; the missing bytes are taken.
+    // More of that is refused; the missing bytes are accepted.
     let held = account.used();
     send(&mut script, &mut other, 60);
     let refused = script.endpoint.counters().segments_without_memory;
@@ -101,7 +101,7 @@ fn a_stranger_makes_no_connection_hold_more_than_a_chunk_or_two() {
     script.endpoint.set_memory_account(strangers.clone());
     let mut peer = Peer::new(path(0, 2, 40_000), 7);
     let id = serve(&mut script, &mut peer);
-    // Everything that a window of any size would let it, in order and not.
+    // All segments that a window of any size would allow, in order and out of order.
     for ahead in (0..2_000).filter(|n| n % 50 != 11) {
         peer.inject(&mut script, data(&peer, ahead));
         let _ = script.take_sent();

@@ -14,7 +14,7 @@ use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_co
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpPrio, MptcpOption, RemoveAddr};
 
-/// The HMAC of an announcement, from the RFC's text: id, address, port (two octets, zero if none).
+/// HMAC of an announcement, from the RFC's text: id, address, port (two octets, zero if none).
 fn hmac(own_key: u64, other_key: u64, id: u8, address: IpAddr, port: Option<u16>) -> u64 {
     let mut message = vec![id];
     match address {
@@ -114,7 +114,7 @@ fn an_announced_address_is_echoed_and_joined() {
         let syn = sent.iter().find(|s| s.seg.header.flags.contains(TcpFlags::SYN)).expect("a SYN");
         let to = SocketAddr::new(add.address, port.unwrap_or(443));
         assert_eq!(syn.path.remote, to);
-        // Again: another echo, no other subflow.
+        // Again: another echo, but no other subflow.
         peer.send(&mut script, Seg::ack().mptcp(MptcpOption::AddAddr(add)));
         let sent = script.take_sent();
         assert_eq!(announced(&sent).len(), 1);
@@ -174,7 +174,7 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
     assert_eq!(script.endpoint.info(id).expect("a connection").subflows.len(), 1);
 }
 
-/// Our own address goes away: REMOVE_ADDR tells the peer, on a subflow that is left.
+/// Our own address goes away: REMOVE_ADDR is sent to the peer on a remaining subflow.
 #[test]
 fn an_address_that_goes_away_is_withdrawn() {
     let pass = |_: &mut Packet<'_>| MiddleboxAction::Pass;
@@ -208,7 +208,7 @@ fn priority_is_obeyed_in_both_directions() {
                 peer.hear(&sent);
             }
             let newest = first.expected_dsn.max(second.expected_dsn);
-            // Both know of all that came on either subflow.
+            // Both acknowledge all data received on either subflow.
             (first.expected_dsn, second.expected_dsn) = (newest, newest);
             first.acknowledge(&mut script);
             second.acknowledge(&mut script);

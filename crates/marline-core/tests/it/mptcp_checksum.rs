@@ -25,7 +25,7 @@ fn is_infinite(seg: &Seg) -> bool {
     seg.dss().mapping.is_some_and(|m| m.length == 0)
 }
 
-/// The keys as the third ACK tells them: client's, server's.
+/// Keys in the third ACK: client's, server's.
 fn keys_of(trace: &[(Side, Seg)]) -> (u64, u64) {
     let keys = trace.iter().find_map(|(_, s)| match s.options.mptcp.capable()?.form {
         MpCapableForm::Ack { initiator_key, listener_key, .. } => {
@@ -36,7 +36,7 @@ fn keys_of(trace: &[(Side, Seg)]) -> (u64, u64) {
     keys.expect("a third ACK")
 }
 
-/// What the checksum of a segment's mapping must be, from nothing but the segment and the keys.
+/// Expected checksum of a segment's mapping, computed only from the segment and the keys.
 fn right_checksum(seg: &Seg, idsn: u64) -> Option<(Option<u16>, u16)> {
     let sum = Checksum::of(&seg.payload);
     if let Some(m) = seg.dss().mapping {
@@ -95,7 +95,7 @@ fn a_subflow_whose_bytes_are_changed_is_reset_and_the_other_carries_them() {
     }
 }
 
-/// What a middlebox may do to the one segment it changes, and what of the rest is lost on the way.
+/// Segments that the middlebox loses besides changing one.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Loss {
     Nothing,
@@ -104,8 +104,8 @@ enum Loss {
     FirstInfiniteMapping,
 }
 
-/// Changes one byte of the `nth` data segment towards a side; the segment stays changed when it is
-/// repeated. Loses what `loss` says.
+/// Changes one byte of the `nth` data segment towards a side; the segment stays changed when it is repeated. Loses
+/// segments according to `loss`.
 fn changes_one(
     towards: Side,
     nth: usize,
@@ -157,7 +157,7 @@ fn goes_on_plain(towards: Side, nth: usize, loss: Loss) {
     hosts.run_ms(60_000);
     let got = std::mem::take(&mut hosts.end(towards).received);
     the_one_difference(&got, &data);
-    // Both know, and nothing was sent twice.
+    // Both know it, and no data was sent twice.
     let reasons = [hosts.end(towards).fallback, hosts.end(from).fallback];
     let wanted = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed].map(Some);
     assert_eq!(reasons, wanted, "{context}");
@@ -190,7 +190,7 @@ fn a_lost_mp_fail_is_repeated() {
 #[test]
 fn a_lost_answer_to_mp_fail_does_not_matter() {
     goes_on_plain(Side::B, 40, Loss::Answer);
-    // Nothing new follows here that could say it instead.
+    // No new data follows here that could carry the infinite mapping instead.
     goes_on_plain(Side::B, 208, Loss::Answer);
 }
 
@@ -205,9 +205,9 @@ fn the_first_bytes_are_changed() {
     goes_on_plain(Side::A, 1, Loss::Nothing);
 }
 
-/// One byte changed, and one segment of 30 lost, whatever it carries: the bytes arrive as the
-/// middlebox left them, once, and the stream goes on as plain TCP; or as they were sent, if the
-/// subflow was given up and another one carried them.
+/// One byte changed, and one segment of 30 lost, regardless of its content: the bytes arrive once, as changed by
+/// the middlebox, and the stream continues as plain TCP. Or they arrive as sent, if the subflow was given up and
+/// another one carried them.
 #[test]
 fn a_change_among_losses() {
     let mut plain = 0;
@@ -282,7 +282,7 @@ fn a_box_inserts_bytes() {
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 3), &bytes(SIZE, 4));
 }
 
-/// The peer never answers MP_FAIL: a clear end.
+/// The peer never answers MP_FAIL: the subflow ends with a clear error.
 #[test]
 fn mp_fail_without_an_answer_ends_the_subflow() {
     let mut change = changes_one(Side::B, 40, Loss::Nothing);
@@ -297,12 +297,12 @@ fn mp_fail_without_an_answer_ends_the_subflow() {
     let data = bytes(SIZE, 1);
     hosts.write(Side::A, &data);
     hosts.run_ms(300_000);
-    // The client may come back by a new subflow, on which nothing is changed.
+    // The client may return on a new subflow, on which no data is changed.
     let [client, server] = &hosts.ends;
     assert!(data.starts_with(&server.received), "only right bytes");
     let ended = client.closed.is_some() && server.closed.is_some();
     assert!(ended || server.received.len() == SIZE, "{:?} {:?}", client.closed, server.closed);
-    // Either side may lose patience first: who sent the data misses its DATA_ACK.
+    // Either side may time out first: the sender of the data misses its DATA_ACK.
     let reset = hosts.trace.iter().any(|(_, s)| s.header.flags.contains(TcpFlags::RST));
     assert!(reset, "the subflow goes");
 }
@@ -321,7 +321,7 @@ fn checksummed(peer: &Peer, payload: &[u8], sum: impl FnOnce(u16) -> Option<u16>
     seg.payload(payload)
 }
 
-/// RFC 8684 section 3.3: a checksum that is missing, or there without having been agreed on.
+/// RFC 8684 section 3.3: a missing checksum, or one that was not negotiated.
 #[test]
 fn checksums_must_be_as_agreed() {
     for agreed in [true, false] {
@@ -335,7 +335,7 @@ fn checksums_must_be_as_agreed() {
     }
 }
 
-/// A peer like Linux as the sender: it answers MP_FAIL, and its infinite mapping names the new data.
+/// A peer like Linux as the sender: it answers MP_FAIL, and its infinite mapping refers to the new data.
 #[test]
 fn a_kernel_that_sent_the_damaged_data() {
     let (mut script, mut peer) = served(with_checksums(), 7, 1);
@@ -361,7 +361,7 @@ fn a_kernel_that_sent_the_damaged_data() {
     peer.send(&mut script, new);
     peer.send(&mut script, Seg::ack().payload(b", and plain"));
     assert_eq!(read(&mut script), b", and new, and plain");
-    // Our own direction is plain, too, and says so once.
+    // Our own direction is plain as well, and announces it once.
     script.take_sent();
     let id = script.endpoint.connections()[0];
     for _ in 0..2 {
@@ -392,7 +392,7 @@ fn a_kernel_that_got_damaged_data() {
     for sent in script.take_sent() {
         peer.hear(&sent);
     }
-    // "second" is acknowledged by TCP, not by MPTCP.
+    // "second" is acknowledged by TCP but not by MPTCP.
     let fail = MptcpOption::Fail(MpFail { dsn: una });
     let ssn_of_second = peer.expected.offset_from(peer.irs) - 6;
     peer.send(&mut script, Seg::ack().data_ack(una).mptcp(fail));
@@ -403,7 +403,7 @@ fn a_kernel_that_got_damaged_data() {
     assert_eq!(sent.seg.payload, b"third", "nothing is sent again");
     let mapping = sent.seg.dss().mapping.expect("an infinite mapping");
     assert_eq!((mapping.length, mapping.checksum), (0, Some(0)));
-    // It acts from the first byte on that was not DATA_ACKed.
+    // It starts from the first byte that was not DATA_ACKed.
     assert_eq!((mapping.ssn, mapping.dsn), (ssn_of_second, WireDsn::Long(una)));
     peer.hear(&sent);
     peer.send(&mut script, Seg::ack());

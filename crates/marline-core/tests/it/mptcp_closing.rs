@@ -50,7 +50,7 @@ fn lost_data_fins_are_repeated() {
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
 }
 
-/// Lets time pass until a DATA_FIN goes out: how many milliseconds.
+/// Time in milliseconds until a DATA_FIN is sent.
 fn until_data_fin(script: &mut Script) -> u128 {
     let began = script.now();
     while script.advance_to_send(Duration::from_secs(60)) {
@@ -61,7 +61,7 @@ fn until_data_fin(script: &mut Script) -> u128 {
     script.now().since(began).as_millis()
 }
 
-/// Words that are answered after so long, one after the other.
+/// Messages, each answered after this round trip, one after the other.
 fn talk(script: &mut Script, peer: &mut Peer, words: usize, round_trip_ms: u64) {
     for _ in 0..words {
         write(script, b"word");
@@ -72,8 +72,8 @@ fn talk(script: &mut Script, peer: &mut Peer, words: usize, round_trip_ms: u64) 
     }
 }
 
-/// No segment repeats a DATA_FIN that was lost, but a probe does, as one would repeat the last data: after two round
-/// trips.
+/// A lost DATA_FIN is not retransmitted with other segments, but a probe repeats it, as it would repeat the last
+/// data: after two round trips.
 #[test]
 fn a_lost_data_fin_is_probed_for_before_the_timeout() {
     let (mut script, mut peer) = served(config(), 7, 1);
@@ -85,7 +85,7 @@ fn a_lost_data_fin_is_probed_for_before_the_timeout() {
     assert!((40..60).contains(&waits[0]) && (200..260).contains(&waits[1]), "{waits:?} ms");
 }
 
-/// Which subflow lost it nobody knows: by turns, one could meet the losses of each.
+/// It is unknown which subflow lost it: by turns, one DATA_FIN could hit the losses of each.
 #[test]
 fn a_data_fin_goes_first_on_one_subflow_and_again_on_each() {
     let (mut script, _, second) = two_subflows(config());
@@ -126,7 +126,7 @@ fn both_end_at_the_same_time() {
     assert_eq!(fins, 2, "none needs to be repeated");
 }
 
-/// The FIN of a subflow ends the subflow, not the stream.
+/// The FIN of a subflow ends the subflow but not the stream.
 #[test]
 fn a_subflow_fin_without_data_fin() {
     let (mut script, mut first, mut second) = two_subflows(config());
@@ -183,8 +183,7 @@ fn fastclose_on_a_reset_ends_everything() {
     assert!(sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST)));
 }
 
-/// The kernel aborts with data of its own under way that was lost: its RST lies behind a hole, and no
-/// second one will come.
+/// The kernel aborts while its own data in flight is lost: its RST is behind a hole, and no second one follows.
 #[test]
 fn fastclose_on_a_reset_behind_a_hole_ends_everything() {
     let (mut script, first, second) = two_subflows(config());
@@ -207,7 +206,7 @@ fn fastclose_with_a_wrong_key_is_ignored() {
     first.send(&mut script, Seg::ack().mptcp(fastclose(key)));
     assert_eq!(closed(&mut script), None);
     assert_eq!(resets(&mut script, &first), 0);
-    // On a RST it is a RST of that subflow and no more.
+    // On a RST it resets only that subflow.
     let rst = Seg::rst().mptcp(fastclose(key));
     first.send(&mut script, rst);
     assert_eq!(closed(&mut script), None);
@@ -231,7 +230,7 @@ fn an_abort_says_fastclose_on_every_subflow() {
     }
 }
 
-/// Its SYN would be repeated for a minute; nothing is left that it could be good for.
+/// Its SYN would be repeated for a minute without any use.
 #[test]
 fn a_join_that_nobody_answers_does_not_outlive_the_connection() {
     let swallow = |p: &mut Packet<'_>| {
@@ -257,8 +256,8 @@ fn a_join_that_nobody_answers_does_not_outlive_the_connection() {
     }
 }
 
-/// A pure ACK that a later one overtook is an old duplicate to PAWS. A DATA_FIN on it is said nowhere else; one
-/// that is older than any delay may be is another connection's, for all that anybody knows.
+/// A pure ACK overtaken by a later one is an old duplicate for PAWS. A DATA_FIN on it may be the only copy; one
+/// older than any possible delay may belong to another connection.
 #[test]
 fn a_data_fin_that_was_overtaken_counts() {
     for (age_ms, ends) in [(10, true), (100_000, false)] {
@@ -278,7 +277,7 @@ fn a_data_fin_that_was_overtaken_counts() {
     }
 }
 
-/// A DATA_FIN leaves as a pure ACK, and data of before that is repeated on the same subflow arrives first.
+/// A DATA_FIN is sent as a pure ACK, and earlier data retransmitted on the same subflow arrives first.
 #[test]
 fn a_data_fin_that_repeated_data_overtook_counts() {
     let mut script = Script::new(listening(), 1);

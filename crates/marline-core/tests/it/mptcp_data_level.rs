@@ -36,10 +36,10 @@ fn data_on(script: &mut Script, path: FourTuple) -> Vec<Seg> {
     sent.map(|s| s.seg).filter(|s| !s.payload.is_empty()).collect()
 }
 
-/// Whose retransmission timer fired, and what each of the group had in flight.
+/// The subflow whose retransmission timer fired, and the bytes in flight of each in the group.
 type Fired = (SubflowId, Vec<(SubflowId, u64)>);
 
-/// A window of fixed size that notes what it is told of the group when a retransmission timer fires.
+/// A window of fixed size that records the group's state when a retransmission timer fires.
 #[derive(Clone, Debug, Default)]
 struct Watchful(Arc<Mutex<Vec<Fired>>>);
 
@@ -84,7 +84,8 @@ impl CongestionController for Watchful {
     }
 }
 
-/// The first subflow heard its last segment before there was a second: at its timeout the group is as it is then.
+/// The first subflow received its last segment before there was a second: at its timeout it must see the current
+/// group.
 #[test]
 fn a_coupled_controller_sees_its_siblings_as_they_are_when_a_timer_fires() {
     let watchful = Watchful::default();
@@ -131,7 +132,7 @@ fn a_path_that_swallows_data() {
         hear(&sent, &mut first, &mut second);
     }
     assert!(carried[1] > 0, "{carried:?}: the second path carries some");
-    // Both acknowledge at the level of TCP; DATA_ACK never passes what the second one carried.
+    // Both acknowledge at the TCP level; the DATA_ACK never passes the second one's data.
     let missing = first.expected_dsn;
     for peer in [&mut first, &mut second] {
         let seg = Seg::ack().data_ack(missing);
@@ -154,7 +155,7 @@ fn a_path_that_swallows_data() {
     assert!(script.endpoint.info(id).is_some() && closed(&mut script).is_none());
 }
 
-/// From end to end: one path passes handshakes and ACKs and loses all data.
+/// End to end: one path passes handshakes and ACKs and loses all data.
 #[test]
 fn bytes_arrive_although_one_path_loses_all_data() {
     let lose = |p: &mut Packet<'_>| {
@@ -168,8 +169,8 @@ fn bytes_arrive_although_one_path_loses_all_data() {
 /// A peer without window scaling that never offers more than this.
 const WINDOW: u16 = 6_400;
 
-/// The receive window belongs to the connection and counts from the DATA_ACK: what both subflows
-/// send together stays within it (RFC 8684 section 3.3.5).
+/// The receive window belongs to the connection and counts from the DATA_ACK: both subflows together stay within
+/// it (RFC 8684 section 3.3.5).
 #[test]
 fn the_window_is_shared() {
     let syn = Seg::syn().mss(1_400).window(WINDOW);
@@ -191,8 +192,8 @@ fn the_window_is_shared() {
         }
         assert!(highest <= edge, "{} bytes beyond the window", highest - edge);
         assert!(highest + 1_400 > edge, "{} bytes of the window are unused", edge - highest);
-        // TCP acknowledges everything on both subflows, the connection only every fourth time, by
-        // the second one: the window follows the DATA_ACK, whichever subflow brings it.
+        // TCP acknowledges everything on both subflows, the connection only every fourth time, on the second one:
+        // the window follows the DATA_ACK, whichever subflow carries it.
         let data_ack = if round % 4 == 3 { highest } else { edge - u64::from(WINDOW) };
         edge = data_ack + u64::from(WINDOW);
         first.send(&mut script, Seg::ack().data_ack(una).window(WINDOW));
@@ -202,7 +203,7 @@ fn the_window_is_shared() {
     assert!(highest > una + 80_000, "{}", highest - una);
 }
 
-/// Data that came on both subflows counts once.
+/// Data received on both subflows counts once.
 #[test]
 fn the_same_data_on_both_subflows() {
     let (mut script, mut first, mut second) = two_subflows();
@@ -213,8 +214,8 @@ fn the_same_data_on_both_subflows() {
     assert_eq!(read(&mut script), b"once and for all");
 }
 
-/// A repeated segment is old to its subflow, whose window it does not move. Its DATA_ACK may be new, and
-/// then goes with the window of the same segment (RFC 8684 section 3.3.1), not with the subflow's.
+/// A retransmitted segment is old for its subflow and does not change its window. Its DATA_ACK may be new, and
+/// then belongs with the window of the same segment (RFC 8684 section 3.3.1) instead of the subflow's.
 #[test]
 fn a_data_ack_goes_with_the_window_of_its_own_segment() {
     let syn = Seg::syn().mss(1_400).window(WINDOW);
@@ -231,7 +232,7 @@ fn a_data_ack_goes_with_the_window_of_its_own_segment() {
     write(&mut script, &bytes(100_000, 1));
     script.advance(Duration::from_millis(20));
     assert!(highest(&mut script).is_some_and(|end| end <= edge && end + 1_400 > edge));
-    // The first of two segments is late. By then the peer has 3,000 bytes, from elsewhere.
+    // The first of two segments is late. By then the peer has 3,000 bytes from another subflow.
     let late = peer.mapped(b"first").data_ack(una + 3_000).window(WINDOW - 3_000);
     let late = peer.stamp(late);
     (peer.next, peer.next_dsn) = (peer.next.add(5), peer.next_dsn + 5);
@@ -240,15 +241,15 @@ fn a_data_ack_goes_with_the_window_of_its_own_segment() {
     peer.inject(&mut script, late);
     script.advance(Duration::from_millis(20));
     assert!(highest(&mut script) <= Some(edge), "beyond the window");
-    // What the peer offers beyond that is taken.
+    // A larger offer of the peer is accepted.
     let more = Seg::ack().data_ack(una + 3_000).window(WINDOW);
     peer.send(&mut script, more);
     script.advance(Duration::from_millis(20));
     assert!(highest(&mut script).is_some_and(|end| end > edge && end <= edge + 3_000));
 }
 
-/// The third ACK comes again, late. Who shows the keys has nothing of ours yet, so its window counts from the
-/// first byte, not from what was DATA_ACKed since.
+/// The third ACK comes again, late. A peer that sends the keys has no data from us yet, so its window counts from
+/// the first byte instead of the last DATA_ACK.
 #[test]
 fn a_late_third_ack_opens_no_window() {
     let syn = Seg::syn().mss(1_400).window(WINDOW);

@@ -7,7 +7,7 @@ use crate::two_hosts::{bytes, closed, read, served, served_by, write};
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config, keys};
 use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
 
-/// Data with a mapping, both in the form asked for.
+/// Data with a mapping, both in the requested form.
 fn data(peer: &mut Peer, payload: &[u8], long_dsn: bool, long_ack: bool) -> Seg {
     let dsn = peer.next_dsn;
     let mapping = WireMapping {
@@ -50,8 +50,8 @@ fn every_mix_of_lengths_is_understood() {
     assert!(info.bytes_acked >= 7 * 4, "{}", info.bytes_acked);
 }
 
-/// RFC 8684 section 3.3.2: a 64-bit DSN is answered by a 64-bit DATA_ACK, since the sender may have
-/// gone to 64 bits for its speed.
+/// RFC 8684 section 3.3.2: a 64-bit DSN is answered by a 64-bit DATA_ACK, since the sender may have switched to 64
+/// bits for its speed.
 #[test]
 fn long_numbers_are_acknowledged_by_long_numbers() {
     let (mut script, mut peer) = served(config(), 7, 1);
@@ -112,7 +112,7 @@ fn our_own_short_numbers_wrap() {
             peer.hear(&sent);
             if fresh {
                 got.extend_from_slice(&sent.seg.payload);
-                // What a receiver sees: 32 bits that continue where the last segment ended.
+                // View of a receiver: 32 bits that continue at the end of the last segment.
                 assert_eq!(peer.expected_dsn.wrapping_sub(first), got.len() as u64);
             }
         }
@@ -131,8 +131,7 @@ fn our_own_short_numbers_wrap() {
     assert_eq!(info.bytes_acked, SIZE as u64);
 }
 
-/// RFC 8684 section 3.3.1: who may send more than 2^31 bytes while an old segment is alive must use
-/// 64 bits.
+/// RFC 8684 section 3.3.1: a sender of more than 2^31 bytes within a segment lifetime must use 64 bits.
 #[test]
 fn a_fast_stream_goes_to_long_numbers() {
     let mut listener = endpoint_config(Some(config()));
@@ -184,8 +183,7 @@ fn a_mapping_over_several_segments() {
     }
 }
 
-/// The mapping may come with a later segment than its first byte, if that one is lost: bytes out of
-/// order wait for it.
+/// The mapping may come with a later segment than its first byte, if that one is lost: bytes out of order wait for it.
 #[test]
 fn segments_of_a_mapping_out_of_order() {
     let (mut script, mut peer) = served(config(), 7, 1);

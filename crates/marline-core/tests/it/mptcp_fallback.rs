@@ -1,5 +1,4 @@
-//! Tests of the fallback to plain TCP where MPTCP options do not pass (RFC 8684 sections 3.1 and
-//! 3.7).
+//! Tests of the fallback to plain TCP when MPTCP options do not pass (RFC 8684 sections 3.1 and 3.7).
 
 use crate::two_hosts;
 use std::time::Duration;
@@ -16,8 +15,8 @@ use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 
 const SIZE: usize = 300_000;
 
-/// A connection through a middlebox that changes segments. It must run as plain TCP, for these
-/// reasons at the client and at the server, and bytes and ends must be right, whoever speaks first.
+/// A connection through a middlebox that changes segments. It must run as plain TCP, with these reasons at the
+/// client and at the server, and bytes and ends must be correct, whichever side speaks first.
 #[track_caller]
 fn falls_back(change: fn(&mut Packet<'_>), client: FallbackReason, server: FallbackReason) {
     for first in [Side::A, Side::B] {
@@ -79,8 +78,8 @@ fn only_the_third_ack_passes_with_its_option() {
     falls_back(strip, FirstDataWithoutOption, FirstDataWithoutOption);
 }
 
-/// Options vanish in one direction only, but for some segments. Whoever does not see them falls back
-/// first; the other side learns it by an infinite mapping, or by ACKs without DATA_ACK.
+/// Options are removed in one direction only, except on some segments. The side that does not see them falls back
+/// first; the other side learns of it by an infinite mapping, or by ACKs without DATA_ACK.
 #[track_caller]
 fn falls_back_one_way(towards: Side, passes: fn(&Packet<'_>) -> bool) {
     for first in [Side::A, Side::B] {
@@ -164,8 +163,8 @@ fn no_hash_algorithm_in_common() {
     falls_back(clear_h, SynAckWithoutOption, FirstDataWithoutOption);
 }
 
-/// RFC 8684 section 3.1: a listener that does not know the version answers with its own highest; a
-/// SYN of version 2 has the form of version 1's, as far as anybody can know.
+/// RFC 8684 section 3.1: a listener that does not know the version answers with its own highest. A SYN of version
+/// 2 is assumed to have the form of version 1's.
 #[test]
 fn a_version_that_nobody_knows() {
     for version in [0, 2, 15] {
@@ -214,7 +213,7 @@ fn options_vanish_in_mid_stream_and_nothing_else_is_left() {
         for (end, sent) in [(client, bytes(SIZE, 2)), (server, bytes(SIZE, 1))] {
             assert!(sent.starts_with(&end.received), "only bytes that were sent, in order");
         }
-        // No fallback can be agreed on any more: it is a clear error at both ends.
+        // A fallback can no longer be negotiated: both ends get a clear error.
         let done = |end: &two_hosts::End| end.closed.is_some();
         assert!(
             done(client) && done(server),
@@ -225,7 +224,7 @@ fn options_vanish_in_mid_stream_and_nothing_else_is_left() {
     }
 }
 
-/// The same on one of two paths: that one is reset, the other carries on.
+/// On one of two paths: that one is reset, the other continues.
 #[test]
 fn options_vanish_on_a_joined_subflow() {
     for towards in [Side::A, Side::B] {
@@ -247,7 +246,7 @@ fn options_vanish_on_a_joined_subflow() {
     }
 }
 
-/// Losses alone, of whatever segment, are no reason to fall back.
+/// Losses alone, of any segment, are not a reason to fall back.
 #[test]
 fn losses_are_not_mistaken_for_boxes() {
     for seed in 0..40 {
@@ -261,13 +260,13 @@ fn losses_are_not_mistaken_for_boxes() {
         hosts.write(Side::B, b"y");
         hosts.run_ms(60_000);
         hosts.exchange_and_close(first, &bytes(100_000, 1), &bytes(100_000, 2));
-        // Three SYNs in a row may be lost, too.
+        // Three SYNs in a row may be lost as well.
         let tried = hosts.ends.iter().any(|end| end.fallback == Some(SynRetries));
         assert!(tried || hosts.ends.iter().all(|end| end.fallback.is_none()), "seed {seed}");
     }
 }
 
-/// Middleboxes that drop options, and losses besides.
+/// Middleboxes that drop options, combined with losses.
 #[test]
 fn boxes_and_losses() {
     for seed in 0..60 {
@@ -322,10 +321,10 @@ fn the_last_data_comes_with_a_fin() {
     assert_eq!(closed, Some(CloseReason::Finished));
 }
 
-/// A middlebox takes mappings out on the way to the server, which had said all it had to say before
-/// it noticed and went on as plain TCP. The client has seen mappings, and a DATA_ACK of what it
-/// sent with the keys, but none of what it mapped: an ACK of that without any option says what the
-/// server is. Data that it sent twice after that would be in the stream twice.
+/// A middlebox removes mappings on the way to the server, which had sent all its data before it noticed and fell
+/// back to plain TCP. The client has seen mappings, and a DATA_ACK of the data sent with the keys, but not of its
+/// mapped data: an ACK of that without any option shows the server's mode. Data that it sent twice after that
+/// would be in the stream twice.
 #[test]
 fn what_went_with_the_keys_proves_no_mapping() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), config());

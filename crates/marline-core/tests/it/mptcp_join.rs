@@ -19,7 +19,7 @@ fn is(seg: &Seg, flags: TcpFlags) -> bool {
     seg.header.flags.contains(flags)
 }
 
-/// Says whether a segment is the one meant.
+/// Selects a segment.
 type Which = fn(&Packet<'_>) -> bool;
 
 /// Loses the first segment for which `which` holds.
@@ -77,7 +77,7 @@ fn client(config: ConnectionConfig) -> (Script, Peer) {
     (script, peer)
 }
 
-/// Takes the SYN of a join off the script: what it says, and a peer for its subflow.
+/// Takes the SYN of a join from the script: its content, and a peer for its subflow.
 #[track_caller]
 fn take_join(script: &mut Script, first: &Peer) -> (MpJoin, Peer) {
     let sent = script.expect(&Expect::any().flags(TcpFlags::SYN));
@@ -113,7 +113,7 @@ fn a_join_that_we_open() {
         panic!("no HMAC: {:?}", third.seg);
     };
     assert_eq!(hmac[..], right[..20]);
-    // Before the fourth ACK no data goes there, and the third is repeated, within bounds.
+    // Before the fourth ACK no data is sent there, and the third is repeated, within limits.
     write(&mut script, &bytes(20_000, 1));
     let mut repeats = 0;
     for _ in 0..100 {
@@ -139,7 +139,7 @@ fn a_join_that_we_open() {
     assert_eq!(read(&mut script), b"by the second");
 }
 
-/// A path manager may think better of a join before anybody answered it.
+/// A path manager may cancel a join before it is answered.
 #[test]
 fn a_join_closed_before_its_answer_leaves_nothing_behind() {
     let (mut script, first) = client(two_paths(config()));
@@ -159,8 +159,8 @@ fn third_ack_of(seg: &Seg) -> bool {
     matches!(seg.options.mptcp.join(), Some(MpJoin::Ack { .. }))
 }
 
-/// RFC 8684 section 3.2: a wrong HMAC, or none at all, in the SYN/ACK ends the subflow by a RST with
-/// a reason, not the connection.
+/// RFC 8684 section 3.2: a wrong or missing HMAC in the SYN/ACK ends the subflow by a RST with a reason, but not
+/// the connection.
 #[test]
 fn a_syn_ack_without_proof() {
     for stripped in [false, true] {
@@ -181,7 +181,7 @@ fn a_syn_ack_without_proof() {
     }
 }
 
-/// The same for the third ACK of a join that we answer.
+/// A wrong or missing HMAC in the third ACK of a join that we answer.
 #[test]
 fn a_third_ack_without_proof() {
     for stripped in [false, true] {
@@ -203,7 +203,7 @@ fn a_third_ack_without_proof() {
     }
 }
 
-/// Data that overtakes the third ACK is no reason for anything.
+/// Data that overtakes the third ACK has no effect.
 #[test]
 fn data_overtakes_the_third_ack() {
     let (mut script, first) = served(config(), 7, 1);
@@ -272,10 +272,10 @@ fn no_join_to_an_address_that_forbids_it() {
     assert_eq!(hosts.count(|c| c.mp_join_syn_tx), 0);
 }
 
-/// Flag C and the address that is meant instead: what a member of a fleet behind a balancer says.
+/// Flag C with an announced alternative address, as sent by a server behind a load balancer.
 #[test]
 fn joins_go_where_a_member_of_a_fleet_is_itself_reached() {
-    // Its own is either another than the client dialled, or that.
+    // Its own address differs from the dialed one, or equals it.
     for own in ["10.0.9.9:8443", "10.9.0.1:443"] {
         let own = own.parse().expect("an address");
         let mut server = ConnectionConfig { deny_join_id0: true, ..config() };
@@ -307,7 +307,7 @@ fn a_backup_subflow() {
     client.local_addresses[1].backup = true;
     let mut broken = false;
     let middlebox = move |p: &mut Packet<'_>| {
-        // The first path breaks on this word.
+        // The first path breaks with this message.
         broken |= p.seg.payload == b"break";
         if broken && p.path == 0 { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };
@@ -352,8 +352,8 @@ fn a_join_after_everything_is_gone() {
     hosts.exchange_and_close(Side::B, &bytes(SIZE, 3), &bytes(SIZE, 4));
 }
 
-/// A router's word, or a send that failed once, is a suspicion like any other: what is heard on the
-/// subflow takes it back, although no timer of its own ever went off.
+/// A router's report, or a single failed send, is a suspicion like any other: a segment received on the subflow
+/// revokes it, although no timer of its own fired.
 #[test]
 fn an_unreachable_path_that_is_heard_is_trusted_again() {
     let mut hosts =

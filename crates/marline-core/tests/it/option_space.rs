@@ -1,5 +1,4 @@
-//! Tests of the 40-byte option space: the options that meet in one segment when everything is
-//! enabled.
+//! Tests of the 40-byte option space: combinations of options in one segment when everything is enabled.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -16,7 +15,7 @@ fn ip(net: u16, host: u16) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host).into()
 }
 
-/// Checksums, the extensions, and three IPv6 addresses; those of the server are announced, with a port of their own.
+/// Checksums, the extensions, and three IPv6 addresses; those of the server are announced, with their own port.
 fn everything_on(host: u16) -> ConnectionConfig {
     let mut config = config();
     config.dss_checksum = true;
@@ -41,7 +40,7 @@ fn everything_on(host: u16) -> ConnectionConfig {
     config
 }
 
-/// What a segment carries, in words.
+/// Names of a segment's options.
 fn kinds(seg: &Seg) -> String {
     let options = &seg.options;
     let flags = seg.header.flags;
@@ -131,8 +130,8 @@ fn nothing_beyond_forty_bytes_leaves_and_nothing_is_lost_for_lack_of_room() {
     ] {
         assert!(has(what), "{what}: {:?}", seen.keys());
     }
-    // The announcement came through although timestamps had no room beside it: every address of the
-    // client is joined with every address of the server, as far as slots reach.
+    // The announcement arrived although timestamps had no room beside it: every address of the client is joined
+    // with every address of the server, within the limit on slots.
     let info = pair.endpoint(Side::A).info(client).expect("it lives");
     let to_announced = |s: &&marline_core::SubflowInfo| s.path.remote.port() == 8_443;
     let joined = info.subflows.iter().filter(to_announced);

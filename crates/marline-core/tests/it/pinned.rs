@@ -1,5 +1,5 @@
-//! Tests of the memory that a peer can make a sender hold by acknowledging data at the data level and not on the
-//! subflows that carried it: such data is kept, as a subflow must be able to repeat what it sent.
+//! Tests of the memory that a peer can make a sender hold by acknowledging data at the data level but not on the
+//! subflows that carried it: such data is kept, because a subflow must be able to retransmit it.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::two_hosts::{by_turns, reset_reason, served, served_path};
 
 const ROUND: Duration = Duration::from_millis(10);
 const SEND_BUFFER: u64 = 1 << 20;
-/// What a connection may hold for its sending side: the send buffer, as much again for what is acknowledged and
-/// still kept, and a chunk at each edge.
+/// Memory limit of a connection's sending side: the send buffer, the same amount again for acknowledged data that
+/// is still kept, and a chunk at each edge.
 const MOST_HELD: u64 = 2 * SEND_BUFFER + 3 * 16_384;
-/// Bytes of bookkeeping: of the segments that are kept, and of the memory that loss recovery works with.
+/// Bytes of bookkeeping: for kept segments, and for loss recovery.
 const MOST_BOOKKEEPING: u64 = 2 << 20;
 
 fn sending() -> ConnectionConfig {
@@ -24,18 +24,18 @@ fn sending() -> ConnectionConfig {
 /// The peer's end of a subflow whose acknowledgments it withholds.
 struct Withheld {
     peer: Peer,
-    /// What it acknowledges.
+    /// Number that it acknowledges.
     acked: SeqNum,
-    /// Where the first segment ends that it does not acknowledge.
+    /// End of the first segment that it does not acknowledge.
     sacked_from: Option<SeqNum>,
 }
 
-/// What a connection held at most.
+/// Maximum memory of a connection.
 #[derive(Debug, Default)]
 struct Held {
     buffered: u64,
     bookkeeping: u64,
-    /// The data that the peer acknowledged meanwhile.
+    /// Data that the peer acknowledged meanwhile.
     acked: u64,
 }
 
@@ -65,13 +65,13 @@ impl Withheld {
         self.peer.inject(script, seg);
     }
 
-    /// As an honest peer, at both levels.
+    /// Acknowledges at both levels, as an honest peer does.
     fn acknowledge(&mut self, script: &mut Script, data_ack: u64) {
         (self.acked, self.sacked_from) = (self.peer.expected, None);
         self.withhold(script, data_ack);
     }
 
-    /// One byte more, so that no retransmission timer gives the subflow up.
+    /// Acknowledges one more byte, so that no retransmission timer gives up the subflow.
     fn drip(&mut self) {
         let left = self.sacked_from.map_or(0, |from| from.offset_from(self.acked));
         if left > 1 {
@@ -88,7 +88,7 @@ fn id(script: &Script) -> ConnectionId {
     script.endpoint.connections()[0]
 }
 
-/// The application writes whatever there is room for; how much that was.
+/// The application writes as much as there is room for; returns the bytes written.
 fn fill(script: &mut Script) -> u64 {
     let id = id(script);
     let bytes = [7; 65_536];
@@ -99,14 +99,14 @@ fn fill(script: &mut Script) -> u64 {
     written
 }
 
-/// Everything that was sent, as the peer says it at the data level.
+/// End of all sent data as a DATA_ACK of the peer.
 fn all_data(script: &Script, peer: &Peer) -> u64 {
     let info = info(script).expect("a connection");
     keys::idsn(peer.their_key).wrapping_add(1) + info.bytes_written - info.unsent
 }
 
-/// Rounds in which the application writes and each subflow's peer answers; `honest` ones acknowledge on their
-/// subflow, too. Every tenth round the others acknowledge a byte if `drips`.
+/// Rounds in which the application writes and each subflow's peer answers; `honest` ones also acknowledge on their
+/// subflow. Every tenth round the others acknowledge a byte if `drips`.
 fn rounds(
     script: &mut Script,
     subflows: &mut [Withheld],
@@ -156,7 +156,8 @@ fn a_peer_that_withholds_the_acks_of_the_only_subflow_pins_one_send_buffer() {
         if !drips {
             continue;
         }
-        // It withheld them long enough to be given up, unless it said something. Once it acknowledges, all goes on.
+        // It withheld them long enough to be given up, unless it sent ACKs. Once it acknowledges, the stream
+        // continues.
         let id = id(&script);
         let refused = script.run(|e, now| e.write(now, id, b"more"));
         assert_eq!(refused, Err(WriteError::Blocked));
@@ -183,7 +184,7 @@ fn two_subflows() -> (Script, [Withheld; 2]) {
     (script, subflows)
 }
 
-/// Joins on another path; what was sent before is heard.
+/// Joins on another path; the data sent before is received.
 fn join(script: &mut Script, first: &mut Withheld, n: u8) -> Withheld {
     first.hear_all(&script.take_sent());
     let mut peer = Peer::new(served_path(n), 0);
@@ -208,7 +209,7 @@ fn a_subflow_that_keeps_too_much_is_reset_and_the_other_goes_on() {
         assert!(held.acked > 20 * SEND_BUFFER, "{held:?}: the first subflow goes on");
         let info = info(&script).expect("a connection");
         assert_eq!(info.subflows.len(), 1, "{:?}", info.subflows);
-        // What it kept is free again.
+        // The kept data is released.
         let held = rounds(&mut script, &mut subflows, 1, (&[true, false], false));
         assert!(held.buffered <= SEND_BUFFER + 2 * 16_384, "{held:?}");
     }
@@ -261,7 +262,7 @@ fn subflows_that_close_with_their_acks_withheld_pin_no_more_together() {
     assert!(held.acked > 10 * SEND_BUFFER, "{held:?}: the first subflow goes on");
 }
 
-/// Each write is a segment, and every few rounds one byte more is acknowledged at the data level.
+/// Each write is a segment, and every few rounds one more byte is acknowledged at the data level.
 #[test]
 fn bytes_sent_one_by_one_are_bounded_in_number_while_their_data_ack_is_withheld() {
     let config = ConnectionConfig { send_buffer: 128 << 10, ..sending() };
@@ -281,7 +282,7 @@ fn bytes_sent_one_by_one_are_bounded_in_number_while_their_data_ack_is_withheld(
         most = most.max(info(&script).expect("a connection").bookkeeping);
     }
     assert!(most < 256 << 10, "{most} bytes of lists");
-    // Acknowledged, all of it goes on.
+    // After an acknowledgment the stream continues.
     for _ in 0..100 {
         for sent in script.take_sent() {
             peer.hear(&sent);

@@ -27,7 +27,7 @@ fn coded() -> EndpointConfig {
     endpoint_config(Some(connection))
 }
 
-/// A connection with two subflows, whose peer asked for these extensions and was answered.
+/// A connection with two subflows, whose peer requested these extensions and got an answer.
 fn agreed(extensions: Extensions) -> (Script, Peer, Peer, ConnectionId) {
     let (mut script, mut first, id) = served(coded(), 1);
     let hello = Seg::ack().data_ack(first.expected_dsn);
@@ -42,7 +42,7 @@ fn agreed(extensions: Extensions) -> (Script, Peer, Peer, ConnectionId) {
     (script, first, second, id)
 }
 
-/// Where the peer's next data begins, for sums: data sequence numbers count from the first byte.
+/// Stream position of the peer's next data, for sums: they count from the first byte.
 fn position(peer: &Peer) -> u64 {
     peer.next_dsn.wrapping_sub(marline_testkit::keys::idsn(peer.key).wrapping_add(1))
 }
@@ -96,7 +96,7 @@ fn a_lost_segment_is_computed_from_the_rest_and_a_sum() {
         next.next = segments[segments.len() - 1].end();
         next.next_dsn += 100;
     }
-    // The second of three is lost; the third waits behind it, and is known all the same.
+    // The second of three is lost. The third waits behind it, but is already used.
     first.inject(&mut script, segments[0].clone());
     first.inject(&mut script, segments[2].clone());
     assert_eq!(script.read_all(id), data[..100]);
@@ -109,7 +109,7 @@ fn a_lost_segment_is_computed_from_the_rest_and_a_sum() {
     let told = sent.iter().filter(|sent| sent.path == second.path);
     let acks = told.filter_map(|sent| sent.seg.dss().data_ack);
     assert!(acks.map(|ack| ack.unwrap_near(dsn)).any(|ack| ack.map(|a| a as u32) == Some(all)));
-    // What was lost comes after all: known, and no reason to complain.
+    // The lost data arrives after all: a known duplicate, without an error.
     first.inject(&mut script, segments[1].clone());
     assert_eq!(script.read_all(id), b"");
     let counters = script.endpoint.counters();
@@ -133,8 +133,8 @@ fn without_an_agreement_its_payload_belongs_nowhere() {
     assert_eq!(script.read_all(id), b"");
 }
 
-/// The server may use it from its answer on, and that may come late, or never: what shows that it agreed is
-/// the repair.
+/// The server may use repairs from its answer on, which may come late, or never: the repair itself shows that it
+/// agreed.
 #[test]
 fn a_repair_that_overtakes_the_answer_ends_nothing() {
     for answered in [true, false] {
@@ -173,7 +173,7 @@ fn a_mapping_is_one_of_data_or_of_a_repair_and_stays_it() {
         second.next_dsn = first.next_dsn;
         let data = second.stamp(second.mapped(b"0123456789"));
         let sum = second.stamp(repair(&second, first.next_dsn, 10, 0, b"0123456789"));
-        // Announced on a segment behind a hole each, so that neither is used up.
+        // Each announced on a segment behind a hole, so that neither is consumed.
         let mut order = [data, sum];
         if !data_first {
             order.reverse();
@@ -188,9 +188,8 @@ fn a_mapping_is_one_of_data_or_of_a_repair_and_stays_it() {
     }
 }
 
-/// Claims of every kind over data of which a segment is missing: they fill what is missing, and what was
-/// never sent, with what the peer says it is. Nothing received changes, nothing panics, memory stays
-/// bounded.
+/// Arbitrary repairs over data with a missing segment: they fill missing and unsent data with the peer's values.
+/// Received data does not change, there is no panic, and memory stays bounded.
 #[test]
 fn no_claim_changes_what_was_received() {
     for seed in 0..60 {
@@ -210,7 +209,7 @@ fn no_claim_changes_what_was_received() {
         let mut got = script.read_all(id);
         assert_eq!(got.len(), lost * 500);
         for _ in 0..40 {
-            // Not before the first byte of the stream: that is no mapping at all.
+            // Not before the first byte of the stream: that would not be a mapping at all.
             let from = dsn.wrapping_add(rng.below(9_000)).wrapping_sub(rng.below(at.max(1)));
             let (span, row) = (rng.below(70_000) as u16, rng.below(256) as u8);
             let sum = vec![rng.below(256) as u8; 1 + rng.below(1_300) as usize];
@@ -227,13 +226,13 @@ fn no_claim_changes_what_was_received() {
     }
 }
 
-/// The peer takes what was sent on its subflow.
+/// The peer receives the segments on its own subflow.
 fn hear_own(peer: &mut Peer, sent: &[Sent]) {
     let path = peer.path;
     sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));
 }
 
-/// The server's burst goes out on the first path, 30 % of it as repairs on the second.
+/// The server's burst is sent on the first path, 30 % of it as repairs on the second.
 fn burst(script: &mut Script, id: ConnectionId, bytes: &[u8]) -> Vec<Sent> {
     let written = script.run(|endpoint, now| endpoint.write(now, id, bytes));
     assert_eq!(written.ok(), Some(bytes.len()));

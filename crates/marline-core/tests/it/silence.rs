@@ -1,5 +1,5 @@
-//! Tests of a client that detects a dead path by its silence, without help of the peer: the receive
-//! timer's probes, and the keepalives of a lone subflow.
+//! Tests of a client that detects a dead path by its silence, without help from the peer: the receive timer's
+//! probes, and the keepalives of a lone subflow.
 
 use crate::two_hosts;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn client(config: ConnectionConfig) -> (Script, Peer) {
     (script, peer)
 }
 
-/// When the path manager heard of silence, and why.
+/// Reports of silence to the path manager: time, subflow and cause.
 fn silences(script: &mut Script) -> Vec<(Instant, SubflowId, SilenceCause)> {
     let told = script.take_events().into_iter().filter_map(|event| match event {
         Event::Monitor(event) => match event.kind {
@@ -52,7 +52,7 @@ fn silences(script: &mut Script) -> Vec<(Instant, SubflowId, SilenceCause)> {
     told.collect()
 }
 
-/// When probes went out: empty segments one before what is next, which every TCP answers.
+/// Times of probes: empty segments one octet before the next data, which every TCP answers.
 fn probes(script: &mut Script, peer: &Peer) -> Vec<Instant> {
     let probe = |seg: &Seg| seg.is_empty() && seg.header.seq.add(1) == peer.expected;
     let sent = script.take_sent();
@@ -74,8 +74,8 @@ fn since(start: Instant, times: &[Instant]) -> Vec<u64> {
     times.iter().map(|at| at.since(start).as_millis() as u64).collect()
 }
 
-/// 1.5 s of silence are worth a question to a peer that does not tell when it is done; one round trip
-/// (10 ms, and four times half of it) is worth waiting for the answer, 50 ms at least.
+/// 1.5 s of silence cause a probe of a peer that does not mark its last data. The answer is awaited for one round
+/// trip (10 ms, and four times half of it), at least 50 ms.
 #[test]
 fn a_stock_peers_silence_is_questioned_and_three_times_no_answer_is_one() {
     let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
@@ -84,7 +84,7 @@ fn a_stock_peers_silence_is_questioned_and_three_times_no_answer_is_one() {
     let sent = probes(&mut script, &peer);
     let (asked, later) = sent.split_at(3);
     assert_eq!(since(last, asked), [1_500, 1_550, 1_600]);
-    // The silent path is probed on: while the connection is in use, then slowly.
+    // The silent path is probed further: often while the connection is in use, then slowly.
     let paced = [2_250, 2_850, 3_450, 4_050, 4_650, 34_650];
     assert_eq!(since(last, later), paced);
     let silent = silences(&mut script);
@@ -108,7 +108,7 @@ fn an_answer_settles_it_until_data_comes_again() {
     assert_eq!(silences(&mut script), []);
 }
 
-/// The seed's own parameters judge by silence alone: without MP_IDLE that would condemn every pause.
+/// MultiMob's own parameters judge by silence alone: without MP_IDLE every pause would be a verdict.
 #[test]
 fn without_probes_a_stock_peer_is_never_judged() {
     let (mut script, mut peer) = client(with_timer(ReceiveTimer::multimob()));
@@ -174,7 +174,7 @@ fn two_unanswered_keepalives_on_the_only_subflow_are_a_verdict() {
     assert!(sent[0].since(heard) <= marline_time::Duration::from_millis(10_050));
     let silent = silences(&mut script);
     assert_eq!(silent, [(sent[1] + ms(1_000), FIRST, SilenceCause::UnansweredKeepalives)]);
-    // Nobody opened anything: the next verdict needs another silence as long.
+    // No subflow was opened: the next verdict needs another silence of this length.
     script.advance(ms(12_500));
     assert_eq!(silences(&mut script).len(), 1);
     assert_eq!(probes(&mut script, &peer).len(), 2);
@@ -194,7 +194,7 @@ fn an_answered_keepalive_is_repeated_after_the_next_idle_time() {
     assert_eq!(silences(&mut script), []);
 }
 
-/// A cellular radio would never sleep, and there is nothing better to go to.
+/// A cellular radio would never sleep, and there is no better path.
 #[test]
 fn a_path_that_is_the_reserve_is_not_kept_awake() {
     let mut config = with_keepalive();
@@ -204,7 +204,7 @@ fn a_path_that_is_the_reserve_is_not_kept_awake() {
     assert_eq!(peer.hear_all(&mut script).len(), 0);
 }
 
-/// A client with one address that asks whether the peer is there.
+/// A client with one address that probes for its peer.
 fn with_probes(linger_s: u64) -> ConnectionConfig {
     ConnectionConfig {
         receive_probes: Some(ReceiveProbes::default()),
@@ -213,7 +213,7 @@ fn with_probes(linger_s: u64) -> ConnectionConfig {
     }
 }
 
-/// The price of an hour without a word: the questions get rarer, answered or not.
+/// The cost of an hour without data: the probes get rarer, answered or not.
 #[test]
 fn a_receiver_asks_ever_more_rarely() {
     let (mut script, mut peer) = client(with_probes(7_200));
@@ -230,13 +230,13 @@ fn a_receiver_asks_ever_more_rarely() {
     let seconds: Vec<u64> = sent.iter().map(|at| (at + 500) / 1_000).collect();
     assert_eq!(seconds[..8], [2, 4, 8, 16, 32, 64, 128, 248]);
     assert!((30..=40).contains(&seconds.len()), "{} questions in an hour", seconds.len());
-    // Data has them start again.
+    // Data restarts them.
     let last = burst(&mut script, &mut peer);
     script.advance(ms(2_500));
     assert_eq!(since(last, &probes(&mut script, &peer)).len(), 1);
 }
 
-/// A cellular radio may sleep, once it is clear that nobody was killed in mid-download.
+/// A cellular radio may sleep, once it is clear that the server was not killed in mid-download.
 #[test]
 fn a_receiver_on_the_reserve_asks_for_seconds_only() {
     let mut config = with_probes(7_200);
@@ -252,8 +252,8 @@ fn a_receiver_on_the_reserve_asks_for_seconds_only() {
     }
 }
 
-/// A server that died in mid-download without a word, and is back a second later: what became of the
-/// client's connection, and after how many milliseconds. Nothing of the client's is under way.
+/// A server that died in mid-download without a segment, and is back a second later: the end of the client's
+/// connection, and the time in milliseconds. The client has no data in flight.
 fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
     let mut hosts = TwoHosts::new(client, config(), |_| MiddleboxAction::Pass, 1);
     hosts.run_ms(500);
@@ -267,7 +267,7 @@ fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
     hosts.middlebox = Box::new(|packet| {
         let word = |option| matches!(option, MptcpOption::Fastclose(_));
         if packet.seg.options.mptcp.iter().any(word) {
-            // Who was killed remembers no key.
+            // A restarted server has no key.
             packet.strip();
         }
         MiddleboxAction::Pass
@@ -278,8 +278,8 @@ fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
     })
 }
 
-/// It answers a question with a reset, and the next attempt with the word that it knows no such
-/// connection: the application hears of it within ten seconds, on one path and on two.
+/// It answers a probe with a reset, and the next join by reporting an unknown connection: the application gets the
+/// error within ten seconds, on one path and on two.
 #[test]
 fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
     for config in [with_probes(3_600), two_paths(with_probes(3_600))] {
@@ -288,11 +288,11 @@ fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
         assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why}");
         assert!(after_ms <= 10_000, "after {after_ms} ms");
     }
-    // And without a question nobody would: the test can fail.
+    // Without a probe it would not end: the test can fail.
     assert_eq!(forgotten(ConnectionConfig { receive_probes: None, ..with_probes(3_600) }), None);
 }
 
-/// A peer that is gone without a word is given up after the time that a connection is kept.
+/// A peer that vanished silently is given up after the time for which a connection is kept.
 #[test]
 fn a_receiver_gives_a_silent_peer_up_in_its_time() {
     let (mut script, mut peer) = client(with_probes(60));
@@ -306,7 +306,7 @@ fn a_receiver_gives_a_silent_peer_up_in_its_time() {
     assert!((60..=100).contains(&after_s), "after {after_s} s");
 }
 
-/// A server does not ask: its clients' radios may sleep.
+/// A server sends no probes: its clients' radios may sleep.
 #[test]
 fn who_accepted_a_connection_does_not_ask() {
     let mut endpoint = listening();

@@ -17,7 +17,7 @@ fn one_path() -> Scene {
     Scene::new("one path", 1, false)
 }
 
-/// The same with every order of arrival, not only as a fault.
+/// With every order of arrival, instead of reordering only as a fault.
 fn any_order() -> Scene {
     Scene { name: "any order", ..one_path() }.in_order(Order::Any)
 }
@@ -56,12 +56,12 @@ fn two_paths() -> Scene {
     Scene::new("two paths", 2, false)
 }
 
-/// The same on a carrier like UDP: flows have ids, and nobody sees options.
+/// On a carrier like UDP: flows have ids, and middleboxes do not see options.
 fn flow_ids() -> Scene {
     Scene::new("flow ids", 2, true)
 }
 
-/// Two segments each way after the join, on one path each: what is lost with a path goes out on the other.
+/// Two segments each way after the join, one on each path: data lost with a path is sent on the other.
 fn reinjection() -> Scene {
     let by_turns = Registry::default().scheduler("round-robin,segments=1").expect("a scheduler");
     Scene::with("reinjection", 2, false, |config| config.policies.scheduler = by_turns.clone())
@@ -71,7 +71,7 @@ fn reinjection() -> Scene {
         )
 }
 
-/// The client writes nothing before its join is up.
+/// The client writes nothing before its join is established.
 fn join_first() -> Scene {
     let client =
         [(Trigger::Joined, Action::Write(300)), (Trigger::Received(200), Action::Shutdown)];
@@ -86,7 +86,7 @@ fn announced() -> Scene {
     scene
 }
 
-/// The client aborts, with data and a DATA_FIN of the server on their way.
+/// The client aborts, with data and a DATA_FIN of the server in flight.
 fn abort() -> Scene {
     const CLIENT: [Step; 3] = [
         (Trigger::Connected, Action::Write(300)),
@@ -134,7 +134,7 @@ fn scene(name: &str) -> Scene {
 }
 
 fn show(scene: &Scene, faults: usize, report: &Report) {
-    // In one piece, as several threads may show theirs.
+    // In one piece, because several threads may print.
     let mut text = format!(
         "{}, {faults} faults: {} worlds, {} ends, depth {}, {} states, {} steps, complete {}\n",
         scene.name,
@@ -160,7 +160,7 @@ fn show(scene: &Scene, faults: usize, report: &Report) {
     println!("{text}");
 }
 
-/// Walks through all worlds, and complains of every rule that is broken.
+/// Walks through all worlds, and reports every broken rule.
 fn walk(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bool) -> Report {
     let report = explore(scene, faults, stop);
     show(scene, faults, &report);
@@ -177,7 +177,7 @@ fn walk(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bool) -> 
 fn walk_all(scene: &Scene, faults: usize) {
     let report = walk(scene, faults, &mut |_| false);
     assert!(report.complete && report.ends > 100, "{report:?}");
-    // Not only the worlds in which nothing happens.
+    // Including worlds with events.
     assert!(report.outcomes.len() > 1, "{:?}", report.outcomes);
 }
 
@@ -204,7 +204,7 @@ fn a_join_beside_data_and_close_with_any_fault() {
 #[test]
 fn an_abort_is_told_as_one_with_any_fault() {
     walk_all(&abort_at_once(), 2);
-    // All of them end alike.
+    // All of them end the same way.
     let report = walk(&abort(), 1, &mut |_| false);
     assert!(report.complete && report.ends > 1_000, "{report:?}");
 }
@@ -219,27 +219,27 @@ fn two_segments_each_way_on_two_paths_with_any_fault() {
     walk_all(&reinjection(), 1);
 }
 
-/// Lists of choices that once broke a rule.
+/// Lists of choices that broke a rule in the past.
 const FIXED: [(&str, &str); 10] = [
-    // a DATA_FIN without answer is sent again for good, also after the peer's came
+    // an unanswered DATA_FIN is sent again without end, also after the peer's came
     ("one path", "d0 d0 d0 d0 d0 d0 d0 p0"),
-    // the server falls back on its own when its client has lost a mapping
+    // the server falls back alone after its client has lost a mapping
     ("one path", "d0 d0 d0 d0 p0 d0 d0 d0 l0"),
-    // a DATA_FIN without answer is sent again for good, also after the peer's came
+    // an unanswered DATA_FIN is sent again without end, also after the peer's came
     ("at once", "d0 d0 d0 d0 d1 d1 p0"),
-    // the server falls back on its own when its client has lost a mapping
+    // the server falls back alone after its client has lost a mapping
     ("at once", "d0 d0 d0 d0 p0 d1 d1 l1"),
-    // the client falls back on its own when the server has sent no DATA_FIN that passed
+    // the client falls back alone after the server has sent no DATA_FIN that passed
     ("twice", "d0 d0 d0 d0 d0 d0 d0 p0"),
-    // a server that falls back sends an infinite mapping, an option, again for good where no options pass
+    // a server that falls back sends an infinite mapping, an option, again without end when no options pass
     ("one path", "d0 d0 b0 d0 l0"),
     // the server falls back at the FIN of a client that has finished: the mode no longer matters
     ("at once", "d0 d0 d0 d0 d0 p0"),
-    // the server falls back although the DATA_ACK of its data came, by the other subflow
+    // the server falls back although the DATA_ACK of its data came on the other subflow
     ("two paths", "d0 d0 d0 d0 d0 d0 d0 d1 d3 d3 d3 p1 d3 d3 d4 s1"),
-    // the server falls back when it has the whole stream of its client, and its own is out
+    // the server falls back when it has the whole stream of its client, and its own was sent
     ("at once", "d0 d0 d0 d0 t d0 s4"),
-    // the DATA_ACK that answers the third ACK is lost, and nobody speaks
+    // the DATA_ACK that answers the third ACK is lost, and neither side sends data
     ("join first", "d0 d0 d0 l0"),
 ];
 
@@ -255,7 +255,7 @@ const BOTH_FINISHED: &str = "client finished (multipath), server finished (multi
 
 #[test]
 fn fixed_faults_stay_fixed() {
-    // The world without faults beside them, so that a rule that is always met shows.
+    // The world without faults is included, so that a rule that is always broken shows.
     let quiet = scenes().into_iter().map(|scene| (scene, String::new()));
     let fixed = FIXED.into_iter().map(|(name, script)| (scene(name), script.to_owned()));
     for (scene, script) in quiet.chain(fixed) {
@@ -264,13 +264,13 @@ fn fixed_faults_stay_fixed() {
         assert_eq!(verdict.complaint, None, "{}: {}", scene.name, script_text(&script));
         if script.is_empty() && !scene.name.starts_with("abort") {
             assert_eq!(verdict.outcome, BOTH_FINISHED, "{}", scene.name);
-            // Elsewhere the close overtakes the join.
+            // In other scenes the close overtakes the join.
             assert!(verdict.joins > 0 || scene.name != "reinjection", "{verdict:?}");
         }
     }
 }
 
-/// To end with a clear error is allowed where options are lost. From the handshake on, plain TCP is better.
+/// An end with a clear error is allowed if options are lost. From the handshake on, plain TCP is better.
 #[test]
 fn a_path_that_removes_options_early_leads_to_plain_tcp() {
     for scene in [one_path(), at_once(), twice()] {
@@ -284,7 +284,7 @@ fn a_path_that_removes_options_early_leads_to_plain_tcp() {
     }
 }
 
-/// Three faults at any point of the main scene as far as half an hour of processor time goes, and two in all scenes.
+/// Three faults at any point of the main scene within half an hour of processor time, and two in all scenes.
 #[test]
 #[ignore = "an hour and a half of processor time; `cargo xtask nightly small-worlds` runs it"]
 fn two_faults_everywhere_and_three_for_half_an_hour() {
@@ -309,7 +309,7 @@ fn two_faults_everywhere_and_three_for_half_an_hour() {
 /// About four gigabytes.
 const MOST_WORLDS: u64 = 50_000_000;
 
-/// Stops when this thread has worked for so long, or has too much to remember.
+/// Stops when this thread has worked for this long, or uses too much memory.
 fn limited(limit: Duration) -> impl FnMut(&Report) -> bool {
     let spent = || {
         let spent = clock_gettime(ClockId::ThreadCPUTime);

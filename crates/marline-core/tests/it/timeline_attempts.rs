@@ -1,5 +1,5 @@
-//! Tests of first SYNs over several paths, segment by segment: whose turn comes when, who wins, what becomes
-//! of the others, and when the option is left out (docs/decisions/opening.md).
+//! Tests of first SYNs over several paths, segment by segment: the schedule, the winner, the end of the others,
+//! and when the option is left out (docs/decisions/opening.md).
 
 use marline_core::{CloseReason, ConnectionConfig, Event, FallbackReason};
 use marline_policy::{AddressId, LocalAddress};
@@ -15,7 +15,7 @@ fn address(n: u8, backup: bool) -> LocalAddress {
     }
 }
 
-/// A client with these addresses beside the first.
+/// A client with these addresses besides the first.
 fn config(others: &[LocalAddress]) -> ConnectionConfig {
     let local_addresses = [&[address(0, false)], others].concat();
     ConnectionConfig { local_addresses, ..multipath() }
@@ -27,7 +27,7 @@ fn calling(others: &[LocalAddress]) -> Subflows {
     line
 }
 
-/// Two paths, and the SYN went out on both.
+/// Two paths, with a SYN sent on both.
 fn both_asked() -> Subflows {
     let mut line = calling(&[address(2, false)]);
     assert_eq!(line.wait_for_send(5_000), Some(250));
@@ -40,7 +40,7 @@ fn with_key() -> Seg {
     syn_ack().mptcp(MptcpOption::Capable(capable(form)))
 }
 
-/// What is sent by itself within this time, each with the milliseconds since now.
+/// Segments sent within this time without further input, each with the milliseconds since now.
 fn sends(line: &mut Subflows, within_ms: u64) -> Vec<(u64, String)> {
     let (mut said, mut passed) = (Vec::new(), 0);
     while let Some(after) = line.wait_for_send(within_ms - passed) {
@@ -50,7 +50,7 @@ fn sends(line: &mut Subflows, within_ms: u64) -> Vec<(u64, String)> {
     said
 }
 
-/// The same as text.
+/// These segments as text.
 fn said(line: &mut Subflows, within_ms: u64) -> Vec<String> {
     sends(line, within_ms).into_iter().map(|(ms, words)| format!("{ms} {words}")).collect()
 }
@@ -128,7 +128,7 @@ fn who_is_answered_in_time_asks_nobody_else() {
     line.wait(249);
     line.send(0, with_key());
     assert_eq!(line.sent(), ["a: ack 1 capable keys"]);
-    // Only the server, for its DATA_ACK, without which no join may begin.
+    // Only probes to the server, for its DATA_ACK, without which no join may begin.
     assert_eq!(said(&mut line, 5_000), ["747 a: ack 1 capable keys", "2241 a: ack 1 capable keys"]);
 }
 

@@ -1,5 +1,4 @@
-//! Tests of MP_CAPABLE, segment by segment: each form, each flag, in both roles, and losses on the
-//! way (RFC 8684 section 3.1).
+//! Tests of MP_CAPABLE, segment by segment: each form, each flag, in both roles, and losses (RFC 8684 section 3.1).
 
 use marline_core::{ConnectionConfig, FallbackReason};
 use marline_testkit::Seg;
@@ -14,7 +13,7 @@ fn option(capable: MpCapable) -> MptcpOption {
     MptcpOption::Capable(capable)
 }
 
-/// The keys as the client's first data carries them.
+/// Keys in the client's first data.
 fn keys_and_data(line: &Subflows, bytes: &[u8], checksum: Option<u16>) -> Seg {
     let MpCapableForm::Ack { initiator_key, listener_key, .. } = line.keys_form() else {
         unreachable!("that is its form")

@@ -40,7 +40,7 @@ fn we_close_first() {
     let id = line.id();
     assert_eq!(line.script.read_all(id), b"still");
     assert_eq!(closed(&mut line), Some(CloseReason::Finished));
-    // TIME-WAIT: the FIN again is answered, a bare ACK is not, and nothing lasts for ever.
+    // TIME-WAIT: a repeated FIN is answered, a bare ACK is not, and the state expires.
     line.send_at(6, Seg::fin());
     assert_eq!(line.sent(), ["ack 7"]);
     line.send_at(7, Seg::ack());

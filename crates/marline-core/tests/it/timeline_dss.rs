@@ -1,15 +1,15 @@
-//! Tests of DSS, segment by segment: every width of DSN and DATA_ACK with and without checksum,
-//! mappings that span, repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
+//! Tests of DSS, segment by segment: every width of DSN and DATA_ACK with and without checksum, mappings that span
+//! segments, are repeated, missing or overlap (RFC 8684 sections 3.3.1 and 3.3.2).
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, sum, syn};
 use marline_testkit::{Seg, Sent};
 use marline_wire::mptcp::{DataAck, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
 
-/// A mapping of the peer's next bytes in this form.
+/// Form of a mapping of the peer's next bytes.
 struct Form {
     long_dsn: bool,
-    /// `None`: no DATA_ACK.
+    /// `None` for no DATA_ACK.
     long_ack: Option<bool>,
     checksum: bool,
 }
@@ -65,7 +65,7 @@ fn data_in_every_form_arrives_and_is_acknowledged_in_the_sender_s_width() {
         let ack = if form.long_dsn { "dack8" } else { "dack" };
         assert_eq!(line.sent(), [format!("a: ack 6 {ack} 6")]);
         assert_eq!(line.read(), b"hello");
-        // A DATA_FIN with data: its length counts it, the subflow's numbers do not.
+        // A DATA_FIN with data: it counts in the mapping's length but not in the subflow's numbers.
         let last = dss(&line, &form, b"bye", true);
         line.advance_dsn(4);
         line.send(0, last);
@@ -177,7 +177,7 @@ fn one_mapping_covers_several_segments_in_any_order() {
     let whole = line.mapped(0, b"0123456789");
     let mut head = whole.clone();
     head.payload.truncate(4);
-    // The first part brings the mapping, the last overtakes the middle.
+    // The first part has the mapping, the last overtakes the middle.
     line.send_at(0, 1, head);
     line.send_at(0, 8, Seg::ack().payload(b"789"));
     assert_eq!(line.read(), b"0123");
@@ -237,8 +237,8 @@ fn proven(checksums: bool) -> Subflows {
     line
 }
 
-/// Three segments of ten bytes, cut in two each by a middlebox that then puts pieces together, with
-/// the options of the first of two.
+/// Three segments of ten bytes, each split in two by a middlebox that then merges pieces, with the options of the
+/// first of two.
 fn cut_and_joined(options_on_all: bool, checksums: bool) -> (Subflows, Vec<String>) {
     let mut line = proven(checksums);
     let whole: Vec<u8> = (b'a'..=b'z').chain(*b"0123").collect();
@@ -258,7 +258,7 @@ fn cut_and_joined(options_on_all: bool, checksums: bool) -> (Subflows, Vec<Strin
         })
         .collect();
     let bare = |seg: &Seg| if options_on_all { seg.clone() } else { Seg::ack() };
-    // The first piece alone; of the next two, of different segments, one.
+    // The first piece alone; of the next two, from different segments, a single segment.
     line.send_at(0, 1, segments[0].clone().payload(&whole[..6]));
     line.send_at(0, 7, bare(&segments[0]).payload(&whole[6..16]));
     line.send_at(0, 17, bare(&segments[1]).payload(&whole[16..20]));
@@ -284,7 +284,7 @@ fn what_a_box_put_together_without_its_mapping_comes_again_and_ends_nothing() {
     }
 }
 
-/// The same where the rest waits behind a hole.
+/// The same case with the rest behind a hole.
 #[test]
 fn what_lacks_a_mapping_behind_a_hole_is_left_out_once_the_hole_is_filled() {
     let mut line = proven(false);
@@ -305,7 +305,7 @@ fn what_lacks_a_mapping_behind_a_hole_is_left_out_once_the_hole_is_filled() {
     assert_eq!(line.read(), b" and more");
 }
 
-/// The limit: no mapping is longer than 65,535 bytes, so that more without one has lost more than one.
+/// The limit: no mapping is longer than 65,535 bytes, so a longer unmapped range has lost more than one.
 #[test]
 fn a_stretch_without_mappings_that_is_longer_than_any_of_them_ends_the_subflow() {
     let mut line = proven(false);
@@ -322,8 +322,8 @@ fn a_stretch_without_mappings_that_is_longer_than_any_of_them_ends_the_subflow()
     assert_eq!(line.read(), b"xxxxxxxxxx");
 }
 
-/// A path on which every subflow can be opened and none can be used: after six in a row that brought the stream no
-/// further, both applications hear of it. What comes in between counts from new.
+/// A path on which every subflow can be opened but none can be used: after six in a row without progress of the
+/// stream, both applications get an error. Progress in between resets the count.
 #[test]
 fn six_subflows_that_bring_nothing_one_after_the_other_end_the_connection() {
     for progress_after in [None, Some(5)] {
@@ -415,13 +415,13 @@ fn a_checksum_that_is_missing_or_was_not_asked_for_ends_the_subflow() {
     }
 }
 
-/// The only subflow falls silent with data under way, dies, and another one takes its slot. What was suspected
-/// of the dead one is not taken back because the new one, which was silent for a while, too, is heard.
+/// The only subflow falls silent with data in flight, dies, and another one takes its slot. The new one was silent
+/// for a while as well; when it is heard, the reinjections of the dead one are not withdrawn.
 #[test]
 fn what_a_dead_subflow_held_is_not_taken_back_with_its_successor_s_suspicion() {
     let mut line = connection(false);
     line.ack(0);
-    // The window grows, and then as much as it lets go is lost.
+    // The window grows, and then a full window is lost.
     for _ in 0..2 {
         line.write(14_000);
         let _ = line.sent();
@@ -460,8 +460,8 @@ fn what_a_dead_subflow_held_is_not_taken_back_with_its_successor_s_suspicion() {
     assert!(rounds <= 12, "{rounds} round trips, {} bytes lack", end - line.peers[on].expected_dsn);
 }
 
-/// A middlebox acknowledges 21 segments that it loses. The first comes again after a data-level
-/// timeout, then two, then four: not one for each timeout.
+/// A middlebox acknowledges 21 segments that it loses. The first comes again after a data-level timeout, then two,
+/// then four, instead of one for each timeout.
 #[test]
 fn a_long_hole_is_not_filled_one_mapping_a_timeout() {
     let mut line = connection(false);

@@ -49,7 +49,7 @@ fn we_finish_first() {
     assert_eq!(line.sent(), ["a: ack 11 dack8 11"], "TIME-WAIT answers a FIN that comes again");
 }
 
-/// The DATA_FIN leaves no room for SACK beside timestamps: what is out of order is told by an ACK of its own.
+/// The DATA_FIN leaves no room for SACK beside timestamps: out-of-order data is reported by a separate ACK.
 #[test]
 fn a_data_fin_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
     for timestamps in [false, true] {
@@ -64,7 +64,7 @@ fn a_data_fin_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
         let hello = stamped(line.mapped(0, b"hello"), 3);
         line.send(0, hello);
         let _ = line.sent();
-        // Both at once: a DATA_FIN to send, and an ACK.
+        // Both pending: a DATA_FIN, and an ACK.
         line.script.endpoint.shutdown(line.script.now(), line.id());
         let late = Seg::ack().mapping(line.dsn(16), 16, 4).payload(b"late");
         line.send_at(0, 16, stamped(late, 5));
@@ -77,7 +77,7 @@ fn a_data_fin_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
     }
 }
 
-/// The subflows there were may let no options of pure ACKs pass; the new one is asked before them.
+/// The existing subflows may drop options of pure ACKs; the new one is used before them.
 #[test]
 fn a_data_fin_without_an_answer_goes_again_on_the_subflow_that_comes_up() {
     let mut line = served();
@@ -100,7 +100,8 @@ fn a_data_fin_without_an_answer_goes_again_on_the_subflow_that_comes_up() {
     );
 }
 
-/// All data is acknowledged a round trip after the DATA_FIN, and it is not: it was lost, whatever its timer says.
+/// All data is acknowledged a round trip after the DATA_FIN, and the DATA_FIN is not: it was lost, regardless of
+/// its timer.
 #[test]
 fn a_data_fin_that_the_last_data_overtook_by_a_round_trip_goes_again_at_once() {
     let mut line = served();
@@ -146,7 +147,7 @@ fn the_peer_finishes_first() {
 fn both_finish_at_once() {
     let mut line = served();
     line.shutdown();
-    // The peer's DATA_FIN went before ours came.
+    // The peer sent its DATA_FIN before ours arrived.
     let before = line.peers[0].expected_dsn;
     let dsn = line.peers[0].next_dsn;
     line.advance_dsn(1);
@@ -196,7 +197,7 @@ fn our_data_fin_waits_for_the_last_data_and_is_repeated() {
         line.wait(10);
         line.ack(0);
     }
-    // All of the data, not the DATA_FIN.
+    // All data, but not the DATA_FIN.
     let before = line.their_dsn(20_001);
     line.send(0, Seg::ack().data_ack(before));
     line.wait_for_send(5_000).expect("nobody acknowledged it");

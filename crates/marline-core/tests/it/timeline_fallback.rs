@@ -1,6 +1,6 @@
-//! Tests of every fallback to plain TCP, segment by segment: options that vanish before, in and
-//! after the handshake, checksums that fail, infinite mappings; and the cases in which fallback is
-//! not allowed (RFC 8684 section 3.7).
+//! Tests of every fallback to plain TCP, segment by segment: options that vanish before, in and after the
+//! handshake, checksums that fail, infinite mappings; and cases without a permitted fallback (RFC 8684 section
+//! 3.7).
 
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason};
 use marline_policy::{AddressId, LocalAddress};
@@ -15,7 +15,7 @@ fn nothing() -> [&'static str; 0] {
     []
 }
 
-/// A server that agreed on checksums, and its client's first words.
+/// A server with negotiated checksums, and its client's first data.
 fn checked() -> Subflows {
     let mut line = Subflows::listening(multipath()).with_checksums();
     line.open();
@@ -25,7 +25,7 @@ fn checked() -> Subflows {
     line
 }
 
-/// The next data of the peer, changed on its way.
+/// The next data of the peer, changed on the path.
 fn damaged(line: &mut Subflows, on: usize, bytes: &[u8]) {
     let mut seg = line.mapped(on, bytes);
     line.advance_dsn(bytes.len() as u64);
@@ -89,8 +89,8 @@ fn the_client_s_first_data_is_acknowledged_without_an_option() {
     assert!(sent.last().is_some_and(|words| words == "a: 11 F"), "no DATA_FIN: {sent:?}");
 }
 
-/// A middlebox cuts segments and leaves the options on the first piece, and the first pieces are
-/// overtaken: what the others acknowledge without a DATA_ACK says nothing of options.
+/// A middlebox splits segments and leaves the options on the first pieces, which arrive late: the other pieces'
+/// acknowledgments without a DATA_ACK prove nothing about options.
 #[test]
 fn a_piece_without_options_is_no_way_back() {
     let mut line = Subflows::served(multipath());
@@ -106,7 +106,7 @@ fn a_piece_without_options_is_no_way_back() {
     line.send_at(0, 7, first.payload(b"first"));
     assert_eq!(line.read(), b"firstpiece");
     assert_eq!((line.fallback(), line.closed()), (None, None));
-    // A pure ACK without one does.
+    // A pure ACK without one is.
     let mut line = Subflows::served(multipath());
     line.data(0, b"mapped");
     let _ = line.sent();
@@ -116,8 +116,8 @@ fn a_piece_without_options_is_no_way_back() {
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
 }
 
-/// Pieces without options, and mappings, overtook the keys: they are dropped, and nothing is acknowledged or decided.
-/// Once the first byte has come without an option, what mappings say nobody can tell.
+/// Pieces without options, and mappings, overtook the keys: they are dropped, without an acknowledgment or a
+/// decision. Once the first byte has come without an option, mappings cannot be interpreted.
 #[test]
 fn mappings_of_a_client_whose_key_was_never_heard_end_nothing() {
     let mut line = Subflows::listening(multipath());
@@ -145,7 +145,8 @@ fn keyed(line: &mut Subflows, bytes: &[u8]) {
     line.send(0, Seg::ack().mptcp(MptcpOption::Capable(capable(form))).payload(bytes));
 }
 
-/// What went out before the client gave options up waits behind what it repeats without: it says what plain TCP says.
+/// Data sent before the client gave up options waits behind its retransmission without options: its mapping agrees
+/// with plain TCP.
 #[test]
 fn the_first_data_goes_on_without_options_before_a_hole() {
     let mut line = Subflows::served(multipath());
@@ -162,8 +163,8 @@ fn the_first_data_goes_on_without_options_before_a_hole() {
     assert_eq!((line.read(), line.closed()), (b"first two third".to_vec(), None));
 }
 
-/// Gone over to plain TCP, with a peer that never learnt of it: the same data again with a mapping of its own would
-/// be taken for more.
+/// The endpoint fell back to plain TCP, but its peer did not learn of it: the same data with another mapping would
+/// be taken for new data.
 #[test]
 fn a_mapping_that_says_otherwise_than_plain_tcp_ends_the_connection() {
     let plain = || {
@@ -228,7 +229,7 @@ fn a_damaged_mapping_on_the_only_subflow() {
     let sent = line.sent();
     assert_eq!(sent.last().map(String::as_str), Some("a: ack 12 dack8 6 fail 6"), "{sent:?}");
     assert_eq!(line.read(), b"", "kept, not delivered");
-    // MP_FAIL travels on a pure ACK: it is repeated.
+    // MP_FAIL is sent on a pure ACK, so it is repeated.
     line.wait_for_send(5_000).expect("no answer came");
     assert_eq!(line.sent(), ["a: ack 12 dack8 6 fail 6"]);
     // The answer, and the infinite mapping.
@@ -249,7 +250,7 @@ fn a_damaged_mapping_beside_another_subflow() {
     let sent = line.sent();
     assert_eq!(sent.last().map(String::as_str), Some("b: R 1 fail 6 reset 6"), "{sent:?}");
     assert_eq!(line.fallback(), None);
-    // The same data by the other subflow.
+    // The same data on the other subflow.
     let dsn = line.dsn(6);
     line.send(0, with_sum(Seg::ack().mapping(dsn, 6, 6).payload(b"damage")));
     assert_eq!(line.read(), b"damage");
@@ -321,8 +322,7 @@ fn what_a_connection_said_before_it_fell_back_stays_mapped() {
     assert_eq!(line.sent(), ["a: 6:11 P dsn 6+5"], "what it was mapped as, without a DATA_ACK");
 }
 
-/// The endpoint has sent all it had; the peer found "damage" damaged. Whether the application has said that it
-/// was all.
+/// The endpoint has sent all its data; the peer found "damage" damaged. `shut`: the application has shut down.
 fn failed_at_the_end(shut: bool) -> Subflows {
     let mut line = checked();
     line.write(6);
@@ -342,7 +342,7 @@ fn mp_fail_is_answered_before_the_fin_and_that_has_the_infinite_mapping() {
     let mut line = failed_at_the_end(true);
     let expected = ["a: ack 6 fail 6", "a: 7 F dsn8 1+inf@1 sum 0"];
     assert_eq!(line.sent(), expected);
-    // A FIN that is lost is repeated as it was.
+    // A lost FIN is repeated unchanged.
     line.wait_for_send(5_000).expect("the FIN again");
     assert_eq!(line.sent(), expected[1..]);
 }
@@ -373,7 +373,7 @@ fn a_fin_with_an_infinite_mapping_ends_the_stream_of_who_waited_for_it() {
     assert_eq!(end, Ok(0), "and that was all");
 }
 
-/// The peer hears nothing: what is sent by itself within this time, each with the milliseconds since now.
+/// No segment reaches the peer: segments sent within this time, each with the milliseconds since now.
 fn unheard(line: &mut Subflows, within_ms: u64) -> Vec<String> {
     let (mut said, mut passed) = (Vec::new(), 0);
     while let Some(after) = line.wait_for_send(within_ms - passed) {
@@ -390,7 +390,7 @@ fn answer_plainly(line: &mut Subflows) {
     peer.inject(&mut line.script, answer);
 }
 
-/// A client with two addresses that has written five bytes, which nobody acknowledges.
+/// A client with two addresses that has written five unacknowledged bytes.
 fn unanswered() -> Subflows {
     let address = |n: u8| {
         LocalAddress::new(AddressId(n), format!("10.{n}.0.1:0").parse().expect("an address"))
@@ -421,15 +421,15 @@ fn a_first_path_that_is_silent_for_a_second_stays_multipath_and_is_joined() {
     assert_eq!(line.fallback(), None);
     line.ack(0);
     assert_eq!(line.sent(), ["b: S join 2"]);
-    // The answer to the segment without options comes later, and says nothing any more.
+    // The answer to the segment without options comes later, and has no effect any more.
     answer_plainly(&mut line);
     line.write(5);
     assert_eq!(line.sent(), ["a: 6:11 P dack 1 dsn 6+5"]);
     assert_eq!(line.fallback(), None);
 }
 
-/// The timer does not back off while the peer is heard: the third timeout comes 420 ms after the first, as the
-/// second one of a silent path does.
+/// The timer does not back off while the peer is heard: the third timeout comes 420 ms after the first, like the
+/// second one of a silent path.
 #[test]
 fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_timeout() {
     let mut line = unanswered();
@@ -450,7 +450,7 @@ fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_ti
     assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));
 }
 
-/// As on a path that is up again, and lossy.
+/// As on a recovered lossy path.
 #[test]
 fn one_answer_without_options_is_no_reason_for_plain_tcp() {
     let mut line = unanswered();
@@ -462,7 +462,7 @@ fn one_answer_without_options_is_no_reason_for_plain_tcp() {
     assert_eq!((line.sent(), line.fallback()), (vec!["b: S join 2".to_owned()], None));
 }
 
-/// Nobody says whether the path is dead or a middlebox drops options both ways.
+/// It is unknown if the path is dead or a middlebox drops options both ways.
 #[test]
 fn options_are_given_up_after_six_timeouts_that_nobody_answers() {
     let mut line = unanswered();
@@ -472,7 +472,7 @@ fn options_are_given_up_after_six_timeouts_that_nobody_answers() {
     assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));
 }
 
-/// The third ACK is lost, and what asks for an answer is none.
+/// The third ACK is lost, and a probe does not replace it.
 #[test]
 fn a_server_in_syn_received_answers_without_options_and_waits_for_the_keys() {
     let mut line = Subflows::listening(multipath());
@@ -499,7 +499,7 @@ fn a_server_that_was_never_heard_answers_without_options_and_stays_multipath() {
     line.data(0, b"hello");
     assert_eq!(line.sent(), ["a: ack 6 dack8 6"]);
     line.send_at(0, 0, Seg::ack());
-    // To acknowledge data without options would say that they do not pass.
+    // An acknowledgment of data without options would mean that they do not pass.
     assert_eq!(line.sent(), ["a: ack 1", "a: ack 6 dack8 6"]);
     assert_eq!(line.fallback(), None);
     line.write(3);

@@ -1,5 +1,5 @@
-//! Tests of whether both ends agree on a fallback, segment by segment: what each can know of the other, who says what,
-//! and that no end of stream hides bytes that are missing (docs/spec/fallback.md).
+//! Tests of the agreement of both ends on a fallback, segment by segment: their knowledge of each other,
+//! announcements, and that no end of stream hides missing bytes (docs/spec/fallback.md).
 
 use marline_core::{CloseReason, Event, FallbackReason};
 use marline_testkit::Seg;
@@ -16,8 +16,8 @@ fn proven() -> Subflows {
     line
 }
 
-/// Mapped data was DATA_ACKed: to the peer, Multipath TCP is proven. It would repeat under new numbers what a side on
-/// plain TCP does not DATA_ACK.
+/// Mapped data was DATA_ACKed: to the peer, Multipath TCP is proven. It would repeat under new numbers the data
+/// that a side on plain TCP does not DATA_ACK.
 #[test]
 fn data_without_options_behind_data_that_was_data_acked_ends_the_subflow() {
     let mut line = proven();
@@ -26,8 +26,8 @@ fn data_without_options_behind_data_that_was_data_acked_ends_the_subflow() {
     assert_eq!((line.read(), line.fallback()), (b"first".to_vec(), None));
 }
 
-/// Nothing was heard of the DATA_ACK: options may not pass in this direction, so that the peer is on plain TCP, as
-/// Linux is then without an infinite mapping. If it is not, it hears of the fallback.
+/// There was no answer to the DATA_ACK: options may not pass in this direction, so that the peer uses plain TCP,
+/// as Linux does then without an infinite mapping. If it does not, the fallback is announced to it.
 #[test]
 fn data_without_options_behind_a_data_ack_that_may_not_have_arrived_is_plain_tcp() {
     let mut line = Subflows::served(multipath());
@@ -39,7 +39,7 @@ fn data_without_options_behind_a_data_ack_that_may_not_have_arrived_is_plain_tcp
     assert_eq!(line.read(), b"first bare");
 }
 
-/// A middlebox cuts the first segment and leaves the options on the first piece, which the other overtakes.
+/// A middlebox splits the first segment and leaves the options on the first piece, which the other overtakes.
 #[test]
 fn data_without_options_that_is_out_of_order_decides_nothing() {
     for server in [true, false] {
@@ -59,7 +59,7 @@ fn data_without_options_that_is_out_of_order_decides_nothing() {
     }
 }
 
-/// The ACK that shows that options do not pass is the connection's ACK: nothing else may come.
+/// The ACK that shows that options do not pass is the connection's ACK: no other may follow.
 #[test]
 fn the_ack_that_causes_a_fallback_wakes_the_writer() {
     let mut line = Subflows::called(multipath());
@@ -70,7 +70,7 @@ fn the_ack_that_causes_a_fallback_wakes_the_writer() {
         written += bytes;
     }
     assert!(written > 0);
-    // The window is shut until the last of what it allowed is acknowledged.
+    // The window is shut until its last byte is acknowledged.
     for _ in 0..3 {
         for sent in line.script.take_sent() {
             line.peers[0].hear(&sent);
@@ -85,15 +85,15 @@ fn the_ack_that_causes_a_fallback_wakes_the_writer() {
     assert!(writable, "{events:?}");
 }
 
-/// The peer fell back after bytes that lost their mapping on the way were acknowledged and discarded: the stream has a
-/// hole that nobody fills, and its end must not be taken for one.
+/// The peer fell back after bytes without a mapping were acknowledged and discarded: the stream has a permanent
+/// hole, and its end must not be reported.
 #[test]
 fn an_infinite_mapping_behind_discarded_bytes_ends_the_connection() {
     for fin in [false, true] {
         let mut line = Subflows::served(multipath());
         line.data(0, b"hello");
         let _ = line.sent();
-        // A middlebox has put two segments together and kept the options of one.
+        // A middlebox merged two segments and kept the options of one.
         let dsn = line.dsn(6);
         line.send(0, Seg::ack().mapping(dsn, 6, 5).payload(b"first second"));
         assert_eq!(line.sent(), ["a: ack 18 dack8 11"]);
@@ -107,7 +107,7 @@ fn an_infinite_mapping_behind_discarded_bytes_ends_the_connection() {
     }
 }
 
-/// The same where the peer is on plain TCP already, and its infinite mapping is lost.
+/// The peer already uses plain TCP, and its infinite mapping is lost.
 #[test]
 fn plain_data_behind_discarded_bytes_ends_the_connection() {
     for fin in [false, true] {
@@ -124,8 +124,8 @@ fn plain_data_behind_discarded_bytes_ends_the_connection() {
     }
 }
 
-/// A client whose first data is acknowledged without options goes over to plain TCP, and has nothing to send that could
-/// say so. A server whose data was DATA_ACKed before would not find out.
+/// A client whose first data is acknowledged without options falls back to plain TCP, and has no data that could
+/// announce it. A server whose data was DATA_ACKed before would not detect it.
 #[test]
 fn a_side_that_falls_back_and_has_nothing_to_send_says_so_by_mp_fail() {
     let mut line = Subflows::called(multipath());
@@ -144,8 +144,8 @@ fn a_side_that_falls_back_and_has_nothing_to_send_says_so_by_mp_fail() {
     assert_eq!(line.wait_for_send(60_000), None);
 }
 
-/// A connection that fell back, because an ACK lacked its options, and whose peer did not hear of it: what was mapped
-/// up to 6 is DATA_ACKed, and what TCP acknowledges beyond that was discarded.
+/// A connection that fell back, because an ACK lacked its options, and whose peer does not know: mapped data up to
+/// 6 is DATA_ACKed, and data that TCP acknowledges beyond it was discarded.
 fn fell_back_alone() -> Subflows {
     let mut line = Subflows::served(multipath());
     line.data(0, b"hello");
@@ -165,7 +165,7 @@ fn a_peer_that_still_sends_data_acks_is_told_and_has_only_what_it_data_acked() {
     line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
     line.wait_for_send(5_000).expect("MP_FAIL");
     assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
-    // It hears that, and has missed nothing.
+    // The peer gets MP_FAIL, and has missed no data.
     line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
     line.send(0, Seg::ack());
     line.send(0, Seg::fin());
@@ -198,13 +198,13 @@ fn a_peer_that_cannot_be_told_of_the_fallback_ends_the_connection() {
     assert_eq!(closed, Some(CloseReason::PeerMisbehaved));
 }
 
-/// A FIN without options in the middle of the stream is that of a peer on plain TCP, to which all is said.
+/// A FIN without options in the middle of the stream comes from a peer on plain TCP, for which all data was sent.
 #[test]
 fn a_fin_without_options_in_mid_stream_ends_the_subflow_by_a_reset() {
     let mut line = proven();
     line.send(0, Seg::fin());
     assert_eq!(line.sent(), ["a: R 4 reset 6"]);
-    // At the end of the stream nothing is missing.
+    // At the end of the stream no data is missing.
     let mut line = Subflows::served(multipath());
     line.data(0, b"hello");
     line.data_fin(0);
@@ -214,7 +214,8 @@ fn a_fin_without_options_in_mid_stream_ends_the_subflow_by_a_reset() {
     assert!(sent.iter().all(|words| !words.contains(" R ")), "{sent:?}");
 }
 
-/// ACKs without options acknowledge what was DATA_ACKed before: it may be on plain TCP, and is not sent the same twice.
+/// ACKs without options acknowledge data that was DATA_ACKed before: the peer may use plain TCP, and must not get
+/// data twice.
 #[test]
 fn nothing_is_repeated_on_a_subflow_whose_acks_have_lost_their_options() {
     let mut line = Subflows::called(multipath());
@@ -232,7 +233,7 @@ fn nothing_is_repeated_on_a_subflow_whose_acks_have_lost_their_options() {
     assert_eq!(line.sent(), ["a: R 16 reset 6"]);
 }
 
-/// Something lets data pass and takes the options out of ACKs: a DATA_FIN is answered, and never DATA_ACKed.
+/// A middlebox passes data and removes the options of ACKs: a DATA_FIN is answered, but never DATA_ACKed.
 #[test]
 fn a_data_fin_that_is_answered_without_options_ends_the_subflow() {
     let mut line = Subflows::served(multipath());
@@ -251,7 +252,7 @@ fn a_data_fin_that_is_answered_without_options_ends_the_subflow() {
     assert!((3..=6).contains(&fins), "{fins}");
 }
 
-/// The other side of it.
+/// The other side of this case.
 #[test]
 fn mp_fail_of_a_peer_that_fell_back_leads_to_plain_tcp_and_is_answered() {
     let mut line = Subflows::served(multipath());

@@ -38,7 +38,7 @@ fn ends() -> (SocketAddr, SocketAddr) {
     (SocketAddr::from(([10, 0, 0, 1], 0)), SocketAddr::from(([10, 0, 0, 2], 443)))
 }
 
-/// Opens a connection and writes to it before anything leaves: the connection, and its SYN.
+/// Opens a connection and writes to it before anything is sent. Returns the connection and its SYN.
 fn open(script: &mut Script, config: ConnectionConfig, data: &[u8]) -> (ConnectionId, Sent) {
     let (local, remote) = ends();
     let id = script.run(|endpoint, now| {
@@ -53,7 +53,7 @@ fn open(script: &mut Script, config: ConnectionConfig, data: &[u8]) -> (Connecti
     (id, sent.remove(0))
 }
 
-/// What was sent on the path of a SYN.
+/// Segments sent on the path of a SYN.
 fn on_its_path(script: &mut Script, syn: &Sent) -> Vec<Sent> {
     let mut all = script.take_sent();
     all.retain(|sent| sent.path == syn.path);
@@ -72,13 +72,13 @@ fn client(config: &ConnectionConfig) -> Script {
     script
 }
 
-/// Answers a SYN, and acknowledges so many of its octets.
+/// Answers a SYN, and acknowledges this many of its octets.
 fn answer(script: &mut Script, syn: &Sent, octets: u32, seg: Seg) {
     script.advance(Duration::from_millis(10));
     script.inject(syn.path, seg.at(ISS).acking(syn.seg.header.seq.add(octets)));
 }
 
-/// Sequence numbers, counted from the SYN, and payload lengths of what was sent.
+/// Sequence numbers, counted from the SYN, and payload lengths of the sent segments.
 fn sent(script: &mut Script, syn: &Sent) -> Vec<(u32, usize)> {
     let all = on_its_path(script, syn);
     let at = |s: &Sent| s.seg.header.seq.offset_from(syn.seg.header.seq);
@@ -90,7 +90,7 @@ fn data_goes_with_the_syn_once_there_is_a_cookie() {
     let mut script = client(&plain());
     let (local, remote) = ends();
     let path = FourTuple { local, remote };
-    // The server's MSS, less all the options there can be.
+    // The server's MSS, minus room for all possible options.
     assert_eq!(script.endpoint.fast_open_room(script.now(), &plain(), &path), Some(960));
     let (id, syn) = open(&mut script, plain(), &[b'x'; 2_000]);
     assert_eq!((syn.seg.fast_open, syn.seg.payload.len()), (Some(cookie(7)), 960));
@@ -129,7 +129,7 @@ fn data_that_the_syn_ack_does_not_acknowledge_goes_again_at_once() {
     answer(&mut script, &syn, 1, syn_ack());
     assert_eq!(sent(&mut script, &syn), [(1, 500)]);
     assert!(!script.endpoint.info(id).expect("it lives").subflows[0].tcp.took_syn_data);
-    // A part of it was taken.
+    // A part of it was accepted.
     let (id, syn) = open(&mut script, plain(), &[b'x'; 500]);
     answer(&mut script, &syn, 101, syn_ack());
     assert_eq!(sent(&mut script, &syn), [(101, 400)]);
@@ -175,7 +175,7 @@ fn a_client_that_is_done_before_the_answer_sends_its_fin_behind_the_data() {
     assert_eq!(fin.seg.header.seq.offset_from(syn.seg.header.seq), 13);
 }
 
-/// The other paths would each open a connection of its own at the server, with the same data perhaps.
+/// SYNs on the other paths would each open a separate connection at the server, possibly with the same data.
 #[test]
 fn a_syn_with_data_is_not_raced_over_other_paths() {
     let mut script = client(&multipath());
@@ -183,7 +183,7 @@ fn a_syn_with_data_is_not_raced_over_other_paths() {
     assert_eq!(syn.seg.payload, b"hello");
     script.advance(Duration::from_millis(900));
     assert!(script.take_sent().is_empty());
-    // One without is, from the other address.
+    // A SYN without data is, from the other address.
     let (_, syn) = open(&mut script, two_paths(multipath()), b"");
     script.advance(Duration::from_millis(300));
     let other = |sent: &Sent| sent.path.local.ip() != syn.path.local.ip();
@@ -229,13 +229,13 @@ fn a_server_has_the_data_with_the_syn_and_answers_before_the_third_ack() {
     script.run(|endpoint, now| endpoint.write(now, id, b"answer")).expect("written");
     let answer = script.take_sent();
     assert_eq!((answer.len(), answer[0].seg.payload.as_slice()), (1, b"answer".as_slice()));
-    // Without the third ACK the SYN/ACK is repeated, and nothing else.
+    // Without the third ACK only the SYN/ACK is repeated.
     script.advance(Duration::from_millis(1_000));
     let again = script.take_sent();
     assert_eq!(again.len(), 1, "{again:#?}");
     assert!(again[0].seg.header.flags.contains(TcpFlags::SYN));
     assert_eq!(again[0].seg.header.ack, ISS.add(9));
-    // The third ACK that shows that the answer was lost, and one for it.
+    // The third ACK shows that the answer was lost, and is answered with another one.
     let first = syn_ack.seg.header.seq.add(1);
     script.inject(path(), Seg::ack().at(ISS.add(9)).acking(first));
     assert!(script.advance_to_send(Duration::from_secs(3)), "the answer goes again");
@@ -252,7 +252,7 @@ fn a_wrong_cookie_is_replaced_and_its_data_comes_again() {
     assert_eq!(all[0].seg.header.ack, ISS.add(1));
     assert_eq!(all[0].seg.fast_open, Some(given.with_form(true)), "in the form of the question");
     assert_eq!(script.take_incoming(), None);
-    // Somebody else's cookie.
+    // A cookie of another client.
     let other = FourTuple { remote: SocketAddr::from(([10, 0, 0, 3], 40_000)), ..path() };
     script.inject(other, syn_with(given, b"hello"));
     assert_eq!(script.take_sent()[0].seg.header.ack, ISS.add(1));
@@ -300,7 +300,7 @@ fn mp_capable(seg: &Seg) -> MpCapableForm {
     form.expect("MP_CAPABLE")
 }
 
-/// Cap-12 and cap-13 of docs/spec: what went with the SYN is in neither of a mapping's number spaces.
+/// Cap-12 and cap-13 of docs/spec: data of the SYN is in neither of a mapping's number spaces.
 #[test]
 fn with_multipath_the_first_mapping_begins_behind_the_syns_data() {
     for checksum in [false, true] {
@@ -322,7 +322,7 @@ fn with_multipath_the_first_mapping_begins_behind_the_syns_data() {
         };
         assert_eq!(data, Some(CapableData { length: 5, checksum: wanted }));
         assert_eq!(first.seg.header.seq.offset_from(syn.seg.header.seq), 21);
-        // The server has it, and says so in DSNs of its own.
+        // The server has it, and acknowledges it with DSNs of its own.
         let seg = Seg::ack().at(ISS.add(1)).acking(first.seg.end());
         script.inject(syn.path, seg.data_ack(idsn.wrapping_add(6)));
         assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 25);
@@ -377,7 +377,7 @@ fn a_server_counts_the_clients_mappings_from_behind_the_syns_data() {
         let seg = Seg::ack().mptcp(capable_option(form, checksum)).payload(b"hello");
         script.inject(path(), seg.at(ISS.add(21)).acking(first));
         assert_eq!(script.read_all(id), b"hello");
-        // The next one by a DSS, at SSN 6 although 26 bytes of the subflow lie before it.
+        // The next data by a DSS, at SSN 6 although 26 bytes of the subflow come before it.
         let mut seg = Seg::ack().data_ack(keys::idsn(listener_key).wrapping_add(1));
         seg = seg.mapping(idsn.wrapping_add(6), 6, 5).payload(b"world");
         if checksum {
@@ -394,7 +394,7 @@ fn a_server_counts_the_clients_mappings_from_behind_the_syns_data() {
     }
 }
 
-/// What Linux 6.18 does when its SYN's data is not taken: it comes again with a DSS without mapping, without keys.
+/// Linux 6.18 does this when its SYN's data is rejected: it sends it again with a DSS without mapping, without keys.
 #[test]
 fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
     let off = ConnectionConfig { fast_open: None, ..multipath() };
@@ -413,7 +413,7 @@ fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
     assert!(script.endpoint.info(id).expect("it lives").fallback.is_some());
 }
 
-/// A cookie, a key and timestamps do not fit: the timestamps go.
+/// A cookie, a key and timestamps do not fit: the timestamps are left out.
 #[test]
 fn a_cookie_that_is_given_takes_the_place_of_timestamps() {
     let config = ConnectionConfig { timestamps: true, ..multipath() };
@@ -433,7 +433,7 @@ fn a_cookie_that_is_given_takes_the_place_of_timestamps() {
     assert_eq!(fourth.seg.options.timestamps, None);
 }
 
-/// Carries segments between two endpoints until nothing is under way; drops those whose turn `lost` names.
+/// Carries segments between two endpoints until none is in flight; drops those that `lost` selects.
 fn exchange(client: &mut Script, server: &mut Script, lost: &mut impl FnMut() -> bool) {
     for _ in 0..700 {
         let (out, back) = (client.take_sent(), server.take_sent());
@@ -454,7 +454,7 @@ fn exchange(client: &mut Script, server: &mut Script, lost: &mut impl FnMut() ->
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is lost of the handshake, each byte comes once and in order, both ways, on three connections.
+    /// Regardless of losses in the handshake, each byte comes once and in order, both ways, on three connections.
     #[test]
     fn every_byte_comes_once_whatever_is_lost(
         mptcp: bool, server_mptcp: bool, checksum: bool,

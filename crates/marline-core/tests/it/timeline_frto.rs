@@ -1,6 +1,6 @@
-//! Tests of spurious retransmission timeouts without timestamps, segment by segment: the segments
-//! F-RTO sends, its conclusions and the undo (RFC 5682 section 3). Round trips take 100 ms,
-//! segments are full at 1,000 bytes.
+//! Tests of spurious retransmission timeouts without timestamps, segment by segment: the segments that F-RTO
+//! sends, its conclusions and the undo (RFC 5682 section 3). Round trips take 100 ms, segments are full at 1,000
+//! bytes.
 
 use marline_core::ConnectionConfig;
 use marline_testkit::Seg;
@@ -8,8 +8,8 @@ use marline_testkit::timeline::multipath::{Subflows, multipath};
 use marline_testkit::timeline::{Timeline, full, plain};
 use marline_wire::mptcp::{MpPrio, MptcpOption};
 
-/// Ten segments are out, `more` bytes wait, and the timer has fired: the first goes again. With SACK a probe
-/// went before.
+/// Ten segments are in flight, `more` bytes wait, and the timer has fired: the first is retransmitted. With SACK a
+/// probe was sent before.
 fn timed_out(sack: bool, more: usize) -> Timeline {
     let mut line = Timeline::served(plain(), sack, 100);
     line.write(10_000);
@@ -19,7 +19,7 @@ fn timed_out(sack: bool, more: usize) -> Timeline {
         assert_eq!(line.sent(), [""; 0], "the window is full");
     }
     if sack {
-        // The probe is new data if there is some.
+        // The probe is new data if there is any.
         let _ = line.wait_for_send(2_000).expect("a probe");
         let probe = if more > 0 { "10001:11001" } else { "9001:10001 P" };
         assert_eq!(line.sent(), [probe]);
@@ -35,7 +35,7 @@ fn undone(line: &Timeline) -> u64 {
     info.subflows.iter().map(|subflow| subflow.undone).sum()
 }
 
-/// What is sent as the rest of the ten segments is acknowledged one by one, as of a path that is slow.
+/// Segments sent while the rest of the ten segments is acknowledged one by one, as on a slow path.
 fn rest(line: &mut Timeline, from: u32) -> Vec<String> {
     let mut sent = Vec::new();
     for end in (from..=10_001).step_by(1_000) {
@@ -65,9 +65,9 @@ fn the_first_ack_is_answered_by_two_new_segments_and_the_next_tells() {
     }
 }
 
-/// An outage: the timeout was too early for what had arrived before it (its ACKs died in it), and right for the
-/// rest. Recovery begins with the whole flight, though the timeout had marked it lost: one repeat for each
-/// round trip would take seconds.
+/// An outage: the timeout was too early for data that had arrived before it (its ACKs were lost in it), and right
+/// for the rest. Recovery begins with the whole flight, although the timeout had marked it lost: one
+/// retransmission per round trip would take seconds.
 #[test]
 fn what_is_lost_besides_goes_again_at_the_pace_of_the_whole_flight() {
     let mut line = timed_out(true, 0);
@@ -107,7 +107,7 @@ fn without_new_data_repeats_do_not_wait() {
     line.ack(1_001);
     assert_eq!(line.sent(), ["1001:2001", "2001:3001"]);
     assert_eq!(undone(&line), 0);
-    // The originals' ACKs run ahead of the repeats: what was never repeated is told apart.
+    // The ACKs of the originals come before those of the retransmissions: segments sent only once are distinguished.
     line.ack(2_001);
     line.ack(3_001);
     let _ = line.sent();
@@ -145,7 +145,7 @@ fn one_more_segment_that_goes_is_asked_for_alone() {
 #[test]
 fn a_partial_ack_that_tells_nothing_lets_repeats_go_on_and_asks_no_more() {
     let mut line = timed_out(true, 20_000);
-    // The timer fires once more: the first is repeated again.
+    // The timer fires again: the first is retransmitted again.
     let _ = line.wait_for_send(5_000).expect("the next timeout");
     assert_eq!(line.sent(), ["1:1001"]);
     line.ack(1_001);
@@ -169,11 +169,11 @@ fn a_timeout_within_recovery_is_not_judged() {
     }
     let new = line.sent();
     assert!(new.iter().any(|words| words == "10001:11001"), "recovery sends new data: {new:?}");
-    // The repeat is lost, and silence until the timer fires.
+    // The retransmission is lost, and silence follows until the timer fires.
     while !line.sent().contains(&"1:1001".to_owned()) {
         line.wait_for_send(5_000).expect("the timeout");
     }
-    // New data of the recovery arrives, sent once and before the timeout. The first is lost all the same.
+    // New data of the recovery arrives, sent once and before the timeout. The first segment is lost all the same.
     line.ack_sack(1, &[(1_001, 11_001)]);
     assert_eq!(undone(&line), 0, "RFC 5682 3.1 step 1: no F-RTO while a recovery runs");
 }
@@ -215,7 +215,7 @@ fn a_healthy_subflow_is_not_kept_waiting_for_f_rto() {
     let sent = line.sent();
     assert!(sent.iter().all(|words| words.starts_with("a: ")), "{sent:?}");
     let repeats = |words: &String| words.starts_with("a: 1:");
-    // What was copied to b meanwhile is acknowledged there; the connection waits for the first byte.
+    // Data copied to b meanwhile is acknowledged there; the connection waits for the first byte.
     let answer = |line: &mut Subflows| {
         let first = line.their_dsn(1);
         line.send(b, Seg::ack().data_ack(first));
@@ -228,7 +228,7 @@ fn a_healthy_subflow_is_not_kept_waiting_for_f_rto() {
     let _ = line.sent();
     answer(&mut line);
     let _ = line.sent();
-    // The first segment was acknowledged on a, nothing else.
+    // Only the first segment was acknowledged on a.
     let first = sent[0].split(['a', ':', ' ']).filter_map(|n| n.parse::<u32>().ok()).nth(1);
     let end = first.expect("its end");
     line.peers[0].expected = line.peers[0].irs.add(end);

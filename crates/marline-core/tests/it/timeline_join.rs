@@ -8,7 +8,7 @@ use marline_testkit::{Seg, endpoint_config, keys};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use marline_wire::{TcpFlags, TcpOptions};
 
-/// A client with a second address; the server has shown a DSS, and the join's SYN is out.
+/// A client with a second address; the server has sent a DSS, and the join's SYN was sent.
 fn joining(backup: bool) -> Subflows {
     let second = LocalAddress {
         backup,
@@ -197,7 +197,7 @@ fn a_syn_ack_of_a_join_is_repeated_until_the_third_ack() {
 
 #[test]
 fn syns_that_may_not_join_are_refused_with_a_reason() {
-    // A token that nobody has.
+    // An unknown token.
     let mut line = served();
     let b = line.add_path();
     let token = !keys::token(line.peers[0].their_key);
@@ -207,7 +207,7 @@ fn syns_that_may_not_join_are_refused_with_a_reason() {
     line.send(b, syn.mptcp(MptcpOption::Join(stranger)));
     assert_eq!(line.sent(), ["b: R 0 reset 1"]);
 
-    // More than may be half open.
+    // More than the limit of half-open joins.
     let limits = Limits { pending_joins: 1, ..Limits::default() };
     let config = EndpointConfig { limits, ..endpoint_config(Some(multipath())) };
     let mut line = Subflows::listening_as(config);
@@ -219,7 +219,7 @@ fn syns_that_may_not_join_are_refused_with_a_reason() {
         assert_eq!(line.sent(), [expected]);
     }
 
-    // A connection that became plain TCP, and one that is over.
+    // A connection on plain TCP, and one that ended.
     let mut line = Subflows::served(multipath());
     line.send(0, Seg::ack().payload(b"no option"));
     let _ = line.sent();

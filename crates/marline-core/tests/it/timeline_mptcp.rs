@@ -26,7 +26,7 @@ fn a_peer_that_closes_its_half_early_does_not_close_ours() {
     peer.next_dsn += 1;
     peer.send(&mut script, fin);
     peer.hear_all(&mut script);
-    // Its subflow's FIN at once, although it waits for our answer.
+    // Its subflow's FIN at once, although it still waits for our answer.
     let early = Seg::fin().data_ack(peer.expected_dsn);
     peer.send(&mut script, early);
     let sent = peer.hear_all(&mut script);
@@ -99,7 +99,7 @@ fn who_announces_an_address_has_both_keys() {
     let message = [&[3][..], &v4.octets(), &[0, 0]].concat();
     let hmac = Some(keys::right64(keys::hmac(peer.key, peer.their_key, &message)));
     let add = AddAddr { address_id: 3, address, port: None, hmac };
-    // No DSS came yet: this is the first word of Multipath TCP after the handshake.
+    // No DSS came yet: this is the first sign of Multipath TCP after the handshake.
     peer.send(&mut script, Seg::ack().mptcp(MptcpOption::AddAddr(add)));
     let sent = script.take_sent();
     let joins = sent.iter().filter(|sent| is(sent, TcpFlags::SYN));
@@ -122,7 +122,7 @@ fn resets_that_answer_a_fastclose_say_why() {
         matches!(reasons[..], [MptcpOption::TcpRst(why)] if why.reason == 0 && !why.transient),
         "{reasons:?}"
     );
-    // What still comes is answered as by somebody who knows of no connection.
+    // Later segments are answered as if the connection were unknown.
     peer.send_data(&mut script, b"late");
     let sent = script.take_sent();
     let seg = &sent[0].seg;

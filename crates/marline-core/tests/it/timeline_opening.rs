@@ -48,8 +48,8 @@ fn syns_without_an_answer_back_off_and_end() {
     assert_eq!(unanswered(config), (vec![1, 3], 7));
 }
 
-/// As Linux since 6.5 (seen of 6.18): the first repeats of a SYN come at equal distances, and the attempt ends
-/// with the first timeout after the time that it would take without them.
+/// As in Linux since 6.5 (observed with 6.18): the first repeats of a SYN come at equal intervals, and the attempt
+/// ends with the first timeout after its duration without them.
 #[test]
 fn the_first_repeats_of_a_syn_come_at_equal_distances() {
     assert_eq!(unanswered(plain()), (vec![1, 2, 3, 4, 5, 7, 11, 19, 35, 67], 131));
@@ -59,7 +59,7 @@ fn the_first_repeats_of_a_syn_come_at_equal_distances() {
     assert_eq!(unanswered(shorter), (vec![1, 2], 3));
 }
 
-/// However many repeats are allowed, each takes no longer to decide upon.
+/// The number of allowed repeats does not affect the cost of each.
 #[test]
 fn a_syn_may_be_repeated_without_end() {
     let retries = u32::MAX;
@@ -69,7 +69,7 @@ fn a_syn_may_be_repeated_without_end() {
     assert_eq!((repeats, closed(&mut line)), (100, None));
 }
 
-/// When a SYN is repeated that nobody answers, and when that is over, seconds.
+/// Times in seconds of the repeats of an unanswered SYN, and of its end.
 fn unanswered(config: ConnectionConfig) -> (Vec<u64>, u64) {
     let mut line = Timeline::calling(config);
     let (mut repeats, begun) = (Vec::new(), line.now_ms());

@@ -1,6 +1,6 @@
-//! Tests of RACK and tail loss probes, segment by segment: what is probed and when, the cost of a
-//! probe, lost retransmissions, reordering that is learned (RFC 8985). Round trips take 100 ms,
-//! segments are full at 1,000 bytes, there are no timestamps.
+//! Tests of RACK and tail loss probes, segment by segment: probed data and times, the cost of a probe, lost
+//! retransmissions, learned reordering (RFC 8985). Round trips take 100 ms, segments are full at 1,000 bytes,
+//! there are no timestamps.
 
 use marline_testkit::timeline::{Timeline, full, plain};
 
@@ -111,7 +111,7 @@ fn a_peer_that_takes_its_sacks_back_is_repeated_everything() {
     line.ack_sack(1, &[(1_001, 4_001)]);
     assert_eq!(line.sent(), ["1:1001"]);
     line.wait(100);
-    // The hole is filled, but what was SACKed behind it is gone.
+    // The hole is filled, but the SACKed data behind it was dropped.
     line.ack(1_001);
     let mut sent = line.sent();
     while sent.len() < 3 {

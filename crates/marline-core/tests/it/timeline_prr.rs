@@ -1,6 +1,6 @@
-//! Tests of sending during recovery, segment by segment: Proportional Rate Reduction (RFC 9937,
-//! with the one rule in place of RFC 6937's two). The window is ten times 980 bytes, as segments leave room for a
-//! DSS, and lets out ten segments of 1,000 bytes. CUBIC reduces it to seven tenths.
+//! Tests of sending during recovery, segment by segment: Proportional Rate Reduction (RFC 9937, with one rule
+//! instead of RFC 6937's two). The window is ten times 980 bytes, as segments leave room for a DSS, and allows ten
+//! segments of 1,000 bytes. CUBIC reduces it to seven tenths.
 
 use marline_testkit::timeline::{Timeline, full, plain};
 
@@ -12,7 +12,7 @@ fn flight(sack: bool, segments: usize) -> Timeline {
     line
 }
 
-/// What goes out at each of these ACKs.
+/// Segments sent at each of these ACKs.
 fn at_each(line: &mut Timeline, acks: impl Iterator<Item = (u32, Vec<(u32, u32)>)>) -> Vec<String> {
     acks.map(|(to, blocks)| {
         line.ack_sack(to, &blocks);
@@ -25,10 +25,10 @@ fn window(line: &Timeline) -> u64 {
     line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
 }
 
-/// Fourteen are out when the first is found lost, as the window grows by what is SACKed (9,800, 10,800, 11,800). Two
-/// were SACKed before: twelve are in flight, and seven tenths of 11,800 bytes may be. Of every 12,000 bytes delivered
-/// 8,260 are let out, rounded up to segments: at the 1st, 2nd and 3rd, not at the 4th, at the 5th and 6th, not at the
-/// 7th.
+/// Fourteen are in flight when the first is detected as lost, as the window grows by SACKed data (9,800, 10,800,
+/// 11,800). Two were SACKed before: twelve are in flight, and seven tenths of 11,800 bytes are allowed. For every
+/// 12,000 bytes delivered 8,260 are allowed, rounded up to segments: at the 1st, 2nd and 3rd, not at the 4th, at
+/// the 5th and 6th, not at the 7th.
 #[test]
 fn one_loss_brings_the_flight_from_twelve_to_eight_step_by_step() {
     let mut line = flight(true, 30);
@@ -48,7 +48,8 @@ fn one_loss_brings_the_flight_from_twelve_to_eight_step_by_step() {
     assert_eq!(line.sent(), full(18_001, 5), "four are in flight, and eight and a bit may be");
 }
 
-/// Without SACK nobody names what arrived. Duplicates stand for it: twelve out, one of them lost.
+/// Without SACK arrived segments are not identified. Duplicate ACKs stand for them: twelve in flight, one of them
+/// lost.
 #[test]
 fn without_sack_each_duplicate_stands_for_a_segment() {
     let mut line = flight(false, 30);
@@ -69,12 +70,13 @@ fn duplicates_beyond_what_is_under_way_let_nothing_out() {
     let mut line = flight(false, 60);
     let sent = at_each(&mut line, (0..200).map(|_| (1, vec![])));
     let out = sent.iter().filter(|words| !words.is_empty()).count();
-    // Twelve were out when the first was missed: so many duplicates count, and seven of twelve first.
+    // Twelve were in flight at the first loss: this many duplicates count, first seven of twelve.
     assert!((7..=14).contains(&out), "{out}: {sent:?}");
 }
 
-/// Seven of ten are lost, three arrived: nothing is in flight, and seven may be. Three go for the three that
-/// came in. Each repeat that arrives and uncovers no loss lets one more out than itself, up to the target.
+/// Seven of ten are lost, three arrived: nothing is in flight, and seven are allowed. Three are sent for the three
+/// that arrived. Each retransmission that arrives without showing a further loss allows one more segment than
+/// itself, up to the target.
 #[test]
 fn below_the_target_as_much_goes_out_as_came_in_and_one_more_while_all_goes_well() {
     let mut line = flight(true, 40);
@@ -102,7 +104,7 @@ fn below_the_target_as_much_goes_out_as_came_in_and_one_more_while_all_goes_well
     );
 }
 
-/// A further loss that an ACK uncovers takes the extra segment back.
+/// A further loss shown by an ACK revokes the extra segment.
 #[test]
 fn no_more_than_came_in_goes_out_while_losses_are_uncovered() {
     let mut line = flight(true, 40);

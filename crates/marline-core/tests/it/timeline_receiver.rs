@@ -1,5 +1,5 @@
-//! Tests of a receiver's segments: SACK blocks and their order, duplicates, windows that are
-//! scaled, closed and probed, segment sizes (RFC 2018, 2883, 7323, 9293).
+//! Tests of a receiver's segments: SACK blocks and their order, duplicates, scaled, closed and probed windows,
+//! segment sizes (RFC 2018, 2883, 7323, 9293).
 
 use marline_core::ConnectionConfig;
 use marline_testkit::timeline::{MSS, Timeline, full, plain};
@@ -9,7 +9,7 @@ fn served() -> Timeline {
     Timeline::served(plain(), true, 100)
 }
 
-/// Hundred bytes of the peer from there on.
+/// A hundred bytes of the peer from this position on.
 fn piece(line: &mut Timeline, at: u32) -> Vec<String> {
     line.send_at(at, Seg::ack().payload(&[b'x'; 100]));
     line.sent()
@@ -30,7 +30,7 @@ fn ranges_changed_last_come_first() {
     assert_eq!(piece(&mut line, 9_001), [newest], "four fit: the one told most often is left out");
 }
 
-/// Data has no room for SACK, and whoever gets it takes it for no duplicate ACK.
+/// Data has no room for SACK, and its receiver does not take it for a duplicate ACK.
 #[test]
 fn data_that_is_ready_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
     let mut line = served();
@@ -66,7 +66,7 @@ fn a_duplicate_is_told_first_and_once() {
     assert_eq!(piece(&mut line, 501), ["ack 101 sack 501:601 sack 301:401"], "and once");
 }
 
-/// `len` bytes of the peer from there on.
+/// `len` bytes of the peer from this position on.
 fn stretch(line: &mut Timeline, at: u32, len: usize) -> Vec<String> {
     line.send_at(at, Seg::ack().payload(&vec![b'x'; len]));
     line.sent()
@@ -178,7 +178,7 @@ fn who_names_no_segment_size_gets_no_more_than_536_bytes() {
     assert!(sizes.iter().all(|size| *size <= 536) && sizes.len() >= 3, "{sizes:?}");
 }
 
-/// A peer that does not scale and offers so much.
+/// A peer that does not scale and offers this window.
 fn offering(window: u16) -> Timeline {
     let mut line = Timeline::listening(plain());
     line.send(Seg::syn().mss(MSS).sack_permitted().window(window));

@@ -1,5 +1,5 @@
-//! Tests of loss recovery on plain TCP, segment by segment: what is retransmitted, when, and with
-//! which other data. The peer's segments are full at 1,000 bytes, the round trip takes 100 ms.
+//! Tests of loss recovery on plain TCP, segment by segment: retransmissions, their times, and other data sent
+//! meanwhile. The peer's segments are full at 1,000 bytes, the round trip takes 100 ms.
 
 use marline_testkit::timeline::{Timeline, full, plain};
 
@@ -90,7 +90,7 @@ fn a_timeout_that_was_too_early_is_taken_back() {
     let _ = line.wait_for_send(5_000).expect("the timeout");
     assert_eq!(line.sent(), ["1:1001"]);
     line.write(10_000);
-    // F-RTO: what was sent before the timeout is acknowledged bit by bit. Nothing was lost.
+    // F-RTO: data sent before the timeout is acknowledged step by step. Nothing was lost.
     line.ack(1_001);
     let _ = line.sent();
     line.ack(2_001);
@@ -116,7 +116,7 @@ fn prr_sends_less_than_what_leaves_the_network() {
         line.ack_sack(1, &[(1_001, end)]);
         sent.extend(line.sent());
     }
-    // One repeat, and about seven tenths of what the rest delivered.
+    // One retransmission, and about seven tenths of the data delivered by the rest.
     assert!((4..=9).contains(&sent.len()), "{sent:?}");
 }
 
@@ -132,7 +132,7 @@ fn without_sack_duplicates_let_new_data_out_and_the_third_repeats() {
     line.ack(1);
     assert_eq!(line.sent()[0], "1:1001", "fast retransmit");
     line.wait(100);
-    // A partial ACK uncovers the next hole.
+    // A partial ACK shows the next hole.
     line.ack(3_001);
     assert!(line.sent().contains(&"3001:4001".to_owned()));
 }
@@ -144,7 +144,7 @@ fn an_ack_that_was_overtaken_still_tells_what_it_sacks() {
     line.wait(100);
     line.ack(2_001);
     line.wait(1);
-    // Sent before the ACK of 2001, and newer in what it says of later segments.
+    // Sent before the ACK of 2001, but with newer information about later segments.
     line.ack_sack(1_001, &[(3_001, 6_001)]);
     line.wait(30);
     assert_eq!(line.sent(), ["2001:3001"], "three SACKed above it");

@@ -1,5 +1,5 @@
-//! Tests of signalling options, segment by segment: ADD_ADDR and its echo, REMOVE_ADDR, MP_PRIO,
-//! MP_FAIL, MP_FASTCLOSE, MP_TCPRST (RFC 8684 sections 3.3.8 and 3.4 to 3.7).
+//! Tests of signaling options, segment by segment: ADD_ADDR and its echo, REMOVE_ADDR, MP_PRIO, MP_FAIL,
+//! MP_FASTCLOSE, MP_TCPRST (RFC 8684 sections 3.3.8 and 3.4 to 3.7).
 
 use std::net::IpAddr;
 
@@ -259,7 +259,7 @@ fn a_reset_with_mp_fail_says_from_where_the_data_goes_again() {
     line.ack(1);
     line.write(300);
     assert!(line.sent().iter().all(|words| words.starts_with("b: ")));
-    // The peer's subflow has everything, its connection not what came last: a checksum was wrong.
+    // The peer's subflow has everything, its connection lacks the last data: a checksum was wrong.
     let (have, failed) = (line.their_dsn(301), line.their_dsn(301));
     line.send(1, Seg::ack().data_ack(have));
     assert_eq!(line.sent(), nothing());
@@ -296,7 +296,7 @@ fn fastclose_with_another_key_says_nothing() {
     let receiver_key = !line.peers[0].their_key;
     line.option(0, MptcpOption::Fastclose(MpFastclose { receiver_key }));
     assert_eq!((line.sent(), line.closed()), (vec![], None));
-    // On a RST the RST remains, which ends its subflow only.
+    // On a RST only the RST counts, which ends its subflow only.
     let option = MptcpOption::Fastclose(MpFastclose { receiver_key });
     line.send(1, Seg::rst().flag(TcpFlags::ACK).mptcp(option));
     assert_eq!((line.sent(), line.closed()), (vec![], None));

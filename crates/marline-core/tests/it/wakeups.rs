@@ -1,4 +1,4 @@
-//! Tests of what an endpoint says of its next deadline.
+//! Tests of an endpoint's next deadline.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_deadline_that_moved_away_is_looked_at_anew_and_one_that_stands_is_kept() {
     assert_eq!(script.endpoint.poll_timeout(), Some(due), "as noted");
     script.endpoint.postpone_timeouts(due);
     assert!(script.endpoint.poll_timeout().is_none_or(|next| next > due));
-    // Who does not ask is woken in vain, and nothing else is different.
+    // A driver that does not ask again is woken without need, but behaves the same otherwise.
     let written = script.run(|endpoint, now| endpoint.write(now, id, b"another"));
     assert_eq!(written, Ok(7));
     let due = script.endpoint.poll_timeout().expect("as before");

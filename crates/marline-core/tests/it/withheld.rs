@@ -1,4 +1,4 @@
-//! Tests of listeners that withhold the SYN/ACK until the application says so, segment by segment.
+//! Tests of listeners that withhold the SYN/ACK until the application decides, segment by segment.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn listening(limits: Limits) -> Script {
     Script::new(EndpointConfig { limits, ..endpoint_config(Some(asking())) }, 11)
 }
 
-/// The ends of the client's connection from this port.
+/// Addresses of the client's connection from this port.
 fn from(port: u16) -> FourTuple {
     FourTuple {
         local: SocketAddr::from(([203, 0, 113, 7], 443)),
@@ -45,7 +45,7 @@ fn admit(script: &mut Script, path: FourTuple) -> Option<ConnectionId> {
     script.run(|endpoint, now| endpoint.admit(now, &path))
 }
 
-/// Ends the handshake of an admitted connection; its SYN/ACK's number.
+/// Completes the handshake of an admitted connection; returns its SYN/ACK's number.
 fn complete(script: &mut Script, path: FourTuple) -> SeqNum {
     let sent = script.next_sent().expect("a SYN/ACK");
     assert_eq!(sent.path, path);
@@ -142,7 +142,7 @@ fn requests_are_bounded_and_a_place_that_is_free_again_is_taken() {
     script.expect_nothing();
     assert_eq!(script.endpoint.counters().syn_queue_overflow, 20_000 - 8);
     admit(&mut script, from(3)).expect("one of the first");
-    // What was not heard comes again.
+    // An ignored SYN comes again.
     script.inject(from(500), syn());
     assert_eq!(requests(&mut script), [from(500)]);
 }
@@ -170,7 +170,7 @@ fn who_does_not_answer_the_late_syn_ack_is_given_up_and_the_application_learns_i
     assert_eq!(closed(&mut script), Some((id, CloseReason::TimedOut)));
     assert_eq!(script.endpoint.connections(), []);
 
-    // One that knows of no SYN any more says so.
+    // A client that no longer knows the SYN sends a RST.
     script.take_sent();
     script.inject(from(40_001), syn());
     let id = admit(&mut script, from(40_001)).expect("it asks");

@@ -47,7 +47,7 @@ impl Stalled {
         stalled
     }
 
-    /// Lets time pass, 10 ms each way. The payload bytes of each segment that went out, and events.
+    /// Lets time pass, 10 ms each way. Returns the payload bytes of each sent segment, and events.
     fn run(&mut self, time: Duration) -> (Vec<usize>, Vec<(Side, Event)>) {
         let (mut sent, mut events) = (Vec::new(), Vec::new());
         let end = self.pair.now() + time;
@@ -120,12 +120,12 @@ fn stall_and_resume(mptcp: bool, checksums: bool, scheduler: &str) {
         sent.len()
     );
     assert!(held.0 <= BUFFERS && held.1 <= BUFFERS, "{held:?}");
-    // Ten minutes, probes at most a minute apart at the end: some, but few.
+    // Ten minutes, with probes at most a minute apart at the end: some, but few.
     assert!((10..100).contains(&sent.len()), "{} segments", sent.len());
     assert!(payload < 100_000);
     let subflows = stalled.pair.endpoint(Side::A).info(stalled.writer).expect("it lives").subflows;
     assert_eq!(subflows.len(), 1, "a shut window is no reason to end a subflow");
-    // The application wakes up: everything arrives, the first of it at once.
+    // The application resumes: everything arrives, the first data at once.
     stalled.read_all();
     stalled.run(Duration::from_secs(1));
     let at_first = stalled.read;
@@ -159,7 +159,7 @@ fn a_reader_that_sleeps_on_plain_tcp() {
     stall_and_resume(false, false, "min-rtt");
 }
 
-/// The window update itself may be lost: the probes find out.
+/// The window update itself may be lost: the probes detect the open window.
 #[test]
 fn a_lost_window_update_is_found_by_a_probe() {
     let mut stalled = Stalled::new(true, false, "min-rtt");
@@ -176,7 +176,7 @@ fn a_lost_window_update_is_found_by_a_probe() {
     assert_eq!(stalled.read, stalled.written);
 }
 
-/// After minutes of a shut window the next probe is up to a minute away. The update is repeated before that.
+/// After minutes of a shut window the next probe is up to a minute away. The update is repeated earlier.
 #[test]
 fn a_lost_window_update_is_repeated_before_a_late_probe() {
     let mut stalled = Stalled::new(true, false, "min-rtt");
@@ -200,16 +200,16 @@ fn a_lost_window_update_is_repeated_before_a_late_probe() {
         stalled.read_all();
     }
     assert_eq!(stalled.read, stalled.written);
-    // Nothing is left to send, and the window was never shut again: silence.
+    // No data is left to send, and the window was never shut again: silence.
     let (sent, _) = stalled.run(Duration::from_secs(20));
     assert_eq!(sent.len(), 0, "{sent:?}");
 }
 
-/// A peer that has no more to send costs a few updates.
+/// For a peer without further data, a few updates are sent.
 #[test]
 fn a_window_update_is_repeated_five_times_at_most() {
     let (mut script, mut peer, id) = served(listening(), 1);
-    // Fill what was offered, and a little more: the last segment is cut.
+    // Fill the offered window and a little more: the last segment is cut.
     let is_shut =
         |sent: &[marline_testkit::Sent]| sent.last().is_some_and(|ack| ack.seg.header.window == 0);
     while !is_shut(&script.take_sent()) {
@@ -231,8 +231,8 @@ fn a_window_update_is_repeated_five_times_at_most() {
     assert!(after.windows(2).all(|two| two[1] >= 2 * two[0]), "{after:?}");
 }
 
-/// The path on which the window update goes has died, and nobody knows, since nothing is in flight on it: the
-/// writer's probe there brings nothing, and the next ones go on both.
+/// The path used for the window update has died unnoticed, since nothing is in flight on it: the writer's probe
+/// there gets no answer, and the next ones are sent on both.
 #[test]
 fn a_window_update_that_dies_with_its_path_is_asked_for_on_the_other() {
     const ALL: usize = 16 << 20;
@@ -261,7 +261,7 @@ fn a_window_update_that_dies_with_its_path_is_asked_for_on_the_other() {
 #[test]
 fn probes_of_a_shut_window_back_off() {
     let (mut script, mut peer, id) = served(listening(), 1);
-    // The peer shuts its window. What was announced before cannot be taken back, so fill it.
+    // The peer shuts its window. The earlier offer cannot be revoked, so fill it.
     let shut = |peer: &marline_testkit::Peer| Seg::ack().data_ack(peer.expected_dsn).window(0);
     let bytes = vec![7; 1 << 20];
     let mut quiet = 0;
@@ -286,7 +286,7 @@ fn probes_of_a_shut_window_back_off() {
         assert!(pair[1] >= pair[0] * 1.9 || pair[1] >= 50.0, "{gaps:.1?}");
     }
     let acked = script.endpoint.info(id).expect("it lives").bytes_acked;
-    // The window opens: at once there is data again.
+    // The window opens: data is sent at once.
     let open = Seg::ack().data_ack(peer.expected_dsn).window(1_000);
     peer.send(&mut script, open);
     script.advance(Duration::from_millis(1));

@@ -3,7 +3,7 @@ use marline_wire::repair_code::ROWS;
 
 use super::*;
 
-/// A stream of which parts are missing.
+/// A stream with missing parts.
 struct Stream {
     bytes: Vec<u8>,
     have: Vec<bool>,
@@ -20,7 +20,7 @@ impl Stream {
         self.have[range].fill(false);
     }
 
-    /// The sum over a range, as a sender has it.
+    /// Sum over a range, as computed by a sender.
     fn repair(&self, range: Range<u64>, symbol: u16, row: u8) -> (Repair, Vec<u8>) {
         let range = DataRange::new(Dsn(range.start), Dsn(range.end));
         let repair = Repair { range, symbol, row };
@@ -29,8 +29,7 @@ impl Stream {
         (repair, sum)
     }
 
-    /// Takes what was computed: only holes (one of them perhaps twice, by sums of two sizes), and only
-    /// the truth.
+    /// Takes computed bytes: only holes (one of them perhaps twice, by sums of two sizes), and only correct bytes.
     fn take(&mut self, found: Vec<(Dsn, Vec<u8>)>) -> usize {
         let before = (self.have.clone(), self.lost());
         for (at, bytes) in found {
@@ -95,7 +94,7 @@ fn any_n_repairs_bring_back_any_n_lost_segments() {
         let len = (first + cells * u64::from(symbol)) as usize;
         let mut stream = Stream::new(len, &mut rng);
         let mut decoder = Decoder::default();
-        // Segments as long as a symbol from the start of the burst on, not on the cells' edges.
+        // Segments as long as a symbol from the start of the burst on, not aligned with the cells.
         let losses = 1 + rng.below(cells.min(12));
         let mut rows: Vec<u8> = (0..ROWS).collect();
         let segment = |n: u64| (first + n * u64::from(symbol)) as usize;
@@ -116,7 +115,7 @@ fn any_n_repairs_bring_back_any_n_lost_segments() {
     }
 }
 
-/// Repairs over ranges that overlap, losses of all lengths, in any order: whatever is computed is true.
+/// Repairs over ranges that overlap, losses of all lengths, in any order: all computed bytes are correct.
 #[test]
 fn what_is_computed_from_any_mixture_is_true() {
     let (mut computed, mut complete) = (0, 0);
@@ -152,7 +151,7 @@ fn overlapping_repairs_are_solved_together() {
     let mut decoder = Decoder::default();
     stream.lose(300..400);
     stream.lose(500..600);
-    // The first has both losses, the second only the later one; the same row in what they share.
+    // The first covers both losses, the second only the later one; the same row in their overlap.
     for (range, row) in [(200..700, 0), (450..900, 0)] {
         let (repair, sum) = stream.repair(range, 100, row);
         assert!(decoder.add(repair, &sum, &stream));
@@ -195,7 +194,7 @@ fn what_cannot_help_is_not_kept() {
     assert!(decoder.solve(&stream).is_empty() && decoder.is_empty());
 }
 
-/// Lies of every kind: nothing panics, nothing that was there is computed anew, memory stays bounded.
+/// Wrong input of every kind: no panic, received data is never changed, memory stays bounded.
 #[test]
 fn lies_cost_little_and_change_nothing_that_was_received() {
     for seed in 0..300 {

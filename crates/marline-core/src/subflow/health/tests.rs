@@ -3,7 +3,7 @@ use super::*;
 const T: fn(u64) -> Instant = Instant::from_millis;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A retransmission timeout at this time.
+/// Health after a retransmission timeout at this time.
 fn timed_out(ms: u64) -> SubflowHealth {
     let mut health = SubflowHealth::default();
     health.on_overdue(T(ms), SilenceCause::RetransmissionTimeout);

@@ -23,7 +23,7 @@ fn moved(header: TcpHeader, seq: u32, flags: TcpFlags) -> TcpHeader {
     TcpHeader { seq: header.seq.add(seq), flags, ..header }
 }
 
-/// Acks that the client sends in answer.
+/// ACKs that the client sends in answer.
 fn answers(pair: &mut Pair) -> usize {
     pair.log.clear();
     pair.logging = true;
@@ -157,8 +157,7 @@ fn a_challenge_can_be_taken_back_without_losing_a_real_ack() {
     assert_eq!(answers(&mut pair), 1);
 }
 
-/// Any header and any option in any state: nothing panics, and an established subflow that was not
-/// reset still works.
+/// Any header and any option in any state: no panic, and an established subflow that was not reset still works.
 #[test]
 fn nonsense_in_every_state() {
     let mut seed = 0x1234_5678_9abc_def0_u64;

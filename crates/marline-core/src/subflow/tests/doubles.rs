@@ -9,7 +9,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// Signals that a window got, for tests to read.
+/// Signals that a window received, for tests to read.
 pub(super) type Signals = Arc<Mutex<Vec<CongestionSignal>>>;
 
 #[derive(Debug, Default)]
@@ -95,8 +95,7 @@ impl CongestionController for RenoWindow {
     }
 }
 
-/// A segment is lost when something sent a quarter RTT after it was delivered, or three segments
-/// after it were.
+/// A segment is lost when one sent a quarter RTT later was delivered, or three later segments were.
 #[derive(Debug, Default)]
 pub(super) struct Recovery;
 

@@ -19,7 +19,7 @@ fn repeat_lowest(tx: &mut Transmission) -> Option<usize> {
     Some(index)
 }
 
-/// A peer can make it so with SACKs that it takes back: everything is lost, and SACKed again before it is repeated.
+/// A peer can cause this with SACKs that it revokes: every segment is lost, and SACKed again before it is repeated.
 #[test]
 fn the_list_of_lost_entries_stays_as_short_as_the_scoreboard() {
     let mut tx = Transmission::new(&config(), 100, Instant::ZERO);
@@ -41,7 +41,7 @@ fn the_list_of_lost_entries_stays_as_short_as_the_scoreboard() {
     let before = tx.memory();
     (0..1_000).for_each(|number| round(&mut tx, number % 5));
     assert!(tx.memory() <= before, "{} bytes, {before} before", tx.memory());
-    // None is forgotten.
+    // All entries are still there.
     [7, 3, 5].into_iter().for_each(|index| renege(&mut tx, index));
     let repeated: Vec<usize> = core::iter::from_fn(|| repeat_lowest(&mut tx)).collect();
     assert_eq!(repeated, [3, 5, 7]);

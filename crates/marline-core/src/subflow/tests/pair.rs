@@ -14,10 +14,10 @@ use crate::subflow::{
 };
 use crate::{Ecn, FourTuple};
 
-/// Room for repeats that nothing is asked of.
+/// Room for retransmissions without special constraints.
 pub(super) const ROOM: PayloadRoom = PayloadRoom { mapped: 1_000, plain: 1_000 };
 
-/// A segment on its way.
+/// A segment in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) to: usize,
@@ -34,40 +34,40 @@ impl Packet {
         self.header.flags.contains(flag)
     }
 
-    /// Bytes on the wire, as the options are meant to be padded.
+    /// Bytes on the wire, with padded options.
     pub(super) fn size(&self) -> usize {
         let timestamps = if self.options.timestamps.is_some() { 12 } else { 0 };
         20 + timestamps + DSS + self.payload.len()
     }
 }
 
-/// Option bytes each segment is taken to have besides timestamps.
+/// Option bytes assumed for each segment besides timestamps.
 pub(super) const DSS: usize = 20;
 
-/// What the wire does to a packet.
+/// Effect of the wire on a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Pass,
     Drop,
-    /// Arrives that much later.
+    /// Arrives later by this time.
     Late(Duration),
-    /// Arrives twice, the second time that much later.
+    /// Arrives twice, the second time later by this time.
     Twice(Duration),
     /// Arrives marked CE.
     Mark,
 }
 
-/// One end: a subflow and what a connection would do.
+/// One end: a subflow and the actions of a connection.
 pub(super) struct End {
     pub(super) tcp: Subflow,
     /// Bytes the application has written.
     pub(super) written: u64,
-    /// Bytes given to the subflow.
+    /// Bytes handed to the subflow.
     pub(super) pushed: u64,
     /// Bytes received in order; each was checked.
     pub(super) received: u64,
     pub(super) events: Vec<SubflowEvent>,
-    /// Window offered.
+    /// Offered window.
     pub(super) window: u64,
     pub(super) signals: Signals,
     /// Close once everything written is pushed.
@@ -112,11 +112,11 @@ pub(super) struct Pair {
     pub(super) delay: Duration,
     wire: BTreeMap<(Instant, u64), Packet>,
     order: u64,
-    /// Decides on each packet, 0 to the client, 1 to the server.
+    /// Decides on each packet; 0 is the direction to the client, 1 to the server.
     pub(super) filter: Filter,
     pub(super) config: SubflowConfig,
     server_isn: SeqNum,
-    /// Everything sent, with its time.
+    /// All packets sent, with their times.
     pub(super) log: Vec<(Instant, Packet)>,
     pub(super) logging: bool,
     pub(super) sent: [u64; 2],
@@ -205,7 +205,7 @@ impl Pair {
         }
     }
 
-    /// A pair whose handshake is done.
+    /// A pair after the handshake.
     pub(super) fn established(config: SubflowConfig) -> Pair {
         let mut pair = Pair::new(config);
         pair.run_for(Duration::from_millis(50));
@@ -225,7 +225,7 @@ impl Pair {
         if who == 0 { Some(&mut self.client) } else { self.server.as_mut() }
     }
 
-    /// Runs until `until`, or until nothing is left to happen.
+    /// Runs until `until`, or until there is no further event.
     pub(super) fn run_until(&mut self, until: Instant) {
         let mut steps = 0_u64;
         let mut stuck = (self.now, 0);
@@ -267,7 +267,7 @@ impl Pair {
         for who in [0, 1] {
             let Some(end) = self.end(who) else { continue };
             while let Some(event) = end.tcp.poll_event() {
-                // As a connection does unless its scheduler leaves it to the timer.
+                // A connection does this as well, unless its scheduler leaves it to the timer.
                 if matches!(event, SubflowEvent::ProbeTimeout) {
                     end.tcp.health_mut().on_probe_timeout(now, Duration::ZERO);
                 }
@@ -280,7 +280,7 @@ impl Pair {
         }
     }
 
-    /// Everything both ends may send now.
+    /// Sends all segments that both ends may send now.
     pub(super) fn transmit(&mut self) {
         for who in [0, 1] {
             loop {
@@ -351,7 +351,7 @@ impl Pair {
         }
     }
 
-    /// Hands a segment to one end at once, as if it came from the other.
+    /// Delivers a segment to one end at once, as if it came from the other.
     pub(super) fn inject(&mut self, to: usize, header: TcpHeader, payload: &[u8]) -> Ingress {
         let now = self.now;
         let mut options = TcpOptions::default();
@@ -364,7 +364,7 @@ impl Pair {
         end.on_segment(now, &segment, Ecn::NotEct)
     }
 
-    /// The header that `from` would put on a pure ACK now.
+    /// Header that `from` would put on a pure ACK now.
     pub(super) fn header_of(&mut self, from: usize) -> TcpHeader {
         let tcp = &self.end(from).expect("an end").tcp;
         TcpHeader {

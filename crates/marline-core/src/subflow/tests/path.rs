@@ -69,7 +69,7 @@ fn the_carrier_may_tell_the_size() {
     assert!(pair.log.iter().all(|(_, packet)| packet.size() <= 1_100));
 }
 
-/// The peer's translator forgot it in the middle of a download: what went out meanwhile is lost.
+/// The peer's NAT rebinds in the middle of a download: segments sent meanwhile are lost.
 #[test]
 fn after_a_move_what_was_lost_is_asked_about_at_once() {
     for (new_host, silent_ms) in [(false, 15), (true, 15), (false, 3_000), (true, 3_000)] {

@@ -1,5 +1,5 @@
-//! Randomised tests: whatever the wire does for a while, every byte arrives once and in order, both
-//! ends close, and no timer is left armed.
+//! Randomized tests: regardless of temporary faults of the wire, every byte arrives once and in order, both ends
+//! close, and no timer is left armed.
 
 use marline_time::Duration;
 use marline_wire::SeqNum;
@@ -14,13 +14,13 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 #[derive(Clone, Debug)]
 struct Faults {
     seed: u64,
-    /// Of a thousand packets.
+    /// Per thousand packets.
     drop: u64,
     late: u64,
     twice: u64,
     mark: u64,
     late_by_ms: u64,
-    /// Nothing passes from here for so long.
+    /// Interval in which no packet from here passes.
     outage_ms: (u64, u64),
     last_ms: u64,
 }
@@ -94,7 +94,7 @@ fn play(run: RunParameters) -> Pair {
     let largest = largest.max(usize::from(config.base_segment) + 20);
     let mut pair = Pair::with_isns(config, SeqNum(isns.0), SeqNum(isns.1));
     pair.delay = Duration::from_micros(delay_us);
-    // A base size that does not pass is nobody's fault but the configuration's.
+    // A base size that does not pass is a configuration error.
     let (start, mut seed) = (pair.now, faults.seed);
     let mut draw = move || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

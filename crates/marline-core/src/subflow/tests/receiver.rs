@@ -12,7 +12,7 @@ fn bytes(from: u64, to: u64) -> Vec<u8> {
     (from..to).map(byte_at).collect()
 }
 
-/// Injects stream bytes `from..to` into the client, whatever the server did.
+/// Injects stream bytes `from..to` into the client, regardless of the server.
 fn give(pair: &mut Pair, from: u64, to: u64, flags: TcpFlags) -> crate::subflow::Ingress {
     let mut header = pair.header_of(1);
     header.seq = pair.server().tcp.to_wire(Ssn(1 + from));
@@ -47,7 +47,7 @@ fn who_repeats_what_was_received_is_heard() {
     pair.run_for(MS(500));
     give(&mut pair, 0, 100, TcpFlags(0));
     assert!(pair.client.tcp.health.is_fine() && pair.client.tcp.last_heard_at() == pair.now);
-    // What acknowledges that which was never sent is nobody's.
+    // A segment that acknowledges data never sent is not from the peer.
     pair.client.tcp.health_mut().on_overdue(pair.now, SilenceCause::ProbeTimeout);
     let mut header = pair.header_of(1);
     header.seq = pair.server().tcp.to_wire(Ssn(1));

@@ -124,7 +124,7 @@ fn a_dead_path_backs_off_and_ends() {
     assert!(pair.log.last().unwrap().1.has(TcpFlags::RST));
 }
 
-/// A radio that still hears but is not heard any more: the edge of a WiFi cell.
+/// A radio that still receives but is no longer heard: the edge of a WiFi cell.
 #[test]
 fn who_hears_the_peer_does_not_wait_for_the_end_of_a_backoff() {
     let mut pair = Pair::established(config());
@@ -136,7 +136,7 @@ fn who_hears_the_peer_does_not_wait_for_the_end_of_a_backoff() {
     });
     pair.logging = true;
     pair.client.written = 1_000;
-    // The server says something every 300 ms.
+    // The server sends data every 300 ms.
     for _ in 0..30 {
         pair.server().written += 100;
         pair.run_for(MS(300));
@@ -148,15 +148,16 @@ fn who_hears_the_peer_does_not_wait_for_the_end_of_a_backoff() {
         .filter(|(_, p)| p.to == 1 && !p.payload.is_empty())
         .map(|(at, _)| at.since(start).as_millis() as u64)
         .collect();
-    // By doubling the last of them would be at 3.2 s and the next at 6.4 s.
+    // With doubling, the last of them would be at 3.2 s and the next at 6.4 s.
     let arrived = sent.iter().find(|at| **at >= 5_000).copied().unwrap();
     assert!(arrived < 5_700, "{sent:?}");
-    // Nor faster than probe and timer have it: 80 and 220 ms apart.
+    // Also not faster than the intervals of probe and timer: 80 and 220 ms.
     assert!(sent.len() < 40 && sent.windows(2).all(|w| w[1] - w[0] >= 80), "{sent:?}");
     assert!(!pair.client.saw(SubflowEvent::Dead));
 }
 
-/// Both directions are dead until the third repeat is out, which is lost, too. Then the peer says something.
+/// Both directions are dead until the third retransmission was sent, which is lost, too. Then the peer sends a
+/// segment.
 #[test]
 fn after_an_outage_of_both_directions_the_peer_s_word_brings_the_repeat_forward() {
     let mut pair = Pair::established(config());
@@ -199,15 +200,15 @@ fn after_an_outage_everything_is_repaired() {
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
     assert!(info.rtos >= 2 && info.health.is_fine());
     assert!(pair.client.was_heard_again());
-    // Part of the flight had arrived and only its ACKs were lost: the timeout is taken back, and the
-    // real losses are an episode of their own.
+    // Part of the flight had arrived and only its ACKs were lost: the timeout is undone, and the real losses are a
+    // separate episode.
     assert!(matches!(
         pair.client.signals()[..],
         [.., CongestionSignal::Loss { .. }, CongestionSignal::RecoveryDone]
     ));
 }
 
-/// All packets of a time are held and arrive late: the timeout was spurious.
+/// All packets of a time span are held and arrive late: the timeout was spurious.
 fn delay_spike(config: SubflowConfig) -> Pair {
     let mut pair = Pair::established(config);
     let start = pair.now;
@@ -241,7 +242,7 @@ fn a_spurious_timeout_is_taken_back_by_f_rto() {
 
 #[test]
 fn spurious_retransmissions_are_taken_back_by_dsack() {
-    // One segment is overtaken by a whole round trip: repeated, then both copies arrive.
+    // One segment is delayed by a whole round trip and retransmitted, then both copies arrive.
     let mut pair = Pair::established(SubflowConfig { timestamps: false, ..config() });
     let mut done = false;
     pair.set_filter(move |_, packet| {
@@ -266,7 +267,7 @@ fn a_lost_ack_does_not_make_the_path_look_slow() {
     pair.client.written = 100;
     pair.run_for(Duration::from_secs(1));
     let before = pair.client.tcp.srtt().expect("measured");
-    // The next message arrives; the first ACK after it is lost, and the repeat provokes another.
+    // The next message arrives; the first ACK after it is lost, and the retransmission provokes another.
     let mut lost = 0;
     pair.set_filter(move |_, packet| {
         let ack = packet.to == 0 && packet.payload.is_empty();
@@ -288,7 +289,7 @@ fn a_peer_that_takes_back_its_sacks_is_believed_again() {
     pair.transmit();
     pair.run_for(MS(22));
     assert!(pair.client.tcp.tx.board.bytes_sacked() > 0);
-    // The receiver throws away what it holds out of order, and its retransmission gets lost.
+    // The receiver drops its out-of-order data, and its retransmission gets lost.
     let rx = &mut pair.server().tcp.rx;
     rx.queue = super::super::reorder::ReorderQueue::new(100);
     pair.run_for(Duration::from_secs(3));
@@ -335,7 +336,7 @@ fn prr_keeps_data_flowing_through_recovery() {
         found.map(|(at, _)| *at).collect::<Vec<_>>()
     };
     let repeated = at(40)[1];
-    // New data goes out within the round trip that follows the retransmission.
+    // New data is sent within the round trip after the retransmission.
     let new = pair.log.iter().filter(|(when, p)| {
         p.to == 1 && p.ssn > 40 * 1_400 && *when > repeated && *when < repeated + MS(20)
     });

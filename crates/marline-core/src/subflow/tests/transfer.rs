@@ -78,7 +78,7 @@ fn the_sequence_space_wraps_in_both_directions() {
     assert_eq!((pair.server().received, pair.client.received), (400_000, 300_000));
 }
 
-/// More than 4 GiB is far too much to send here: the positions are moved instead, as if it had been.
+/// More than 4 GiB is too much to send here: the positions are moved instead.
 #[test]
 fn positions_beyond_four_gibibytes() {
     let mut pair = Pair::established(config());
@@ -132,7 +132,7 @@ fn a_dialogue_saves_its_acks() {
 
 #[test]
 fn the_rate_sampler_finds_the_bottleneck() {
-    // 20 Mbit/s: a packet leaves at the earliest 580 us after the one before it.
+    // 20 Mbit/s: a packet is sent at least 580 us after the previous one.
     let mut pair = Pair::established(config());
     let mut free_at = pair.now;
     pair.set_filter(move |now, packet| {

@@ -57,7 +57,7 @@ fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
     static OTHER: [u8; CHUNK as usize] = [9; CHUNK as usize];
     static BYTES: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
     let mut chunks = new_chunks();
-    // In pieces, of which only the first has a whole chunk before it.
+    // In pieces, of which only the first fills a whole chunk with the following bytes.
     chunks.lend(0, &BYTES, 10_000);
     chunks.lend(10_000, &BYTES[10_000..20_000], 10_000);
     assert_eq!(chunks.memory(), CHUNK, "the second piece ends within a chunk");
@@ -66,7 +66,7 @@ fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
     let mut out = vec![0; BYTES.len()];
     assert!(chunks.read(0, &mut out));
     assert_eq!(out, BYTES);
-    // Of another place, but equal; then not equal.
+    // First with equal bytes from another place, then with different ones.
     let mut chunks = new_chunks();
     chunks.lend(0, &BYTES, 100);
     chunks.lend(100, &BYTES[..100], 100);
@@ -115,7 +115,7 @@ fn where_memory_is_short_a_chunk_begins_as_a_piece() {
     let mut out = vec![0; 1_000];
     assert!(chunks.read(start + 100, &mut out) && out == pattern(start + 100, 1_000));
     assert!(!chunks.read(start - 500, &mut out) && !chunks.read(start + PIECE - 1, &mut out));
-    // The rest of the piece, and beyond: a whole chunk has all of it.
+    // The rest of the piece, and beyond: a whole chunk holds all of it.
     chunks.pin(start + 100, start + 1_100);
     chunks.write(start + 1_100, &pattern(start + 1_100, PIECE as usize));
     assert_eq!((chunks.memory(), account.used()), (CHUNK, CHUNK));

@@ -1,4 +1,4 @@
-//! Tests of the server's mark on the last segment of what was written.
+//! Tests of the server's mark on the last segment of the written data.
 
 use marline_core::Extensions;
 use marline_testkit::{Peer, Seg, Sent, config, endpoint_config};
@@ -7,7 +7,7 @@ use marline_wire::mptcp::{DataAck, ExperimentalMessage, WireDsn};
 use super::{BOTH, client, messages, ms, option, server_with};
 use crate::two_hosts::{bytes, served, served_by, served_path, with_checksums, write};
 
-/// Payload of a full segment between these peers: 1,400 bytes, timestamps and a DSS of 20 off.
+/// Payload of a full segment between these peers: 1,400 bytes minus timestamps and a DSS of 20.
 const FULL: usize = 1_400 - 12 - 20;
 
 fn is_marked(seg: &Seg) -> bool {
@@ -44,8 +44,8 @@ fn nothing_is_marked_that_was_not_agreed_on() {
     assert!(!data_of(&peer.hear_all(&mut script)).iter().any(is_marked));
 }
 
-/// The mark takes four bytes. A burst that would fill its last segment goes on in one more: no segment
-/// is longer than others of its batch, no byte is lost, and the mark is always there.
+/// The mark takes four bytes. A burst that would fill its last segment continues in one more: no segment is longer
+/// than others of its batch, no byte is lost, and the mark is always present.
 #[test]
 fn every_length_ends_in_one_mark() {
     let (mut script, mut peer) = server_with(config(), BOTH);
@@ -72,11 +72,11 @@ fn what_is_repeated_is_marked_as_long_as_it_is_the_last() {
     write(&mut script, b"the end for now");
     let first = data_of(&peer.hear_all(&mut script));
     assert!(first.len() == 1 && is_marked(&first[0]));
-    // The probe repeats it: still the last.
+    // The probe repeats it: still the last data.
     assert!(script.advance_to_send(ms(400)));
     let repeats = data_of(&script.take_sent());
     assert!(!repeats.is_empty() && repeats.iter().all(is_marked), "{repeats:#?}");
-    // More is written; what was the last is so no longer.
+    // More data is written: the previous end is not the last data any more.
     write(&mut script, b"but not for ever");
     script.advance(ms(3_000));
     let old = |seg: &&Seg| seg.payload == b"the end for now";
@@ -86,7 +86,7 @@ fn what_is_repeated_is_marked_as_long_as_it_is_the_last() {
     assert!(new.first().is_some_and(|seg| is_marked(seg)), "{later:#?}");
 }
 
-/// A middlebox may drop every segment with an option that it does not know.
+/// A middlebox may drop every segment with an unknown option.
 #[test]
 fn a_box_that_drops_marks_does_not_keep_the_bytes() {
     let (mut script, mut peer) = server_with(config(), BOTH);
@@ -94,7 +94,8 @@ fn a_box_that_drops_marks_does_not_keep_the_bytes() {
     script.advance(ms(3_000));
     let sent = data_of(&script.take_sent());
     let marks: Vec<bool> = sent.iter().map(is_marked).collect();
-    // First, the probe, and the timeout's repeat. What the data-level timer sends anew is marked anew.
+    // First transmission, probe, and the timeout's retransmission. Data sent again by the data-level timer is
+    // marked again.
     assert!(marks.len() > 3 && marks[..3] == [true, true, false], "{marks:?}");
     peer.expected = peer.expected.add(15);
     peer.expected_dsn = peer.expected_dsn.wrapping_add(15);
@@ -122,7 +123,7 @@ fn copies_and_reinjections_are_marked_alike() {
     }
 }
 
-/// What waits for the peer's window is not sent yet: the last segment of the window is no last one.
+/// Data that waits for the peer's window is unsent: the last segment of the window is not the last data.
 #[test]
 fn the_end_of_the_window_is_not_the_end() {
     let syn = Seg::syn().mss(1_400).window(6_400);
@@ -170,8 +171,7 @@ fn the_mark_stands_beside_long_data_acks() {
     assert!(is_marked(&sent[0]));
 }
 
-/// 64-bit numbers both ways and timestamps use up the 40 bytes: then there is no mark, and no segment that
-/// cannot be.
+/// 64-bit numbers both ways and timestamps use up the 40 bytes: then there is no mark, and no oversized segment.
 #[test]
 fn options_that_are_full_have_no_mark() {
     let mut listener = endpoint_config(Some(config()));
@@ -187,7 +187,7 @@ fn options_that_are_full_have_no_mark() {
     let is_long = |sent: &Sent| {
         sent.seg.dss().mapping.is_some_and(|mapping| matches!(mapping.dsn, WireDsn::Long(_)))
     };
-    // Whoever sends more than 2^31 bytes in two minutes goes to 64-bit numbers.
+    // A sender of more than 2^31 bytes in two minutes switches to 64-bit numbers.
     let mut rounds = 0;
     while rounds < 20_000
         && !script.take_sent().iter().any(|sent| {
@@ -200,7 +200,7 @@ fn options_that_are_full_have_no_mark() {
         peer.acknowledge(&mut script);
         script.advance(ms(5));
     }
-    // The rest of what was written.
+    // The rest of the written data.
     for _ in 0..200 {
         peer.acknowledge(&mut script);
         script.advance(ms(5));

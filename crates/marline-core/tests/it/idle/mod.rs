@@ -30,7 +30,7 @@ fn messages(seg: &Seg) -> Vec<ExperimentalMessage> {
     seg.options.mptcp.experimental().collect()
 }
 
-/// A server and a scripted client that agreed on these.
+/// A server and a scripted client that agreed on these extensions.
 fn server_with(config: ConnectionConfig, extensions: Extensions) -> (Script, Peer) {
     let (mut script, mut peer) = served(config, 7, 1);
     let hello = option(ExperimentalMessage::Hello(extensions));
@@ -43,14 +43,14 @@ fn server_with(config: ConnectionConfig, extensions: Extensions) -> (Script, Pee
     (script, peer)
 }
 
-/// A client with a second address that it leaves alone, and a scripted server that agreed on these.
+/// A client with a second address that stays unused, and a scripted server that agreed on these extensions.
 fn client(extensions: Extensions) -> (Script, Peer) {
     let (mut script, mut peer) = asking_client();
     agree(&mut script, &mut peer, extensions);
     (script, peer)
 }
 
-/// A client with a second address that it leaves alone, whose HELLO the scripted server has heard.
+/// A client with a second address that stays unused, whose HELLO the scripted server received.
 fn asking_client() -> (Script, Peer) {
     let mut config = second_unused(config());
     config.receive_timer = Some(ReceiveTimer::multimob());
@@ -91,7 +91,7 @@ fn send(script: &mut Script, peer: &mut Peer, payload: &[u8], marked: bool) {
     peer.send(script, seg);
 }
 
-/// Milliseconds from now until the receive timer judges, within a minute.
+/// Milliseconds from now until the receive timer's verdict, within a minute.
 fn judged_after(script: &mut Script) -> Option<u64> {
     let start = script.now();
     script.advance(ms(60_000));

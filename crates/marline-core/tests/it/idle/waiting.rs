@@ -1,4 +1,4 @@
-//! Tests of a client that waits for the mark, and suspects its path when nothing comes.
+//! Tests of a client that waits for the mark, and suspects its path when it gets no data.
 
 use marline_core::Extensions;
 use marline_testkit::Seg;
@@ -24,12 +24,12 @@ fn the_mark_stops_it() {
     send(&mut script, &mut peer, b"that was it", true);
     assert_eq!(judged_after(&mut script), None);
     assert_eq!(script.endpoint.counters().mp_idle_rx, 1);
-    // Idle, then more.
+    // Idle, then more data.
     send(&mut script, &mut peer, b"there is more", false);
     assert_eq!(judged_after(&mut script), Some(1_500));
 }
 
-/// What a server sent before it agreed has no mark, whatever it is the end of.
+/// Data that a server sent before it agreed has no mark, even at its end.
 #[test]
 fn what_came_before_the_agreement_starts_nothing() {
     let (mut script, mut peer) = asking_client();
@@ -38,7 +38,7 @@ fn what_came_before_the_agreement_starts_nothing() {
     assert_eq!(judged_after(&mut script), None);
     send(&mut script, &mut peer, b"more to come", false);
     assert_eq!(judged_after(&mut script), Some(1_500));
-    // The same if the agreement overtakes it.
+    // The same with an agreement that overtakes it.
     let (mut script, mut peer) = asking_client();
     let late = peer.stamp(mapped(&peer, b"an answer"));
     peer.next = late.end();
@@ -50,7 +50,7 @@ fn what_came_before_the_agreement_starts_nothing() {
     assert_eq!(judged_after(&mut script), Some(1_500));
 }
 
-/// The mark got lost: either a middlebox dropped the option, or the segment with it is missing.
+/// The mark was lost: either a middlebox dropped the option, or the segment with it is missing.
 #[test]
 fn a_lost_mark_is_a_verdict() {
     let (mut script, mut peer) = client(BOTH);
@@ -58,7 +58,7 @@ fn a_lost_mark_is_a_verdict() {
     let lost = mapped(&peer, b"that was it").mptcp(option(ExperimentalMessage::Idle));
     let lost = peer.stamp(lost);
     script.advance(ms(1_000));
-    // It is repeated just in time.
+    // It is retransmitted just in time.
     peer.inject(&mut script, lost);
     assert_eq!(judged_after(&mut script), None);
     let (mut script, mut peer) = client(BOTH);
@@ -103,13 +103,13 @@ fn marks_that_mean_nothing_are_ignored() {
     let ack = Seg::ack().data_ack(peer.expected_dsn).mptcp(mark());
     peer.send(&mut script, ack);
     assert_eq!(judged_after(&mut script), Some(1_500));
-    // Not agreed on: nothing at all is waited for, since every pause would be a verdict.
+    // Not agreed on: the timer does not run, since every pause would be a verdict.
     let (mut script, mut peer) = client(Extensions::RTO);
     send(&mut script, &mut peer, b"more to come", false);
     assert_eq!(judged_after(&mut script), None);
     send(&mut script, &mut peer, b"that was it", true);
     assert_eq!(script.endpoint.counters().mp_idle_rx, 0);
-    // With a length that is no mark's.
+    // With a length that does not match a mark.
     let (mut script, mut peer) = client(BOTH);
     let longer = MpExperimental::new(1, &[0]).expect("an option");
     let seg = mapped(&peer, b"that was it").mptcp(MptcpOption::Experimental(longer));
@@ -117,7 +117,7 @@ fn marks_that_mean_nothing_are_ignored() {
     assert_eq!(judged_after(&mut script), Some(1_500));
 }
 
-/// A mark on data beyond the window, which is not taken, is no promise.
+/// A mark on data beyond the window, which is dropped, is ignored.
 #[test]
 fn a_mark_beyond_the_window_is_ignored() {
     let (mut script, mut peer) = client(BOTH);
@@ -129,7 +129,7 @@ fn a_mark_beyond_the_window_is_ignored() {
     assert_eq!(judged_after(&mut script), Some(1_500));
 }
 
-/// A DATA_ACK that moves is a sign of life.
+/// An advancing DATA_ACK proves that the peer is alive.
 #[test]
 fn progress_of_our_own_data_restarts_it() {
     let (mut script, mut peer) = client(BOTH);

@@ -1,5 +1,5 @@
-//! Tests of the states in which an application leaves its connection when the peer is gone: each
-//! ends in its time.
+//! Tests of the states in which an application leaves its connection when the peer is gone: each ends in a bounded
+//! time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use marline_wire::TcpFlags;
 use super::S;
 use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, reset_reason, two_paths};
 
-/// When the connection ended, in seconds from now, and why; the application holds on to it.
+/// Time in seconds until the connection ended, and the reason; the application does not release it.
 fn closes_within(
     script: &mut Script,
     within_s: u64,
@@ -41,13 +41,13 @@ fn plain(seed: u64) -> (Script, Peer, ConnectionId) {
     (script, peer, id)
 }
 
-/// What the peer says of a window that is shut.
+/// The peer's segment with a zero window.
 fn shut(peer: &Peer, multipath: bool) -> Seg {
     let ack = Seg::ack().window(0);
     if multipath { ack.data_ack(peer.expected_dsn) } else { ack }
 }
 
-/// The peer took what it had room for, and its window is shut.
+/// The peer accepted data up to its window, which is then shut.
 fn filled(multipath: bool) -> (Script, Peer, ConnectionId) {
     let (mut script, mut peer, id) = if multipath { served(listening(), 1) } else { plain(1) };
     let bytes = vec![7; 1 << 20];
@@ -73,7 +73,7 @@ fn a_shut_window_whose_owner_is_gone_ends_the_connection() {
     }
 }
 
-/// RFC 9293 section 3.8.6.1: as long as the peer answers, the connection stays.
+/// RFC 9293 section 3.8.6.1: while the peer answers, the connection stays.
 #[test]
 fn a_shut_window_whose_owner_answers_stays() {
     for multipath in [true, false] {
@@ -105,7 +105,7 @@ fn a_data_fin_that_nobody_answers_ends_the_connection() {
     assert!((60..=90).contains(&after_s), "{after_s} s");
 }
 
-/// The other half may stay open for as long as its application likes.
+/// The other half may stay open for as long as its application needs.
 #[test]
 fn a_half_closed_connection_whose_peer_sends_for_hours_stays() {
     let (mut script, mut peer, id) = served(listening(), 3);
@@ -121,7 +121,7 @@ fn a_half_closed_connection_whose_peer_sends_for_hours_stays() {
     assert_eq!(end, None);
 }
 
-/// Peers before Linux 6.11 keep their half of a subflow open for as long as the connection lives.
+/// Peers before Linux 6.11 keep their half of a subflow open for the lifetime of the connection.
 #[test]
 fn subflows_that_the_peer_never_closes_give_their_places_back() {
     let (mut script, first, id) = served(endpoint_config(Some(config())), 4);
@@ -158,7 +158,7 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
     assert_eq!(script.take_events().iter().find(|e| matches!(e, Event::Closed { .. })), None);
 }
 
-/// What still comes there is taken, and is a reason to wait.
+/// Data that still arrives there is accepted, and keeps the subflow.
 #[test]
 fn a_subflow_that_we_closed_stays_while_the_peer_sends_on_it() {
     let (mut script, mut peer, id) = served(listening(), 5);

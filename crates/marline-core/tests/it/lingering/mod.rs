@@ -1,4 +1,4 @@
-//! Tests of connections that nobody finishes: each ends in its time, and leaves nothing behind.
+//! Tests of connections that the peer does not finish: each ends in a bounded time, and leaves no state.
 
 mod ends;
 mod outages;
@@ -14,8 +14,8 @@ use marline_wire::TcpFlags;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Lets `within` pass in steps of a second, with `each` in every one of them. When all connections
-/// and their subflows are gone, how long that took.
+/// Advances `within` seconds in steps of one, and calls `each` in every step. Returns the time after which all
+/// connections and their subflows were gone.
 fn ends_within(
     script: &mut Script,
     within: u64,
@@ -28,12 +28,12 @@ fn ends_within(
     })
 }
 
-/// No table remembers anything: nothing to wait for, and every flow was said to be gone.
+/// All tables are empty: no timers, and the end of every flow was reported.
 fn nothing_is_left(script: &mut Script, flows: usize) {
     script.advance(S(120));
     let gone = script.take_events().iter().filter(|e| matches!(e, Event::FlowGone { .. })).count();
     assert_eq!(gone, flows);
-    // An old alarm may still ring, once, for nothing.
+    // An old timer may still fire once without effect.
     for _ in 0..3 {
         script.advance(S(3_600));
     }
@@ -81,7 +81,7 @@ fn a_released_connection_whose_peer_says_nothing_more() {
 #[test]
 fn a_released_connection_whose_peer_never_closes() {
     let (mut script, mut peer, _) = released(3);
-    // It acknowledges our end and goes on sending; nobody reads that.
+    // It acknowledges our end and continues to send, which is not read.
     let mut reset = false;
     let took = ends_within(&mut script, 1_000, |script, _| {
         if !reset {
@@ -127,7 +127,7 @@ fn what_was_written_before_the_release_is_delivered_however_slow_the_peer() {
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
     let written = script.run(|e, now| e.write(now, id, &bytes)).expect("room");
     script.run(|e, now| e.release(now, id));
-    // A little room now and then is progress: 20 minutes in all.
+    // A little room now and then is progress: 20 minutes in total.
     let start = peer.expected_dsn;
     let (mut acked, mut edge) = (0, 0);
     let _ = ends_within(&mut script, 1_200, |script, second| {
@@ -146,7 +146,7 @@ fn what_was_written_before_the_release_is_delivered_however_slow_the_peer() {
 #[test]
 fn a_closed_connection_whose_peer_does_not_finish_tcp() {
     let (mut script, mut peer, id) = released(6);
-    // Both DATA_FINs are through, then the peer is gone without a FIN.
+    // Both DATA_FINs are acknowledged, then the peer vanishes without a FIN.
     let end = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
     peer.send(&mut script, end);
     script.advance(Duration::from_millis(10));

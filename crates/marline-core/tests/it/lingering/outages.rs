@@ -1,5 +1,5 @@
-//! Tests of outages of all paths at once: which of them a connection outlives, and when its application hears that it
-//! did not.
+//! Tests of outages of all paths at once: which of them a connection survives, and when its application gets the
+//! error otherwise.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use marline_testkit::{Side, config};
 
 use crate::two_hosts::{Dice, MiddleboxAction, TwoHosts, two_paths};
 
-/// The longest pause between two questions on silent subflows, and what an answer takes, seconds.
+/// Maximum pause between two probes on silent subflows plus the answer time, in seconds.
 const ASKED_WITHIN_S: u64 = 16;
 
 fn lingering(linger_s: u64) -> ConnectionConfig {
     ConnectionConfig { linger: Linger::new(Duration::from_secs(linger_s)), ..config() }
 }
 
-/// A client with two paths, which are open.
+/// A client with two open paths.
 fn connected(linger_s: u64) -> TwoHosts {
     let client = two_paths(lingering(linger_s));
     let mut hosts = TwoHosts::new(client, lingering(linger_s), |_| MiddleboxAction::Pass, 1);
@@ -23,7 +23,7 @@ fn connected(linger_s: u64) -> TwoHosts {
     hosts
 }
 
-/// Both paths are open, and each side knows that the other speaks Multipath TCP.
+/// Both paths are open, and both sides know that the other speaks Multipath TCP.
 fn begin(hosts: &mut TwoHosts) {
     hosts.write(Side::A, b"hello");
     hosts.write(Side::B, b"hello");
@@ -42,7 +42,7 @@ fn paths_pass(hosts: &mut TwoHosts, passes: [bool; 2]) {
     });
 }
 
-/// When this side's connection ended, in seconds from now, and why.
+/// Time in seconds until this side's connection ended, and the reason.
 fn end_of(hosts: &mut TwoHosts, side: Side, within_s: u64) -> Option<(u64, CloseReason)> {
     (1..=within_s).find_map(|second| {
         hosts.run_ms(1_000);
@@ -50,7 +50,7 @@ fn end_of(hosts: &mut TwoHosts, side: Side, within_s: u64) -> Option<(u64, Close
     })
 }
 
-/// Subflows are given up after 102 s of silence. An application does not wait for that, and then for `linger` as well.
+/// Subflows are given up after 102 s of silence. An application does not wait for that plus `linger`.
 #[test]
 fn linger_begins_with_the_silence_of_the_last_path_and_not_with_its_end() {
     for (writer, linger_s) in [(Side::A, 60), (Side::A, 300), (Side::B, 60), (Side::B, 300)] {
@@ -63,7 +63,7 @@ fn linger_begins_with_the_silence_of_the_last_path_and_not_with_its_end() {
     }
 }
 
-/// Long enough for the subflows to be given up and opened again, or not; whoever writes meanwhile.
+/// Long enough for the subflows to be given up and reopened, or not, whichever side writes meanwhile.
 #[test]
 fn an_outage_of_all_paths_that_is_shorter_than_linger_is_outlived() {
     for outage_s in [5, 30, 90, 110, 600, 3_000] {
@@ -86,7 +86,7 @@ fn an_outage_of_all_paths_that_is_shorter_than_linger_is_outlived() {
     }
 }
 
-/// The server's subflows are gone by then, and the client has nothing to say: its questions find that out.
+/// The server's subflows are gone by then, and the client has no data to send: its probes detect the return.
 #[test]
 fn what_only_the_server_wrote_in_an_outage_arrives_as_well() {
     for outage_s in [30, 600] {
@@ -104,7 +104,7 @@ fn what_only_the_server_wrote_in_an_outage_arrives_as_well() {
     }
 }
 
-/// Its own backoff would ask after 51 s only, and the other path's data is asked for elsewhere never.
+/// Its own backoff would probe only after 51 s, and the other path's data is never requested elsewhere.
 #[test]
 fn whichever_path_returns_first_carries_on_soon() {
     for passes in [[true, false], [false, true]] {
@@ -142,7 +142,7 @@ fn a_peer_that_does_not_answer_within_the_time_it_was_given_ends_the_connection(
     }
 }
 
-/// It had nothing to say so far; or its answers are lost half of the time.
+/// It had no data so far; or half of its answers are lost.
 #[test]
 fn a_peer_that_answers_once_stays_however_long_it_was_silent() {
     for (passes, once_in) in

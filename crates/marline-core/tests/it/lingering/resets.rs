@@ -1,4 +1,4 @@
-//! Tests of resets that may come from a middlebox: what they end, and what they do not.
+//! Tests of resets that may come from a middlebox, and of their effects.
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_policy::LocalAddress;
@@ -7,15 +7,14 @@ use marline_wire::TcpFlags;
 
 use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, local_address, two_paths};
 
-/// How a path is.
+/// Behavior of a path.
 type Way = fn(&mut Packet<'_>) -> MiddleboxAction;
 
 const PASS: Way = |_| MiddleboxAction::Pass;
 const RESET: Way = |_| MiddleboxAction::Refuse;
 const SWALLOW: Way = |_| MiddleboxAction::Drop;
 
-/// A client with two addresses. Until `from_ms` both paths pass everything; from then on each is as it is
-/// in `later`.
+/// A client with two addresses. Until `from_ms` both paths pass everything; from then on each behaves as in `later`.
 fn hosts_whose_paths_turn(from_ms: u64, later: [Way; 2]) -> TwoHosts {
     let mut hosts = TwoHosts::new(two_paths(config()), config(), PASS, 1);
     hosts.run_ms(from_ms);
@@ -32,7 +31,7 @@ fn set_second(hosts: &mut TwoHosts, up: bool) {
     hosts.pair.endpoint(Side::A).set_local_address(now, Some(id), second(up));
 }
 
-/// Both sides' bytes get through.
+/// Both sides' bytes arrive.
 #[track_caller]
 fn carries_on(hosts: &mut TwoHosts) {
     let had = [hosts.ends[0].received.len(), hosts.ends[1].received.len()];
@@ -46,7 +45,7 @@ fn carries_on(hosts: &mut TwoHosts) {
     }
 }
 
-/// When the client's connection ended, in seconds from now, and why.
+/// Time in seconds until the client's connection ended, and the reason.
 fn end_of_client(hosts: &mut TwoHosts, within_s: u64) -> Option<(u64, CloseReason)> {
     (1..=within_s).find_map(|second| {
         hosts.run_ms(1_000);
@@ -90,7 +89,7 @@ fn resets_of_every_join_end_the_connection_in_bounded_time() {
     assert!((30..=33).contains(&after_s), "after {after_s} s");
 }
 
-/// A captive portal on one path says nothing of the other, on which the phone is in a tunnel.
+/// A captive portal on one path proves nothing about the other, on which the phone is in a tunnel.
 #[test]
 fn resets_on_one_path_do_not_cut_the_wait_for_one_that_is_silent() {
     let mut hosts = hosts_whose_paths_turn(500, [RESET, SWALLOW]);
@@ -106,8 +105,8 @@ fn resets_on_one_path_do_not_cut_the_wait_for_one_that_is_silent() {
     assert_eq!(hosts.ends[1].received, b"into the box");
 }
 
-/// The application was killed, and the RST says nothing of MP_FASTCLOSE: the first join shows that nobody
-/// knows the connection any more, and that is the peer's own word (MP_TCPRST).
+/// The application was killed, and the RST has no MP_FASTCLOSE: the first join shows that the connection is
+/// unknown, by the peer's own report (MP_TCPRST).
 #[test]
 fn a_peer_that_aborted_without_fastclose_ends_the_connection_at_the_first_join() {
     let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);
@@ -146,7 +145,7 @@ fn a_reset_ends_plain_tcp_at_once() {
     assert_eq!((after_s, why), (1, CloseReason::PeerReset));
 }
 
-/// It knows nothing of MP_JOIN's subflows, and resets each as soon as it carries data.
+/// It does not support MP_JOIN's subflows, and resets each as soon as it carries data.
 #[test]
 fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bounded_time() {
     let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);
@@ -155,13 +154,13 @@ fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bound
     });
     hosts.write(Side::A, b"into the boxes");
     let (after_s, why) = end_of_client(&mut hosts, 300).expect("an end");
-    // The server, which hears of none of this, soon has no room for more subflows.
+    // The server, which receives none of this, soon has no room for more subflows.
     assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why:?}");
     assert!((30..=60).contains(&after_s), "after {after_s} s");
 }
 
-/// What belongs to no connection that it knows it neither passes nor answers: the only path looks dead, and
-/// other ports would pass.
+/// The NAT neither passes nor answers segments of unknown connections: the only path looks dead, while other ports
+/// would pass.
 #[test]
 fn a_translator_that_forgets_and_swallows_is_passed_on_other_ports() {
     let only = vec![local_address(1, "10.0.0.1")];

@@ -10,7 +10,7 @@ use marline_time::Duration as Span;
 
 use super::S;
 
-/// A server that keeps connections without a path for an hour, and those of strangers for half a minute.
+/// A server that keeps connections without a path for an hour, and those of unauthenticated peers for half a minute.
 fn patient(lingering: usize) -> EndpointConfig {
     let linger = Linger { timeout: Span::from_secs(3_600), stranger: Some(Span::from_secs(30)) };
     let mut endpoint = endpoint_config(Some(ConnectionConfig { linger, ..config() }));
@@ -25,7 +25,7 @@ fn another(script: &mut Script, n: u16) -> (Peer, ConnectionId) {
     (peer, id)
 }
 
-/// The connections that ended since events were looked at last.
+/// Connections that ended since the last call.
 fn ended(script: &mut Script) -> Vec<(ConnectionId, CloseReason)> {
     let closed = |event| match event {
         Event::Closed { connection, reason } => Some((connection, reason)),
@@ -52,7 +52,7 @@ fn a_stranger_that_sent_a_reset_is_not_waited_for_long_and_a_known_peer_is() {
     assert_eq!(ended(&mut script), [(known, CloseReason::TimedOut)]);
 }
 
-/// The application finds out who it is only then.
+/// The application authenticates the peer only then.
 #[test]
 fn who_becomes_known_while_it_is_waited_for_is_waited_for() {
     let mut script = Script::new(patient(0), 2);
@@ -63,7 +63,7 @@ fn who_becomes_known_while_it_is_waited_for_is_waited_for() {
     assert_eq!(ended(&mut script), []);
 }
 
-/// Silence is no reset: a laptop's lid is closed over lunch.
+/// Silence is not a reset: a laptop's lid is closed over lunch.
 #[test]
 fn a_stranger_that_is_silent_is_waited_for_as_long_as_others() {
     let mut script = Script::new(patient(100), 3);
@@ -93,7 +93,7 @@ fn strangers_without_a_subflow_are_bounded_in_number_and_the_oldest_goes_first()
     assert_eq!(ended(&mut script), [gone(2), gone(3), gone(4)]);
 }
 
-/// Who came back has a path, and no place among those who wait.
+/// A peer that came back has a path, and does not count among those without one.
 #[test]
 fn a_stranger_that_came_back_does_not_count() {
     let mut script = Script::new(patient(1), 5);

@@ -1,5 +1,5 @@
-//! Test network of two hosts with an application each, and a middlebox between them that sees and
-//! changes every segment.
+//! Test network of two hosts with an application each, and a middlebox between them that sees and can change every
+//! segment.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use marline_testkit::{
 use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
 
-/// What the middlebox does with a segment.
+/// Action of the middlebox on a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum MiddleboxAction {
     Pass,
     Drop,
-    /// It goes no further, and its sender gets a RST that says nothing more.
+    /// Dropped, and its sender gets a RST without options.
     Refuse,
 }
 
@@ -31,7 +31,7 @@ pub struct Packet<'a> {
     /// 0 for the first path, 1 for the second.
     pub path: usize,
     pub seg: &'a mut Seg,
-    /// Further segments to the same side that the middlebox sends behind this one, and how much later.
+    /// Further segments to the same side that the middlebox sends after this one, with their delays.
     pub behind: Vec<(Seg, Duration)>,
 }
 
@@ -43,7 +43,7 @@ impl Packet<'_> {
     }
 }
 
-/// Numbers that look random: a test's own loss.
+/// Pseudo-random numbers for losses of a test.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -63,7 +63,7 @@ pub struct End {
     pub id: Option<ConnectionId>,
     to_write: Vec<u8>,
     shut_when_written: bool,
-    /// Its application does not read.
+    /// The application does not read.
     pub sleeps: bool,
     pub received: Vec<u8>,
     pub at_end: bool,
@@ -76,11 +76,11 @@ pub struct TwoHosts {
     pub pair: Pair,
     pub ends: [End; 2],
     pub middlebox: Middlebox,
-    /// Everything that was sent, changes by the middlebox included.
+    /// All segments sent, including changes by the middlebox.
     pub trace: Vec<(Side, Seg)>,
 }
 
-/// A stream that shows where it comes from.
+/// A stream whose content identifies its origin.
 pub fn bytes(n: usize, salt: u8) -> Vec<u8> {
     (0..n).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt).collect()
 }
@@ -95,14 +95,14 @@ pub fn two_paths(mut config: ConnectionConfig) -> ConnectionConfig {
     config
 }
 
-/// A client with a second address that stays unused whatever happens.
+/// A client with a second address that stays unused.
 pub fn second_unused(mut config: ConnectionConfig) -> ConnectionConfig {
     let registry = marline_algos::Registry::default();
     config.policies.path_manager = registry.path_manager("manual").expect("a path manager");
     two_paths(config)
 }
 
-/// Subflows send in turns.
+/// Sends on the subflows in turns.
 pub fn by_turns(mut config: ConnectionConfig) -> ConnectionConfig {
     let registry = marline_algos::Registry::default();
     config.policies.scheduler = registry.scheduler("round-robin,segments=1").expect("a scheduler");
@@ -113,7 +113,7 @@ pub fn with_checksums() -> ConnectionConfig {
     ConnectionConfig { dss_checksum: true, ..config() }
 }
 
-/// The path on which scripted peers reach a listening endpoint; `n` tells them apart.
+/// Path on which scripted peers reach a listening endpoint; `n` distinguishes them.
 pub fn served_path(n: u8) -> FourTuple {
     FourTuple {
         local: "10.9.0.1:443".parse().expect("an address"),
@@ -121,7 +121,7 @@ pub fn served_path(n: u8) -> FourTuple {
     }
 }
 
-/// A listening endpoint and a peer whose handshake is through.
+/// A listening endpoint and a peer with a complete handshake.
 pub fn served(accept: ConnectionConfig, key: u64, seed: u64) -> (Script, Peer) {
     let mut script = Script::new(endpoint_config(Some(accept)), seed);
     let mut peer = Peer::new(served_path(0), key);
@@ -145,7 +145,7 @@ pub fn two_subflows(accept: ConnectionConfig) -> (Script, Peer, Peer) {
     (script, first, second)
 }
 
-/// As [`served`], without timestamps, with this SYN and its window all along.
+/// As [`served`], without timestamps, with this SYN and its window throughout.
 pub fn served_by(listener: EndpointConfig, syn: Seg) -> (Script, Peer) {
     let mut script = Script::new(listener, 1);
     let mut peer = Peer::new(served_path(0), 7);
@@ -166,7 +166,7 @@ pub fn served_by(listener: EndpointConfig, syn: Seg) -> (Script, Peer) {
     (script, peer)
 }
 
-/// Reads what there is.
+/// Reads all available bytes.
 pub fn read(script: &mut Script) -> Vec<u8> {
     let id = script.endpoint.connections()[0];
     let mut all = Vec::new();
@@ -186,7 +186,7 @@ pub fn write(script: &mut Script, data: &[u8]) {
     assert_eq!(n, Ok(data.len()));
 }
 
-/// Why the connection ended, if it did.
+/// Reason for the end of the connection, if it ended.
 pub fn closed(script: &mut Script) -> Option<CloseReason> {
     script.take_events().into_iter().find_map(|e| match e {
         Event::Closed { reason, .. } => Some(reason),
@@ -202,7 +202,7 @@ pub fn reset_reason(seg: &Seg) -> Option<u8> {
     })
 }
 
-/// What a middlebox answers in the receiver's name.
+/// RST of a middlebox in the receiver's name.
 fn bare_reset(flight: &Flight, seg: &Seg) -> Flight {
     let header = &seg.header;
     let FourTuple { local, remote } = flight.meta.path;
@@ -244,12 +244,12 @@ impl TwoHosts {
         self.ends[side as usize].id.expect("a connection")
     }
 
-    /// The application of one side writes this, as far as it may.
+    /// The application of one side writes this, as far as there is room.
     pub fn write(&mut self, side: Side, data: &[u8]) {
         self.end(side).to_write.extend_from_slice(data);
     }
 
-    /// And nothing more.
+    /// The application shuts down after that.
     pub fn shutdown(&mut self, side: Side) {
         self.end(side).shut_when_written = true;
     }
@@ -259,7 +259,7 @@ impl TwoHosts {
         self.pair.endpoint(side).info(id).expect("a connection")
     }
 
-    /// A count of both endpoints together.
+    /// Sum of a counter of both endpoints.
     pub fn count(&mut self, counter: fn(&Counters) -> u64) -> u64 {
         [Side::A, Side::B].map(|side| counter(&self.pair.endpoint(side).counters())).iter().sum()
     }
@@ -368,7 +368,7 @@ impl TwoHosts {
         }
     }
 
-    /// Both sides write, end, and must see each other's bytes and end.
+    /// Both sides write and end, and must receive each other's bytes and end.
     #[track_caller]
     pub fn exchange_and_close(&mut self, first: Side, from_client: &[u8], from_server: &[u8]) {
         let had = [self.ends[0].received.len(), self.ends[1].received.len()];

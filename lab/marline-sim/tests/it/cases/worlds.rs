@@ -394,9 +394,11 @@ fn is_cut(paths: &Paths, plan: &Plan, index: usize) -> bool {
     let unreachable =
         matches!(ours.and_then(|ours| ours.closed), Some((_, CloseReason::Unreachable)));
     let left = plan.loses_first() && fell_back && unreachable && told(server);
+    // The client never heard that its keys arrived, and a middlebox on the other path takes what a join needs.
+    let stranded = plan.has_boxes() && is_lost(paths, plan, index) && told(server);
     let heard = paths.world.observer::<Heard>();
     let young = plan.rebinds() && heard.is_some_and(|heard| !heard.confirmed()) && here;
-    plan.may_be_cut() && here && told(server) || gone || left || young || silenced
+    plan.may_be_cut() && here && told(server) || gone || left || stranded || young || silenced
 }
 
 /// Nothing came out of a link that was not put in.

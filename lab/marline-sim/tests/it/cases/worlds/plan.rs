@@ -236,7 +236,11 @@ impl Plan {
         // handshake, and the way of the data.
         let round_trip = |link: &DuplexConfig| link.up.delay.base + link.down.delay.base;
         let longest = links.iter().map(round_trip).max().unwrap_or_default();
-        let grace = Duration::from_millis(1_200).max(Duration::from_secs(1) + longest * 3);
+        // Where there is no other path, a second SYN of the join that follows an outage may be lost as well, which costs
+        // two seconds more.
+        let joins_alone = count == 1 && outages.iter().any(|o: &Outage| o.kind == OutageKind::Told);
+        let syn_timers = Duration::from_secs(if joins_alone { 3 } else { 1 });
+        let grace = Duration::from_millis(1_200).max(syn_timers + longest * 3);
         let mut paths = PathsConfig::new(links, config);
         paths.backup = (0..count).map(|path| path > 0 && rng.chance(0.2)).collect();
         let apps = [random_app(&mut rng), random_app(&mut rng)];

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_is_named_with_its_new_place() {
+    fn a_moved_function_is_reported_with_its_new_place() {
         let root = crate::workspace_root();
         let moved = |file, function| {
             fault(&root, Place { line: 7, krate: "marline-wire", file, function: Some(function) })
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_what_is_there() {
+    fn the_architecture_page_names_existing_files() {
         let root = crate::workspace_root();
         let text = fs::read_to_string(root.join(PAGE)).expect(PAGE);
         assert!(places(&text).len() > 50, "the call paths are not read");

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn three_percent_more_fail_less_does_not() {
+    fn an_increase_above_three_percent_fails_and_a_decrease_passes() {
         let paths = entries(&counts(100.0));
         let known = Baseline { paths, ..Baseline::default() };
         assert!(judge(&counts(102.9), &known).is_ok());

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_use_what_the_crate_may_not() {
+    fn dev_dependencies_may_break_the_layering_rules() {
         let manifest = "[package]\nname = 'marline-core'\n[dependencies]\nsha2 = '1'\n\
                         [dev-dependencies]\nmarline-algos.workspace = true";
         assert_eq!(wrong(manifest), Vec::<String>::new());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_house_has_no_cycle_and_no_unknown_name() {
+    fn the_crate_graph_has_no_cycle_and_no_unknown_name() {
         for (name, direct) in HOUSE {
             let below = below(name).expect("known");
             assert!(!below.contains(name), "{name} stands below itself");

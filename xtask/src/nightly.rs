@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_page_says_of_a_step_stays_until_it_is_run_again() {
+    fn nightly_results_stay_until_the_step_runs_again() {
         let mut known = rows(&written(&BTreeMap::new()));
         assert_eq!(known.len(), STEPS.len());
         assert!(known.values().all(|row| row == "never run | - | - | -"), "{known:?}");

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_named_once_with_all_its_files() {
+    fn an_import_cycle_is_named_once_with_all_its_files() {
         let circles =
             graph(&[("a", &["b"]), ("b", &["c"]), ("c", &["a", "d"]), ("d", &[])]).circles();
         assert_eq!(circles, ["files import each other: a, b, c"]);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_write_a_rooms_fields_from_elsewhere_is_found() {
+    fn code_that_can_write_fields_from_elsewhere_is_found() {
         assert_eq!(rooms("struct Connection { a: A }", &[("a", "struct A { x: u8 }")]), [""; 0]);
         let open = rooms("", &[("a", "pub struct A { pub(super) x: u8 }")]);
         assert!(open[0].contains("A.x can be written"), "{open:?}");

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_said_and_nothing_else_of_a_log() {
+    fn only_the_failures_of_a_log_are_shown() {
         let script = "echo 'test a ... ok'; echo 'test b ... FAILED'; echo 'noise'; \
                       echo \"thread 'b' panicked at b.rs:1:\"; echo 'why'; exit 3";
         let error = run_and_say_what_failed(&mut command(Path::new("/"), "sh", &["-c", script]));

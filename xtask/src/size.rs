@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_comments_and_blank_lines_are_no_code() {
+    fn tests_comments_and_blank_lines_are_not_counted() {
         let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // why\n}\n\n#[cfg(test)]\nmod tests {\n    \
                     #[test]\n    fn t() {\n        f();\n    }\n}\nconst A: u8 = 1;\n";
         assert_eq!(lines_of_code(text), 5);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tests_compile_is_known_by_its_place() {
+    fn test_only_modules_are_recognized_by_their_path() {
         assert!(is_of_tests("crates/a/tests/it/main.rs") && is_of_tests("crates/a/src/b/tests.rs"));
         assert!(!is_of_tests("crates/a/src/b.rs"));
         let text = "mod a;\n#[cfg(test)]\nmod reference;\n#[cfg(test)]\nfn f() {}\n";

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_keeps_its_lines() {
+    fn hidden_text_keeps_its_line_count() {
         let text = "a\n/* b\nc */ d \"e\nf\"\n";
         assert_eq!(blank(text).lines().count(), text.lines().count());
         assert_eq!(blank(text).len(), text.len());

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_double_is_complained_of() {
+    fn missing_and_duplicate_spec_entries_are_reported() {
         let root = crate::workspace_root();
         let table = |text: &str| Table {
             title: "t".to_owned(),

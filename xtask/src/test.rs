@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_tests_are_told_from_others() {
+    fn test_programs_are_distinguished_from_others() {
         let message = |is_test: bool, executable: &str| {
             format!(
                 r#"{{"reason":"compiler-artifact","manifest_path":"/m/crates/marline-io/Cargo.toml",
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_named_and_counted() {
+    fn failed_programs_are_named_and_counted() {
         let outcome = &mut Outcome::default();
         let folder = std::env::temp_dir();
         let program = Program { package: "some".into(), folder, executable: "/bin/false".into() };

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_is_sent_is_what_is_expected_and_nothing_else_is() {
+    async fn the_receiver_accepts_exactly_the_content_sent() {
         for bytes in [0, 1, 65_535, 65_536, 200_001] {
             let mut sent = Vec::new();
             send(&mut sent, Content::new(7), bytes).await.expect("a vector");

@@ -107,7 +107,7 @@ mod tests {
 
     /// Keys, token and HMACs of a connection between two Linux 6.18 kernels.
     #[test]
-    fn the_kernels_numbers() {
+    fn keys_and_hmacs_match_those_of_the_kernel() {
         let (client, server) = (0x66f7_460a_ddff_8a36, 0x2f76_33d0_c21d_7564);
         let (client_nonce, server_nonce) = (0x0e47_1f4d, 0xe890_1671);
         assert_eq!(token(server), 0xd900_3b28);

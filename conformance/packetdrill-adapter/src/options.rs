@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_linux_does_not_know_is_refused() {
+    fn options_unknown_to_linux_are_refused() {
         assert_eq!(check(libc::SOL_TCP, 99, 1), Err(libc::ENOPROTOOPT));
         assert_eq!(check(4_711, 1, 1), Err(libc::ENOPROTOOPT));
         assert_eq!(check(libc::SOL_SOCKET, libc::SO_TYPE, 1), Err(libc::ENOPROTOOPT));

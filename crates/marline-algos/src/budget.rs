@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spent_is_back_after_ten_seconds() {
+    fn a_spent_budget_is_restored_after_ten_seconds() {
         let config = BudgetConfig::default();
         let mut budget = Budget::default();
         let at = |ms: u64| Instant::from_millis(100_000 + ms);

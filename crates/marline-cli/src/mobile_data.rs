@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_names_the_path_what_is_spent_and_what_limits_it() {
+    fn the_mobile_data_notice_names_path_use_and_limits() {
         let named = line(&settings(Mode::Balanced, true), "wwan0", "wwan0");
         for part in ["path wwan0 looks like mobile data", "quarter", "`,metered`", "`,backup`"] {
             assert!(named.contains(part), "{part} not in {named}");

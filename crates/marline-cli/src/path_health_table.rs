@@ -67,7 +67,7 @@ mod tests {
     use crate::control::protocol::Subflow;
 
     #[test]
-    fn a_line_says_who_is_there_and_what_is_thought() {
+    fn a_row_shows_members_and_health_of_an_address_pair() {
         let pair = AddressPair {
             local: "192.0.2.7".into(),
             remote: "198.51.100.1".into(),

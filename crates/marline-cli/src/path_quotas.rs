@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_before_there_was_a_quota_does_not_count() {
+    fn traffic_before_the_quota_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state");
         let all = quotas(&[], &file);

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_paths_with_one_address_each_has_the_subflows_that_lead_its_way() {
+    fn paths_sharing_an_address_are_told_apart_by_server() {
         let subflow = |remote: &str, bytes_sent| Subflow {
             local: "127.0.0.1:5".into(),
             remote: remote.into(),

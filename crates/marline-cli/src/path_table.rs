@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_lines_up_and_names_what_is_wrong_with_a_path() {
+    fn the_table_is_aligned_and_names_path_faults() {
         let suspect = Subflow {
             potentially_failed: true,
             backup: true,

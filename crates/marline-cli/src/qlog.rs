@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_their_sizes_have_bounds_and_what_is_kept_is_whole() {
+    fn trace_files_are_bounded_in_number_and_size_and_stay_valid() {
         let directory = tempfile::tempdir().expect("a directory");
         let bounds = Bounds { file_bytes: 20_000, files: 3 };
         let mut traces = in_dir(directory.path(), bounds);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted_and_the_trace_goes_on() {
+    fn unwritten_records_are_counted_and_the_trace_continues() {
         let directory = tempfile::tempdir().expect("a directory");
         let (within, away) = (directory.path().join("traces"), directory.path().join("away"));
         let mut traces = in_dir(&within, Bounds::default());

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_code_can_hold_is_refused() {
+    fn an_invite_too_long_for_a_qr_code_is_refused() {
         assert!(of_invite(&"A".repeat(5_000)).is_err());
     }
 }

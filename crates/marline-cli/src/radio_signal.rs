@@ -186,7 +186,7 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
     }
 
     #[test]
-    fn paths_over_a_radio_are_told_and_others_are_not() {
+    fn only_paths_over_a_radio_get_signal_hints() {
         let mut state = state("on");
         let texts: Vec<String> = (0..20).map(|second| at_level(-65 - second)).collect();
         let told = changes(&mut state, 0, &texts);
@@ -197,14 +197,14 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
     }
 
     #[test]
-    fn a_machine_without_a_radio_is_told_nothing() {
+    fn a_machine_without_a_radio_gets_no_hints() {
         let mut state = state("fading=-60,steady=-50");
         assert_eq!(changes(&mut state, 0, &vec![String::new(); 10]), []);
         assert!(state.judges.is_empty());
     }
 
     #[test]
-    fn other_thresholds_hold_at_once_and_none_end_what_was_said() {
+    fn changed_thresholds_apply_at_once_and_removing_them_ends_hints() {
         let reader = SignalReader::new(Some("on".parse().unwrap()));
         let tell = |from_s, level| {
             let mut state = reader.0.lock().unwrap();

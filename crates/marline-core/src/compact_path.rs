@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_in_comes_out() {
+    fn compact_paths_convert_back_unchanged() {
         for (local, remote) in [
             ("192.0.2.1:40000", "198.51.100.1:443"),
             ("[2001:db8::1%7]:40000", "[2001:db8::2]:443"),

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_users_leave_room_for_one_more_however_many_buffers_they_have() {
+    fn heavy_users_leave_room_for_another_account() {
         const LIMIT: u64 = 3_000_000;
         for (buffers, users) in [(1, 1), (100, 1), (2_000, 1), (100, 2), (300, 5)] {
             let budget = MemoryBudget::new(Some(LIMIT));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn free_chunks_are_kept_for_those_who_may_use_them() {
+    fn the_chunk_pool_shrinks_with_its_users() {
         let budget = MemoryBudget::new(Some(1_000 * CHUNK));
         let account = budget.account(u64::MAX);
         let free = || account.0.process.free_chunks.count();

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_else_can_own_is_answered_to() {
+    fn only_ip_addresses_and_localhost_are_accepted_hosts() {
         for good in
             ["127.0.0.1:9101", "127.0.0.1", "localhost:9101", "LOCALHOST", "[::1]:9101", "[::1]"]
         {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_there_is_no_access_without_a_token() {
+    fn beyond_loopback_access_needs_a_token() {
         let open = |address: &str| Access::new(address.parse().expect("address"), None).is_ok();
         assert!(open("127.0.0.1:1") && open("[::1]:1") && open("[::ffff:127.0.0.1]:1"));
         assert!(!open("0.0.0.0:1") && !open("192.0.2.1:1") && !open("[::]:1"));

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_let_go_and_the_rest_stay() {
+    fn a_viewer_that_does_not_read_is_dropped_and_others_stay() {
         let dashboard = Dashboard::default();
         let end = Arc::new(Notify::new());
         let slow = dashboard.join(end.clone(), &Still).expect("a place");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_so_many_places_and_who_goes_frees_one() {
+    fn viewers_are_limited_and_a_leaving_one_frees_its_place() {
         let dashboard = Dashboard::default();
         let mut all: Vec<_> = (0..MAX_VIEWERS)
             .map(|_| dashboard.join(Arc::default(), &Still).expect("a place"))
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_viewers_take_is_a_part_of_what_looks_take() {
+    fn the_cost_of_viewers_counts_in_the_polling_pace() {
         let (dashboard, mut pace) = (Dashboard::default(), Pace::default());
         let mut looks = |took: Duration| {
             let each = (0..40).map(|number| {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_what_is_not_told_is_counted() {
+    fn kept_events_are_bounded_and_omitted_ones_counted() {
         let dashboard = Dashboard::default();
         (0..10_000).for_each(|number| dashboard.tell(&happening(number)));
         dashboard.look(&Still, 0, &mut Pace::default());

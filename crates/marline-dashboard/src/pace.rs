@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_take_less_than_a_hundredth_of_the_time_however_long_one_takes() {
+    fn polling_takes_less_than_a_hundredth_of_the_time() {
         let mut pace = Pace::default();
         assert_eq!(pace.after(Duration::from_micros(100)), Pace::SHORTEST);
         for took_us in [500, 3_000, 20_000] {

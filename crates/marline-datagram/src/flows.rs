@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_what_it_sent_within_a_second_and_bulk_if_it_fills_what_it_gets() {
+    fn flows_are_classified_by_their_last_second_and_queueing() {
         let mut flows = Flows::new(10);
         let mut at = 0;
         let mut send = |flows: &mut Flows, bytes, every_ms, count, waited: Option<u64>| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_what_comes_within_a_millisecond() {
+    fn datagrams_within_a_millisecond_are_one_burst() {
         let mut flows = Flows::new(10);
         for frame in 0..50 {
             for packet in 0..3 {

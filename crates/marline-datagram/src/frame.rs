@@ -452,7 +452,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn written_frame_items_parse_back(
             items in prop::collection::vec(made(), 1..6),
             padding in 0usize..40,
         ) {
@@ -509,7 +509,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic_or_read_on_for_ever(body in prop::collection::vec(any::<u8>(), 0..1_500)) {
+        fn arbitrary_bytes_neither_panic_nor_loop(body in prop::collection::vec(any::<u8>(), 0..1_500)) {
             let mut count = 0;
             for item in Items::new(&body) {
                 count += 1;

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn three_later_frames_or_time_tell_a_loss_by_the_order_of_sending() {
+    fn three_later_frames_or_time_reveal_a_loss_in_sending_order() {
         let mut outstanding = Outstanding::new(100);
         // The frame with the small number is a late copy: it was sent last.
         for (ms, number) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 5)] {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_told_is_not_told_again_and_unknown_numbers_are_nothing() {
+    fn overdue_frames_are_reported_once_and_unknown_numbers_ignored() {
         let mut outstanding = Outstanding::new(100);
         outstanding.on_sent(1, MS(0), &sending(Some(50)));
         outstanding.on_sent(2, MS(10), &sending(Some(60)));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_after_an_answered_frame_is_not_overdue_with_a_lost_one() {
+    fn a_lost_frame_does_not_make_later_frames_overdue() {
         let mut outstanding = Outstanding::new(100);
         for (ms, number) in [(0, 1), (1, 2), (30, 3)] {
             outstanding.on_sent(number, MS(ms), &sending(Some(ms + 50)));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_dropped_and_what_is_not_goes_before_bulk() {
+    fn late_datagrams_are_dropped_and_urgent_ones_precede_bulk() {
         let mut queues = Queues::default();
         for (class, at) in
             [(FlowClass::Bulk, 1_000), (FlowClass::Steady, 0), (FlowClass::Sparse, 900)]

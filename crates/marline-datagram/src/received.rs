@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_hold_what_came_in_and_nothing_else(numbers in prop::collection::vec(0u64..60, 1..80)) {
+        fn ranges_hold_exactly_the_received_numbers(numbers in prop::collection::vec(0u64..60, 1..80)) {
             let mut received = Received::default();
             let mut all = BTreeSet::new();
             for number in numbers {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_younger_than_the_span_is_never_taken_for_a_replay() {
+    fn a_number_within_the_replay_window_is_never_a_replay() {
         // Every second number uses a path that takes 1.5 s longer.
         let mut window = ReplayWindow::new(1 << 18, Instant::ZERO);
         let per_ms = 20;

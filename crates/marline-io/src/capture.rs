@@ -256,7 +256,7 @@ mod tests {
 
     /// `/dev/full` never has room; a file that is temporarily replaced by it has none for that time.
     #[test]
-    fn what_finds_no_room_is_counted_and_the_file_goes_on_with_whole_records() {
+    fn uncaptured_packets_are_counted_and_the_file_stays_valid() {
         let (_dir, path, mut file) = file();
         let head = file.head.clone();
         let full = File::options().write(true).open("/dev/full").unwrap();

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn news_is_told_once_to_whom_awaits_it() {
+    fn a_waiting_watcher_is_notified_once() {
         let mut contacts = Contacts::default();
         let syn = segment(SYN, 1, 0);
         assert!(!send(&mut contacts, 0, &syn), "nobody waits");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_forgets_whom_nobody_asked_for_longest() {
+    fn the_table_is_bounded_and_evicts_the_least_recent_contact() {
         let mut contacts = Contacts::default();
         let remote = |port| SocketAddr::new(ENDS.1.ip(), port);
         for port in 0..200 {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn icmp_has_words() {
+    fn icmp_codes_map_to_error_kinds() {
         for (v6, kind, code, expected) in [
             (false, 3, 3, DeliveryErrorKind::PortClosed),
             (true, 1, 4, DeliveryErrorKind::PortClosed),

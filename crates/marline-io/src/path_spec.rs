@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused_with_the_reason() {
+    fn an_invalid_path_is_refused_with_the_reason() {
         for (text, word) in [
             ("", "missing"),
             ("=1.2.3.4:5", "missing"),

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_is_no_fading_and_a_moment_of_good_signal_no_end_of_it() {
+    fn short_signal_changes_neither_start_nor_end_fading() {
         let mut levels = vec![-70.0; 10];
         levels.extend([-86.0, -70.0, -70.0, -86.0, -70.0]);
         assert_eq!(changes(&levels), []);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_nothing_says_nothing() {
+    fn unknown_signal_levels_end_the_hint() {
         assert_eq!(changes(&[f32::NAN; 20]), []);
         let mut levels = vec![-85.0; 3];
         levels.extend([f32::NAN; 10]);

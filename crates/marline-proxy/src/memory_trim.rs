@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_over_once_when_hardly_any_end() {
+    fn a_flood_ends_once_when_few_connections_close() {
         assert_eq!(
             looks(&[0, 4_000, 6_000, 600, 100, 0, 0]),
             [false, false, false, false, true, false, false]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_left_to_time_wait_is_given_back_a_minute_later_and_once() {
+    fn time_wait_memory_is_returned_once_a_minute_after_a_flood() {
         let mut ended = [0; 40];
         ended[0] = 400;
         let mut expected = [false; 40];
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_new_comes_a_few_are_enough() {
+    fn without_new_connections_a_few_closed_ones_trigger_a_trim() {
         let mut watch = FloodWatch::default();
         let looks = [1, 1, 30, 100, 100, 100].map(|ended| watch.look(ended, true));
         assert_eq!(looks, [false, true, false, false, true, false]);
     }
 
     #[test]
-    fn few_and_steady_ones_are_left_alone() {
+    fn a_low_or_steady_rate_rarely_triggers_a_trim() {
         assert!(looks(&[10; 20]).iter().all(|now| !now));
         // A steady rate triggers a release at every twentieth check, at most.
         let steady = looks(&[15_000; 100]).iter().filter(|now| **now).count();

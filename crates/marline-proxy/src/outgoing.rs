@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_and_addresses_reach_it_and_a_refusal_is_told() {
+    async fn targets_are_reached_by_name_and_address_and_refusals_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let open = listener.local_addr().unwrap();
         for host in ["127.0.0.1", "localhost"] {

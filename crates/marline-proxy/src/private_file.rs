@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_hands_over_may_show_the_mask_of_its_access_list() {
+    fn a_systemd_credential_may_have_an_acl_mask() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("invite");
         create(&path, b"secret").unwrap();

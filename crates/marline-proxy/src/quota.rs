@@ -403,7 +403,7 @@ mod tests {
 
     /// In Europe, daylight saving time changes on 2026-03-29 and 2026-10-25. UTC has no such change.
     #[test]
-    fn months_touch_and_have_whole_days_whatever_clocks_do_in_summer() {
+    fn months_are_contiguous_and_ignore_daylight_saving() {
         for day in 1..=31 {
             let mut at = period(day, 1_767_225_600).start_unix_s;
             for _ in 0..60 {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_how_much_of_what_until_when() {
+    fn quota_texts_name_use_limit_and_end() {
         let quota: ByteQuota = "50GB".parse().unwrap();
         assert_eq!(quota.words(41_250_000_000, NOW), "41.2GB of 50GB (82 %) until 2026-12-01 UTC");
         assert_eq!(quota.refusal(NOW), "its quota of 50GB is used up until 2026-12-01 UTC");

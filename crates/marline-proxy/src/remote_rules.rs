@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_allows_what_it_names_and_nothing_else() {
+    fn a_remote_rule_allows_exactly_its_addresses() {
         let rules = rules(&["127.0.0.1:8000-8010", "laptop@[::1]:22"]);
         for (client, wanted, allowed) in [
             ("phone", "127.0.0.1:8000", true),

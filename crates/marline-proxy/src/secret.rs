@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bit_makes_the_difference() {
+    fn a_digest_with_one_changed_bit_does_not_match() {
         let digest = Digest::of(b"x");
         for bit in 0..256 {
             let mut bytes = *digest.as_bytes();

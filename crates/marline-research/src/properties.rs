@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn reinjections_avoid_who_carried_the_data(
+    fn reinjections_avoid_the_subflow_that_carried_the_data(
         views in (any_view(0), any_view(1), any_view(2)),
         carried in proptest::collection::vec(0..3u8, 0..3),
         again in any::<bool>(),
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_stays_behind(writes in proptest::collection::vec(1..9_000u64, 1..20)) {
+    fn every_scheduler_sends_all_written_data(writes in proptest::collection::vec(1..9_000u64, 1..20)) {
         for mut scheduler in schedulers() {
             let mut stream = Stream::new(0);
             let subflows = [view(0, 20), view(1, 60)];

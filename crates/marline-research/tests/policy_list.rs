@@ -63,7 +63,7 @@ fn page(registry: &Registry) -> String {
 }
 
 #[test]
-fn the_page_lists_what_there_is() {
+fn the_page_lists_every_registered_policy() {
     let registry = marline_research::registry();
     for (kind, heading) in SECTIONS {
         let (_, rest) =

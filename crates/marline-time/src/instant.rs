@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nanoseconds_put_in_come_out_and_none_is_smaller_than_all() {
+    fn nanoseconds_round_trip_and_none_is_the_smallest() {
         for nanos in [0, 1, 999_999_999, 1 << 40] {
             assert_eq!(Instant::from_nanos(nanos).as_nanos(), nanos);
         }

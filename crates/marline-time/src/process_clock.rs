@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_ends_in_time_or_a_little_late_is_no_pause() {
+    fn a_wait_that_ends_slightly_late_does_not_count_as_a_pause() {
         let mut clock = ProcessClock::default();
         assert_eq!(clock.look(ms(3_600_000), || Some(ms(3_600_000))), ms(3_600_000));
         assert_eq!(clock.look(ms(7_200_150), || Some(ms(7_200_000))), ms(7_200_150));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_nobody_sees_to_while_the_process_runs_stops_no_clock() {
+    fn an_unserved_timer_of_a_running_process_stops_no_clock() {
         let mut clock = ProcessClock::default();
         for at in (100..10_000).step_by(100) {
             assert_eq!(clock.look(ms(at), || Some(ms(50))), ms(at));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_domains_are_told_apart() {
+    fn networks_and_domains_are_distinguished() {
         for (text, shown) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("192.0.2.7", "192.0.2.7/32"),

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_contradicts_itself_is_dropped_whole() {
+    fn overlong_or_contradictory_fragments_are_dropped_whole() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
         assert_eq!(fragments.take(&part(1, 0, &[1; 800], true), now), Some(Part::Kept));
         assert_eq!(

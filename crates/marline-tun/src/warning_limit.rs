@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_warning_is_admitted_once_a_minute_and_so_many_in_all() {
+    async fn warnings_are_limited_per_minute_and_in_total() {
         let limit = WarningLimit::default();
         assert!(limit.admits("a") && limit.admits("b"));
         assert!(!limit.admits("a"));

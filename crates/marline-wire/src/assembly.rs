@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_others_is_refused_and_changes_nothing() {
+    fn a_contradictory_piece_is_refused_without_effect() {
         let mut assembly = Assembly::default();
         assembly.take(4, b"efgh", true).unwrap();
         let before = assembly.clone();

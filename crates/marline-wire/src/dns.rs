@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_and_ends_it() {
+    fn an_unreadable_record_ends_the_answers_with_an_error() {
         for len in 0..ANSWER.len() {
             let read: std::vec::Vec<_> = dns_answers(&ANSWER[..len]).collect();
             assert_eq!(read.last(), Some(&None), "{len} bytes: {read:?}");

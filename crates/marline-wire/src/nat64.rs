@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_well_known_name_tells_the_prefix_whatever_its_length() {
+    fn the_well_known_name_yields_a_prefix_of_any_length() {
         for (prefix, _) in EXAMPLES {
             let prefix: Prefix64 = prefix.parse().unwrap();
             for ipv4 in WELL_KNOWN {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_refused() {
+    fn an_invalid_prefix_is_refused() {
         for text in ["", "64:ff9b::", "64:ff9b::/95", "64:ff9b::1/96", "1.2.3.4/32", "::/129"] {
             assert_eq!(text.parse::<Prefix64>(), Err(BadPrefix64), "{text}");
         }

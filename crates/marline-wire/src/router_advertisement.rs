@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rfc_says_to_ignore_is_ignored() {
+    fn invalid_pref64_options_are_ignored() {
         for (at, byte) in [(0, 25), (1, 1), (1, 3), (3, 0x58 | 6), (3, 0x58 | 7), (12, 1)] {
             let mut option = OPTION;
             option[at] = byte;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn options_end_with_the_first_that_is_none() {
+    fn options_end_at_the_first_invalid_one() {
         let other = [25, 1, 0, 0, 0, 0, 0, 0];
         let all = [other.as_slice(), &OPTION, &other].concat();
         let lens = |bytes: &[u8]| router_options(bytes).map(<[u8]>::len).collect::<Vec<_>>();

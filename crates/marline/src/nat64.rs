@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_says_comes_before_the_resolvers_word_as_long_as_it_counts() {
+    fn an_advertised_prefix_outranks_the_resolver_while_valid() {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
         let (asked, advertised) = (Prefix64::WELL_KNOWN, "2001:db8:64::/96".parse().unwrap());
         let found = PrefixAnswer::Prefix { prefix: asked, ttl_s: 300 };
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_says_before_its_network_is_known_is_kept_for_it() {
+    fn an_early_advertised_prefix_is_kept_for_its_network() {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
         let prefix = Prefix64::WELL_KNOWN;
         watch.on_advertised(7, Pref64 { prefix, lifetime_s: 80 });

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
+    fn remembered_entries_are_bounded() {
         let (routes, now) = (Routes::default(), Instant::now());
         let end = LocalEnd::behind("wlan0", IpAddr::from([192, 0, 2, 1]));
         for host in 0..1_000_u32 {

@@ -53,7 +53,7 @@ fn all_data_stays_on_one_path_where_min_rtt_uses_both() {
 }
 
 #[test]
-fn it_moves_when_the_path_dies_and_every_byte_arrives() {
+fn a_sticky_scheduler_moves_off_a_dead_path_and_loses_no_byte() {
     const BYTES: u64 = 10_000_000;
     let mut paths = world("sticky", BYTES);
     paths.at_set_path_up(Instant::from_secs(2), 0, false);

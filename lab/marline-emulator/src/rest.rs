@@ -41,7 +41,7 @@ mod tests {
     const US: fn(u64) -> Duration = Duration::from_micros;
 
     #[test]
-    fn who_never_sleeps_gives_up_an_eighth_in_portions() {
+    fn a_busy_thread_rests_an_eighth_of_its_time() {
         let mut rest = Rest::default();
         let given: Duration = (0..100_000).filter_map(|_| rest.after(US(10), US(0))).sum();
         assert!((US(120_000)..=US(125_000)).contains(&given), "{given:?}");
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_an_eighth_of_the_time_owes_nothing() {
+    fn a_thread_that_sleeps_an_eighth_needs_no_rest() {
         let mut rest = Rest::default();
         // In shorter rounds, or the debt is due before the sleep.
         for round in 0..100_000 {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_end_has_its_bound() {
+    fn each_end_of_a_capture_has_its_own_limit() {
         let (taps, tapped) = Tap::new(2, 100);
         let at = Duration::from_millis(1);
         taps[0].see(at, (true, true), &[1; 60]);

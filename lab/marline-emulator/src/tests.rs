@@ -147,7 +147,7 @@ fn rebinding_moves_the_port_and_answers_still_come() {
 }
 
 #[test]
-fn clients_are_told_apart_and_their_answers_too() {
+fn clients_and_their_answers_are_kept_apart() {
     let (server, clients) = (socket(), [socket(), socket(), socket()]);
     let (emulator, address) = start(relay("delay=1ms", &server));
     let mut seen = Vec::new();

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readmes_caption_says_what_a_hundred_runs_give_today() {
+    fn the_caption_in_the_readme_matches_a_hundred_runs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let file = ExperimentFile::open(&root.join("scenarios/handover.toml")).expect("a file");
         let ((both_ms, answers), (wifi_ms, _)) =
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readmes_figure_is_what_the_program_draws_today() {
+    fn the_figure_in_the_readme_is_current() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let drawn = draw(&root.join("scenarios/handover.toml")).expect("the experiment runs");
         let kept = std::fs::read_to_string(root.join("docs/start/handover.svg"));

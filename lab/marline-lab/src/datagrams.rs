@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_arrive_is_infinitely_late_and_an_unknown_policy_is_named() {
+    fn lost_datagrams_are_infinitely_late_and_unknown_policies_named() {
         let links = [("a", "delay=10ms,loss=1")];
         let lasts = Duration::from_secs(2);
         let experiment = DatagramExperiment::over(&links, None, CALL, lasts, 1).unwrap();

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_happened_may_still_happen() {
+    fn a_share_of_zero_has_an_upper_bound() {
         let never = Samples::new(vec![0_u64; 20], 1).share(|hits| (*hits, 1));
         assert_eq!((never.value, never.low), (0.0, 0.0));
         assert!((never.high - 0.233).abs() < 0.001, "{never:?}");

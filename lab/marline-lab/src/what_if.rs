@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_on_one_path_is_there_by_the_other() {
+    fn a_loss_on_one_path_is_covered_by_the_other() {
         let first = path(0, |number| (number % 5 != 0).then_some(10));
         let second = path(0, |number| (number % 4 != 0).then_some(30));
         let result = what_if(&first, &second, Duration::ZERO, Delay::OneWay).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_far_apart_are_no_pairs() {
+    fn packets_far_apart_are_not_paired() {
         let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
         let error = what_if(&first, &second, Duration::from_millis(3), Delay::OneWay).unwrap_err();
         assert!(error.to_string().contains("0 pairs"), "{error}");

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_walks_fit_what_was_measured_elsewhere() {
+    fn the_walks_match_published_measurements() {
         let within = |what: &str, value: f64, (least, most): (f64, f64)| {
             assert!((least..=most).contains(&value), "{what}: {value} not in {least} to {most}");
         };

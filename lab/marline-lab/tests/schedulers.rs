@@ -139,7 +139,7 @@ fn the_segment_at_the_trailing_edge_is_repeated_once_when_the_window_is_full() {
 }
 
 #[test]
-fn it_is_repeated_as_soon_as_the_window_is_full() {
+fn the_blocking_segment_is_repeated_once_the_window_is_full() {
     let all = sent(&flood(bare("+orp,penalise=off"), 400));
     let repeat = all.iter().position(|s| s.is_repeat()).expect("a repeat");
     let before = &all[..repeat];

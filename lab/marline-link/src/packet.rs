@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_says_what_is_too_big() {
+    fn a_router_answers_oversized_packets_with_icmp() {
         let mut v4 = vec![7; 1_500];
         (v4[0], v4[6], v4[9]) = (0x45, 0x40, 6);
         v4[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);

@@ -42,7 +42,7 @@ fn mahimahi_traces_have_their_mean_rates() {
 }
 
 #[test]
-fn a_saturated_link_delivers_what_its_trace_allows() {
+fn a_saturated_link_delivers_every_trace_opportunity() {
     let Some(dir) = marline_testkit::need::trace_dir() else { return };
     let spec: DuplexSpec = "trace=ATT-LTE-driving@30s,delay=20ms,queue=100kB".parse().unwrap();
     let load = &mut |file: &str| std::fs::read(dir.join("mahimahi").join(file)).ok();

@@ -132,7 +132,7 @@ mod tests {
     use crate::table::{Reproduction, Table};
 
     #[test]
-    fn open_rows_replace_what_stood_between_the_marks() {
+    fn open_rows_replace_the_text_between_the_marks() {
         let page = format!("# Page\n\n{BEGIN}\nstale\n{END}\n\nMore.\n");
         let estimate = Estimate { value: 1.4, low: 1.0, high: 2.0, roots: 20 };
         let rows = vec![

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_between_ticks_is_code() {
+    fn text_between_backticks_is_code() {
         assert_eq!(words("a `b<c` d"), "a <code>b&lt;c</code> d");
         assert_eq!(words("`a` and `b"), "<code>a</code> and `b");
         assert_eq!(words("none"), "none");

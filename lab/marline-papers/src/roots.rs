@@ -293,7 +293,7 @@ mod tests {
     use crate::estimate::{Asked, Estimate};
 
     #[test]
-    fn roots_of_a_master_have_no_neighbours_and_none_in_common_with_another() {
+    fn seeds_of_different_masters_are_distinct_and_far_apart() {
         let seeds: Vec<Vec<u64>> = [1, 2, 3]
             .map(|master| expand(master, "key", 300).iter().map(|root| root.seed).collect())
             .to_vec();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn more_roots_are_asked_for_where_they_tell() {
+    fn more_roots_are_run_if_they_can_decide_a_row() {
         let row = |value: f64, half: f64| {
             let estimate = Estimate { value, low: value - half, high: value + half, roots: 20 };
             Row::new("x").estimate(&estimate, "ms").asked(Asked::at_most(10.0), "at most 10 ms")

@@ -54,7 +54,7 @@ fn a_requirement_that_is_not_met_cannot_be_made_good_by_another() {
 }
 
 #[test]
-fn what_was_not_measured_meets_nothing() {
+fn an_unmeasured_row_meets_no_requirement() {
     let none = Row::new("x").paper(1.0, "ms").ours(f64::NAN, "ms");
     assert_eq!(none.clone().within(9.0).verdict, Verdict::NotAccepted);
     assert_eq!(none.clone().at_most(9.0).verdict, Verdict::NotAccepted);
@@ -186,7 +186,7 @@ fn results_come_back_from_disk_and_old_ones_go() {
 }
 
 #[test]
-fn a_context_runs_in_parallel_and_tells_how_far_it_is() {
+fn a_context_runs_in_parallel_and_reports_progress() {
     context(|context| {
         let told = std::sync::Mutex::new(Vec::new());
         let progress = |what: &str, done: usize, of: usize| {

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn judged_is_what_is_shipped() {
+    fn the_judged_policies_are_the_defaults() {
         let set = shipped().policies().unwrap();
         assert_eq!(set.scheduler.name(), DEFAULT);
         assert_eq!(set.congestion.name(), marline::default_policies().congestion.name());

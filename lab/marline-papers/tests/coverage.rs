@@ -282,7 +282,7 @@ fn unnamed(found: &[(Kind, &str)], registry: &Registry) -> Vec<String> {
 }
 
 #[test]
-fn what_the_page_names_is_there_and_what_is_there_is_named() {
+fn the_coverage_page_and_the_registry_agree() {
     let registry = marline_lab::policies::registry();
     let page = parse(PAGE);
     let (found, mut complaints) = names(&page, &registry);
@@ -343,7 +343,7 @@ fn a_wrong_line_is_found() {
 }
 
 #[test]
-fn a_policy_that_nobody_names_is_found() {
+fn an_unlisted_policy_is_found() {
     let registry = marline_lab::policies::registry();
     let text = format!("{OTHERS}\n|---|---|\n| scheduler `ecf+orp` | its paper |\n");
     let (found, complaints) = names(&parse(&text), &registry);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_erases_what_came_before() {
+    fn no_number_cancels_earlier_digest_input() {
         let after = |first: u64, value: u64| {
             let mut digest = Digest::default();
             digest.number(first);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_erase_what_came_before() {
+    fn no_bytes_cancel_earlier_digest_input() {
         let after = |first: u64, bytes: &[u8]| {
             let mut digest = Digest::default();
             digest.number(first);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_stands_at_what_changed_and_survives_the_file() {
+    fn a_reason_is_kept_with_the_changed_path() {
         let first = Baseline::default().blessed(Machine::default(), paths(1_000.0), "first");
         let same = first.blessed(Machine::default(), paths(1_000.4), "second");
         assert_eq!(same.paths, first.paths);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_tag_is_the_last_release_and_without_one_there_is_none() {
+    fn the_newest_tag_is_the_last_release_and_may_be_missing() {
         let dir = std::env::temp_dir().join(format!("marline-tags-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a folder");
         git(&dir, &["init", "-q"]);

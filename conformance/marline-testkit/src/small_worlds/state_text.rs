@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_left_out_with_all_that_is_in_them_and_no_others() {
+    fn only_the_named_fields_are_left_out_of_the_hash() {
         let base = Outer::default();
         let change = |change: fn(&mut Outer)| {
             let mut changed = base.clone();

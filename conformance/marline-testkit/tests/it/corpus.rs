@@ -158,7 +158,7 @@ fn corpus() -> Vec<(&'static str, Vec<Vec<u8>>)> {
 }
 
 #[test]
-fn seeds_are_what_their_targets_read() {
+fn fuzz_targets_accept_their_corpus_seeds() {
     for segment in segments() {
         let parsed = TcpSegment::parse(&segment).expect("a segment");
         assert!(!parsed.options.mptcp.malformed);

@@ -203,7 +203,7 @@ fn a_repair_and_its_sums() {
 
 /// Every vector must be used by a test.
 #[test]
-fn the_document_has_these_vectors_and_no_others() {
+fn a_test_uses_every_vector_of_the_document() {
     let mut v = Vectors::read();
     let ends = ["key A", "key B", "token of B", "IDSN of A", "IDSN of B"];
     let short = ["hello", "hello answer", "hello longer", "idle", "rto request", "rto info"];

@@ -82,7 +82,7 @@ fn a_join_with_an_unknown_token_is_refused() {
 }
 
 #[test]
-fn a_segment_for_nobody_is_answered_with_a_reset() {
+fn a_segment_without_a_connection_is_answered_with_a_reset() {
     let mut script = Script::new(endpoint_config(Some(config())), 4);
     let ends = path([10, 0, 0, 1], [10, 0, 0, 9]);
     script.inject(ends, Seg::ack().acking(marline_wire::SeqNum(77)));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_hashes_what_is_sent_to_it() {
+    fn the_emulated_hash_socket_hashes_its_input() {
         let fd = stand_in(Hashing::default());
         let mut name = [0u8; 88];
         name[NAME_AT..NAME_AT + 7].copy_from_slice(b"sha256\0");

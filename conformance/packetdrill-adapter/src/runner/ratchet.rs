@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_grows_when_asked_and_keeps_what_was_not_run() {
+    fn the_list_grows_on_request_and_keeps_scripts_not_run() {
         let file = format!("packetdrill-ratchet-{}", std::process::id());
         let path = std::env::temp_dir().join(file);
         fs::write(&path, "tcp/b.pkt\n").expect("written");

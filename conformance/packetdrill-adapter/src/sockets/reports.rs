@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_that_are_free_one_after_the_other_are_told_as_one() {
+    fn consecutive_free_buffers_are_reported_as_one_range() {
         let mut reports = Reports::default();
         for id in 0..3u32 {
             reports.uncopied.push_back((u64::from(id + 1) * 100, id));

@@ -148,7 +148,7 @@ mod tests {
 
     /// Compares with the definition, within the precision of thirds.
     #[test]
-    fn never_above_the_window_s_maximum_and_never_below_what_is_recent() {
+    fn the_filter_stays_between_the_recent_and_the_window_maximum() {
         let mut filter = MaxRate::new(12);
         let mut history: Vec<u64> = Vec::new();
         let mut state = 1_u64;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_end_with_what_was_sent_after_they_began() {
+    fn a_round_ends_with_the_first_data_sent_after_it_began() {
         let sample = |prior_delivered| RateSample {
             rate: mbit(1),
             delivered: 1,

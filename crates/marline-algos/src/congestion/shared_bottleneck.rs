@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn two_whose_queues_have_nothing_to_do_with_each_other_keep_their_growth() {
+    fn subflows_with_unrelated_queues_keep_their_growth() {
         for (period, later) in [(23, 0), (67, 11), (40, 20)] {
             let mut shared = SharedBottleneck::new();
             look(&mut shared, 2_000, period, later);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_hardly_varies_tells_nothing() {
+    fn a_nearly_constant_delay_is_not_evidence_of_sharing() {
         let mut shared = SharedBottleneck::new();
         for step in 0..500 {
             let queued = Some(ms(40) + Duration::from_micros(500 * (step % 2)));

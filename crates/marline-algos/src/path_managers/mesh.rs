@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_stands_in_for_no_regular_subflow() {
+    fn a_backup_does_not_replace_a_regular_subflow() {
         let stands_in = |other, than| is_as_good(SubflowId(1), SubflowId(0), &[than, other]);
         assert!(stands_in(view(1, 20), view(0, 20)));
         assert!(!stands_in(backup(view(1, 20)), view(0, 20)));

@@ -65,7 +65,7 @@ fn the_sets_are_the_built_in_ones_of_the_same_names() {
 }
 
 #[test]
-fn ones_own_policy_is_chosen_like_the_others() {
+fn a_registered_policy_is_chosen_by_name() {
     let mut registry = Registry::default();
     registry.register_scheduler(NamedScheduler::new("never", || Box::new(Never))).unwrap();
     let set = registry.policy_set("never", "full-mesh", "cubic", "rack-tlp").unwrap();
@@ -162,7 +162,7 @@ fn parameters_choose_variants() {
 }
 
 #[test]
-fn a_wrong_spec_says_what_is_wrong() {
+fn an_invalid_policy_spec_has_a_precise_error() {
     let mut registry = with_own();
     registry.register_scheduler(NamedScheduler::new("plain", || Box::new(Never))).unwrap();
     let scheduler = |spec: &str| registry.scheduler(spec).unwrap_err().to_string();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_own_and_the_others_the_default() {
+    fn each_subflow_has_its_own_value_or_the_default() {
         let mut values = PerSubflow::new();
         *values.of(SubflowId(2)) = 7;
         assert_eq!([0, 1, 2, 31].map(|id| values.get(SubflowId(id))), [0, 0, 7, 0]);

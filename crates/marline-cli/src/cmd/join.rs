@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_invite_is_refused_without_repeating_it() {
+    fn invalid_invite_text_is_refused_without_echoing_it() {
         let word = invite("a.example:1").to_word();
         let other = invite("b.example:1").to_word();
         let damaged = format!("{}a", &word[..word.len() - 1]);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_says_where_it_is_and_what_to_type_and_no_secret() {
+    fn the_join_message_names_file_and_next_command_but_no_secret() {
         let one = invite("a.example:1");
         for stored in [Stored::New, Stored::Unchanged, Stored::Replaced] {
             let text = outcome(stored, &one, Path::new("/somewhere/invite"));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn of_decisions_that_are_alike_one_a_second_is_shown() {
+    fn equal_decisions_are_shown_once_a_second() {
         let mut alike = Alike::default();
         let first = alike.line(&decision(1_000, "late"));
         let line = "[     1.000000]       DECISION conn=2 subflow=1 copy of 14 kB on lte";

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_numbers_paths_and_says_what_is_wrong() {
+    fn the_list_numbers_paths_and_shows_their_faults() {
         let paths = [
             Path {
                 name: "wlan0".into(),

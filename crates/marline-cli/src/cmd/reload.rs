@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_told_by_when_they_hold() {
+    fn reloaded_settings_are_grouped_by_when_they_apply() {
         assert_eq!(shown(&Reloaded::default()), "nothing has changed\n");
         let reloaded = Reloaded {
             at_once: vec!["drain".into(), "log".into()],

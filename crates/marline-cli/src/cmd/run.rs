@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_does_besides_is_refused() {
+    fn marline_run_refuses_listeners_and_forwards() {
         let none = ClientOptions::default();
         for (flag, options) in [
             (

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_come_go_or_change_are_told_apart_by_whether_they_can() {
+    fn changed_settings_are_sorted_by_whether_they_can_reload() {
         let table = |text: &str| text.parse::<toml::Table>().unwrap();
         let old = table("allow = ['10.0.0.0/8']\ndrain = '5s'\nshards = 1\ncarrier = 'x'");
         let new = table("deny = ['10.0.0.0/8']\ndrain = '6s'\nshards = 2\npublic = ['a:1']");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_changes_nothing() {
+    fn an_invalid_file_changes_no_setting() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("serve.toml");
         let write = |text: &str| std::fs::write(&file, text).unwrap();

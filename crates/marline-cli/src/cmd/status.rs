@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_tells_which_path_works_within_eighty_columns() {
+    fn status_shows_usable_paths_within_eighty_columns() {
         let mut lte = path("wwan0", "2001:db8::7", PathHealth::Degraded);
         (lte.backup, lte.cause) = (true, Some("answers are overdue".into()));
         let mut dead = path("eth0", "198.51.100.9", PathHealth::Unreachable);
@@ -439,7 +439,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     }
 
     #[test]
-    fn why_a_path_has_no_share_is_told() {
+    fn status_says_why_a_path_has_no_share() {
         let path = |name: &str, srtt_us, bytes_sent| PathSummary {
             bytes_sent,
             srtt_us: Some(srtt_us),
@@ -477,7 +477,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     }
 
     #[test]
-    fn what_came_twice_repairs_and_targets_are_told() {
+    fn status_shows_duplicates_repairs_and_targets() {
         let path = |name: &str, received, twice| PathSummary {
             bytes_received: received,
             bytes_duplicate: twice,
@@ -534,7 +534,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     }
 
     #[test]
-    fn memory_is_told_of_once_it_is_tight() {
+    fn status_shows_memory_only_when_it_is_tight() {
         let by_kind = [("send", 90_000_000), ("socket", 100_000_000), ("relay", 1_000)];
         let by_kind = by_kind.map(|(kind, bytes)| (kind.to_owned(), bytes)).into();
         let memory = Memory { limit: Some(300_000_000), used: 190_001_000, waits: 0, by_kind };
@@ -548,7 +548,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     }
 
     #[test]
-    fn a_server_tells_of_its_clients_and_of_refusals() {
+    fn server_status_lists_clients_and_refusals() {
         let client = |name: &str, open, seen_unix_s| Client {
             name: name.into(),
             open,

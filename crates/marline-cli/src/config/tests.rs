@@ -64,7 +64,7 @@ fn forwards() {
 }
 
 #[test]
-fn a_file_has_the_flags_names_and_flags_win() {
+fn file_keys_are_named_like_flags_and_flags_win() {
     let file: ClientOptions = parse(
         r#"
         invite-file = "invite"
@@ -95,7 +95,7 @@ fn a_file_has_the_flags_names_and_flags_win() {
 }
 
 #[test]
-fn what_check_config_prints_can_be_read_again() {
+fn check_config_output_parses_as_configuration() {
     let options = ClientOptions { mode: Some(Mode::Redundant), ..ClientOptions::default() };
     let printed = toml::to_string(&options.effective()).unwrap();
     let again: ClientOptions = parse(&printed).unwrap();
@@ -153,7 +153,7 @@ fn with_invite() -> ClientOptions {
 }
 
 #[test]
-fn plans_refuse_what_does_not_fit() {
+fn plans_refuse_inconsistent_options() {
     assert!(error_of(ClientOptions::default().plan()).contains("--invite-file"));
     let open = ClientOptions { socks5: vec!["0.0.0.0:1080".parse().unwrap()], ..with_invite() };
     assert!(error_of(open.clone().plan()).contains("--share"));
@@ -221,7 +221,7 @@ fn a_mode_budgets_datagrams_as_it_does_streams() {
 }
 
 #[test]
-fn a_client_watches_for_silence_if_it_is_told_to() {
+fn silence_timers_are_off_unless_configured() {
     let quiet = with_invite().plan().unwrap();
     let quiet = quiet.network.get_transport().as_core();
     assert_eq!((quiet.receive_timer, quiet.lone_keepalive), (None, None));
@@ -530,7 +530,7 @@ fn direct_and_an_invite_exclude_each_other() {
 }
 
 #[test]
-fn fast_open_is_for_ports_of_those_who_go_straight() {
+fn fast_open_needs_direct_mode() {
     let client = |text: &str| parse::<ClientOptions>(text).unwrap();
     let direct = client("direct = true\nfast-open = [443]");
     let fast_open = |plan: ClientPlan| plan.network.get_transport().as_core().fast_open.clone();

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_short_whatever_the_ids_are_and_lead_back() {
+    fn connection_numbers_are_short_and_map_back_to_their_ids() {
         let numbers = ConnectionNumbers::default();
         let ids = [id(0, 0, 0), id(255, 70_000, 5), id(3, u64::from(u32::MAX) >> 8, 9)];
         assert_eq!(numbers.of_all(&ids), [1, 2, 3]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_million_connections_none_has_seven_digits_and_one_that_lasts_keeps_its_own() {
+    fn numbers_stay_below_seven_digits_and_open_connections_keep_theirs() {
         let numbers = ConnectionNumbers::default();
         let lasting = id(0, 0, 7);
         assert_eq!(numbers.of(lasting), 1);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_has_its_number_still_when_it_is_told_late_and_memory_is_bounded() {
+    fn ended_connections_keep_their_number_for_late_events() {
         let numbers = ConnectionNumbers::default();
         let ended = |generation| id(1, generation, 1);
         let told: Vec<u64> = (0..8_000).map(|generation| numbers.of(ended(generation))).collect();

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_the_documentation_shows() {
+    fn documented_requests_parse() {
         let plain = request(r#"{"cmd":"connections"}"#);
         assert_eq!(plain, Request { id: None, command: Command::Connections });
         let all = request(r#"{"id":7,"cmd":"set-scheduler","scheduler":"redundant"}"#);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_prints_only_what_applies() {
+    fn an_event_prints_only_the_fields_it_has() {
         let event = Event {
             event: "SF_PRIO".into(),
             at_us: 12_000_345,

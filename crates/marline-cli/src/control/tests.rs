@@ -114,7 +114,7 @@ async fn questions_are_answered_and_orders_reach_the_handle() {
 }
 
 #[tokio::test]
-async fn events_arrive_under_the_kernels_names_and_a_slow_reader_is_told() {
+async fn events_use_kernel_names_and_a_slow_reader_gets_lagged() {
     let (path, handle) = (socket("events"), recorder());
     let _server = serve(&path, handle.clone()).expect("serve");
     let mut client = ControlClient::connect(&path).await.expect("connect");
@@ -148,7 +148,7 @@ fn copied(missed: u64) -> MonitorEvent {
 }
 
 #[tokio::test]
-async fn decisions_are_told_in_words_to_who_asks_for_them() {
+async fn decisions_are_sent_in_words_to_monitors_that_request_them() {
     let (path, handle) = (socket("decisions"), recorder());
     let _server = serve(&path, handle.clone()).expect("serve");
     let subflow = |subflow, local: &str| Subflow {
@@ -204,7 +204,7 @@ async fn decisions_are_told_in_words_to_who_asks_for_them() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_and_what_never_ends_is_cut() {
+async fn invalid_requests_are_refused_and_endless_lines_cut_off() {
     let path = socket("bad");
     let _server = serve(&path, recorder()).expect("serve");
     let mut stream = BufReader::new(UnixStream::connect(&path).await.expect("connect"));

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_peers_are_told_apart_and_many_are_not() {
+    fn a_few_peers_are_shown_separately_and_many_as_one() {
         let peers =
             |count: u64| (0..count).map(|n| connection(n, &format!("10.0.0.{n}"), n)).collect();
         let (_, few) = looks(peers(8));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_for_long_waits() {
+    fn overdue_data_and_acks_count_as_waiting() {
         let mut one = connection(1, "10.0.0.1", 1);
         one.ack_due_since_us = Some(1_000_000);
         // 100 ms more than a round trip of 1 ms.

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_one_entry_and_what_is_too_much_is_counted() {
+    fn contiguous_data_is_one_entry_and_excess_entries_are_counted() {
         let mut gathered = Gathered::default();
         for event in
             [came(0, 0, 0, 10), came(5, 0, 10, 20), came(9, 1, 20, 30), came(50_000, 1, 30, 40)]

@@ -86,7 +86,7 @@ async fn echoes_are_counted_and_timed() {
 }
 
 #[tokio::test]
-async fn what_is_not_answered_is_a_hole_until_the_end() {
+async fn unanswered_messages_are_a_hole_until_the_end() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");
     // Answers five messages, then stays silent.
@@ -188,7 +188,7 @@ fn the_widest_table_fits_a_terminal() {
 }
 
 #[test]
-fn the_last_sentence_says_what_was_measured_good_or_bad() {
+fn the_verdict_reports_the_measurement_good_or_bad() {
     let dead = Duration::from_secs(6);
     let said = |both: Outcome, wifi: Outcome| verdict::sentence(&[wifi, both], dead).expect("both");
     assert_eq!(

@@ -154,7 +154,7 @@ mod tests {
     use crate::doctor::FindingStatus;
 
     #[test]
-    fn what_the_lab_lacks_is_named() {
+    fn missing_lab_requirements_are_named() {
         let ip_and_rights = lab(false, false);
         assert_eq!(ip_and_rights.status, FindingStatus::Note);
         assert!(ip_and_rights.text.contains("CAP_SYS_ADMIN"), "{ip_and_rights:?}");

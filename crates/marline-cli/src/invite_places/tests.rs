@@ -23,7 +23,7 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 #[test]
-fn what_is_stored_is_private_and_found() {
+fn a_stored_invite_is_private_and_found() {
     let dir = tempfile::tempdir().unwrap();
     let (places, first) = (of_user(dir.path()), invite("a.example:1"));
     assert_eq!(places.store(&first, false).unwrap(), Stored::New);
@@ -104,7 +104,7 @@ fn an_invite_that_cannot_be_used_is_an_error_and_not_passed_over() {
 }
 
 #[test]
-fn where_there_is_none_the_error_says_what_to_type() {
+fn a_missing_invite_error_names_the_command_to_type() {
     let dir = tempfile::tempdir().unwrap();
     let error = of_user(dir.path()).find().unwrap_err().to_string();
     assert!(error.contains("marline join") && error.contains("config/marline/invite"), "{error}");

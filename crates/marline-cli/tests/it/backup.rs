@@ -37,7 +37,7 @@ fn start_again(dir: &Path) -> Running {
 }
 
 #[test]
-fn a_server_restored_from_its_files_serves_the_same_invites_and_remembers_what_was_used() {
+fn a_server_restored_from_its_files_keeps_invites_and_usage() {
     let _others = support::among_others();
     let (old, new, kept) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -66,7 +66,7 @@ fn credentials_are_added_listed_and_revoked() {
 }
 
 #[test]
-fn check_config_prints_what_is_in_force_without_secrets() {
+fn check_config_prints_effective_settings_without_secrets() {
     let dir = tempfile::tempdir().unwrap();
     let word = init(dir.path());
     write_private(&dir.path().join("invite"), &word);

@@ -190,7 +190,7 @@ fn refusals_reach_curl_and_name_the_flag_on_both_sides() {
 }
 
 #[test]
-fn a_revoked_client_and_a_foreign_invite_are_told_so() {
+fn a_revoked_client_and_a_wrong_invite_get_a_clear_error() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);

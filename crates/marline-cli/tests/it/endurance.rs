@@ -426,7 +426,7 @@ fn traces_left() -> [BTreeSet<String>; 3] {
 /// After kill -9 of each end, its port is free at once, for the same and for other programs, and no traces are
 /// left.
 #[test]
-fn nothing_is_left_by_who_is_killed() {
+fn a_killed_process_leaves_no_port_or_rule_behind() {
     let _others = support::among_others();
     if !need::root() || need::program("nginx").is_none() || need::program("ip").is_none() {
         return;

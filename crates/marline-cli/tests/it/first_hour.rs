@@ -166,7 +166,7 @@ fn sudo_marline_up_takes_the_callers_invite_waits_for_a_path_and_can_be_reloaded
 }
 
 #[test]
-fn what_takes_root_says_what_to_type() {
+fn commands_that_need_root_name_the_remedy() {
     let _others = support::among_others();
     let Some(world) = World::set("rootless", &[]) else { return };
     seen(&world, "marline join < invite", true);
@@ -233,7 +233,7 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
 }
 
 #[test]
-fn connect_writes_to_the_terminal_of_ssh_only_what_ends_it() {
+fn connect_prints_only_the_fatal_error_to_an_ssh_terminal() {
     let _others = support::among_others();
     let Some(world) = World::set("quiet", &[]) else { return };
     let connect = |flags: &str, port: u16| {

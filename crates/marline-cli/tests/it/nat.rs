@@ -77,7 +77,7 @@ fn moves(testbed: &Testbed, server: usize) -> usize {
 }
 
 #[test]
-fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
+fn over_udp_a_nat_rebinding_goes_unnoticed_even_by_silent_streams() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut testbed) = testbed(dir.path()) else { return };
@@ -197,7 +197,7 @@ fn native_connections_leave_a_path_that_swallows_them() {
 }
 
 #[test]
-fn the_doctor_names_it() {
+fn the_doctor_names_a_rebinding_nat() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut testbed) = testbed(dir.path()) else { return };

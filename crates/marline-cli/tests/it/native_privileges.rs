@@ -31,7 +31,7 @@ fn serve_fails(testbed: &Testbed, capabilities: &str, listen: &str) -> String {
 }
 
 #[test]
-fn one_capability_is_enough_and_none_is_kept() {
+fn one_capability_suffices_and_is_dropped_after_startup() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
@@ -62,7 +62,7 @@ fn one_capability_is_enough_and_none_is_kept() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_its_remedy() {
+fn a_missing_privilege_is_reported_with_its_remedy() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(testbed) = testbed(dir.path(), &["setpriv"]) else { return };
@@ -96,7 +96,7 @@ fn files_may_carry_the_capability() {
 }
 
 #[test]
-fn behind_an_interface_of_its_own_it_needs_none() {
+fn a_prepared_tun_interface_needs_no_capability() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
@@ -151,7 +151,7 @@ fn verdict(testbed: &Testbed, wrapper: &str, what: &str) -> (String, String) {
 }
 
 #[test]
-fn the_doctor_finds_what_works_and_what_does_not() {
+fn the_doctor_reports_working_and_failing_carriers() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(testbed) = testbed(dir.path(), &["setpriv", "nft"]) else { return };

@@ -16,7 +16,7 @@ fn used_mptcp(testbed: &Testbed, connections: u64) {
 }
 
 #[test]
-fn curl_fetches_from_nginx_which_learns_who_asks() {
+fn curl_fetches_from_nginx_which_learns_the_client_address() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
@@ -188,7 +188,7 @@ fn the_documented_firewall_lets_marline_through_and_another_does_not() {
 }
 
 #[test]
-fn a_drain_finishes_what_runs_and_refuses_what_comes() {
+fn a_drain_finishes_open_connections_and_refuses_new_ones() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };

@@ -134,7 +134,7 @@ fn every_address_of_the_server_is_its_own_unless_it_is_allowed() {
 }
 
 #[test]
-fn without_a_free_descriptor_nothing_is_taken_for_somebody_elses_address() {
+fn own_addresses_are_recognized_without_a_free_descriptor() {
     let _others = support::among_others();
     let Some(mut world) = World::set("own-emfile", &format!("--allow {WHOLE_SUBNET}")) else {
         return;

@@ -100,7 +100,7 @@ fn privileges(task: &Path) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn what_root_starts_keeps_no_privileges() {
+fn programs_started_by_root_keep_no_privileges() {
     let _others = support::among_others();
     let Some(mut world) = World::set("root") else { return };
     world.start(
@@ -154,7 +154,7 @@ fn a_server_that_needs_a_low_port_keeps_that_right_alone() {
 }
 
 #[test]
-fn a_program_inside_has_the_privileges_that_it_had_and_its_carrier_has_none() {
+fn a_wrapped_program_keeps_its_privileges_and_its_carrier_has_none() {
     let _others = support::among_others();
     let Some(mut world) = World::set("root-run") else { return };
     world.start(Side::Server, "marline server --config marline.toml", "listening on");

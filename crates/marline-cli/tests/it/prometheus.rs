@@ -126,7 +126,7 @@ fn each_alert_fires_when_it_should() {
 }
 
 #[test]
-fn every_panel_has_data_and_a_dead_path_is_told() {
+fn every_panel_has_data_and_a_dead_path_raises_an_alert() {
     let _others = support::among_others();
     if !two_uplinks::possible(&["prometheus", "promtool", "curl", "python3"]) {
         return;

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgment_is_late_by_what_it_takes_beyond_a_round_trip() {
+    fn ack_delay_beyond_a_round_trip_counts_as_late() {
         let rtt = Duration::from_millis(60);
         let mut watch = DeliveryWatch::default();
         watch.note(ms(1_000), true);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_peer_is_no_hole() {
+    fn a_pause_of_the_peer_does_not_count_as_a_hole() {
         let mut watch = DeliveryWatch::default();
         assert_eq!(watch.moved(ms(0), false, Duration::ZERO), None);
         assert_eq!(watch.moved(ms(5_000), false, Duration::ZERO), None);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delivered_piece_by_piece_is_few_entries_however_many_acks_say_so() {
+    fn piecewise_delivery_keeps_the_index_small() {
         let mut index = MappingTx::default();
         index.push(range(0, 1_000), A);
         index.push(range(1_000, 1_100), B);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_answers_twice_without_options_has_no_way_for_them() {
+    fn two_answers_without_options_give_up_the_options() {
         assert_eq!(outcomes(2, &[1, 2]), [Ask, Ask, GiveUp]);
         assert_eq!(outcomes(4, &[3, 4]), [Repeat, Repeat, Ask, Ask, GiveUp]);
         assert_eq!(
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_before_anybody_asked_tells_nothing() {
+    fn answers_heard_before_the_question_prove_nothing() {
         assert_eq!(outcomes(4, &[1, 2])[..5], [Repeat, Repeat, Ask, Ask, Ask]);
     }
 

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_suspected_of_a_dead_subflow_is_certain_and_names_it_no_more() {
+    fn dropping_a_subflow_confirms_its_suspected_ranges() {
         let mut queue = ReinjectionQueue::default();
         queue.push(item(0, 100));
         queue.push(Queued { on: Some(SubflowId(0)), from: Some(SubflowId(1)), ..item(100, 200) });
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_million_ranges_that_come_last_first_and_leave_first_first_are_no_work() {
+    fn half_a_million_ranges_pushed_in_reverse_are_handled_quickly() {
         // With a list that is moved for each item, this would take hours.
         const ITEMS: u64 = 500_000;
         let mut queue = ReinjectionQueue::default();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_ranges_of_another_cause_fills_the_gaps_alone() {
+    fn a_range_overlapping_other_causes_fills_only_the_gaps() {
         let mut queue = ReinjectionQueue::default();
         let other = |start, end| Queued { cause: ReinjectionCause::SubflowRto, ..item(start, end) };
         queue.push(other(10, 20));

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_is_not_repeated() {
+    fn an_unneeded_repeat_is_canceled() {
         let mut repeats = Repeats::begin(ms(0), RTO);
         assert!(!repeats.is_due(ms(200), RTO, false));
         assert_eq!(repeats.next_timeout(), None);

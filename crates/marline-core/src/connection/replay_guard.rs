@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_counts_once_however_many_came_and_in_whatever_order() {
+    fn each_number_counts_once_in_any_order() {
         let mut counted = Counted::default();
         assert!(!counted.admit(0));
         for number in 1..1_000_u64 {

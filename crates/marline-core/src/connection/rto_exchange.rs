@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_no_question_is_none() {
+    fn an_unsolicited_rto_answer_is_ignored() {
         let mut exchange = RtoExchange::default();
         assert!(!exchange.on_told(at(0), Duration::from_secs(4_000)));
         exchange.on_asked(at(0));

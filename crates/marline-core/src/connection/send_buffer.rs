@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_was_refused_for_space_is_held_back_by_what_is_pinned_then() {
+    fn pinned_bytes_hold_back_a_writer_that_was_refused_space() {
         const SPACE: u64 = 1 << 20;
         let mut buffer = SendBuffer::new(SPACE, true, source());
         let bytes = vec![7; 3 * SPACE as usize];

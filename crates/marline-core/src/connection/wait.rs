@@ -180,7 +180,7 @@ mod tests {
     const S: fn(u64) -> Instant = Instant::from_secs;
 
     #[test]
-    fn what_is_heard_for_a_moment_does_not_start_the_wait_anew() {
+    fn a_brief_sign_of_life_does_not_restart_the_wait() {
         let mut wait = Wait::default();
         wait.begin_without_subflows(S(10), CloseReason::PeerReset);
         wait.heard(S(15));

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alarms_ring_in_order_and_not_early() {
+    fn wakeups_are_due_in_order_and_not_early() {
         let mut wakeups = Wakeups::default();
         for (at, slot) in [(5, 1), (3, 2), (5, 3)] {
             wakeups.push(Instant::from_secs(at), slot);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_and_what_is_too_long_is_cut() {
+    fn impossible_repairs_are_invalid_and_long_ranges_are_cut() {
         assert!(repair(0, 1, 1, 0).is_valid());
         assert!(!repair(0, 0, 1, 0).is_valid());
         assert!(!repair(0, 10, 0, 0).is_valid());

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read_again() {
+    fn printed_settings_parse_back() {
         let other: ReceiveTimer =
             "probing,floor=700ms,count=2,ceiling=3s".parse().expect("a receive timer");
         assert_eq!(other.probing.map(|probing| probing.count), Some(2));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_settings_are_refused() {
         for text in [
             "",
             "seed",

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_account_frees_and_a_larger_budget_wake_too() {
+    fn memory_freed_elsewhere_and_a_larger_budget_wake_waiters() {
         let budget = MemoryBudget::new(Some(1_000));
         let (one, other) = (budget.account(u64::MAX), budget.account(u64::MAX));
         let (_held, large) =

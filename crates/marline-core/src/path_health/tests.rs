@@ -128,7 +128,7 @@ fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
 }
 
 #[test]
-fn a_timeout_is_asked_about() {
+fn a_timeout_is_followed_by_probes() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.timeout();
     assert_eq!(
@@ -155,7 +155,7 @@ fn one_answer_to_any_member_is_enough() {
 }
 
 #[test]
-fn what_we_overslept_proves_nothing() {
+fn a_timer_that_fires_late_proves_nothing() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.timeout();
     for _ in 0..9 {
@@ -193,7 +193,7 @@ fn the_module_waits_for_its_statistics_but_believes_a_receive_timer() {
 }
 
 #[test]
-fn silence_of_one_member_is_no_proof_while_another_hears() {
+fn one_silent_member_proves_nothing_while_another_hears() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
     fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
@@ -226,7 +226,7 @@ fn good_again_after_a_clean_period_only() {
 }
 
 #[test]
-fn questions_nobody_answers_become_rare_and_one_missed_spoils_the_period() {
+fn unanswered_probes_become_rare_and_one_miss_spoils_the_period() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.mark_bad();
     let steps: Vec<_> =
@@ -260,7 +260,7 @@ fn an_address_pair_without_members_is_forgotten() {
 }
 
 #[test]
-fn loopback_is_no_address_pair_and_another_interface_another_network() {
+fn loopback_has_no_address_pair_and_interfaces_are_separate() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     assert_eq!(fixture.table.address_pair(&path("127.0.0.1", "198.51.100.1")), None);
     assert_eq!(fixture.table.address_pair(&path("192.0.2.7", "::1")), None);
@@ -290,7 +290,7 @@ fn the_table_is_bounded() {
 }
 
 #[test]
-fn parameters_are_what_the_documentation_says() {
+fn path_health_defaults_match_the_documentation() {
     let seed = PathHealthConfig::multimob();
     assert_eq!((seed.period, seed.weight, seed.rto), (ms(1_000), 0.5, ms(1_500)));
     assert_eq!((seed.loss, seed.retransmissions), (0.25, 0.5));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_below_what_was_acknowledged_a_timeout_ago_is_proof() {
+    fn an_ack_below_one_older_than_the_timeout_is_proof() {
         assert!(heard(&[(0, 1_000), (200, 1_000)]));
         assert!(heard(&[(0, 1_000), (100, 1_000), (150, 500), (300, 1_000)]));
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_reorders_again_and_again_begins_anew_each_time() {
+    fn repeated_reordering_restarts_the_evidence_each_time() {
         assert!(!heard(&[(0, 1_000), (300, 4_000), (600, 6_000)]));
     }
 }

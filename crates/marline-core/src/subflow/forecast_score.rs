@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_forecast_or_is_lost_is_counted_and_not_judged() {
+    fn unforecast_and_lost_segments_are_counted_but_not_judged() {
         let (mut scorer, rtt) = (Scorer::default(), rtt());
         scorer.on_sent(at(0), None, &Forecast::default(), &rtt);
         scorer.on_answer(at(0)..=at(0), MS(40), Duration::ZERO, &forecast());

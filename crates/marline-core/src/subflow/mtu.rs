@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_below_the_base_size_is_found_by_what_passes_after_a_timeout() {
+    fn segments_passing_after_a_timeout_reveal_a_small_path_mtu() {
         // A full segment, and one that was shorter because of its options or its record.
         for oldest in [1_223, 1_150] {
             let mut mtu = MtuSearch::new(1_223, 1_463);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn outages_and_losses_are_no_black_holes() {
+    fn outages_and_losses_are_not_taken_for_black_holes() {
         let mut mtu = MtuSearch::new(1_223, 1_463);
         // No segment passes, or only segments sent before.
         for count in 1..5 {
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_below_what_every_path_takes_leaves_segments_worth_sending() {
+    fn an_mtu_report_below_the_minimum_is_clamped() {
         for (ipv6, least) in [(false, 500), (true, 1_208)] {
             assert_eq!(least_reported(ipv6), least);
             let mut mtu = MtuSearch::new(1_232, 1_452);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_limit_is_outlived() {
+    fn a_forged_mtu_limit_is_retried_after_ten_minutes() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         mtu.consider(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));

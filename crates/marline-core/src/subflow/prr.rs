@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_target_it_refills_at_most_what_was_delivered_plus_one() {
+    fn below_the_target_prr_refills_the_delivered_bytes_plus_one_segment() {
         let mut prr = Prr::start(20 * MSS, 14 * MSS, MSS);
         prr.on_ack(MSS, 4 * MSS, false, MSS);
         assert_eq!(prr.allowance(), MSS);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_timer_declares_lost_may_be_repeated() {
+    fn segments_declared_lost_by_a_timer_may_be_resent() {
         let mut prr = Prr::start(20 * MSS, 10 * MSS, MSS);
         prr.on_sent(MSS);
         assert_eq!(prr.allowance(), 0);

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_flow_shows_its_rate_whatever_the_acks_do() {
+    fn a_steady_flow_shows_its_rate_despite_compressed_acks() {
         let mut sampler = RateSampler::default();
         let mut stamps = Vec::new();
         // 1,000 B each ms, RTT 10 ms; ACKs come compressed, five at a time.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_application_marks_its_samples() {
+    fn samples_of_an_idle_application_are_app_limited() {
         let mut sampler = RateSampler::default();
         sampler.set_app_limited(0);
         let stamp = sampler.stamp(ms(0), 0);

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_dropped_whole() {
+    fn a_segment_without_room_is_dropped_whole() {
         let mut queue = ReorderQueue::new(16);
         assert_eq!(queue.insert(200, &bytes(200, 300), 100), Some(100));
         assert_eq!(queue.insert(250, &bytes(250, 350), 49), None);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_that_nobody_asked_for_is_none() {
+    fn an_unrequested_cookie_is_ignored() {
         let mut memory = FastOpenMemory::default();
         let answer = Answer { cookie: Some(cookie(7)), asked: None, took: Some(true), ..asked() };
         memory.on_answer(NOW, pair(1), &answer);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn two_swallowed_syns_in_a_row_spare_the_pair_for_an_hour() {
+    fn two_dropped_syns_in_a_row_disable_fast_open_for_an_hour() {
         let mut memory = FastOpenMemory::default();
         let known = Answer { cookie: Some(cookie(7)), ..asked() };
         let lost = Answer { asked: Some(cookie(7)), repeated: true, took: Some(false), ..asked() };
@@ -254,7 +254,7 @@ mod tests {
     /// With this setting a client sends data only to servers that were offered Multipath TCP and did not accept
     /// it. It does not send data again to a server that did, at any port.
     #[test]
-    fn servers_of_multipath_tcp_are_spared_where_that_is_asked_for() {
+    fn fast_open_can_be_limited_to_servers_without_mptcp() {
         let spares = FastOpen { with_multipath: false, ..WITH_COOKIE };
         let mut memory = FastOpenMemory::default();
         let (ask, send) = (Plan::Ask(FastOpenOption::REQUEST), Plan::Send(Some(cookie(7)), 1_000));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_keeps_what_was_used_last() {
+    fn the_table_is_bounded_and_keeps_the_latest_entries() {
         let mut memory = FastOpenMemory::default();
         let at = |n: u32| (pair(1).0, IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
         for number in 0..1_000 {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn they_grow_with_time_and_depend_on_the_ends_and_the_secret_alone() {
+    fn initial_numbers_grow_with_time_and_depend_on_path_and_secret() {
         let (ours, now) = (numbers(1), Instant::from_secs(1));
         let first = ours.isn(now, path(1_000));
         assert_eq!(first, numbers(1).isn(now, path(1_000)));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_spared_for_a_while_and_longer_each_time() {
+    fn a_blamed_network_is_refused_for_longer_each_time() {
         let mut memory = NetworkMemory::default();
         let at = |hours: u64| Instant::from_secs(hours * 3_600);
         memory.blame(at(0), ip(1), ip(9));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_that_nobody_reads_are_counted_and_not_kept() {
+    fn unread_decisions_are_counted_but_not_kept() {
         let mut out = Outbox::new(false);
         let told = 5_000;
         for _ in 0..told {

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_connections_take_turns_at_the_pace_of_one() {
+    fn a_thousand_connections_probe_in_turn_at_the_rate_of_one() {
         let mut silent = SilentPaths::default();
         for id in 0..1_000 {
             assert!(silent.on_silent(START, &path(1), ConnectionId(id)));

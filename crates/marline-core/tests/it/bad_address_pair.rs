@@ -130,7 +130,7 @@ impl Setup {
 
 /// A mere suspicion ends with the first segment received: no data is repeated unnecessarily.
 #[test]
-fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
+fn suspected_data_stays_on_its_path_once_that_is_heard() {
     let mut setup = Setup::new(None);
     setup.fall_silent(false);
     let before = setup.total();
@@ -142,7 +142,7 @@ fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
 /// Data on a bad address pair stays suspected although segments are received there: at the edge of a cell they are
 /// received all along, without data getting through.
 #[test]
-fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
+fn data_on_a_bad_address_pair_moves_although_it_is_heard() {
     let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
     setup.fall_silent(true);
     let before = setup.total();
@@ -158,7 +158,7 @@ fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
 
 /// Data acknowledged there meanwhile is not sent again.
 #[test]
-fn what_a_bad_address_pair_brought_after_all_is_not_sent_again() {
+fn data_delivered_by_a_bad_address_pair_is_not_resent() {
     let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
     setup.fall_silent(true);
     let before = setup.total();
@@ -172,7 +172,7 @@ fn what_a_bad_address_pair_brought_after_all_is_not_sent_again() {
 /// A network dies under many connections: each reports its timers to the path health monitor, which examines all
 /// of them once for many reports instead of once for each.
 #[test]
-fn many_timeouts_are_no_work_for_each_about_each() {
+fn the_cost_of_timeouts_grows_linearly_with_connections() {
     const CONNECTIONS: u64 = 100;
     let mut script = Script::new(endpoint_config(Some(config())), 1);
     script.endpoint.set_path_health_monitor(PathHealthMonitor::new(PathHealthConfig::prompt()));

@@ -84,7 +84,7 @@ fn data_outside_the_window_and_with_impossible_acks() {
 }
 
 #[test]
-fn an_old_ack_is_no_harm_and_moves_nothing() {
+fn an_old_ack_is_harmless_and_moves_nothing() {
     let (mut script, mut peer, id) = served(listening(), 3);
     for _ in 0..4 {
         still_works(&mut script, &mut peer, id);
@@ -190,7 +190,7 @@ fn answers_are_limited_per_second_and_strangers_do_not_use_up_those_of_connectio
 }
 
 #[test]
-fn icmp_is_believed_only_about_what_is_on_its_way() {
+fn icmp_is_believed_only_about_data_in_flight() {
     let (mut script, mut peer, id) = served(listening(), 1);
     script.run(|e, now| e.write(now, id, b"some").expect("room"));
     script.advance(Duration::from_millis(1));
@@ -219,7 +219,7 @@ fn icmp_is_believed_only_about_what_is_on_its_way() {
 
 /// RFC 9293 section 3.10.7.2: a listener ignores a segment that neither opens nor acknowledges anything.
 #[test]
-fn who_listens_says_nothing_to_a_segment_without_flags() {
+fn a_listener_ignores_a_segment_without_flags() {
     let (mut script, _, _) = served(listening(), 1);
     let stranger = path(0, 77, 4_000);
     script.inject(stranger, Seg::new(TcpFlags(0)).payload(b"hello"));

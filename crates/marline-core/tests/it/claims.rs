@@ -43,7 +43,7 @@ fn a_subflow_and_joins_to_its_connection_are_claimed_and_strangers_are_not() {
 }
 
 #[test]
-fn what_is_left_of_a_subflow_is_claimed_until_a_younger_syn_comes() {
+fn the_remains_of_a_subflow_are_claimed_until_a_newer_syn() {
     let (mut script, peer) = served(config(), 7, 1);
     let id = script.endpoint.connections()[0];
     script.run(|endpoint, now| endpoint.abort(now, id));
@@ -59,7 +59,7 @@ fn what_is_left_of_a_subflow_is_claimed_until_a_younger_syn_comes() {
 }
 
 #[test]
-fn what_ends_a_handshake_that_a_cookie_answered_is_claimed_by_who_baked_it() {
+fn the_final_ack_of_a_cookie_handshake_is_claimed_by_its_issuer() {
     let pressed = |seed| {
         let mut endpoint = endpoint_config(Some(config()));
         endpoint.limits.syn_queue = 8;
@@ -84,7 +84,7 @@ fn what_ends_a_handshake_that_a_cookie_answered_is_claimed_by_who_baked_it() {
 }
 
 #[test]
-fn what_is_left_makes_way_for_a_join_to_another_endpoint_and_does_not_hide_one_to_this() {
+fn subflow_remains_give_way_to_joins_of_any_endpoint() {
     let (mut script, first) = served(config(), 7, 1);
     let path = served_path(1);
     let reset = |script: &mut Script| {
@@ -117,7 +117,7 @@ fn what_is_left_makes_way_for_a_join_to_another_endpoint_and_does_not_hide_one_t
 }
 
 #[test]
-fn a_segment_says_what_it_asks_for() {
+fn a_segment_is_classified_by_its_request() {
     let (_, first) = served(config(), 7, 1);
     let second = Peer::new(served_path(1), 0);
     let asks = |seg: Seg| Asks::of(&seg.ports(1, 2).bytes(None));
@@ -130,7 +130,7 @@ fn a_segment_says_what_it_asks_for() {
 }
 
 #[test]
-fn joins_to_a_connection_that_a_cookie_opened_come_to_the_shard_that_baked_it() {
+fn joins_to_a_cookie_connection_reach_the_shard_that_issued_it() {
     for index in 0..4 {
         let mut endpoint = endpoint_config(Some(config()));
         endpoint.limits.syn_queue = 0;

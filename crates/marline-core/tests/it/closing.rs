@@ -94,7 +94,7 @@ fn an_abort_reaches_the_peer_even_if_its_reset_is_lost() {
 }
 
 #[test]
-fn who_stopped_accepting_refuses_the_next_and_keeps_what_it_has() {
+fn a_stopped_listener_refuses_new_and_keeps_open_connections() {
     let (mut pair, client, server) = connected(3);
     pair.endpoint(Side::B).stop_accepting();
     let now = pair.now();

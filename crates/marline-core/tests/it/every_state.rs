@@ -392,7 +392,7 @@ fn nonsense_into_every_state() {
 
 /// The setups reach the states in their names.
 #[test]
-fn the_states_are_what_they_are_called() {
+fn test_setups_reach_the_state_they_are_named_after() {
     let state = |(script, _, id): Setup| {
         let info = script.endpoint.info(id?)?;
         info.subflows.last().map(|s| s.state)

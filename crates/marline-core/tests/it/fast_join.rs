@@ -141,7 +141,7 @@ fn data_with_the_syn_is_there_at_once_and_the_subflow_carries_from_the_third_ack
 }
 
 #[test]
-fn a_data_ack_with_the_syn_brings_what_is_missing_with_the_third_ack() {
+fn a_data_ack_with_the_syn_gets_missing_data_after_the_third_ack() {
     let (mut script, first, id) = agreed();
     script.run(|e, now| e.write(now, id, &[7; 5_000])).expect("room");
     script.advance(MS(1));
@@ -221,7 +221,7 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
 }
 
 #[test]
-fn what_cannot_be_right_is_refused_and_harms_nobody() {
+fn an_invalid_fast_join_is_refused_without_harm() {
     let (mut script, mut first, id) = agreed();
     let next = first.next_dsn;
     let good = claim(OUT, next, b"evil");
@@ -304,7 +304,7 @@ fn data_beyond_the_window_is_ignored_and_the_subflow_taken() {
 }
 
 #[test]
-fn nothing_is_taken_twice_from_whatever_address() {
+fn a_replayed_fast_join_is_refused_from_any_address() {
     let (mut script, mut first, id) = agreed();
     let claims = [claim(OUT, first.next_dsn, b"once"), claim(IN, first.expected_dsn, b"")];
     for (n, claim) in claims.iter().enumerate() {
@@ -329,7 +329,7 @@ fn nothing_is_taken_twice_from_whatever_address() {
 }
 
 #[test]
-fn who_guesses_hmacs_is_soon_not_even_heard() {
+fn repeated_bad_hmacs_suspend_fast_join() {
     let (mut script, mut first, id) = agreed();
     let good = claim(OUT, first.next_dsn, b"good");
     for n in 0..20 {
@@ -399,7 +399,7 @@ fn where_they_are_counted_all_that_are_fresh_are_taken_once() {
 }
 
 #[test]
-fn without_agreement_there_is_no_fast_join() {
+fn fast_join_needs_an_agreement() {
     let (mut script, mut first, id) = served(endpoint_config(Some(config())), 1);
     claim(OUT, first.next_dsn, b"early").send(&mut script, &first, 50_000);
     refused(&mut script, &mut first, id, "not agreed on");

@@ -114,7 +114,7 @@ fn up(script: &Script, id: ConnectionId) -> usize {
 }
 
 #[test]
-fn what_is_stranded_goes_with_the_syn_and_the_rest_right_after_the_answer() {
+fn unacknowledged_data_goes_with_the_syn_and_after_the_answer() {
     let (mut script, first, id) = agreed();
     let data = bytes(4_000, 1);
     in_a_hurry(&mut script, id, &data);
@@ -138,7 +138,7 @@ fn what_is_stranded_goes_with_the_syn_and_the_rest_right_after_the_answer() {
 }
 
 #[test]
-fn with_nothing_to_send_the_syn_tells_what_is_there() {
+fn with_nothing_to_send_the_syn_carries_the_data_ack() {
     let (mut script, mut first, id) = agreed();
     first.send_data(&mut script, &[1; 700]);
     script.read_all(id);
@@ -367,7 +367,7 @@ fn flip_last(p: &mut Packet<'_>) {
 
 /// Both directions, and a middlebox that interferes with the join; the first path dies permanently.
 #[test]
-fn whatever_a_box_does_to_it_the_bytes_arrive() {
+fn a_fast_join_delivers_its_bytes_through_any_middlebox() {
     type Box = fn(&mut Packet<'_>) -> MiddleboxAction;
     let boxes: [(&str, Box); 9] = [
         ("nothing", |_| MiddleboxAction::Pass),

@@ -48,7 +48,7 @@ impl Scheduler for Accuser {
 }
 
 #[test]
-fn what_a_scheduler_holds_to_be_dead_is_silent_until_it_is_heard() {
+fn a_subflow_a_scheduler_declares_dead_is_silent_until_heard() {
     let mut registry = Registry::default();
     let accuser = NamedScheduler::new("accuser", || Box::<Accuser>::default());
     registry.register_scheduler(accuser).expect("the name is free");

@@ -44,7 +44,7 @@ fn hellos(sent: &[Sent]) -> Vec<Extensions> {
 }
 
 #[test]
-fn two_peers_agree_on_what_one_asks_for_and_the_other_allows() {
+fn peers_agree_on_features_requested_and_allowed() {
     let mut hosts =
         TwoHosts::new(asking(Extensions(0xffff)), following(), |_| MiddleboxAction::Pass, 1);
     hosts.run_ms(1_000);
@@ -63,7 +63,7 @@ fn two_peers_agree_on_what_one_asks_for_and_the_other_allows() {
 }
 
 #[test]
-fn who_asks_for_nothing_says_nothing() {
+fn without_requested_features_no_hello_is_sent() {
     let mut hosts = TwoHosts::new(config(), following(), |_| MiddleboxAction::Pass, 1);
     hosts.exchange_and_close(Side::A, &bytes(50_000, 1), &bytes(50_000, 2));
     assert_eq!(hosts.count(|c| c.hello_tx + c.hello_rx), 0);
@@ -129,7 +129,7 @@ fn a_peer_that_never_answers_is_asked_five_times_and_used_without() {
 }
 
 #[test]
-fn an_answer_nobody_waits_for_and_strange_options_change_nothing() {
+fn unsolicited_answers_and_unknown_options_change_nothing() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), config());
     peer.acknowledge(&mut script);
     let strange = [
@@ -149,7 +149,7 @@ fn an_answer_nobody_waits_for_and_strange_options_change_nothing() {
 }
 
 #[test]
-fn a_server_answers_a_bounded_number_of_times_and_never_anew() {
+fn hello_answers_are_bounded_and_never_change() {
     let (mut script, mut peer, id) = served(endpoint_config(Some(following())), 1);
     let mut answers = Vec::new();
     for round in 0..40 {

@@ -79,7 +79,7 @@ fn a_wrong_hmac_ends_the_join_and_nothing_else() {
 }
 
 #[test]
-fn who_did_not_see_the_syn_ack_cannot_end_a_join() {
+fn a_blind_attacker_cannot_end_a_join() {
     let (mut script, mut first, id) = served(listening(), 2);
     let mut second = Peer::new(path(1, 2, 40_000), 0);
     let (_, theirs) = half_join(&mut script, &mut second, &first, 7);

@@ -67,7 +67,7 @@ fn mappings_that_contradict_each_other() {
 /// A middlebox removes the mappings of the second half of a burst, which waits behind a lost segment. That ends
 /// the subflow once instead of once per segment: another subflow may take its slot.
 #[test]
-fn a_queue_without_mappings_ends_its_subflow_and_no_more() {
+fn an_unmapped_queue_resets_only_its_subflow() {
     let (mut script, mut peer, id) = served(listening(), 1);
     script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
     peer.hear_all(&mut script);

@@ -42,7 +42,7 @@ fn rewind(peer: &mut Peer, count: u32) {
 }
 
 #[test]
-fn what_an_application_does_not_read_is_dropped_unacknowledged_where_memory_is_short() {
+fn unread_data_is_dropped_unacknowledged_when_memory_is_short() {
     let (mut script, mut peer, id, budget, account) = charged();
     send(&mut script, &mut peer, 30);
     assert_eq!(account.used() / CHUNK, 3, "chunks of 42,000 bytes");

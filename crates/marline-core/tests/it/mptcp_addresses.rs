@@ -67,7 +67,7 @@ fn announcements_carry_a_right_hmac_and_fit_their_segment() {
 }
 
 #[test]
-fn an_announcement_is_repeated_until_its_echo_and_not_for_ever() {
+fn an_announcement_is_repeated_until_its_echo_or_a_limit() {
     let (mut script, mut peer) = announcing("10.8.0.1", 0);
     let mut times = Vec::new();
     for _ in 0..1_200 {

@@ -240,7 +240,7 @@ fn a_change_among_losses() {
 /// A middlebox like those that rewrite addresses in FTP: lengths change, and it adjusts sequence
 /// numbers.
 #[test]
-fn a_box_inserts_bytes() {
+fn bytes_inserted_by_a_middlebox_are_delivered_in_plain_tcp() {
     let (mut at, mut seen) = (None, 0);
     let insert = move |p: &mut Packet<'_>| {
         if p.to == Side::B {

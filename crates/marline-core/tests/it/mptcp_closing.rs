@@ -232,7 +232,7 @@ fn an_abort_says_fastclose_on_every_subflow() {
 
 /// Its SYN would be repeated for a minute without any use.
 #[test]
-fn a_join_that_nobody_answers_does_not_outlive_the_connection() {
+fn an_unanswered_join_does_not_outlive_the_connection() {
     let swallow = |p: &mut Packet<'_>| {
         if p.path == 1 { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };

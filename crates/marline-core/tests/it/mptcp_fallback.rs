@@ -132,7 +132,7 @@ fn change_capable(p: &mut Packet<'_>, change: impl FnOnce(&mut MpCapable)) {
 }
 
 #[test]
-fn an_extension_that_nobody_knows() {
+fn an_unknown_extension_falls_back_to_tcp() {
     let set_b = |p: &mut Packet<'_>| {
         if p.to == Side::B && is(p.seg, TcpFlags::SYN) {
             change_capable(p, |c| c.extensibility = true);
@@ -166,7 +166,7 @@ fn no_hash_algorithm_in_common() {
 /// RFC 8684 section 3.1: a listener that does not know the version answers with its own highest. A SYN of version
 /// 2 is assumed to have the form of version 1's.
 #[test]
-fn a_version_that_nobody_knows() {
+fn an_unknown_version_is_answered_and_falls_back() {
     for version in [0, 2, 15] {
         let mut script = Script::new(endpoint_config(Some(config())), 1);
         let path = marline_core::FourTuple {
@@ -268,7 +268,7 @@ fn losses_are_not_mistaken_for_boxes() {
 
 /// Middleboxes that drop options, combined with losses.
 #[test]
-fn boxes_and_losses() {
+fn stripped_options_with_losses_still_fall_back() {
     for seed in 0..60 {
         let mut dice = Dice(seed);
         let towards = if seed % 2 == 0 { Side::A } else { Side::B };
@@ -326,7 +326,7 @@ fn the_last_data_comes_with_a_fin() {
 /// mapped data: an ACK of that without any option shows the server's mode. Data that it sent twice after that
 /// would be in the stream twice.
 #[test]
-fn what_went_with_the_keys_proves_no_mapping() {
+fn data_sent_with_the_keys_does_not_prove_mappings() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), config());
     script.run(|endpoint, now| endpoint.write(now, id, &bytes(4_000, 1))).expect("room");
     let sent = script.take_sent();

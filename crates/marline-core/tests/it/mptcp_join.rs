@@ -234,7 +234,7 @@ fn data_overtakes_the_third_ack() {
 }
 
 #[test]
-fn unknown_tokens_and_full_houses_are_refused() {
+fn joins_with_unknown_tokens_or_over_the_limit_are_refused() {
     let (mut script, first) = served(config(), 7, 1);
     let mut stranger = Peer::new(served_path(1), 0);
     let other = Peer { their_key: first.their_key ^ 1, ..first.clone() };

@@ -123,7 +123,7 @@ fn a_lost_segment_is_computed_from_the_rest_and_a_sum() {
 }
 
 #[test]
-fn without_an_agreement_its_payload_belongs_nowhere() {
+fn an_unagreed_repair_resets_its_subflow() {
     let (mut script, first, mut second, id) = agreed(Extensions::NONE);
     let seg = repair(&second, first.next_dsn, 10, 0, &[1; 10]);
     second.send(&mut script, seg);
@@ -191,7 +191,7 @@ fn a_mapping_is_one_of_data_or_of_a_repair_and_stays_it() {
 /// Arbitrary repairs over data with a missing segment: they fill missing and unsent data with the peer's values.
 /// Received data does not change, there is no panic, and memory stays bounded.
 #[test]
-fn no_claim_changes_what_was_received() {
+fn repair_claims_never_change_received_data() {
     for seed in 0..60 {
         let (mut script, mut first, mut second, id) = agreed(Extensions::REPAIR);
         let mut rng = SeedTree::new(seed).stream("claims");
@@ -240,7 +240,7 @@ fn burst(script: &mut Script, id: ConnectionId, bytes: &[u8]) -> Vec<Sent> {
 }
 
 #[test]
-fn repairs_stand_on_the_other_path_and_say_what_they_are() {
+fn repairs_go_on_the_other_path_and_describe_themselves() {
     let (mut script, first, second, id) = agreed(Extensions::REPAIR);
     let bytes: Vec<u8> = (0..5_000u32).map(|n| (n * n) as u8).collect();
     let dsn = first.expected_dsn;

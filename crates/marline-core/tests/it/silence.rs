@@ -77,7 +77,7 @@ fn since(start: Instant, times: &[Instant]) -> Vec<u64> {
 /// 1.5 s of silence cause a probe of a peer that does not mark its last data. The answer is awaited for one round
 /// trip (10 ms, and four times half of it), at least 50 ms.
 #[test]
-fn a_stock_peers_silence_is_questioned_and_three_times_no_answer_is_one() {
+fn a_silent_peer_without_marks_is_probed_three_times() {
     let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
     let last = burst(&mut script, &mut peer);
     script.advance(ms(60_000));
@@ -95,7 +95,7 @@ fn a_stock_peers_silence_is_questioned_and_three_times_no_answer_is_one() {
 }
 
 #[test]
-fn an_answer_settles_it_until_data_comes_again() {
+fn an_answer_stops_the_probes_until_new_data_arrives() {
     let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
     for _ in 0..3 {
         let last = burst(&mut script, &mut peer);
@@ -119,7 +119,7 @@ fn without_probes_a_stock_peer_is_never_judged() {
 }
 
 #[test]
-fn who_has_no_other_path_does_not_ask() {
+fn a_client_with_a_single_path_does_not_probe() {
     let timer = with_timer(ReceiveTimer::probing());
     let lone = with_keepalive();
     for mut config in [timer, lone] {
@@ -132,7 +132,7 @@ fn who_has_no_other_path_does_not_ask() {
 }
 
 #[test]
-fn a_window_that_we_shut_ourselves_is_no_silence() {
+fn our_own_shut_window_does_not_count_as_silence() {
     let config = ConnectionConfig {
         receive_buffer: 14_000,
         buffer_tuning: marline_core::BufferTuning::Fixed,
@@ -196,7 +196,7 @@ fn an_answered_keepalive_is_repeated_after_the_next_idle_time() {
 
 /// A cellular radio would never sleep, and there is no better path.
 #[test]
-fn a_path_that_is_the_reserve_is_not_kept_awake() {
+fn a_backup_path_gets_no_keepalives() {
     let mut config = with_keepalive();
     config.local_addresses[0].backup = true;
     let (mut script, mut peer) = client(config);
@@ -215,7 +215,7 @@ fn with_probes(linger_s: u64) -> ConnectionConfig {
 
 /// The cost of an hour without data: the probes get rarer, answered or not.
 #[test]
-fn a_receiver_asks_ever_more_rarely() {
+fn receiver_probes_become_less_frequent() {
     let (mut script, mut peer) = client(with_probes(7_200));
     let last = burst(&mut script, &mut peer);
     let mut sent = Vec::new();
@@ -238,7 +238,7 @@ fn a_receiver_asks_ever_more_rarely() {
 
 /// A cellular radio may sleep, once it is clear that the server was not killed in mid-download.
 #[test]
-fn a_receiver_on_the_reserve_asks_for_seconds_only() {
+fn a_receiver_on_a_backup_path_probes_only_for_seconds() {
     let mut config = with_probes(7_200);
     config.local_addresses = second_unused(self::config()).local_addresses;
     config.local_addresses[0].backup = true;
@@ -308,7 +308,7 @@ fn a_receiver_gives_a_silent_peer_up_in_its_time() {
 
 /// A server sends no probes: its clients' radios may sleep.
 #[test]
-fn who_accepted_a_connection_does_not_ask() {
+fn a_server_does_not_send_receive_probes() {
     let mut endpoint = listening();
     if let Some(accept) = &mut endpoint.accept {
         accept.receive_probes = Some(ReceiveProbes::default());

@@ -202,7 +202,7 @@ fn a_join_beside_data_and_close_with_any_fault() {
 }
 
 #[test]
-fn an_abort_is_told_as_one_with_any_fault() {
+fn an_abort_is_reported_as_such_with_any_fault() {
     walk_all(&abort_at_once(), 2);
     // All of them end the same way.
     let report = walk(&abort(), 1, &mut |_| false);

@@ -123,7 +123,7 @@ fn the_first_path_wins_although_the_second_was_asked() {
 }
 
 #[test]
-fn who_is_answered_in_time_asks_nobody_else() {
+fn an_answer_in_time_starts_no_other_attempt() {
     let mut line = calling(&[address(2, false)]);
     line.wait(249);
     line.send(0, with_key());
@@ -167,7 +167,7 @@ fn each_attempt_has_its_own_timer_and_the_option_goes_last() {
 }
 
 #[test]
-fn nobody_leaves_the_option_out_before_every_path_was_asked_with_it() {
+fn the_option_is_dropped_only_after_every_path_was_tried_with_it() {
     let config = ConnectionConfig { mptcp_syn_retries: 0, ..config(&[address(2, true)]) };
     let mut line = Subflows::calling(config);
     assert_eq!(line.sent(), ["a: S capable"]);
@@ -276,7 +276,7 @@ fn an_address_that_goes_makes_the_next_one_go_at_once() {
 }
 
 #[test]
-fn who_lets_go_of_an_unanswered_connection_resets_every_attempt() {
+fn aborting_an_unanswered_connection_resets_every_attempt() {
     let mut line = both_asked();
     line.abort();
     let mut sent = line.sent();
@@ -295,7 +295,7 @@ fn without_a_delay_only_the_first_path_is_asked() {
 }
 
 #[test]
-fn data_goes_with_the_third_ack_of_who_wins() {
+fn data_goes_with_the_third_ack_of_the_winning_attempt() {
     let config = ConnectionConfig { speaks_first: true, ..config(&[address(2, false)]) };
     let mut line = Subflows::calling(config);
     let _ = line.sent();

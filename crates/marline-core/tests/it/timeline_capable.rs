@@ -34,7 +34,7 @@ fn half_open(flags: MpCapable) -> (Subflows, Vec<String>) {
 }
 
 #[test]
-fn keys_are_told_one_after_the_other() {
+fn keys_are_exchanged_one_after_the_other() {
     let (mut line, answer) = half_open(capable(SYN));
     assert_eq!(answer, ["a: S ack capable key"]);
     let third = Seg::ack().mptcp(option(capable(line.keys_form())));
@@ -146,7 +146,7 @@ fn checksums_are_on_if_either_side_asks() {
 }
 
 #[test]
-fn a_listener_answers_a_higher_version_with_its_own_and_what_it_cannot_read_with_plain_tcp() {
+fn a_listener_offers_its_version_or_falls_back_to_plain_tcp() {
     let base = capable(SYN);
     let cases = [
         (MpCapable { version: 2, ..base }, true),
@@ -195,7 +195,7 @@ fn an_answer_that_cannot_be_read_leaves_plain_tcp() {
 }
 
 #[test]
-fn keys_of_somebody_else_are_none() {
+fn a_third_ack_with_wrong_keys_falls_back_to_tcp() {
     let (mut line, _) = half_open(capable(SYN));
     let MpCapableForm::Ack { initiator_key, listener_key, .. } = line.keys_form() else {
         unreachable!("that is its form")
@@ -209,7 +209,7 @@ fn keys_of_somebody_else_are_none() {
 }
 
 #[test]
-fn a_syn_that_comes_again_gets_the_same_key_and_one_without_the_option_none() {
+fn a_repeated_syn_gets_the_same_key_unless_it_lacks_the_option() {
     let (mut line, _) = half_open(capable(SYN));
     line.send_at(0, 0, Seg { options: syn().options, ..Seg::syn() }.mptcp(option(capable(SYN))));
     assert_eq!(line.sent(), ["a: S ack capable key"], "words would doubt another key");
@@ -221,7 +221,7 @@ fn a_syn_that_comes_again_gets_the_same_key_and_one_without_the_option_none() {
 }
 
 #[test]
-fn a_syn_ack_that_nobody_answers_is_repeated_with_the_same_key() {
+fn an_unanswered_syn_ack_is_repeated_with_the_same_key() {
     let (mut line, _) = half_open(capable(SYN));
     let first = line.wait_for_send(5_000);
     assert_eq!(line.sent(), ["a: S ack capable key"]);

@@ -53,7 +53,7 @@ fn we_close_first() {
 }
 
 #[test]
-fn who_stops_writing_before_the_peer_answers_still_reads_what_it_says() {
+fn a_shutdown_before_the_syn_ack_still_allows_reading() {
     let mut line = Timeline::calling(plain());
     shutdown(&mut line);
     assert_eq!(closed(&mut line), None, "nothing is over");
@@ -75,7 +75,7 @@ fn who_stops_writing_before_the_peer_answers_still_reads_what_it_says() {
 }
 
 #[test]
-fn who_lets_go_before_the_peer_answers_with_nothing_to_say_opens_nothing() {
+fn a_release_before_the_syn_ack_without_data_opens_nothing() {
     let mut line = Timeline::calling(plain());
     let id = line.id();
     shutdown(&mut line);
@@ -147,7 +147,7 @@ fn a_fin_comes_with_data_or_ahead_of_it() {
 }
 
 #[test]
-fn what_comes_behind_a_fin_is_not_taken() {
+fn data_after_a_fin_is_not_accepted() {
     let mut line = served();
     let id = line.id();
     line.send(Seg::fin());
@@ -309,7 +309,7 @@ fn in_time_wait_a_timestamp_says_more_than_a_number() {
 }
 
 #[test]
-fn what_follows_time_wait_begins_beyond_what_was_sent() {
+fn a_connection_out_of_time_wait_starts_beyond_the_old_numbers() {
     for bytes in [0, 2_000_000] {
         let mut line = Timeline::served(plain(), true, 1);
         let mut end = 2;
@@ -344,7 +344,7 @@ fn after_a_reset_any_syn_but_the_one_that_was_refused_opens() {
 }
 
 #[test]
-fn half_a_connection_lasts() {
+fn a_half_closed_connection_stays_open() {
     let mut line = served();
     shutdown(&mut line);
     let _ = line.sent();

@@ -116,7 +116,7 @@ fn our_numbers_have_four_bytes_and_a_checksum_if_agreed_on() {
 }
 
 #[test]
-fn options_and_payload_are_no_more_than_the_peer_takes() {
+fn options_and_payload_respect_the_mss_of_the_peer() {
     for checksums in [false, true] {
         let config = ConnectionConfig { timestamps: true, ..multipath() };
         let mut line = Subflows::listening(ConnectionConfig { dss_checksum: checksums, ..config });
@@ -138,7 +138,7 @@ fn options_and_payload_are_no_more_than_the_peer_takes() {
 }
 
 #[test]
-fn a_data_ack_frees_what_it_covers_in_either_width() {
+fn a_data_ack_of_either_width_frees_its_data() {
     for long in [false, true] {
         let mut line = connection(false);
         line.ack(0);
@@ -156,7 +156,7 @@ fn a_data_ack_frees_what_it_covers_in_either_width() {
 }
 
 #[test]
-fn what_the_subflow_has_and_the_connection_does_not_is_sent_again() {
+fn data_without_a_data_ack_is_sent_again() {
     let mut line = connection(false);
     line.ack(0);
     line.write(5);
@@ -188,7 +188,7 @@ fn one_mapping_covers_several_segments_in_any_order() {
 }
 
 #[test]
-fn a_mapping_may_come_again_in_parts_and_with_what_is_known() {
+fn a_mapping_may_repeat_known_parts() {
     let mut line = connection(false);
     let dsn = line.dsn(1);
     line.send_at(0, 1, Seg::ack().mapping(dsn, 1, 6).payload(b"abcdef"));
@@ -269,7 +269,7 @@ fn cut_and_joined(options_on_all: bool, checksums: bool) -> (Subflows, Vec<Strin
 }
 
 #[test]
-fn what_a_box_put_together_without_its_mapping_comes_again_and_ends_nothing() {
+fn data_merged_without_its_mapping_is_resent_and_ends_nothing() {
     for (options_on_all, checksums) in [(true, false), (false, false), (true, true), (false, true)]
     {
         let (mut line, sent) = cut_and_joined(options_on_all, checksums);
@@ -286,7 +286,7 @@ fn what_a_box_put_together_without_its_mapping_comes_again_and_ends_nothing() {
 
 /// The same case with the rest behind a hole.
 #[test]
-fn what_lacks_a_mapping_behind_a_hole_is_left_out_once_the_hole_is_filled() {
+fn unmapped_data_behind_a_hole_is_skipped_once_it_is_filled() {
     let mut line = proven(false);
     let dsn = |line: &Subflows, at| line.dsn(at);
     let (first, third) = (dsn(&line, 1), dsn(&line, 21));
@@ -325,7 +325,7 @@ fn a_stretch_without_mappings_that_is_longer_than_any_of_them_ends_the_subflow()
 /// A path on which every subflow can be opened but none can be used: after six in a row without progress of the
 /// stream, both applications get an error. Progress in between resets the count.
 #[test]
-fn six_subflows_that_bring_nothing_one_after_the_other_end_the_connection() {
+fn six_subflows_in_a_row_without_progress_end_the_connection() {
     for progress_after in [None, Some(5)] {
         let mut line = proven(false);
         let (mut on, mut lost) = (0, 0);
@@ -388,7 +388,7 @@ fn a_hole_of_the_stream_is_filled_by_another_subflow() {
 }
 
 #[test]
-fn a_data_ack_of_what_was_never_sent_and_an_old_one_change_nothing() {
+fn an_old_data_ack_and_one_of_unsent_data_change_nothing() {
     let mut line = connection(false);
     line.ack(0);
     line.write(5);
@@ -418,7 +418,7 @@ fn a_checksum_that_is_missing_or_was_not_asked_for_ends_the_subflow() {
 /// The only subflow falls silent with data in flight, dies, and another one takes its slot. The new one was silent
 /// for a while as well; when it is heard, the reinjections of the dead one are not withdrawn.
 #[test]
-fn what_a_dead_subflow_held_is_not_taken_back_with_its_successor_s_suspicion() {
+fn data_of_a_dead_subflow_stays_queued_when_its_successor_recovers() {
     let mut line = connection(false);
     line.ack(0);
     // The window grows, and then a full window is lost.

@@ -51,7 +51,7 @@ fn we_finish_first() {
 
 /// The DATA_FIN leaves no room for SACK beside timestamps: out-of-order data is reported by a separate ACK.
 #[test]
-fn a_data_fin_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
+fn a_data_fin_does_not_replace_an_ack_of_out_of_order_data() {
     for timestamps in [false, true] {
         let mut line = Subflows::listening(ConnectionConfig { timestamps, ..multipath() });
         let stamped = |seg: Seg, at| if timestamps { seg.timestamps(at, 1) } else { seg };
@@ -208,7 +208,7 @@ fn our_data_fin_waits_for_the_last_data_and_is_repeated() {
 }
 
 #[test]
-fn a_subflow_fin_is_no_end_of_the_stream() {
+fn a_subflow_fin_does_not_end_the_stream() {
     let mut line = served();
     let b = line.join(3);
     fin(&mut line, 0);
@@ -260,7 +260,7 @@ fn an_abort_says_fastclose_with_the_peer_s_key_on_every_subflow() {
 }
 
 #[test]
-fn letting_go_with_data_unread_is_an_abort_and_without_an_orderly_end() {
+fn a_release_with_unread_data_is_an_abort_otherwise_orderly() {
     let mut line = served();
     line.data(0, b"unread");
     let _ = line.sent();
@@ -303,7 +303,7 @@ fn a_reset_of_the_only_subflow_leaves_the_connection_waiting() {
 }
 
 #[test]
-fn after_the_end_nothing_is_read_and_a_fastclose_finds_nobody() {
+fn after_the_end_a_fastclose_is_ignored() {
     let mut line = served();
     line.data_fin(0);
     line.shutdown();

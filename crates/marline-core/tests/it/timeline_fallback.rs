@@ -92,7 +92,7 @@ fn the_client_s_first_data_is_acknowledged_without_an_option() {
 /// A middlebox splits segments and leaves the options on the first pieces, which arrive late: the other pieces'
 /// acknowledgments without a DATA_ACK prove nothing about options.
 #[test]
-fn a_piece_without_options_is_no_way_back() {
+fn a_cut_segment_without_options_does_not_cause_fallback() {
     let mut line = Subflows::served(multipath());
     line.data(0, b"mapped");
     let _ = line.sent();
@@ -211,7 +211,7 @@ fn an_infinite_mapping_of_the_peer() {
 }
 
 #[test]
-fn an_infinite_mapping_while_there_are_two_subflows_is_none() {
+fn an_infinite_mapping_beside_another_subflow_is_ignored() {
     let mut line = Subflows::served(multipath());
     line.data(0, b"hello");
     let b = line.join(3);
@@ -257,7 +257,7 @@ fn a_damaged_mapping_beside_another_subflow() {
 }
 
 #[test]
-fn nobody_answers_mp_fail() {
+fn an_unanswered_mp_fail_ends_with_a_reset() {
     let mut line = checked();
     damaged(&mut line, 0, b"damage");
     let mut fails = 0;
@@ -304,7 +304,7 @@ fn a_joined_subflow_without_options_is_reset() {
 }
 
 #[test]
-fn what_a_connection_said_before_it_fell_back_stays_mapped() {
+fn data_mapped_before_the_fallback_stays_mapped() {
     let config = ConnectionConfig { ..multipath() };
     let mut line = Subflows::calling(config);
     let _ = line.sent();
@@ -356,7 +356,7 @@ fn a_fin_after_mp_fail_has_the_infinite_mapping_whenever_it_comes() {
 }
 
 #[test]
-fn a_fin_with_an_infinite_mapping_ends_the_stream_of_who_waited_for_it() {
+fn a_fin_with_the_awaited_infinite_mapping_ends_the_stream() {
     let mut line = checked();
     damaged(&mut line, 0, b"damage");
     let _ = line.sent();
@@ -452,7 +452,7 @@ fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_ti
 
 /// As on a recovered lossy path.
 #[test]
-fn one_answer_without_options_is_no_reason_for_plain_tcp() {
+fn one_answer_without_options_does_not_cause_fallback() {
     let mut line = unanswered();
     assert_eq!(unheard(&mut line, 250).last().map(String::as_str), Some("250 a: ack 1"));
     line.wait(10);
@@ -464,7 +464,7 @@ fn one_answer_without_options_is_no_reason_for_plain_tcp() {
 
 /// It is unknown if the path is dead or a middlebox drops options both ways.
 #[test]
-fn options_are_given_up_after_six_timeouts_that_nobody_answers() {
+fn options_are_given_up_after_six_unanswered_timeouts() {
     let mut line = unanswered();
     let said = unheard(&mut line, 20_000);
     assert_eq!(said.iter().filter(|words| words.ends_with("a: ack 1")).count(), 5, "{said:?}");

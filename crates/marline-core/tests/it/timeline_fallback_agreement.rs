@@ -127,7 +127,7 @@ fn plain_data_behind_discarded_bytes_ends_the_connection() {
 /// A client whose first data is acknowledged without options falls back to plain TCP, and has no data that could
 /// announce it. A server whose data was DATA_ACKed before would not detect it.
 #[test]
-fn a_side_that_falls_back_and_has_nothing_to_send_says_so_by_mp_fail() {
+fn a_side_that_falls_back_without_data_sends_mp_fail() {
     let mut line = Subflows::called(multipath());
     line.data(0, b"hello");
     let _ = line.sent();
@@ -160,7 +160,7 @@ fn fell_back_alone() -> Subflows {
 }
 
 #[test]
-fn a_peer_that_still_sends_data_acks_is_told_and_has_only_what_it_data_acked() {
+fn a_peer_that_still_sends_data_acks_gets_mp_fail() {
     let mut line = fell_back_alone();
     line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
     line.wait_for_send(5_000).expect("MP_FAIL");
@@ -185,7 +185,7 @@ fn the_end_of_a_peer_that_lacks_bytes_is_an_error() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_told_of_the_fallback_ends_the_connection() {
+fn a_peer_that_ignores_mp_fail_ends_the_connection() {
     let mut line = fell_back_alone();
     let (mut fails, mut closed) = (0, None);
     while closed.is_none() {

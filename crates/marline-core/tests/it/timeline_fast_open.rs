@@ -260,7 +260,7 @@ fn a_wrong_cookie_is_replaced_and_its_data_comes_again() {
 }
 
 #[test]
-fn only_so_many_may_wait_for_their_third_ack() {
+fn pending_fast_open_connections_are_limited() {
     let few = FastOpen { pending: 2, ..FastOpen::default() };
     let (mut script, given) = server(ConnectionConfig { fast_open: Some(few), ..plain() });
     let mut acked = Vec::new();
@@ -456,7 +456,7 @@ proptest! {
 
     /// Regardless of losses in the handshake, each byte comes once and in order, both ways, on three connections.
     #[test]
-    fn every_byte_comes_once_whatever_is_lost(
+    fn every_byte_arrives_once_despite_handshake_losses(
         mptcp: bool, server_mptcp: bool, checksum: bool,
         losses in proptest::collection::vec(any::<bool>(), 0..6),
         lengths in proptest::collection::vec(0usize..2_500, 3),

@@ -46,7 +46,7 @@ fn rest(line: &mut Timeline, from: u32) -> Vec<String> {
 }
 
 #[test]
-fn the_first_ack_is_answered_by_two_new_segments_and_the_next_tells() {
+fn f_rto_sends_two_new_segments_and_judges_by_the_next_ack() {
     for sack in [true, false] {
         let mut line = timed_out(sack, 20_000);
         line.ack(1_001);
@@ -69,7 +69,7 @@ fn the_first_ack_is_answered_by_two_new_segments_and_the_next_tells() {
 /// for the rest. Recovery begins with the whole flight, although the timeout had marked it lost: one
 /// retransmission per round trip would take seconds.
 #[test]
-fn what_is_lost_besides_goes_again_at_the_pace_of_the_whole_flight() {
+fn other_losses_are_resent_at_the_pace_of_the_whole_flight() {
     let mut line = timed_out(true, 0);
     line.ack(3_001);
     assert_eq!(undone(&line), 1, "the second was sent once");
@@ -116,7 +116,7 @@ fn without_new_data_repeats_do_not_wait() {
 }
 
 #[test]
-fn nor_do_they_if_the_peer_s_window_leaves_no_room() {
+fn repeats_go_on_if_the_peer_window_leaves_no_room_for_new_data() {
     let mut line = Timeline::listening(plain());
     line.send(Seg::syn().mss(1_000).sack_permitted());
     assert_eq!(line.sent(), ["S ack"]);
@@ -134,7 +134,7 @@ fn nor_do_they_if_the_peer_s_window_leaves_no_room() {
 }
 
 #[test]
-fn one_more_segment_that_goes_is_asked_for_alone() {
+fn f_rto_works_with_one_new_segment() {
     let mut line = timed_out(true, 2_000);
     line.ack(1_001);
     assert_eq!(line.sent(), ["11001:12001 P"], "one is left, and the repeats wait for its answer");
@@ -143,7 +143,7 @@ fn one_more_segment_that_goes_is_asked_for_alone() {
 }
 
 #[test]
-fn a_partial_ack_that_tells_nothing_lets_repeats_go_on_and_asks_no_more() {
+fn repeats_go_on_after_an_unanswered_f_rto_question() {
     let mut line = timed_out(true, 20_000);
     // The timer fires again: the first is retransmitted again.
     let _ = line.wait_for_send(5_000).expect("the next timeout");
@@ -179,7 +179,7 @@ fn a_timeout_within_recovery_is_not_judged() {
 }
 
 #[test]
-fn timestamps_tell_at_once_and_nothing_is_asked() {
+fn timestamps_decide_at_once_without_f_rto() {
     for spurious in [false, true] {
         let config = ConnectionConfig { timestamps: true, ..plain() };
         let mut line = Timeline::listening(config);

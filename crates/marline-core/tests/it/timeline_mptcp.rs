@@ -55,7 +55,7 @@ fn a_mapping_of_nothing_on_a_bare_ack_says_nothing() {
 }
 
 #[test]
-fn keys_of_another_version_in_the_third_ack_are_none() {
+fn keys_of_another_version_in_the_third_ack_are_ignored() {
     for (version, extensibility, hash) in [(0, false, true), (1, true, true), (1, false, false)] {
         let mut script = Script::new(endpoint_config(Some(config())), 1);
         let mut peer = Peer::new(path(0, 2, 40_000), 7);
@@ -90,7 +90,7 @@ fn keys_of_another_version_in_the_third_ack_are_none() {
 }
 
 #[test]
-fn who_announces_an_address_has_both_keys() {
+fn an_announcement_proves_that_the_peer_has_both_keys() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), config());
     script.run(|e, now| e.write(now, id, b"hi")).expect("room");
     peer.hear_all(&mut script);
@@ -198,7 +198,7 @@ fn only_the_echo_of_an_announcement_ends_its_repetition() {
 }
 
 #[test]
-fn a_data_fin_that_nobody_answers_is_probed_for_and_backs_off() {
+fn an_unanswered_data_fin_is_probed_and_backs_off() {
     let mut script = Script::new(endpoint_config(Some(config())), 1);
     let mut peer = Peer::new(path(0, 2, 40_000), 7);
     let id = serve(&mut script, &mut peer);

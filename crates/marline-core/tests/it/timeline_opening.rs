@@ -135,7 +135,7 @@ fn without_an_option_of_multipath_tcp_the_call_goes_on_plain() {
 }
 
 #[test]
-fn a_fin_that_is_repeated_has_no_push() {
+fn a_resent_fin_has_no_push_flag() {
     let mut line = served();
     let id = line.id();
     line.script.run(|e, now| e.shutdown(now, id));
@@ -159,7 +159,7 @@ fn the_fin_follows_the_last_data_in_a_segment_of_its_own() {
 }
 
 #[test]
-fn data_that_nobody_will_read_is_refused_once_the_peer_has_all_of_ours() {
+fn unreadable_data_is_refused_once_the_peer_acknowledged_ours() {
     let mut line = served();
     let id = line.id();
     line.script.run(|e, now| e.release(now, id));
@@ -198,7 +198,7 @@ fn a_stream_that_ends_on_both_sides_without_late_data_is_not_reset() {
 }
 
 #[test]
-fn an_ack_of_what_was_never_sent_is_answered() {
+fn an_ack_of_unsent_data_is_answered() {
     let mut line = served();
     line.ack(5_000);
     assert_eq!(line.sent(), ["ack 1"]);
@@ -223,7 +223,7 @@ fn no_segment_has_bytes_of_two_records() {
 }
 
 #[test]
-fn what_is_held_leaves_full_or_when_it_may_or_after_a_timeout() {
+fn corked_data_leaves_in_full_segments_on_uncork_or_timeout() {
     let mut line = served();
     let id = line.id();
     let hold = |hold| SocketOption::Hold(hold);
@@ -243,7 +243,7 @@ fn what_is_held_leaves_full_or_when_it_may_or_after_a_timeout() {
 }
 
 #[test]
-fn a_writer_may_bound_what_lies_unsent() {
+fn a_writer_can_limit_its_unsent_data() {
     let mut line = served();
     let id = line.id();
     line.script.run(|e, now| e.set(now, id, SocketOption::NotSentLowat(Some(4_000))));
@@ -262,7 +262,7 @@ fn a_writer_may_bound_what_lies_unsent() {
 }
 
 #[test]
-fn data_that_nobody_acknowledges_ends_the_connection_if_a_user_says_so() {
+fn unacknowledged_data_ends_the_connection_after_the_user_timeout() {
     let mut line = served();
     let id = line.id();
     let timeout = Duration::from_secs(3);

@@ -57,7 +57,7 @@ fn a_probe_that_repaired_the_tail_costs_a_reduction() {
 }
 
 #[test]
-fn a_repeat_that_is_lost_again_is_found_by_what_was_sent_after_it() {
+fn a_lost_retransmission_is_found_by_later_segments() {
     let mut line = flight(true, 4_000);
     line.wait(100);
     line.ack_sack(1, &[(1_001, 4_001)]);
@@ -97,7 +97,7 @@ fn reordering_that_was_seen_teaches_patience() {
 }
 
 #[test]
-fn without_sack_there_is_no_probe() {
+fn no_tail_loss_probe_without_sack() {
     let mut line = flight(false, 3_000);
     let first = line.wait_for_send(5_000).expect("the timer");
     assert!(first >= 200, "{first} ms: the retransmission timeout");

@@ -66,7 +66,7 @@ fn without_sack_each_duplicate_stands_for_a_segment() {
 }
 
 #[test]
-fn duplicates_beyond_what_is_under_way_let_nothing_out() {
+fn duplicates_beyond_the_flight_release_no_data() {
     let mut line = flight(false, 60);
     let sent = at_each(&mut line, (0..200).map(|_| (1, vec![])));
     let out = sent.iter().filter(|words| !words.is_empty()).count();

@@ -32,7 +32,7 @@ fn ranges_changed_last_come_first() {
 
 /// Data has no room for SACK, and its receiver does not take it for a duplicate ACK.
 #[test]
-fn data_that_is_ready_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
+fn ready_data_does_not_replace_an_ack_of_out_of_order_data() {
     let mut line = served();
     line.ack_window(1, 0);
     line.write(3_000);
@@ -48,7 +48,7 @@ fn words(of: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_hole_that_is_filled_is_acknowledged_at_once_and_its_range_is_no_more() {
+fn a_filled_hole_is_acknowledged_at_once_and_leaves_the_sack_list() {
     let mut line = served();
     let _ = piece(&mut line, 101);
     let _ = piece(&mut line, 301);
@@ -57,7 +57,7 @@ fn a_hole_that_is_filled_is_acknowledged_at_once_and_its_range_is_no_more() {
 }
 
 #[test]
-fn a_duplicate_is_told_first_and_once() {
+fn a_duplicate_is_reported_first_and_once() {
     let mut line = served();
     let _ = piece(&mut line, 1);
     assert_eq!(piece(&mut line, 1), ["ack 101 sack 1:101"], "below the ACK");
@@ -73,7 +73,7 @@ fn stretch(line: &mut Timeline, at: u32, len: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_partly_repeats_a_range_is_told_as_far_as_it_does() {
+fn a_partial_duplicate_is_reported_as_far_as_it_overlaps() {
     let mut line = served();
     assert_eq!(stretch(&mut line, 1_001, 500), ["ack 1 sack 1001:1501"]);
     let begins_with_it = "ack 1 sack 1001:1501 sack 1001:2001";
@@ -84,7 +84,7 @@ fn what_partly_repeats_a_range_is_told_as_far_as_it_does() {
 }
 
 #[test]
-fn of_two_ranges_that_are_repeated_the_first_is_told() {
+fn of_two_repeated_ranges_the_first_is_reported() {
     let mut line = served();
     let _ = stretch(&mut line, 1_001, 500);
     let _ = stretch(&mut line, 2_001, 500);
@@ -92,7 +92,7 @@ fn of_two_ranges_that_are_repeated_the_first_is_told() {
 }
 
 #[test]
-fn what_fills_a_hole_and_covers_what_is_behind_it_is_told() {
+fn data_filling_a_hole_and_repeating_a_range_is_reported() {
     let mut line = served();
     let _ = stretch(&mut line, 501, 500);
     let _ = stretch(&mut line, 2_001, 500);
@@ -112,7 +112,7 @@ fn what_fills_a_hole_and_covers_what_is_behind_it_is_told() {
 }
 
 #[test]
-fn segments_of_a_peer_with_a_small_mss_are_no_larger() {
+fn segments_respect_a_small_mss() {
     for (asked, largest) in [(100, 100), (88, 88), (48, 48), (20, 48), (0, 48)] {
         for timestamps in [false, true] {
             let config = ConnectionConfig { timestamps, ..plain() };
@@ -136,7 +136,7 @@ fn segments_of_a_peer_with_a_small_mss_are_no_larger() {
 }
 
 #[test]
-fn without_sack_permitted_there_is_none() {
+fn without_sack_permitted_no_sack_is_sent() {
     let mut line = Timeline::served(plain(), false, 100);
     assert_eq!(piece(&mut line, 1_001), ["ack 1"]);
     assert_eq!(piece(&mut line, 1_001), ["ack 1"]);
@@ -158,7 +158,7 @@ fn a_window_scale_beyond_fourteen_is_fourteen() {
 }
 
 #[test]
-fn who_does_not_scale_is_not_scaled_for() {
+fn a_peer_without_window_scale_gets_none() {
     let mut line = Timeline::listening(plain());
     line.send(Seg::syn().mss(MSS).sack_permitted());
     let answer = line.script.take_sent();
@@ -166,7 +166,7 @@ fn who_does_not_scale_is_not_scaled_for() {
 }
 
 #[test]
-fn who_names_no_segment_size_gets_no_more_than_536_bytes() {
+fn a_peer_without_mss_option_gets_at_most_536_bytes() {
     let mut line = Timeline::listening(plain());
     line.send(Seg::syn());
     assert_eq!(line.sent(), ["S ack"]);
@@ -261,7 +261,7 @@ fn half_of_a_window_that_never_held_a_segment_is_used_at_once() {
 }
 
 #[test]
-fn the_end_of_what_was_written_waits_for_no_window() {
+fn the_last_bytes_of_a_write_go_into_a_small_window() {
     let mut line = offering(5_000);
     line.write(5_100);
     assert_eq!(line.sent(), full(1, 5));
@@ -271,7 +271,7 @@ fn the_end_of_what_was_written_waits_for_no_window() {
 }
 
 #[test]
-fn a_window_that_shrinks_lets_nothing_new_out_and_is_probed_ever_less_often() {
+fn a_shrunken_window_stops_new_data_and_is_probed_with_backoff() {
     let mut line = offering(30_000);
     line.write(20_000);
     assert_eq!(line.sent(), full(1, 10), "the initial window");

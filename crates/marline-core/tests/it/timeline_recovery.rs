@@ -10,7 +10,7 @@ fn flight(sack: bool, bytes: usize) -> Timeline {
 }
 
 #[test]
-fn three_sacked_segments_mean_that_what_lies_below_is_lost() {
+fn three_sacked_segments_mark_lower_data_as_lost() {
     let mut line = flight(true, 4_000);
     assert_eq!(line.sent(), ["1:1001", "1001:2001", "2001:3001", "3001:4001 P"]);
     line.wait(100);
@@ -103,7 +103,7 @@ fn a_timeout_that_was_too_early_is_taken_back() {
 }
 
 #[test]
-fn prr_sends_less_than_what_leaves_the_network() {
+fn prr_sends_less_than_leaves_the_network() {
     let mut line = flight(true, 30_000);
     assert_eq!(line.sent(), full(1, 10));
     line.wait(100);
@@ -138,7 +138,7 @@ fn without_sack_duplicates_let_new_data_out_and_the_third_repeats() {
 }
 
 #[test]
-fn an_ack_that_was_overtaken_still_tells_what_it_sacks() {
+fn the_sacks_of_an_overtaken_ack_count() {
     let mut line = flight(true, 6_000);
     let _ = line.sent();
     line.wait(100);

@@ -159,7 +159,7 @@ fn the_subflow_that_says_that_its_address_is_gone_is_there() {
 }
 
 #[test]
-fn an_address_that_goes_is_withdrawn_on_what_is_left() {
+fn a_lost_address_is_withdrawn_on_a_remaining_subflow() {
     let mut line = served();
     let id = line.id();
     let mut second = local(5, "10.0.0.9:0", true);
@@ -223,7 +223,7 @@ fn mp_fail_on_the_only_subflow_is_answered_by_an_infinite_mapping() {
 }
 
 #[test]
-fn mp_fail_of_what_was_never_sent_says_nothing() {
+fn mp_fail_of_unsent_data_is_ignored() {
     let mut line = served();
     line.write(100);
     let _ = line.sent();
@@ -305,7 +305,7 @@ fn fastclose_with_another_key_says_nothing() {
 }
 
 #[test]
-fn a_reset_ends_its_subflow_whatever_reason_it_gives() {
+fn a_reset_ends_its_subflow_for_any_reason_code() {
     for reason in [0, 1, 2, 3, 4, 5, 6, 7, 255] {
         for transient in [false, true] {
             let mut line = two();
@@ -320,7 +320,7 @@ fn a_reset_ends_its_subflow_whatever_reason_it_gives() {
 }
 
 #[test]
-fn a_reason_without_a_reset_is_none() {
+fn a_reset_reason_without_a_reset_is_ignored() {
     let mut line = two();
     line.option(1, MptcpOption::TcpRst(MpTcpRst { transient: false, reason: 3 }));
     line.data(1, b"alive");
@@ -328,7 +328,7 @@ fn a_reason_without_a_reset_is_none() {
 }
 
 #[test]
-fn what_was_on_a_subflow_that_is_reset_goes_by_the_other() {
+fn data_of_a_reset_subflow_moves_to_the_other() {
     let mut line = two();
     line.option(0, MptcpOption::Prio(MpPrio { backup: true }));
     line.write(3_000);

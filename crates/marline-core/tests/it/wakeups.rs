@@ -7,7 +7,7 @@ use marline_testkit::fixtures::{listening, served};
 const LONG: Duration = Duration::from_secs(3_600);
 
 #[test]
-fn a_deadline_that_moved_away_is_looked_at_anew_and_one_that_stands_is_kept() {
+fn only_a_moved_deadline_is_recomputed() {
     let (mut script, mut first, id) = served(listening(), 3);
     script.advance(Duration::from_secs(2));
     first.hear_all(&mut script);

@@ -162,7 +162,7 @@ fn connections_and_requests_are_bounded_together() {
 }
 
 #[test]
-fn who_does_not_answer_the_late_syn_ack_is_given_up_and_the_application_learns_it() {
+fn an_unanswered_late_syn_ack_closes_the_admitted_connection() {
     let mut script = listening(Limits::default());
     script.inject(from(40_000), syn());
     let id = admit(&mut script, from(40_000)).expect("it asks");
@@ -181,7 +181,7 @@ fn who_does_not_answer_the_late_syn_ack_is_given_up_and_the_application_learns_i
 }
 
 #[test]
-fn admitted_connections_that_nobody_answers_give_way_to_new_ones() {
+fn unanswered_admitted_connections_give_way_to_new_ones() {
     let mut script = listening(Limits { syn_queue: 4, ..Limits::default() });
     for port in 1..=100 {
         script.inject(from(port), syn());
@@ -227,7 +227,7 @@ fn a_client_that_offers_multipath_gets_plain_tcp() {
 }
 
 #[test]
-fn a_listener_that_stopped_refuses_those_who_asked_before() {
+fn a_stopped_listener_refuses_earlier_requests() {
     let mut script = listening(Limits::default());
     script.inject(from(40_000), syn());
     script.endpoint.stop_accepting();

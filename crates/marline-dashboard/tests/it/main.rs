@@ -134,7 +134,7 @@ async fn the_page_is_there_and_may_load_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_viewer_hears_what_runs_how_it_stands_and_what_happens() {
+async fn a_viewer_gets_about_sample_and_happening_events() {
     let served = served(None).await;
     let mut stream = TcpStream::connect(served.local_addr()).await.expect("it accepts");
     stream.write_all(&get("/events", "Sec-Fetch-Site: same-origin\r\n")).await.expect("asked");
@@ -205,7 +205,7 @@ async fn without_the_token_there_is_a_page_and_nothing_on_it() {
 }
 
 #[tokio::test]
-async fn so_many_may_watch_and_the_next_may_when_one_has_gone() {
+async fn viewers_beyond_the_limit_wait_until_one_leaves() {
     let served = served(None).await;
     let mut all = Vec::new();
     for _ in 0..MAX_VIEWERS {
@@ -229,7 +229,7 @@ async fn so_many_may_watch_and_the_next_may_when_one_has_gone() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_let_go_while_others_watch_on() {
+async fn a_viewer_that_stops_reading_is_disconnected() {
     let served = served(None).await;
     let slow = TcpSocket::new_v4().expect("a socket");
     slow.set_recv_buffer_size(4_096).expect("a small buffer");
@@ -269,7 +269,7 @@ async fn who_does_not_read_is_let_go_while_others_watch_on() {
 }
 
 #[tokio::test]
-async fn nonsense_is_no_harm() {
+async fn invalid_requests_do_no_harm() {
     let served = served(None).await;
     let at = served.local_addr();
     let mut garbage: Vec<Vec<u8>> = vec![
@@ -320,7 +320,7 @@ async fn idle_connections_make_room_for_a_page_and_viewers_stay() {
 }
 
 #[tokio::test]
-async fn places_are_told_of_the_connection_that_was_asked_for_to_who_reads() {
+async fn places_are_streamed_only_for_the_requested_connection() {
     let served = served(Some(TOKEN)).await;
     let at = served.local_addr();
     let bearer = format!("Authorization: Bearer {TOKEN}\r\n");

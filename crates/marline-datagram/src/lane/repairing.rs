@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_many_frames_are_found_as_there_are_repairs_in_whatever_order(
+        fn each_repair_recovers_one_frame_in_any_order(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 2..=MOST_IN_GROUP),
             rows in prop::collection::hash_set(0u8..64, 1..5),
             order in any::<u64>(),
@@ -244,7 +244,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_peer_sends_makes_no_harm_and_stays_bounded(
+        fn arbitrary_repairs_are_harmless_and_bounded(
             pieces in prop::collection::vec(
                 (any::<u8>(), prop::collection::btree_set(0u64..40, 1..10), prop::collection::vec(any::<u8>(), 3..20)),
                 1..60,

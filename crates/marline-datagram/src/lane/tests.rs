@@ -155,7 +155,7 @@ fn datagrams_that_are_there_at_the_same_moment_share_a_frame_and_others_do_not_w
 }
 
 #[test]
-fn of_a_million_replayed_and_changed_frames_none_is_delivered_and_none_is_answered() {
+fn a_million_replayed_or_changed_frames_are_ignored() {
     let [mut a, mut b] = acquainted("duplicate");
     let mut rng = SeedTree::new(5).stream("attack");
     let mut seen = Vec::new();
@@ -232,7 +232,7 @@ fn frame_of(number: u64, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_peer_that_breaks_the_rules_is_counted_and_harms_nobody() {
+fn malformed_frames_of_a_peer_are_counted_and_harmless() {
     let [_, mut b] = acquainted("auto");
     let mut rng = SeedTree::new(8).stream("bodies");
     for round in 0..50_000u64 {
@@ -276,7 +276,7 @@ fn a_driver_that_does_not_poll_has_a_bounded_inbox() {
 }
 
 #[test]
-fn what_is_too_big_is_refused_with_the_size_that_is_not() {
+fn an_oversized_datagram_is_refused_with_the_largest_size() {
     let [mut a, mut b] = acquainted("auto");
     let most_bytes = a.largest_datagram();
     assert_eq!(
@@ -322,7 +322,7 @@ impl Seal for Noting {
 }
 
 #[test]
-fn no_number_is_sealed_twice_and_a_key_that_is_spent_seals_no_more() {
+fn numbers_are_sealed_once_and_a_spent_key_seals_no_more() {
     let numbers = Arc::<Mutex<Vec<u64>>>::default();
     let [mut ours, _] = StandIn::pair(3);
     ours.seal = Box::new(Noting(StandIn::new(1), Arc::clone(&numbers)));
@@ -359,7 +359,7 @@ fn a_lane_that_carries_nothing_lets_radios_sleep() {
 }
 
 #[test]
-fn what_waits_for_a_path_that_is_gone_goes_elsewhere() {
+fn datagrams_waiting_for_a_removed_path_use_another() {
     let [mut a, mut b] = acquainted("one-path");
     // More than the window allows.
     for _ in 0..80 {
@@ -378,7 +378,7 @@ fn what_waits_for_a_path_that_is_gone_goes_elsewhere() {
 }
 
 #[test]
-fn a_path_that_falls_silent_is_told_once_and_answers_again() {
+fn a_silent_path_is_reported_once_and_can_answer_again() {
     let [mut a, mut b] = acquainted("auto");
     let mut silent = 0;
     let mut answers = 0;

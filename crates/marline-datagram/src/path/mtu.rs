@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_path_goes_on_with_safe_frames_until_what_passed_has_passed_again() {
+    fn a_silent_path_uses_safe_frames_until_a_larger_one_passes() {
         let mut mtu = Mtu::new((SAFE, 1_472));
         search(&mut mtu, 1_472);
         assert_eq!(mtu.take_untold(), Some(1_472));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_both_ways_is_the_smaller() {
+    fn the_two_way_mtu_is_the_smaller_of_both() {
         let mut mtu = Mtu::new((SAFE, 1_472));
         assert!(!mtu.on_told(1_472));
         mtu.on_probe(1);

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_tell_the_generation_and_a_peers_id_tells_nothing() {
+    fn our_ids_name_the_generation_and_peer_ids_do_not() {
         let id: u64 = 0x1204_0000_0000_0001;
         let frame = |kind: u8, id: u64| {
             let mut bytes = vec![0x20 | kind];

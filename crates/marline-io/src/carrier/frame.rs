@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_is_read_back_and_none_survives_truncation() {
+    fn frames_parse_back_and_truncated_ones_are_refused() {
         let segment = &[7u8; 20][..];
         let with = |header: &[u8]| [header, segment].concat();
         let of = |frame: ControlFrame| frame.as_bytes().to_vec();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_types_are_no_frames() {
+    fn other_versions_and_types_are_refused() {
         let mut bytes = vec![0u8; 120];
         for first in 0..=255u8 {
             bytes[0] = first;
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spoken_is_told_and_is_shorter_than_what_asked() {
+    fn the_version_answer_is_shorter_than_its_request() {
         let told = ControlFrame::versions(4);
         assert_eq!(told.as_bytes(), [7, 0, 0, 0, 0, 0, 0, 0, 4, VERSION]);
         assert!(told.as_bytes().len() < HANDSHAKE_IDS + SHORTEST_SEGMENT);

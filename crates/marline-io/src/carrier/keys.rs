@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_agree_and_nobody_else_does() {
+    fn only_the_two_sides_derive_the_same_proof() {
         let now = Instant::from_secs(1);
         let here = at("192.0.2.1:443");
         let mut rings = [1, 2, 3].map(|n| Keyring::new([n; 32], [n; 32]));

@@ -147,7 +147,7 @@ fn an_unproven_address_gets_at_most_three_times_what_it_sent() {
 }
 
 #[test]
-fn a_syn_repeated_from_another_port_moves_the_answer_and_counts_anew() {
+fn a_syn_from_another_port_moves_the_answer_and_its_allowance() {
     let now = Instant::from_secs(1);
     let mut server = half_open(now);
     let again = syn(CLIENT_FLOW, 44);

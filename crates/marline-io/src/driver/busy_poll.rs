@@ -50,7 +50,7 @@ mod tests {
     const US: fn(u64) -> Instant = Instant::from_micros;
 
     #[test]
-    fn it_goes_on_for_a_while_after_the_last_exchange() {
+    fn busy_polling_continues_briefly_after_an_exchange() {
         let mut polls = BusyPoll::new(Duration::from_micros(50));
         assert!(!polls.is_on(US(100)));
         assert!(polls.on_exchange(US(100)) && !polls.on_exchange(US(130)));
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_off_by_default_and_bounded() {
+    fn busy_polling_is_off_by_default_and_bounded() {
         let mut polls = BusyPoll::new(Duration::ZERO);
         assert!(!polls.on_exchange(US(100)) && !polls.is_on(US(100)));
         let mut polls = BusyPoll::new(Duration::from_secs(9));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_one_packet_and_ends_with_what_pushes() {
+    fn contiguous_segments_become_one_packet_up_to_a_push() {
         for ipv6 in [false, true] {
             let mut batch: Vec<_> = (0..4)
                 .map(|n| datagram(ipv6, (u32::MAX - 150).wrapping_add(100 * n), 100, ACK))
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_card_would_not_join_stands_for_itself() {
+    fn segments_a_card_would_not_join_stay_separate() {
         let plain = |sequence| datagram(false, sequence, 100, ACK);
         let mut other_window = plain(100);
         other_window[IPV6_HEADER_LEN + 15] ^= 1;

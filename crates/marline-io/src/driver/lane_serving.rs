@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_icmp_quotes_names_a_lane_only_in_a_frame_of_one() {
+    fn an_icmp_quote_names_a_lane_only_in_a_lane_frame() {
         let frame = [0x28, 0, 0, 0, 0, 0, 0, 0, 9, 1];
         assert_eq!(quoted_lane(&frame), Some(9));
         assert_eq!(quoted_lane(&frame[..8]), None);

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_opens_no_connections_keeps_no_sockets_that_only_send() {
+    async fn a_server_without_outgoing_connections_has_no_send_sockets() {
         if !need::root() {
             return;
         }

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_segment_goes_to_whom_its_token_or_its_path_names_and_is_answered_once() {
+    async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
         let shards = two();
         let (here, there) = (path(0, 20), path(1, 20));
         // Connections at their home shards.

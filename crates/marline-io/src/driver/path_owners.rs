@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_is_forgotten_and_what_is_stays() {
+    fn unused_path_owners_expire_and_used_ones_stay() {
         let mut owners = PathOwners::default();
         let mut now = Instant::from_secs(1);
         owners.set(path(1), Some(3));

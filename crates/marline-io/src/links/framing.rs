@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_found_again() {
+    fn the_end_of_a_cut_frame_is_found() {
         let mut out = Enclosed::default();
         enclose(&mut out, 100, &[7; 250]);
         assert_eq!(out.end_of_cut(0), 0);

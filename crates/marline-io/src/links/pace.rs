@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_has_a_bound_and_short_segments_do_not_count() {
+    fn the_pace_table_is_bounded_and_short_segments_are_ignored() {
         let (mut paces, bytes) = (Paces::default(), segment(1));
         for flow in 0..2_000_u16 {
             let ends = (ends().0, ([203, 0, 113, 7], flow).into());

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_passes_the_filter_of_the_shard_where_it_is_at_home_and_no_other() {
+    fn each_packet_passes_only_the_filter_of_its_home_shard() {
         let ports = ranges([80, 443]);
         let mut random = marline_time::SeedTree::new(7).stream("ends");
         let mut draw = || marline_time::Rng::next_u64(&mut random);
@@ -229,7 +229,7 @@ mod tests {
 
     /// Real packets and the kernel's filters: each connecting client reaches exactly its shard.
     #[test]
-    fn the_kernel_gives_each_shard_what_is_at_home_there() {
+    fn the_kernel_delivers_packets_to_their_home_shard() {
         use std::os::fd::AsFd;
 
         use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

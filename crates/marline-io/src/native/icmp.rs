@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_short_messages_are_none() {
+    fn damaged_and_short_icmp_messages_are_ignored() {
         let whole = message("192.0.2.1", "198.51.100.1", 3, 4, 1_300);
         for len in 0..whole.len() {
             assert!(error_of(&whole[..len]).is_none(), "{len} bytes");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_from_no_single_host_is_dropped() {
+    fn foreign_and_non_unicast_packets_are_dropped() {
         let mut carrier = carrier();
         for (them, us) in [
             (THEM, "192.0.2.1:81"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn syns_are_taken_where_somebody_listens() {
+    fn syns_are_accepted_only_on_listening_ports() {
         let mut carrier = NativeCarrier::tun(true, marline_core::Shard::ALONE);
         carrier.own_address(at(US).ip());
         carrier.guard(at("0.0.0.0:80"), None).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_options_are_skipped_and_fragments_are_nothing() {
+    fn ip_options_are_skipped_and_fragments_ignored() {
         let (us, them) = (at(US), at(THEM));
         let segment = segment(them, us, 100);
         let mut packet = vec![0; 20];

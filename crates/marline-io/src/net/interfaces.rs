@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn of_interfaces_that_share_a_wire_one_is_a_path() {
+    fn only_one_of_the_interfaces_sharing_a_wire_is_a_path() {
         let names = |messages: &[Vec<Message>]| -> Vec<String> {
             let interfaces = Interfaces::from_messages(&messages.concat());
             interfaces.with_default_route().iter().map(|i| i.name.clone()).collect()

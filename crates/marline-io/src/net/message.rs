@@ -379,7 +379,7 @@ pub(in crate::net) mod tests {
     }
 
     #[test]
-    fn options_of_a_router_advertisement_are_read_and_no_others() {
+    fn only_options_of_router_advertisements_are_read() {
         let options = [38, 2, 0, 8, 0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
         let heard = Message::RouterOptions { index: 7, options: options.to_vec() };
         let whole = router_options(7, ROUTER_ADVERTISEMENT, &options);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_the_prefix_and_how_long_it_counts() {
+    fn an_answer_has_a_prefix_and_a_bounded_lifetime() {
         let prefix: Prefix64 = "2001:db8:64::/96".parse().unwrap();
         let made = prefix.embed([192, 0, 0, 171].into()).octets();
         let read = |ttl_s| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_to_this_question_counts_for_nothing() {
+    fn a_foreign_or_truncated_dns_answer_is_ignored() {
         let made = Prefix64::WELL_KNOWN.embed([192, 0, 0, 170].into()).octets();
         let good = answer(0, &[(DNS_AAAA, 60, &made)]);
         assert!(matches!(read_answer(&query(), &good), Some(PrefixAnswer::Prefix { .. })));

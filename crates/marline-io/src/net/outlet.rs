@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_route_has_no_outlet() {
+    fn only_a_plain_unicast_route_has_an_outlet() {
         for (body, why) in [
             (route(libc::RTN_UNICAST, &[]), "no interface"),
             (route(libc::RTN_UNREACHABLE, &[OIF]), "unreachable"),

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_replaced_is_found_again() {
+    fn the_replaced_resolv_conf_is_recovered() {
         for before in
             ["", "nameserver 192.0.2.1\n", "# a comment\n\nnameserver fe80::1%eth0\nsearch a b\n"]
         {

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_message_comes_back_and_none_that_is_cut_off_does() {
+    fn messages_parse_back_and_truncated_ones_are_refused() {
         let v4: SocketAddr = "192.0.2.1:443".parse().unwrap();
         let v6: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
         let passed = Passed { bound: v6, local: v4.ip(), remote: v6, ecn: Ecn::Ce, stride: 1_472 };

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_what_is_acknowledged() {
+    fn tcp_info_reports_acknowledged_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.write_all(&[7; 1_000]).unwrap();

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_sends_has_the_source_that_was_said() {
+    fn a_raw_socket_sends_from_the_given_source_address() {
         if !need::root() {
             return;
         }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_fires_when_set_and_only_then() {
+    async fn a_fine_timer_fires_once_when_set() {
         let timer = FineTimer::new().unwrap();
         let idle = poll_fn(|cx| Poll::Ready(timer.poll_fired(cx).is_pending())).await;
         assert!(idle);

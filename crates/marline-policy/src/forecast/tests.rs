@@ -50,7 +50,7 @@ fn assert_calibrated(shares: [f64; 3]) {
 }
 
 #[test]
-fn quantiles_hold_whatever_the_distribution_is() {
+fn quantiles_hold_for_any_distribution() {
     // Uniform, heavy-tailed, alternating between two states, and with losses (no answer).
     assert_calibrated(calibration(|_, unit| Some(40.0 + 20.0 * unit)));
     assert_calibrated(calibration(|_, unit| Some(20.0 + 2.0 / (1.0 - unit).sqrt())));
@@ -108,7 +108,7 @@ fn trouble_is_counted_by_episodes_and_fades() {
 }
 
 #[test]
-fn a_train_tells_the_rate_of_the_path_and_not_that_of_the_sender() {
+fn a_packet_train_measures_the_rate_of_the_path() {
     let mut forecaster = Forecaster::default();
     // 30 segments each second, sent at once, which a link of 8 Mbit/s spreads over 30 ms.
     for burst in 1..5 {
@@ -136,7 +136,7 @@ fn a_path_that_was_slow_is_believed_to_be_fast_again_by_one_answer() {
 }
 
 #[test]
-fn own_bytes_are_no_part_of_the_path() {
+fn our_own_queue_does_not_count_in_the_path_forecast() {
     let mut forecaster = Forecaster::default();
     let mut now = Instant::from_secs(1);
     // 8 Mbit/s, 20 segments at once: the last waits for 19 ms behind the others.

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read_again() {
+    fn printed_settings_parse_back() {
         let other: PathHealthConfig =
             "prompt,loss=40%,clean=5s,count=2,base=outstanding".parse().expect("a configuration");
         assert!((other.loss - 0.4).abs() < 1e-9);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_settings_are_refused() {
         for text in [
             "",
             "delphi",

@@ -59,7 +59,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
 }
 
 #[test]
-fn a_wait_says_for_what() {
+fn the_text_of_a_wait_names_its_cause() {
     let waits = |grounds| words(Decision::Wait, grounds);
     let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullIsSooner, LTE) };
     assert_eq!(
@@ -86,7 +86,7 @@ fn a_wait_says_for_what() {
 }
 
 #[test]
-fn a_copy_says_what_it_saves_and_what_that_may_cost() {
+fn the_text_of_a_copy_names_savings_and_limit() {
     let copy = Decision::SendRun { subflow: LTE, range: range(0, 14_000) };
     let grounds = Grounds {
         other: Some(WIFI),
@@ -124,7 +124,7 @@ fn a_copy_says_what_it_saves_and_what_that_may_cost() {
 }
 
 #[test]
-fn what_is_sent_again_says_what_happened_to_it() {
+fn the_text_of_a_reinjection_names_its_cause() {
     let item = Reinjection {
         range: range(0, 1_400),
         carried_by: set(&[0]),
@@ -151,7 +151,7 @@ fn what_is_sent_again_says_what_happened_to_it() {
 }
 
 #[test]
-fn what_a_path_costs_is_said_with_what_it_would_have_saved() {
+fn the_text_of_a_spared_path_names_the_time_lost() {
     let mut spared = reason(
         Decision::SendRun { subflow: WIFI, range: range(0, 300) },
         Grounds {
@@ -261,7 +261,7 @@ fn a_record_is_read_as_it_was_written() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_by_what_is_wrong_with_it() {
+fn an_invalid_record_is_refused_with_the_wrong_field() {
     let line = reason(send(0, 0, 1_000), by(Rule::First, WIFI)).record();
     assert!(Reason::parse(&line).is_ok());
     assert!(Reason::parse(&format!("version=9 {line}")).is_ok(), "what is newer is ignored");

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_house_refuses_within_seconds_and_serves_again() {
+    async fn a_full_client_refuses_within_seconds_and_recovers() {
         let places = Places::new(1);
         let first = places.take(places.turn().await).await.expect("a free place");
         let begun = Instant::now();

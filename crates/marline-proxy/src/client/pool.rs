@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_put_in_comes_out_once() {
+    async fn a_pooled_connection_is_taken_once() {
         let (pool, mut far) = pool_with(2);
         assert_eq!(pool.wanted(), 0);
         let mut stream = pool.take().await.unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dead_and_talking_ones_are_noticed() {
+    async fn dead_and_talking_pooled_connections_are_dropped() {
         let (pool, mut far) = pool_with(3);
         far.remove(2);
         far[1].write_all(b"unasked").await.unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn old_ones_are_closed_in_good_order() {
+    async fn expired_pooled_connections_are_closed_cleanly() {
         let (pool, mut far) = pool_with(1);
         sleep(LIFE + Duration::from_secs(1)).await;
         assert_eq!(pool.wanted(), 1);

@@ -132,7 +132,7 @@ async fn resets_pass_both_ways_and_a_closed_target_is_one() {
 }
 
 #[tokio::test]
-async fn nobody_may_listen_unless_a_rule_says_so_and_only_as_long() {
+async fn remote_listening_needs_a_rule_that_still_applies() {
     let bench = bench(&[]);
     let free = free().await;
     let mut client = client(&bench, &free.to_string(), echo_target().await, 8);
@@ -244,7 +244,7 @@ async fn listeners_of_a_client_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_no_sign_of_life_loses_the_address_and_who_is_not_accepted_is_sent_away() {
+async fn a_silent_listener_and_an_unaccepted_visitor_time_out() {
     let bench = bench(&["127.0.0.1:0"]);
     let way = tunnel(&bench);
     // The client behind it sends no keepalive and accepts no visitor.
@@ -260,7 +260,7 @@ async fn who_gives_no_sign_of_life_loses_the_address_and_who_is_not_accepted_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_signs_of_life_keeps_it() {
+async fn a_listener_that_sends_keepalives_keeps_its_address() {
     let bench = bench(&["127.0.0.1:0"]);
     let mut client = client(&bench, "127.0.0.1:0", echo_target().await, 8);
     let address = client.listens().await;

@@ -60,7 +60,7 @@ async fn the_first_connection_is_tls_and_the_others_are_its_session() {
 }
 
 #[tokio::test]
-async fn what_ended_in_good_order_carries_the_next_request() {
+async fn a_cleanly_finished_session_stream_is_reused() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
@@ -80,7 +80,7 @@ async fn what_ended_in_good_order_carries_the_next_request() {
 }
 
 #[tokio::test]
-async fn what_ended_otherwise_carries_nothing_more() {
+async fn an_uncleanly_finished_stream_is_not_reused() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
@@ -147,7 +147,7 @@ async fn five_hundred_at_once_wait_for_one_handshake() {
 }
 
 #[tokio::test]
-async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connection() {
+async fn a_forgotten_session_is_recreated_on_the_same_connection() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let other = Bench::new(ServerLimits::default());
     let (way, connects) = tunnel_to(&bench);
@@ -372,7 +372,7 @@ async fn further_connections_go_where_the_server_is_itself_reached() {
 }
 
 #[tokio::test]
-async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
+async fn a_connection_without_datagram_support_is_refused_a_lane() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, _) = tunnel_to(&bench);
     let end = LaneEnd { generation: [1; 16], lane: 1 };

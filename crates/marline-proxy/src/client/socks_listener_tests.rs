@@ -128,7 +128,7 @@ async fn a_forward_knows_its_target_and_half_closes() {
 }
 
 #[tokio::test]
-async fn a_forward_to_nowhere_resets() {
+async fn a_forward_to_an_unreachable_target_resets() {
     let near = near(Service::Forward("10.0.0.1:80".parse().unwrap()), 8).await;
     let mut socket = TcpStream::connect(near.address).await.unwrap();
     assert!(socket.read(&mut [0]).await.is_err());
@@ -165,7 +165,7 @@ async fn applications_that_ask_for_nothing_take_no_place_from_those_that_do() {
 }
 
 #[tokio::test]
-async fn a_drain_refuses_new_and_finishes_old() {
+async fn a_drain_refuses_new_applications_and_finishes_old_ones() {
     let near = near(Service::Forward(echo_target().await), 8).await;
     let mut running = TcpStream::connect(near.address).await.unwrap();
     echo(&mut running, b"before").await;

@@ -45,7 +45,7 @@ async fn a_cold_tunnel_opens_with_one_connection() {
 }
 
 #[tokio::test]
-async fn a_warm_tunnel_opens_on_what_waits_and_fills_up_again() {
+async fn a_warm_tunnel_uses_a_waiting_connection_and_refills() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (tunnel, connects) = tunnel_to(&bench, 2);
     while bench.server.authenticated() < 2 {

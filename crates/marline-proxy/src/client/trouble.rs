@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_with_nonsense_is_not_the_server() {
+    fn invalid_server_data_is_a_protocol_trouble() {
         let kind = |error: io::ErrorKind| {
             Trouble::from(&OpenError::from_io("TLS with the server", error.into())).kind
         };

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_refused_asks_soon_and_then_less_and_less() {
+    fn a_refused_lane_request_is_retried_with_backoff() {
         let mut pauses = RefusedPauses::NEW;
         let asked: Vec<u64> = (0..8).map(|_| pauses.next().as_secs()).collect();
         assert_eq!(asked, [2, 4, 8, 16, 32, 60, 60, 60]);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_that_was_silent_for_longest_goes_for_a_new_one() {
+    fn the_longest_silent_port_is_evicted_for_a_new_one() {
         let begun = Instant::now();
         let mut sources = Table::new(3);
         for number in 1..=3 {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn they_wait_for_seconds_only_and_end_in_good_order() {
+    async fn used_connections_wait_for_seconds_and_close_cleanly() {
         let used = Used::default();
         let mut old = put(&used);
         sleep(Duration::from_secs(3)).await;

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_body_the_length_is_told_all_the_same() {
+    fn a_head_answer_still_has_its_content_length() {
         let bytes = document(200, ("text/plain", ""), "four", true);
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains("Content-Length: 4\r\n") && text.ends_with("\r\n\r\n"), "{text}");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_read_otherwise_is_refused() {
+    fn ambiguous_chunked_bodies_are_refused() {
         for text in [
             "\r\n",
             "x\r\n",

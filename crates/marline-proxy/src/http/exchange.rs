@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_answer_becomes_a_502_that_the_application_reads() {
+    async fn an_invalid_answer_becomes_a_readable_502() {
         for said in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 200", b""] {
             let mut ends = exchange(GET, b"");
             head_of(&mut ends.target).await;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_goes_on_sending_is_cut_off() {
+    async fn an_application_that_keeps_sending_is_cut_off() {
         let mut ends = exchange(GET, b"");
         let flood = vec![b'x'; MAX_PASSED_OVER + 1];
         ends.application.write_all(&flood).await.unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_here() {
+    fn other_paths_and_methods_are_refused() {
         assert_eq!(asked("GET", "/", Some("127.0.0.1")), Err(404));
         assert!(asked("OPTIONS", "*", None).unwrap().contains("\r\nAllow: GET, HEAD, OPTIONS\r\n"));
         assert_eq!(asked("TRACE", "*", None), Err(404));

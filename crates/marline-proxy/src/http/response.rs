@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_is_told_to_end_and_its_fields_stay_here() {
+    fn a_response_gets_connection_close_without_hop_fields() {
         let head = "HTTP/1.0 404 Nowhere to be seen\r\nServer: x\r\nConnection: X-Hop\r\n\
             Keep-Alive: 9\r\nX-Hop: 1\r\nProxy-Authenticate: Basic\r\nContent-Length: 5\r\n\r\n";
         assert_eq!(
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn an_invalid_response_head_is_refused() {
         for head in [
             "SSH-2.0-OpenSSH\r\n\r\n",
             "HTTP/1.1 101 Switching Protocols\r\n\r\n",

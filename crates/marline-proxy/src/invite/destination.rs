@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_private_there_is_one_or_none_and_none_is_overwritten() {
+    fn an_invite_file_is_private_and_never_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("invite");
         let destination = Destination::at(Some(path.clone())).unwrap();

@@ -23,7 +23,7 @@ fn base32_vectors_of_rfc_4648() {
 }
 
 #[test]
-fn a_word_comes_back_whatever_happens_to_its_case() {
+fn an_invite_word_parses_in_any_case() {
     let word = sample().to_word();
     assert!(word.bytes().all(|b| b.is_ascii_alphanumeric()), "{word}");
     assert_eq!(word.parse(), Ok(sample()));
@@ -57,7 +57,7 @@ fn every_single_wrong_character_is_found() {
 }
 
 #[test]
-fn other_words_are_named_for_what_they_are() {
+fn invalid_invite_words_have_precise_errors() {
     assert_eq!("hello".parse::<Invite>(), Err(BadInvite::NotAnInvite));
     assert_eq!("".parse::<Invite>(), Err(BadInvite::NotAnInvite));
     assert_eq!("marline".parse::<Invite>(), Err(BadInvite::NotAnInvite));

@@ -30,7 +30,7 @@ fn file() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn what_was_written_is_there_after_a_crash_and_the_rest_is_bounded() {
+fn a_crash_loses_only_a_bounded_part_of_the_ledger() {
     let (_dir, path) = file();
     let mut ledger = Ledger::open(path.clone());
     ledger.count("laptop", Counted { connections: 1, received_bytes: 5, ..bytes(1_000) }, at(NOW));
@@ -86,7 +86,7 @@ fn two_processes_lose_nothing_of_each_others_and_learn_of_it() {
 }
 
 #[test]
-fn a_month_begins_anew_and_sums_go_on_whoever_writes_first() {
+fn a_month_restarts_its_count_for_either_writer_and_sums_continue() {
     let (_dir, path) = file();
     let (mut old, mut new) = (Ledger::open(path.clone()), Ledger::open(path.clone()));
     let (november, december) = (at(NOW), at(NOW + 10 * DAY_S));
@@ -118,7 +118,7 @@ fn a_month_begins_anew_and_sums_go_on_whoever_writes_first() {
 }
 
 #[test]
-fn a_clock_that_is_not_set_begins_no_month_and_one_that_was_ahead_ends_none() {
+fn a_wrong_clock_neither_starts_nor_ends_a_month_for_good() {
     let (_dir, path) = file();
     let mut ledger = Ledger::open(path.clone());
     ledger.count("lte", bytes(100), at(NOW));
@@ -166,7 +166,7 @@ fn garbage_is_moved_aside() {
 }
 
 #[test]
-fn what_cannot_be_written_is_kept_and_tried_again() {
+fn unsaved_counts_are_kept_and_retried() {
     let dir = tempfile::tempdir().unwrap();
     let below = dir.path().join("not a directory");
     std::fs::write(&below, "").unwrap();

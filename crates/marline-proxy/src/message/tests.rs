@@ -123,7 +123,7 @@ fn error_codes_are_rfc_8803s() {
 }
 
 #[test]
-fn misfits_are_named() {
+fn malformed_messages_have_precise_errors() {
     assert_eq!(Message::decode(9, &[]), Err(BadMessage::Type(9)));
     assert_eq!(Message::decode(1, &[1; 32]), Err(BadMessage::Length { kind: 1, length: 32 }));
     assert_eq!(Message::decode(1, &[1; 34]), Err(BadMessage::Length { kind: 1, length: 34 }));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_blocked_direction_is_charged_for_what_its_buffer_may_hold() {
+    async fn a_blocked_direction_is_charged_its_buffer_limit() {
         let (near, _far) = connection().await;
         let socket = Some(near.as_fd());
         let budget = MemoryBudget::new(Some(1 << 30));

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_an_application_that_is_gone_left_to_a_target_that_does_not_read_ends() {
+    async fn data_of_a_closed_application_to_a_stalled_target_times_out() {
         let (mut app, target, run) = start(true);
         app.write_all(&[1; 3_000]).await.unwrap();
         app.shutdown().await.unwrap();

@@ -99,7 +99,7 @@ async fn bytes_are_counted_both_ways() {
 }
 
 #[tokio::test]
-async fn a_cancelled_relay_looks_broken_not_finished() {
+async fn a_canceled_relay_ends_with_errors_on_both_sides() {
     let (mut app, app_side) = tcp_pair().await;
     let (mut target, target_side) = tcp_pair().await;
     let soon = tokio::time::sleep(std::time::Duration::from_millis(20));

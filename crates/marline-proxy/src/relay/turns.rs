@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_that_nobody_waits_for_goes_on_without_a_pause() {
+    fn a_relay_without_competitors_never_pauses() {
         let turns = FairTurns::default();
         let account = turns.account();
         let mut relay = Relay::of(&account);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn relays_that_end_while_they_wait_or_with_a_turn_stop_nobody() {
+    fn relays_that_end_do_not_block_others() {
         let turns = FairTurns::default();
         let (account, _other) = (turns.account(), turns.account());
         let mut relays: Vec<_> = (0..10).map(|_| Relay::of(&account)).collect();
@@ -301,7 +301,7 @@ mod tests {
 
     /// Another thread may give turns while a relay ends.
     #[test]
-    fn a_relay_that_is_given_a_turn_while_it_ends_stops_nobody() {
+    fn a_turn_given_to_an_ending_relay_is_passed_on() {
         let turns = FairTurns::default();
         let (account, _other) = (turns.account(), turns.account());
         let mut relays: Vec<_> = (0..4).map(|_| Relay::of(&account)).collect();

@@ -37,7 +37,7 @@ fn nothing_but_public_unicast_is_allowed_by_default() {
 }
 
 #[test]
-fn allow_opens_exactly_what_it_names() {
+fn allow_opens_exactly_its_networks() {
     let rules = rules(
         &["127.0.0.0/8", "10.1.2.0/24", "::1", "fd00::/16", "168.63.129.16", "64:ff9b::800:0/104"],
         &[],
@@ -59,7 +59,7 @@ fn allow_opens_exactly_what_it_names() {
 }
 
 #[test]
-fn deny_beats_allow_and_sees_through_translation() {
+fn deny_outranks_allow_also_for_translated_addresses() {
     let rules = rules(&["10.0.0.0/8"], &["10.6.6.6", "8.8.8.0/24"]);
     assert_eq!(rules.check(ip("10.6.6.5")), Ok(()));
     for denied in ["10.6.6.6", "8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::"] {

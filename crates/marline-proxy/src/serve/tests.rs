@@ -48,7 +48,7 @@ async fn bytes_and_ends_of_directions_pass() {
 }
 
 #[tokio::test]
-async fn the_service_learns_who_its_client_is_before_the_first_byte() {
+async fn the_service_gets_the_client_address_before_the_first_byte() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let backend = Backend::Tcp(listener.local_addr().unwrap().into());
     for version in [HeaderVersion::V1, HeaderVersion::V2] {
@@ -147,7 +147,7 @@ async fn silence_ends_a_connection_by_a_reset_and_traffic_keeps_it() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_drain_resets_what_still_runs() {
+async fn the_end_of_a_drain_resets_open_connections() {
     let (bench, _stream, mut service) = accepted(FrontLimits::default()).await;
     bench.stopper.drain();
     let mut byte = [0];

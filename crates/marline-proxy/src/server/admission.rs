@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_that_falls_throws_nobody_out() {
+    fn lowering_a_limit_evicts_no_connection() {
         let quota = Quota::new(2, 9);
         let first = quota.enter("a").unwrap();
         let second = quota.enter("a").unwrap();

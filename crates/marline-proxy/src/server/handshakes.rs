@@ -257,8 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_a_source_that_stalls_the_next_get_their_turn_and_the_oldest_that_waits_makes_room()
-    {
+    async fn a_stalled_handshake_cedes_its_turn_and_the_oldest_is_evicted() {
         let queue = HandshakeQueue::new(SMALL);
         let mut stalled = queue.enter(address("192.0.2.1")).await.unwrap();
         let _second = queue.enter(address("192.0.2.1")).await.unwrap();
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_leaves_its_place() {
+    async fn a_canceled_waiter_frees_its_place() {
         let queue = HandshakeQueue::new(AdmissionLimits { per_source: 1, ..SMALL });
         let ticket = queue.enter(address("192.0.2.1")).await.unwrap();
         for _ in 0..5 {

@@ -572,7 +572,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_compared_as_what_they_stand_for() {
+    fn mapped_ipv6_addresses_compare_as_ipv4() {
         let mapped: Target = "[::ffff:192.0.2.1]:53".parse().unwrap();
         assert_eq!(address_of(&mapped), Some("192.0.2.1:53".parse().unwrap()));
         assert_eq!(address_of(&"example.org:53".parse().unwrap()), None);

@@ -451,7 +451,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_that_goes_off_late_is_no_verdict_on_the_peer() {
+    async fn a_late_timer_does_not_time_out_the_peer() {
         const LIMIT: Duration = Duration::from_secs(120);
         assert!(running_timeout(LIMIT, std::future::pending::<()>()).await.is_err());
         let (tell, told) = oneshot::channel();

@@ -206,7 +206,7 @@ async fn revoking_ends_running_and_waiting_connections() {
 }
 
 #[tokio::test]
-async fn other_clients_do_not_notice_a_revocation() {
+async fn a_revocation_does_not_affect_other_clients() {
     let bench = Bench::new(ServerLimits::default());
     bench.credentials.send_modify(|all| {
         Arc::make_mut(all).add("phone").unwrap();
@@ -232,7 +232,7 @@ async fn a_client_has_a_bounded_number_of_connections() {
 }
 
 #[tokio::test]
-async fn draining_spares_what_runs_and_the_end_does_not() {
+async fn draining_spares_open_streams_and_the_end_closes_them() {
     let bench = Bench::new(ServerLimits::default());
     let (mut running, mut waiting) = (connected(&bench).await, welcomed(&bench).await);
     bench.stopper.drain();
@@ -284,7 +284,7 @@ async fn a_visitor_is_accepted_once_and_by_the_client_it_came_to() {
 }
 
 #[tokio::test]
-async fn a_control_connection_says_what_it_may_and_takes_its_visitors_along() {
+async fn the_end_of_a_control_connection_resets_its_visitors() {
     let bench = Bench::new(ServerLimits::default());
     let (mut control, mut declined, id) = visited(&bench).await;
     say(&mut control, &Message::Decline(VisitorId::random().unwrap())).await;
@@ -326,7 +326,7 @@ const NOVEMBER: u64 = 1_795_521_600;
 const WEEK_S: u64 = 7 * 86_400;
 
 #[tokio::test]
-async fn who_has_used_its_quota_is_ended_and_refused_until_the_month_is_over() {
+async fn a_client_over_its_quota_is_refused_until_the_month_ends() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(ServerLimits::default());
     let suspensions = with_book(&bench, dir.path(), "laptop@1000B,soft=50%");
@@ -380,7 +380,7 @@ async fn a_quota_that_is_used_up_is_so_after_a_restart_and_a_larger_one_is_not()
 }
 
 #[tokio::test]
-async fn a_credential_has_no_more_sessions_than_it_may() {
+async fn the_session_limit_of_a_credential_holds() {
     let bench = Bench::new(ServerLimits::default());
     let sessions = vec!["phone@9".parse().unwrap(), "1".parse().unwrap()];
     bench.server.allow_clients(ClientAllowances { sessions, ..ClientAllowances::default() });

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_and_what_has_no_header_are_dropped() {
+    fn fragments_and_datagrams_without_a_header_are_dropped() {
         let mut datagram = Vec::new();
         write(&"192.0.2.1:53".parse().unwrap(), b"", &mut datagram);
         for len in 0..datagram.len() {

@@ -251,7 +251,7 @@ async fn every_truncation_of_version_four_is_an_early_end() {
 }
 
 #[tokio::test]
-async fn what_is_requested_is_what_is_accepted() {
+async fn the_listener_gets_the_requested_target() {
     let targets = ["192.0.2.1:80", "[2001:db8::1]:443", "example.org:22"];
     for target in targets.map(|text| text.parse::<Target>().unwrap()) {
         let (mut app, mut port) = duplex(4096);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_was_not_used_for_longest_goes_for_a_new_one() {
+    fn the_least_recently_used_flow_is_evicted() {
         let now = Instant::now();
         let mut table = FlowTable::new(2, 3);
         for port in 1..=3 {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_other_end_replace_what_they_stood_for() {
+    fn reused_flow_numbers_replace_their_entries() {
         let now = Instant::now();
         let mut table = FlowTable::new(1, 8);
         table.insert(2, key(0, 1), 'a', now);

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_short() {
+    fn encoded_items_are_short() {
         let mut bytes = Vec::new();
         let peer = "192.0.2.7:53".parse().unwrap();
         Item::Open { socket: 5, peer, payload: b"x" }.encode(&mut bytes);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_without_a_port_and_names_that_none_has_are_no_items() {
+    fn items_with_invalid_peers_or_names_are_refused() {
         for bytes in [
             &[1, 5, 0, 0, 1, 192, 0, 2, 7][..],
             &[1, 5, 0, 53, 2, 192, 0, 2, 7],

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_reach_the_inner_one() {
+    fn losses_reach_the_wrapped_controller() {
         let mut cc = capped();
         deliver(&mut cc, 1_000, ms(400), SEGMENT);
         let loss = CongestionSignal::Loss { bytes_in_flight: 0 };

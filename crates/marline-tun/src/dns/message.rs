@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_takes_is_read_and_bounded() {
+    fn the_edns_size_limit_is_read_and_bounded() {
         assert_eq!(limit(&query(&[], 0)), 512);
         for (said, limited) in [(100, 512), (512, 512), (1_000, 1_000), (4_096, 1_232)] {
             assert_eq!(limit(&query(&opt(said), 1)), limited);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_an_answer_leads_to_are_found_and_circles_are_none() {
+    fn aliases_in_an_answer_are_found_and_pointer_loops_refused() {
         let question: &[&[u8]] = &[b"\x01a\x07blocked\x00"];
         let record = |kind: u8, data: &[u8]| {
             [&[0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 9, 0, data.len() as u8][..], data].concat()

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_missing_or_closed_is_told_apart() {
+    fn the_diagnosis_names_a_missing_or_closed_tun_device() {
         assert!(said(Step::Interface, libc::ENOENT, &[]).contains("modprobe tun"));
         assert!(said(Step::Interface, libc::EACCES, &[]).contains("chmod 0666"));
         // AppArmor lets a process create a user namespace, but then denies it every capability there.

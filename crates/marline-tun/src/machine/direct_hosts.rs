@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_name_nor_all_of_them_open_more_than_so_many() {
+    fn direct_hosts_are_limited_per_name_and_in_total() {
         let (mut hosts, start) = (DirectHosts::default(), Instant::now());
         let until = |number: u32| start + Duration::from_secs(300 + u64::from(number));
         for number in 0..MOST_OF_NAME as u32 {

@@ -62,7 +62,7 @@ async fn the_syn_ack_waits_until_the_target_is_open() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_as_the_targets_network_would() {
+async fn a_refusal_is_answered_with_a_reset_or_icmp_error() {
     // Flags of a RST, or type and code of ICMP and of ICMPv6 (RFC 792, RFC 4443).
     for (code, v4, v6) in [
         (ErrorCode::ConnectionReset, None, None),
@@ -102,7 +102,7 @@ async fn a_refusal_is_told_as_the_targets_network_would() {
 }
 
 #[tokio::test]
-async fn the_gateway_itself_has_no_service_but_names() {
+async fn the_gateway_itself_serves_only_dns() {
     let mut world = world();
     world.send(&tcp(path("198.18.0.1:80", 40_000), syn())).await;
     let packet = world.packet().await;

@@ -100,7 +100,7 @@ async fn an_answer_that_is_too_long_is_cut_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_query_that_a_connection_took_with_it_is_asked_once_more_and_then_fails() {
+async fn a_query_lost_with_its_connection_is_retried_once() {
     let mut world = world();
     ask(&world, 1_000, &query(5, b"lost")).await;
     for _ in 0..2 {
@@ -168,7 +168,7 @@ impl Datagrams for Echo {
 }
 
 #[tokio::test]
-async fn other_datagrams_go_to_whoever_takes_them_and_else_are_unreachable() {
+async fn other_datagrams_reach_their_handler_or_are_unreachable() {
     let world = World::new(Some(RESOLVER), Box::new(Echo));
     for target in ["192.0.2.7:7", "[2001:db8::7]:7"] {
         let path = path(target, 5_000);

@@ -54,7 +54,7 @@ fn a_cookie_is_filled_up_to_the_word_in_both_forms() {
 }
 
 #[test]
-fn cookies_of_other_lengths_are_none() {
+fn cookies_of_invalid_lengths_are_refused() {
     for len in 0..20 {
         let is_cookie = (4..=16).contains(&len) && len % 2 == 0;
         assert_eq!(FastOpenOption::cookie(&vec![7; len]).is_some(), is_cookie, "{len}");
@@ -67,7 +67,7 @@ fn cookies_of_other_lengths_are_none() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn a_cookie_that_does_not_fit_is_refused() {
     let mut options = syn_options();
     let longest = FastOpenOption::cookie(&[7; 16]).expect("a cookie");
     let header = TcpHeader::default();

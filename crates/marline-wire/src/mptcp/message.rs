@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_features_is_left_to_versions_to_come() {
+    fn bytes_after_the_features_are_ignored() {
         let option = MpExperimental::new(0, &[b'M', b'L', 1, 0, 3, 9, 9]).unwrap();
         let features = Extensions(3);
         assert_eq!(ExperimentalMessage::parse(&option), Some(ExperimentalMessage::Hello(features)));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lengths_are_none() {
+    fn repair_options_of_other_lengths_are_refused() {
         for len in 0..=30 {
             let option = MpExperimental::new(10, &vec![1; len]).unwrap();
             let expected = matches!(len, 15 | 17);

@@ -30,7 +30,7 @@ fn a_header_stands_as_rfc_9293_draws_it() {
 }
 
 #[test]
-fn broken_headers_say_what_is_wrong() {
+fn broken_tcp_headers_have_precise_errors() {
     let mut out = [0; 20];
     header().emit(&TcpOptions::default(), &mut out).expect("fits");
     let error = TcpSegment::parse(&out[..19]).expect_err("short");
@@ -44,7 +44,7 @@ fn broken_headers_say_what_is_wrong() {
 }
 
 #[test]
-fn emitting_refuses_what_does_not_fit() {
+fn emitting_refuses_options_that_do_not_fit() {
     let mut options = TcpOptions {
         timestamps: Some(Timestamps { value: 1, echo: 2 }),
         dss: Some(Dss {

@@ -28,7 +28,7 @@ fn an_ipv4_header_from_the_textbook() {
 }
 
 #[test]
-fn broken_ipv4_headers_say_what_is_wrong() {
+fn broken_ipv4_headers_have_precise_errors() {
     let whole = {
         let mut bytes = IPV4_UDP.to_vec();
         bytes.resize(0x73, 0);
@@ -139,7 +139,7 @@ fn a_later_ipv6_fragment_has_no_header_to_find() {
 }
 
 #[test]
-fn broken_ipv6_headers_say_what_is_wrong() {
+fn broken_ipv6_headers_have_precise_errors() {
     let bytes = ipv6(PROTOCOL_TCP, b"segment!");
     let error = Ipv6Packet::parse(&bytes[..39]).expect_err("short");
     assert_eq!((error.field, error.kind), ("header", ErrorKind::Truncated));
@@ -187,7 +187,7 @@ fn a_udp_checksum_of_zero_is_sent_as_ones() {
 }
 
 #[test]
-fn ip_refuses_what_it_cannot_say() {
+fn emit_ip_refuses_mixed_families_and_bad_lengths() {
     let (v4, v6): (IpAddr, IpAddr) = ([1, 2, 3, 4].into(), [1; 16].into());
     let mut out = [0; 40];
     assert_eq!(emit_ip((v4, v6), 6, 0, 1, &mut out), Err(EmitError::FamilyMismatch));

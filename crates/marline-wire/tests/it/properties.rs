@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn option_like_bytes_mean_what_they_mean_again(bytes in option_like()) {
+    fn option_like_bytes_parse_to_a_stable_meaning(bytes in option_like()) {
         let options = TcpOptions::parse(&bytes);
         assert_stable(&options)?;
         // The same through a segment, where the short way may be taken.

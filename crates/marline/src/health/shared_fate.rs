@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
+    fn remembered_entries_are_bounded() {
         let mut fate = SharedFate::default();
         for number in 0..1_000 {
             let names = [format!("usb{number}"), format!("eth{number}")];

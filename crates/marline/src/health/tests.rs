@@ -36,7 +36,7 @@ fn says(contact: &Contact, ms: u64) -> String {
 }
 
 #[test]
-fn facts_have_words() {
+fn contact_states_have_texts() {
     let new = contact(WLAN, SERVER);
     assert_eq!(says(&new, 0), "not known yet");
     let open = asked(new.clone(), 0, 1_000, 2);
@@ -83,7 +83,7 @@ fn told(watcher: &mut HealthWatcher, ms: u64, contacts: &[Contact]) -> Vec<Strin
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn one_blocked_path_is_told_of_once_and_when_it_works_again() {
+fn a_blocked_path_is_logged_once_and_again_when_it_works() {
     let mut watcher = HealthWatcher::new("UDP");
     let wwan = |ms| heard(contact(WWAN, SERVER), ms);
     let wlan = |last, tries| asked(contact(WLAN, SERVER), 0, last, tries);
@@ -140,7 +140,7 @@ fn paths_that_fail_together_while_another_works_are_noticed() {
 }
 
 #[test]
-fn a_path_that_nobody_used_is_not_said_to_fail() {
+fn an_unused_path_is_not_reported_as_failing() {
     let wlan = asked(contact(WLAN, SERVER), 1_000, 4_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); nothing was asked over \
                     wwan0 since";
@@ -150,7 +150,7 @@ fn a_path_that_nobody_used_is_not_said_to_fail() {
 }
 
 #[test]
-fn where_no_path_works_one_line_says_so() {
+fn one_line_reports_that_no_path_works() {
     let mut watcher = HealthWatcher::new("UDP");
     let both = |first, second, last| {
         [
@@ -184,7 +184,7 @@ fn where_no_path_works_one_line_says_so() {
 }
 
 #[test]
-fn a_server_that_is_gone_and_a_portal_are_told_apart() {
+fn a_dead_server_and_a_portal_are_distinguished() {
     let refused = |local| {
         let open = asked(contact(local, SERVER), 0, 100, 2);
         objected(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
@@ -212,7 +212,7 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
 }
 
 #[test]
-fn a_path_on_which_another_server_answers_is_no_bad_path() {
+fn a_path_with_another_answering_server_is_not_bad() {
     let dead = asked(contact(WLAN, "192.0.2.9:443"), 0, 3_000, 3);
     let other = heard(contact(WLAN, SERVER), 2_000);
     assert_eq!(told(&mut HealthWatcher::new("TCP"), 9_000, &[dead.clone(), other]), NOTHING);
@@ -235,7 +235,7 @@ fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant(
 }
 
 #[test]
-fn what_was_forgotten_is_no_good_news() {
+fn a_forgotten_contact_is_not_reported_as_working() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     let wwan = heard(contact(WWAN, SERVER), 3_000);
@@ -249,7 +249,7 @@ fn what_was_forgotten_is_no_good_news() {
 }
 
 #[test]
-fn looks_are_due_only_while_time_decides() {
+fn health_checks_are_due_only_while_a_verdict_is_pending() {
     let watcher = HealthWatcher::new("UDP");
     let due =
         |contact: &Contact, ms| watcher.is_unsettled(at(ms), &[("wlan0".into(), vec![contact])]);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_counts_for_its_lifetime_which_begins_anew_or_is_ended() {
+    fn a_prefix_lasts_for_its_lifetime_and_can_be_renewed_or_ended() {
         let (mut all, begun) = (Advertised::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
         all.take(7, said(1, 80), begun);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn another_network_by_the_same_interface_has_what_it_says_itself() {
+    fn another_network_on_the_interface_has_its_own_prefix() {
         let (mut all, begun) = (Advertised::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
         let end = |address: &str| LocalEnd {

@@ -65,7 +65,7 @@ fn families_take_turns_on_each_path() {
 }
 
 #[test]
-fn what_won_is_first_and_its_path_is_preferred_for_other_servers() {
+fn the_winning_path_is_first_for_every_server() {
     let table = table(&[("if0", &["10.0.0.2"]), ("if1", &["10.1.0.2"])]);
     let won = Some(("10.1.0.2", "192.0.2.1:80"));
     let again = order(&table, &["192.0.2.1:80"], won);
@@ -96,7 +96,7 @@ fn a_network_with_ipv6_alone_reaches_an_ipv4_server_below_its_prefix() {
 }
 
 #[test]
-fn a_prefix_that_was_given_counts_before_what_the_network_says_and_ipv4_before_any() {
+fn a_configured_prefix_outranks_the_network_and_ipv4_both() {
     let given = "if0,nat64=2001:db8:64::/96";
     let mut table = table(&[(given, &["fd00::2"]), ("if1", &["10.1.0.2", "fd01::2"])]);
     for interface in [0, 1] {

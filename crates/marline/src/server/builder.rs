@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everywhere_is_both_families_unless_one_is_listed() {
+    fn a_wildcard_address_listens_on_both_families() {
         let spelled = |addresses: &[&str]| {
             let listen: Vec<_> = addresses.iter().map(|at| at.parse().unwrap()).collect();
             let once = on_both_families(&listen);

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_go_round_and_leave_out_those_that_live() {
+    fn generation_numbers_wrap_and_skip_live_processes() {
         assert_eq!(next_generation(0, &[]), Some(1));
         assert_eq!(next_generation(15, &[14]), Some(0));
         assert_eq!(next_generation(15, &[0, 1, 3]), Some(2));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_are_none_are_errors() {
+    fn invalid_key_shares_are_errors() {
         let share = X25519MlKem768.start().unwrap().pub_key().to_vec();
         for len in [0, 32, KEY_LEN, KEY_LEN + 31] {
             assert!(X25519MlKem768.start_and_complete(&share[..len]).is_err(), "{len}");

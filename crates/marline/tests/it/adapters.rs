@@ -60,7 +60,7 @@ async fn axum_serves_hyper_in_plaintext() {
 }
 
 #[tokio::test]
-async fn axum_serves_hyper_with_tls_and_a_stranger_keeps_nobody_waiting() {
+async fn axum_serves_hyper_with_tls_beside_a_silent_client() {
     let identity = Identity::generate().unwrap();
     let server = server(1).await;
     let address = server.local_addr();
@@ -194,7 +194,7 @@ async fn a_forgotten_half_shuts_nothing_down() {
 
 /// A builder can be used twice, and its errors come before anything is opened.
 #[tokio::test]
-async fn builders_tell_what_contradicts_itself() {
+async fn builders_report_contradictory_settings() {
     let mut builder = Server::builder();
     assert!(builder.bind().await.is_err_and(|error| error.to_string().contains("no address")));
     builder.listen("127.0.0.1:0".parse().unwrap());

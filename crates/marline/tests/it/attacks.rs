@@ -17,7 +17,7 @@ fn join(token: u32) -> MptcpOption {
 }
 
 #[tokio::test]
-async fn a_spoofed_source_gets_at_most_three_times_what_was_sent_in_its_name() {
+async fn a_spoofed_source_gets_at_most_three_times_the_bytes_sent() {
     let listener = server(1).await;
     let victim = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut sent = 0;
@@ -125,7 +125,7 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
 /// A server is killed and replaced by another with the same seed: a client that only waits for data notices at once
 /// that none will arrive.
 #[tokio::test]
-async fn a_restarted_server_tells_its_clients() {
+async fn a_restarted_server_resets_its_old_clients() {
     let seed = marline::advanced::ResetSeed::new([3; 32]);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (first, address) = runtime

@@ -16,7 +16,7 @@ fn cpu() -> Duration {
 }
 
 #[tokio::test]
-async fn it_polls_while_messages_go_to_and_fro_and_sleeps_afterwards() {
+async fn busy_polling_lasts_while_messages_go_back_and_forth() {
     const LONG: Duration = Duration::from_millis(5);
     let mut server = Server::builder();
     server.listen("127.0.0.1:0".parse().unwrap()).busy_poll(LONG);

@@ -40,7 +40,7 @@ async fn echoed(client: &Client, mut stream: Stream) {
 }
 
 #[tokio::test]
-async fn what_a_path_loses_is_computed_over_udp() {
+async fn lost_segments_are_recovered_by_repairs_over_udp() {
     let listener = server(1).await;
     let address = listener.local_addr();
     let (one, two) = (Relay::to(address).await, Relay::to(address).await);

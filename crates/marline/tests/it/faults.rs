@@ -33,7 +33,7 @@ async fn a_path_cut_in_the_middle_does_not_hurt() {
 }
 
 #[tokio::test]
-async fn a_nat_that_forgets_costs_a_round_trip_not_the_connection() {
+async fn a_nat_rebinding_costs_a_round_trip_not_the_connection() {
     let listener = server(1).await;
     let relay = Relay::to(listener.local_addr()).await;
     let client = client(&[&via(&relay, "127.0.0.1")]).await;

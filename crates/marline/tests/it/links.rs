@@ -254,7 +254,7 @@ async fn strangers_are_closed_without_a_word() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_proves_nothing_in_time_is_closed_however_slowly_it_speaks() {
+async fn a_link_without_a_valid_flow_in_time_is_closed() {
     let server = server_on_both(1).await;
     let address = server.local_addr();
     // One is silent, one sends a byte of a frame per second, one sends frames that belong to no flow.

@@ -204,7 +204,7 @@ fn a_kernel_client_joins_a_server_over_ipv6() {
 }
 
 #[test]
-fn plain_tcp_is_spoken_where_the_peer_has_no_more() {
+fn a_peer_without_mptcp_gets_plain_tcp() {
     on_two_machines(|mut far| {
         far.cable(1);
         let server = far.serve("10.1.0.2:7000", false);

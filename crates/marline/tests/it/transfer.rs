@@ -128,7 +128,7 @@ async fn an_application_says_which_latency_it_needs() {
 }
 
 #[tokio::test]
-async fn whoever_listens_hears_decisions_that_can_be_computed_again() {
+async fn a_listener_gets_decisions_that_can_be_recomputed() {
     let (listener, client) = (server(2).await, client(&["127.0.0.1", "127.0.0.2"]).await);
     let (mut near, mut far) = pair(&client, &listener).await;
     wait_for_subflows(&near, 2).await;
@@ -180,7 +180,7 @@ async fn an_abort_is_a_reset_at_the_peer() {
 }
 
 #[tokio::test]
-async fn dropping_a_stream_with_unread_data_tells_the_peer() {
+async fn dropping_a_stream_with_unread_data_resets_the_peer() {
     let listener = server(1).await;
     let client = client(&["127.0.0.1"]).await;
     let (mut near, far) = pair(&client, &listener).await;
@@ -193,7 +193,7 @@ async fn dropping_a_stream_with_unread_data_tells_the_peer() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_refused_at_once() {
+async fn a_connect_without_a_listener_is_refused_at_once() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);

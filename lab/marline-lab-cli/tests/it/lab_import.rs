@@ -122,7 +122,7 @@ fn iperf3_server(program: &Path, more: &[&str]) -> Server {
 }
 
 #[test]
-fn what_iperf3_writes_is_a_path() {
+fn iperf3_output_becomes_a_path() {
     let _others = support::among_others();
     let Some(program) = need::program("iperf3") else { return };
     let directory = tempfile::tempdir().expect("a directory");

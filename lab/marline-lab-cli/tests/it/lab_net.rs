@@ -87,7 +87,7 @@ fn scenario(name: &str) -> String {
 }
 
 #[test]
-fn what_a_killed_net_leaves_is_swept() {
+fn the_remains_of_a_killed_net_are_swept() {
     let _others = support::among_others();
     if !need::root() || need::program("ip").is_none() {
         return;
@@ -121,7 +121,7 @@ fn what_a_killed_net_leaves_is_swept() {
 }
 
 #[test]
-fn a_net_obeys_reports_and_ends_when_told() {
+fn a_net_obeys_commands_reports_and_ends_on_request() {
     let _others = support::among_others();
     if !need::root() || need::program("ip").is_none() {
         return;

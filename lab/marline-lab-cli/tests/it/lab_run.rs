@@ -266,7 +266,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
 }
 
 #[test]
-fn shards_of_several_processes_become_what_one_makes() {
+fn shards_of_several_processes_add_up_to_the_result_of_one() {
     let _others = support::among_others();
     let (dir, file) = place();
     let mut text =
@@ -327,7 +327,7 @@ fn shards_of_several_processes_become_what_one_makes() {
 }
 
 #[test]
-fn what_was_measured_becomes_a_path_that_runs() {
+fn an_imported_measurement_becomes_a_path_that_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let csv = "timestamp,down_rate_kbit_per_s,rtt_ms\n5,20000,40\n6,0,40\n7,8000,60\n";
     std::fs::write(dir.path().join("drive.csv"), csv).expect("a file");

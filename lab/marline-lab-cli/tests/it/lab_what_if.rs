@@ -25,7 +25,7 @@ paths = ['lte']
 ";
 
 #[test]
-fn one_capture_for_each_path_tells_round_trips_and_two_tell_one_way() {
+fn one_capture_per_path_yields_rtts_and_two_one_way_delays() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = directory.path();
     std::fs::write(at.join("two.toml"), TWO_PATHS).expect("a file");

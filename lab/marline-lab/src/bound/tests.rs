@@ -44,7 +44,7 @@ fn a_packet_takes_its_time_on_the_wire_and_the_delay() {
 }
 
 #[test]
-fn the_luck_of_single_packets_is_the_senders() {
+fn the_bound_ignores_random_loss_and_jitter() {
     let unlucky = "rate=12M,delay=10ms,jitter=4ms,loss=50%,drop=1+2+3,reorder=50%:30ms";
     assert_eq!(bound(&[("a", unlucky)], burst(1_460)).least(0.0), 7.0);
     let wide = bound(&[("a", "rate=12M,delay=2ms,jitter=4ms")], burst(1_460));
@@ -52,7 +52,7 @@ fn the_luck_of_single_packets_is_the_senders() {
 }
 
 #[test]
-fn what_an_outage_takes_is_sent_again_when_it_is_over() {
+fn data_lost_in_an_outage_is_resent_after_it() {
     // The world is a second old when the workload starts.
     let link = [("a", "rate=12M,delay=10ms,down=1.1s-1.2s")];
     let one = bound(&link, burst(1_460));
@@ -112,7 +112,7 @@ fn large_messages_flow_over_all_paths_at_once() {
 }
 
 #[test]
-fn what_is_sent_later_may_overtake_a_large_message() {
+fn a_later_copy_may_overtake_a_large_message() {
     let mut experiment = Experiment::over(&[("a", "rate=12M,delay=500ms")], burst(146_000));
     let command = "set delay=10ms".to_owned();
     experiment.scenario.events =
@@ -134,7 +134,7 @@ fn a_block_is_bounded_by_its_last_byte() {
 
 /// Links of many kinds, workloads of three, schedulers of several: nobody is faster.
 #[test]
-fn no_run_beats_it() {
+fn no_simulated_run_beats_the_bound() {
     let links = [
         "rate=20M,delay=5ms,loss=3%,jitter=3ms",
         "rate=8M,delay=30ms,flap=2s:300ms",

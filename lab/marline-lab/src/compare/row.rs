@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_told_apart_by_their_keys() {
+    fn row_keys_are_unique() {
         let rows = rows(Extent::Cover);
         let keys: std::collections::BTreeSet<&str> = rows.iter().map(|r| r.key.as_str()).collect();
         assert_eq!(keys.len(), rows.len());

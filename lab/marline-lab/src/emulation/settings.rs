@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_builds_on_what_is_in_force_at_its_time() {
+    fn each_change_builds_on_the_settings_at_its_time() {
         let spec = "delay=1ms".parse().expect("spec");
         let mut settings = Settings::new(spec, None, SeedTree::new(1));
         let orders = vec![(4 * SECOND, set("up.delay=4ms")), (2 * SECOND, set("down.delay=2ms"))];

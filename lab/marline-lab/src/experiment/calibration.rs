@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_what_was_judged_since() {
+    fn calibration_shares_cover_the_answers_since_the_start() {
         let earlier = ForecastScore { answers: 100, within: [0; 3], ..ForecastScore::default() };
         let later = ForecastScore {
             answers: 300,

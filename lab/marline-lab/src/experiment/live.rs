@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_of_the_paths_of_its_variant() {
+    fn the_kernel_gets_the_endpoints_of_its_variant() {
         let mut variant = Variant { backup: vec!["3g".to_owned()], ..Variant::new("kernel") };
         variant.congestion = Some("reno".to_owned());
         let hosts =
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_much_weighs_much() {
+    fn runs_with_more_traffic_weigh_more() {
         let mut experiment = experiment();
         assert_eq!(weight(&experiment), 1);
         experiment.workload = Workload::Blocks { bytes: 65_536, lasts_ms: 1_000 };

@@ -15,7 +15,7 @@ fn bursts() -> Experiment {
 }
 
 #[test]
-fn one_seed_is_one_run_and_every_message_comes() {
+fn equal_seeds_give_equal_runs_and_every_message_arrives() {
     let experiment = bursts();
     let run = |seed| simulate(&experiment, &Variant::new("default"), seed).expect("run");
     let first = run(7);
@@ -101,7 +101,7 @@ fn events_count_from_the_start_of_the_workload() {
 }
 
 #[test]
-fn what_does_not_exist_is_named() {
+fn unknown_paths_and_policies_are_named() {
     let experiment = bursts();
     let error = |variant: &Variant| {
         format!("{:#}", simulate(&experiment, variant, 1).expect_err("refused"))
@@ -153,7 +153,7 @@ fn bursts_of_random_sizes_come_whole() {
 }
 
 #[test]
-fn an_exchange_tells_of_both_ways_and_neither_waits_for_the_other() {
+fn an_exchange_measures_both_directions_independently() {
     let links =
         [("wifi", "rate=10M,delay=25ms,queue=50ms"), ("lte", "rate=3M,delay=25ms,queue=50ms")];
     let experiment = Experiment::over(&links, Workload::Exchange { bytes: 2 << 20 });

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_what_is_in_it_and_nothing_of_the_rest() {
+    fn a_partial_plot_shows_only_its_range() {
         let course = course();
         let svg = SequencePlot::new("x", &course).range(0.0, 15.0).svg();
         assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 2, "a bar, and the legend");

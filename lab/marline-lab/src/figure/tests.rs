@@ -27,7 +27,7 @@ fn elements(svg: &str, wanted: &str) -> usize {
 }
 
 #[test]
-fn a_plot_draws_every_series_and_escapes_what_it_is_told() {
+fn a_plot_draws_every_series_and_escapes_its_text() {
     let svg = Plot::new("a < b & \"c\"", "time (ms)", "share")
         .steps("<script>", &cdf(&[1.0, 2.0, 300.0]))
         .area("density", &density(&[5.0, 9.0], (0.0, 20.0), 2.0))
@@ -101,7 +101,7 @@ fn values_of_every_size_have_a_place() {
 }
 
 #[test]
-fn fourteen_series_are_told_apart_and_follow_the_dark() {
+fn fourteen_series_are_distinct_and_adapt_to_dark_mode() {
     let curve = |n: u32| [(0.0, f64::from(n)), (1.0, f64::from(n))];
     let name = |n: u32| format!("variant {n}");
     let plot = (0..14).fold(Plot::new("t", "x", "y"), |plot, n| plot.line(&name(n), &curve(n)));
@@ -203,7 +203,7 @@ fn log() -> (Vec<Segment>, Instant) {
 }
 
 #[test]
-fn a_segment_log_tells_what_went_where_and_what_was_lost() {
+fn a_segment_log_shows_paths_and_losses() {
     let (segments, start) = log();
     let told: Vec<String> = segments.iter().map(Segment::describe).collect();
     assert_eq!(told[..2], ["SYN", "SYN ACK"]);

@@ -8,7 +8,7 @@ use crate::workload::{Gap, Workload};
 const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
 
 #[test]
-fn a_csv_becomes_a_path_that_does_what_was_measured() {
+fn a_csv_becomes_a_path_that_behaves_as_measured() {
     let text = "timestamp,cell,rate_mbit_per_s,rtt_ms,up_loss_percent\n\
                 1000,7,20,40,0\n1002,7,20,60,\n1003,8,2,60,2.5\n1005,8,0,,0\n1005.5,8,2,,\n";
     let renamed = [("timestamp".to_owned(), "time_s".to_owned())];
@@ -37,7 +37,7 @@ fn a_csv_becomes_a_path_that_does_what_was_measured() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_csv_is_told_at_once() {
+fn all_errors_of_a_csv_are_reported_at_once() {
     let wrong = |text: &str| {
         format!("{:#}", read_csv("x.csv", text, &Reading::default()).expect_err("wrong"))
     };
@@ -65,7 +65,7 @@ fn all_that_is_wrong_with_a_csv_is_told_at_once() {
 }
 
 #[test]
-fn what_iperf3_measured_is_a_rate_of_its_direction() {
+fn an_iperf3_measurement_sets_the_rate_of_its_direction() {
     let interval = |start: f64, rate: f64, omitted: bool| {
         format!(
             "{{\"sum\":{{\"start\":{start},\"end\":0,\"bits_per_second\":{rate},\"omitted\":{omitted}}}}}"
@@ -116,7 +116,7 @@ fn rows_may_be_evenly_apart() {
 
 /// What is captured at both ends of a simulated path tells that path's delays and losses.
 #[test]
-fn captures_at_both_ends_tell_delay_and_loss() {
+fn captures_at_both_ends_yield_delay_and_loss() {
     let gap = Gap { least_ms: 10.0, most_ms: 10.0 };
     let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_000 };
     let links = [("wifi", "up.delay=12ms,down.delay=20ms,down.loss=8%,rate=50M")];
@@ -159,7 +159,7 @@ fn captures_at_both_ends_tell_delay_and_loss() {
 
 /// Captures of two paths, each used alone, foretell what a redundant run over both does.
 #[test]
-fn what_captures_of_two_paths_foretell_is_what_a_redundant_run_does() {
+fn captures_of_two_paths_predict_a_redundant_run() {
     let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
     let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_500 };
     let link = "delay=10ms,jitter=8ms,loss=3%,rate=50M";
@@ -198,7 +198,7 @@ fn what_captures_of_two_paths_foretell_is_what_a_redundant_run_does() {
 /// From one capture for each path, at the client: round trips and losses as the links have them, and what the lowest
 /// round trip and duplication make of them.
 #[test]
-fn one_capture_at_the_sender_tells_round_trips_and_losses() {
+fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
     let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_500 };
     let [wifi, lte] = ["delay=10ms,jitter=8ms,rate=50M,up.loss=3%", "delay=30ms,rate=50M"];
@@ -236,7 +236,7 @@ fn one_capture_at_the_sender_tells_round_trips_and_losses() {
 }
 
 #[test]
-fn a_capture_that_tells_no_round_trip_is_refused() {
+fn a_capture_without_a_round_trip_is_refused() {
     let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
     let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 20 };
     let experiment = Experiment::over(&[("wifi", "delay=10ms")], workload);

@@ -82,7 +82,7 @@ fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
 }
 
 #[test]
-fn what_a_dead_owner_left_is_swept_and_what_lives_is_not() {
+fn nets_of_dead_owners_are_swept_and_live_ones_kept() {
     if !need::root() || need::program("ip").is_none() {
         return;
     }

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_numpy_says() {
+    fn quantiles_match_numpy() {
         // numpy.quantile([4, 1, 3, 2], q), and of 1 to 100.
         let four = |share| quantile(&[4.0, 1.0, 3.0, 2.0], share);
         assert_eq!([0.0, 0.5, 0.75, 1.0].map(four), [1.0, 2.5, 3.25, 4.0]);

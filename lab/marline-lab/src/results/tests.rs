@@ -102,7 +102,7 @@ fn shown(field: &Field) -> String {
 }
 
 #[test]
-fn parquet_has_what_csv_has() {
+fn parquet_and_csv_have_the_same_rows() {
     let place = scratch("parquet");
     let (jobs, mut records) = series(&place);
     // A run that failed has blanks, and a warm-up has no bound.

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_who_is_better_and_by_how_much() {
+    fn the_comparison_names_the_better_variant_and_the_margin() {
         for (measure, [low, value, high], wanted) in [
             (Measure::P99, [0.85, 0.9, 0.95], "better by 10 % [5, 15]"),
             (Measure::Goodput, [0.85, 0.9, 0.95], "worse by 10 % [5, 15]"),

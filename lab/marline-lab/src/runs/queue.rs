@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_panics_gives_its_room_back() {
+    fn a_panicking_item_releases_its_capacity() {
         let ran = AtomicU32::new(0);
         let outcome = std::panic::catch_unwind(|| {
             // Two halves that are both taken by the item that panics; the others need one each.

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shard_is_told() {
+    fn an_invalid_shard_is_an_error() {
         for (text, wanted) in [
             ("x", "as in 1/4"),
             ("1", "as in 1/4"),

@@ -67,7 +67,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn what_was_run_is_not_run_again_and_what_is_another_is() {
+fn finished_runs_are_not_repeated_and_new_ones_are_run() {
     let place = scratch("resumed");
     let store = Store::open(&place, false).expect("store");
     let series = Series { store: &store, jobs: 2, instance: "none".to_owned(), files: None };
@@ -195,7 +195,7 @@ fn a_run_that_several_make_at_once_is_there_whole() {
 }
 
 #[test]
-fn who_asks_is_told_how_well_forecasts_held() {
+fn forecast_calibration_is_shown_on_request() {
     let text = TEXT.replacen("name = 'default'", "name = 'default'\nscore_forecasts = true", 1);
     let file = ExperimentFile::from_toml("x.toml", &text).expect("file");
     let jobs = Job::series(&file.experiment, &file.lanes(&[Stack::Sim]).expect("lanes"), 2);
@@ -214,7 +214,7 @@ fn who_asks_is_told_how_well_forecasts_held() {
 }
 
 #[test]
-fn a_run_that_fails_is_told_and_tried_again() {
+fn a_failed_run_is_reported_and_retried() {
     let mut jobs = jobs();
     jobs.truncate(1);
     jobs[0].lane.variant.scheduler = Some("nothing".to_owned());
@@ -231,7 +231,7 @@ fn a_run_that_fails_is_told_and_tried_again() {
 }
 
 #[test]
-fn what_a_killed_process_left_half_written_goes_and_what_another_may_write_stays() {
+fn only_old_partial_files_are_removed() {
     use std::time::{Duration, SystemTime};
     let place = scratch("abandoned");
     std::fs::create_dir(&place).expect("a directory");

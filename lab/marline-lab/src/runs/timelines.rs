@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_said() {
+    fn left_out_rows_are_reported() {
         let sheet = |rows, left_out| Sheet { rows, left_out };
         let written = Written { subflows: sheet(10, 0), copies: sheet(500_000, 7) };
         let said = written.cut().expect("cut");

@@ -31,7 +31,7 @@ fn endpoints_and_events_are_understood() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn scenario_errors_name_the_cause() {
     for (text, word) in [
         ("".to_owned(), "path"),
         (format!("{WIFI}colour = 'red'"), "colour"),

@@ -59,7 +59,7 @@ async fn blocks_flow_until_their_time_is_over() {
 }
 
 #[tokio::test]
-async fn bursts_of_random_sizes_are_told_apart() {
+async fn bursts_of_random_sizes_are_matched_by_index() {
     let workload =
         Workload::RandomBursts { least_bytes: 1_000, most_bytes: 50_000, gap: EVEN, count: 6 };
     let Sizes::Each(sizes) = workload.sizes(7) else { panic!("sizes of their own") };
@@ -102,7 +102,7 @@ async fn a_dialogue_that_is_answered_leaves_nothing_out() {
 }
 
 #[tokio::test]
-async fn who_is_not_answered_leaves_requests_out() {
+async fn a_dialogue_without_answers_skips_requests() {
     let (near, far) = tokio::io::duplex(65_536);
     let run = Run { start_ns: now_ns(), seed: 7, patience: Duration::from_secs(15) };
     let deaf = async {

@@ -78,7 +78,7 @@ fn the_tail_is_dropped_in_bytes_and_in_time() {
 }
 
 #[test]
-fn a_down_link_kills_what_it_holds_but_not_what_has_arrived() {
+fn a_down_link_drops_queued_packets_but_not_arrived_ones() {
     let mut config = twelve_mbit(DUR(5), QueueLimit::Bytes(100_000));
     config.outage = OutageConfig { intervals: vec![(DUR(8), DUR(20))], ..Default::default() };
     let mut link = link(config);
@@ -230,7 +230,7 @@ fn random_flaps_follow_their_means() {
 }
 
 #[test]
-fn what_is_larger_than_the_mtu_is_dropped_and_its_sender_told() {
+fn oversized_packets_are_dropped_and_their_sender_notified() {
     let mut config = twelve_mbit(DUR(10), QueueLimit::Bytes(100_000));
     config.mtu = Some(Mtu { bytes: 1_280, silent: false });
     let mut told = Link::new(config.clone(), &SeedTree::new(1), Instant::ZERO);

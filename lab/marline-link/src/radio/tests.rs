@@ -36,7 +36,7 @@ fn a_lone_packet_over_lte_costs_a_promotion_and_a_whole_tail() {
 }
 
 #[test]
-fn whoever_sends_within_the_tail_is_not_delayed_and_begins_it_anew() {
+fn a_packet_within_the_tail_is_not_delayed_and_restarts_it() {
     let mut lte = radio(RadioKind::Lte);
     lte.packet(MS(0), Direction::Down, 0);
     assert_eq!(lte.packet(MS(10_000), Direction::Down, 1_000_000), MS(10_000));
@@ -91,7 +91,7 @@ fn packets(rng: &mut PcgRng) -> Vec<(Instant, Direction, u64)> {
 }
 
 #[test]
-fn energy_grows_adds_up_and_does_not_depend_on_who_looks_when() {
+fn energy_is_monotonic_additive_and_independent_of_readings() {
     for seed in 0..60 {
         let mut rng = SeedTree::new(seed).stream("packets");
         let kind = RadioKind::ALL[seed as usize % 3];
@@ -283,7 +283,7 @@ fn a_meter_counts_and_delays_nothing() {
 }
 
 #[test]
-fn what_breaks_during_a_promotion_is_lost_and_nothing_leaves_early() {
+fn an_outage_during_a_promotion_drops_packets() {
     let (up, _) = duplex("radio=lte,rate=12M");
     let mut up = link(up);
     up.offer(MS(0), vec![0; 1500]);

@@ -55,7 +55,7 @@ fn every_item_survives_the_round_trip() {
 }
 
 #[test]
-fn presets_can_be_changed_by_what_follows() {
+fn later_items_override_a_preset() {
     let spec = parse("lte,loss=2%,up.rate=1M");
     assert_eq!(spec.down.rate, RateSpec::Constant(Rate::from_mbit(20)));
     assert_eq!(spec.up.rate, RateSpec::Constant(Rate::from_mbit(1)));

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_numbers_say_what_is_wrong() {
+    fn invalid_numbers_have_precise_errors() {
         assert_eq!(rate("20Q").unwrap_err(), "unknown unit `Q`; there are G, M, k");
         assert_eq!(duration("10").unwrap_err(), "`10` needs a unit: h, min, s, ms, us, ns");
         assert_eq!(duration("").unwrap_err(), "a number is missing; units: h, min, s, ms, us, ns");

@@ -46,7 +46,7 @@ const PINGS: &str = "carrier,seq,t_send_ms,rtt_ms\na,1,0,40\na,2,200,\nb,1,10,7.
                      b,2,210,8\n";
 
 #[test]
-fn pings_are_told_apart_by_carrier_and_held_over_losses() {
+fn pings_are_separated_by_carrier_and_held_over_losses() {
     let trace = PingTrace::parse("p.csv", PINGS.as_bytes(), "a").unwrap();
     let ms = Duration::from_millis;
     assert_eq!(trace.period(), ms(600));

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_out_of_range_before_the_end_and_sometimes_comes_back() {
+    fn a_walker_leaves_the_range_and_sometimes_returns() {
         let all = profiles(true);
         assert_eq!(all, profiles(true));
         let (mut returned, mut left_all) = (0, 0);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_never_loses_it() {
+    fn a_walker_in_range_never_loses_the_network() {
         for (seed, profile) in profiles(false).iter().enumerate() {
             assert_eq!(profile.away, [], "seed {seed}");
             for steps in [&profile.up_loss, &profile.down_loss] {

@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_half_of_a_pair_is_that_of_its_name_for_ever() {
+    fn a_pair_is_assigned_to_its_half_by_its_name() {
         for name in ["s042 tmobile + verizon", "att-lte + verizon-lte"] {
             assert_eq!(Half::of(name), Half::Tuned, "{name}");
         }
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_ratios_are_told_as_people_say_them() {
+    fn sizes_are_rounded_and_infinite_ratios_defined() {
         assert_eq!([100, 1_000, 97_000, 1_000_000].map(size), ["100 B", "1 kB", "97 kB", "1 MB"]);
         assert_eq!(over(f64::INFINITY, f64::INFINITY), 1.0);
         assert_eq!(over(3.0, f64::INFINITY), 0.0);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_happened_may_still_happen_in_a_share_of_the_cases() {
+    fn a_violation_share_of_zero_has_an_upper_bound() {
         let samples = Samples::new(vec![(0, 50); 20], 1);
         let none = percent(&samples, |root| *root);
         assert!(none.low == 0.0 && (0.5..0.6).contains(&none.high), "{none:?}");

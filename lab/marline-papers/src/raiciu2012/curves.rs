@@ -281,14 +281,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_buffers_of_linux_are_what_the_file_says() {
+    fn linux_buffer_sizes_match_the_experiment_file() {
         assert_eq!(SEND_AS_LINUX, 253_866);
         assert_eq!(RECEIVE_DOUBLED, 2 * RECEIVE_AS_LINUX);
     }
 
     /// Whoever runs the file makes the figure's numbers: nothing else decides what a run is.
     #[test]
-    fn the_figure_s_experiment_file_is_what_the_study_runs() {
+    fn the_study_runs_the_experiment_file_of_the_figure() {
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/block-latency.toml");
         let file = ExperimentFile::open(std::path::Path::new(name)).unwrap();
         let setting = Setting::cs244(Cs244::at(100));

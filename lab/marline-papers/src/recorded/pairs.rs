@@ -200,7 +200,7 @@ mod tests {
     use crate::file::PaperFile;
 
     #[test]
-    fn pairs_are_found_by_what_the_files_hold() {
+    fn pairs_are_found_by_file_contents() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             std::fs::create_dir_all(directory.path().join("set")).unwrap();

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_of_runs_give_back_what_the_program_saw() {
+    fn captures_of_runs_match_the_latencies_of_the_program() {
         let root = Root { number: 0, seed: 11 };
         let experiment = links::home(links::WIFI_INDEPENDENT, links::LTE, 200);
         let [wifi, _, both] = super::super::echo::variants(["wifi", "lte"]);

@@ -77,7 +77,7 @@ fn a_burst_of_maps_is_hit_as_a_whole_between_two() {
 }
 
 #[test]
-fn a_drill_loses_what_it_is_told_to() {
+fn a_drill_drops_the_given_packets() {
     let drill = Drill::after(BEFORE, 20 * 1_428, 1);
     let calm = drill.run(&standard(KEPT), &[]).unwrap();
     assert_eq!((calm.segments(), calm.sent.len()), (20, 20), "all on WLAN, once");
@@ -93,7 +93,7 @@ fn a_drill_loses_what_it_is_told_to() {
 }
 
 #[test]
-fn windows_that_start_anew_leave_no_room_on_4g_for_the_copy() {
+fn restarted_windows_leave_no_room_for_a_copy_on_4g() {
     let case = Case::new(App::Maps, Place::AsItComes, 1);
     let hits = Windows::ALL.map(|windows| {
         let spot = case.spot(&ROOT, (0, 0), windows, SOON).unwrap();

@@ -118,7 +118,7 @@ fn written(events: &[MonitorEvent]) -> String {
 
 /// What was told of metrics may be among what is missing: they are told whole, and the room is there again.
 #[test]
-fn after_what_is_missing_a_trace_goes_on_as_if_it_began() {
+fn after_a_gap_a_trace_repeats_all_metrics() {
     let mut kept = String::new();
     let mut trace = Trace::begin(&header(), Instant::ZERO, 1_000, &mut kept);
     let whole = |trace: &mut Trace, ms| {
@@ -182,7 +182,7 @@ fn a_hole_and_a_course_are_read_back_as_they_were() {
 }
 
 #[test]
-fn metrics_say_what_changed() {
+fn metrics_records_hold_only_changes() {
     let again = Metrics { cwnd_bytes: 15_000, ..metrics() };
     let events = [metrics(), metrics(), again].map(|m| traffic(5, Traffic::Metrics(m)));
     let text = written(&events);
@@ -207,7 +207,7 @@ fn a_trace_ends_at_its_size_and_says_so() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_a_reason() {
+fn an_invalid_trace_is_refused_with_the_reason() {
     let good =
         written(&[event(1, MonitorKind::Created(path())), event(1, MonitorKind::Created(path()))]);
     let said = |text: &str| read(text).expect_err("bad").to_string();

@@ -39,7 +39,7 @@ mod tests {
     use marline_time::Instant;
 
     #[test]
-    fn wrong_missing_and_invented_bytes_are_told_apart() {
+    fn wrong_missing_and_extra_bytes_are_distinguished() {
         let report = |written, read, wrong_at| Report {
             written,
             read,

@@ -74,7 +74,7 @@ fn ends(seed: u64) -> (Option<CloseReason>, String) {
 }
 
 #[test]
-fn an_abort_is_told_as_one() {
+fn an_abort_is_reported_as_an_abort() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seeds: Vec<u64> = (1..=number("ABORTS").unwrap_or(300)).collect();
     let mut counts = std::collections::BTreeMap::new();

@@ -84,7 +84,7 @@ const ALIKE: [&str; 2] =
     ["rate=30M,delay=12ms,jitter=10ms,down.ge=2s:60ms:60%:0", "rate=20M,delay=15ms,jitter=10ms"];
 
 #[test]
-fn raven_copies_while_nobody_knows_which_path_is_faster() {
+fn raven_copies_while_the_faster_path_is_unknown() {
     let [steady] = all(SCENES[0].1, ["raven"]);
     assert!(steady.shares[1] < 0.1, "one is clearly faster: {:?}", steady.shares);
     let [lowest, redundant, raven] = all(ALIKE, ["lowest-rtt", "redundant", "raven"]);

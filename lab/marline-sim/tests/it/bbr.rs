@@ -66,7 +66,7 @@ fn the_link_is_filled_and_its_deep_queue_stays_empty() {
 }
 
 #[test]
-fn random_loss_costs_what_is_lost() {
+fn random_loss_costs_bbr_only_the_lost_bytes() {
     for (loss, least) in [(0.1, 0.95), (1.0, 0.93), (5.0, 0.85)] {
         let link = format!("rate=50M,delay=20ms,queue=100ms,down.loss={loss}%");
         let mut paths = download(&link, "bbr");
@@ -107,7 +107,7 @@ fn an_application_that_needs_little_does_not_shrink_the_model() {
 
 /// The first delivery rate that BBR sees is a byte per RTT.
 #[test]
-fn a_greeting_does_not_slow_what_follows() {
+fn a_one_byte_greeting_does_not_slow_later_data() {
     let mut paths = scene("rate=50M,delay=20ms,queue=100ms", "bbr");
     let units = vec![(at(1_000), 1), (at(1_100), 1_000_000)];
     let sizes: Vec<u64> = units.iter().map(|(_, bytes)| *bytes).collect();
@@ -126,7 +126,7 @@ fn a_greeting_does_not_slow_what_follows() {
 }
 
 #[test]
-fn the_round_trip_is_measured_anew_when_the_path_has_become_longer() {
+fn the_round_trip_is_measured_again_after_the_path_got_longer() {
     // The first small segments would have the shortest round trip, which no full one has again.
     let config = scene_config("rate=50M,delay=10ms,queue=100ms", "bbr").with_known_mtu();
     let mut paths = endless(Paths::new(&config, SeedTree::new(1)));

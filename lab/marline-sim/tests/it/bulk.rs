@@ -32,7 +32,7 @@ fn two_clean_links_add_up() {
 /// is in its Reno-friendly region: 1.2 / sqrt(p) segments a round trip give 1.2 / sqrt(0.001) * 1428 B
 /// / 20 ms = 21.7 Mbit/s as a lower bound; its cubic region lies above.
 #[test]
-fn a_thousandth_of_loss_leaves_at_least_what_the_response_function_says() {
+fn goodput_at_a_thousandth_of_loss_meets_the_response_function() {
     let text = "rate=50M,delay=10ms,queue=20ms,down.loss=0.1%";
     let outcome = bulk::run(vec![link(text)], "min-rtt", Duration::from_secs(30), 1);
     println!("0.1 % loss, 50 Mbit/s, 20 ms: {}", outcome.goodput);

@@ -161,7 +161,7 @@ fn walks(wifi: &str, way: (&str, bool), hinted: bool) -> Outcome {
 }
 
 #[test]
-fn a_hint_brings_what_is_under_way_to_lte_before_wifi_dies() {
+fn a_hint_moves_outstanding_data_to_lte_before_wifi_dies() {
     println!("LTE alone: {}", alone().line());
     for (name, manager, backup) in WAYS {
         let [without, with] = [false, true].map(|hint| walks(WIFI, (manager, backup), hint));
@@ -186,7 +186,7 @@ fn a_hint_brings_what_is_under_way_to_lte_before_wifi_dies() {
 }
 
 #[test]
-fn a_phone_that_stays_is_told_nothing() {
+fn a_stationary_phone_gets_no_hint() {
     let outcome = walks(STAYS, ("full-mesh", false), true);
     assert_eq!(outcome.hints, 0, "{}", outcome.line());
 }
@@ -202,7 +202,7 @@ fn seen_by_server(paths: &Paths) -> (String, bool) {
 }
 
 #[test]
-fn a_peer_is_told_by_path_cost_or_by_mp_prio() {
+fn a_peer_gets_the_hint_by_path_cost_or_mp_prio() {
     for (agreed, said) in [(true, ("doubtful (fading)", false)), (false, ("fine", true))] {
         let mut config = connection("full-mesh");
         if !agreed {

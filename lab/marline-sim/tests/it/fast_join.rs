@@ -184,7 +184,7 @@ fn a_download_resumes_with_the_third_ack() {
 
 /// A refusal costs one round trip, a SYN without an answer one timeout.
 #[test]
-fn whatever_stands_in_the_way_costs_one_retry() {
+fn any_middlebox_costs_a_fast_join_one_retry() {
     let boxes = [
         ("strip=mp_experimental:syn", 1),
         ("strip=mp_experimental:synack", 1),

@@ -47,7 +47,7 @@ fn typed(links: &[&str]) -> (Paths, usize) {
 }
 
 #[test]
-fn a_scripted_outage_is_told_as_the_reader_felt_it() {
+fn a_scripted_outage_is_reported_as_the_reader_felt_it() {
     for links in [&[WIFI][..], &[WIFI, LTE][..]] {
         let (paths, count) = typed(links);
         let reader = paths.server_report(0).expect("accepted");
@@ -67,7 +67,7 @@ fn a_scripted_outage_is_told_as_the_reader_felt_it() {
 }
 
 #[test]
-fn where_nothing_fails_and_applications_pause_there_is_no_hole() {
+fn application_pauses_are_not_reported_as_holes() {
     let config = PathsConfig::new(vec![link(WIFI), link(LTE)], connection("auto"));
     let mut paths = Paths::new(&config, SeedTree::new(7));
     paths.listen(Box::new(|_| Box::new(EchoServer::new(1))));
@@ -86,7 +86,7 @@ fn where_nothing_fails_and_applications_pause_there_is_no_hole() {
 
 /// What waits behind a lost part of a download is known to the receiver.
 #[test]
-fn a_receiver_tells_the_hole_that_data_of_another_path_waited_behind() {
+fn a_receiver_reports_the_hole_that_blocked_data_of_another_path() {
     let links =
         vec![link("rate=20M,delay=60ms,queue=100ms"), link("rate=20M,delay=100ms,queue=100ms")];
     let config = PathsConfig::new(links, connection("round-robin"));

@@ -135,7 +135,7 @@ fn a_download_alone_fills_the_link() {
 }
 
 #[test]
-fn a_game_is_on_both_paths_and_loses_what_both_lose() {
+fn a_game_uses_both_paths_and_loses_only_joint_losses() {
     let links = ["rate=20M,delay=20ms,loss=0.05", "rate=20M,delay=30ms,loss=0.05"];
     let mut scene = scene("auto", links, 4);
     add(&mut scene, 5, game(60), 7);

@@ -119,7 +119,7 @@ fn asked_after_death(
 }
 
 #[test]
-fn a_query_is_answered_though_its_path_has_died_and_nobody_has_noticed() {
+fn a_query_on_an_unnoticed_dead_path_is_answered() {
     let near = ["rate=30M,delay=10ms,queue=100ms", "rate=20M,delay=30ms,queue=100ms"];
     let far = ["rate=30M,delay=120ms,queue=100ms", "rate=20M,delay=150ms,queue=100ms"];
     let jittery =

@@ -150,7 +150,7 @@ fn several_holes_are_repaired_together() {
 }
 
 #[test]
-fn a_lost_repeat_waits_for_the_timer_unless_time_tells() {
+fn a_lost_retransmission_waits_for_the_timer_except_with_rack() {
     // Bursts start from a window of twenty, so that data follows the repeat.
     let script = |recovery, lost| Script {
         window: 20,

@@ -65,7 +65,7 @@ fn download(links: &[&str], change: Option<(Instant, &str)>) -> Outcome {
 const FITS: u32 = 1_280 - 20 - 20;
 
 #[test]
-fn a_path_of_1280_bytes_gets_segments_that_fit_whoever_says_so() {
+fn a_path_of_1280_bytes_gets_fitting_segments_with_or_without_icmp() {
     let wide = download(&[FAST], None);
     let told = download(&[&format!("{FAST},mtu=1280B")], None);
     let hole = download(&[&format!("{FAST},mtu=1280B:silent")], None);

@@ -178,7 +178,7 @@ fn nine_others(monitor: bool) -> Vec<Duration> {
 }
 
 #[test]
-fn one_suffering_connection_warns_nine_others() {
+fn one_failing_connection_warns_nine_others() {
     let warned = nine_others(true);
     let alone = nine_others(false);
     println!("with path health {warned:?}\nwithout {alone:?}");
@@ -220,7 +220,7 @@ fn an_address_that_goes_takes_no_detour() {
 }
 
 #[test]
-fn the_path_health_monitor_says_what_it_knows_and_runs_are_repeatable() {
+fn the_path_health_table_is_exposed_and_runs_are_repeatable() {
     let run = || {
         let mut paths = phone(WIFI, &server(), true, &[50]);
         paths.at_set_path_up(at(5_030), 0, false);
@@ -285,7 +285,7 @@ fn a_push_after_a_pause_in_which_wifi_died_arrives() {
 
 /// docs/concepts/path-health.md: the price of an idle connection.
 #[test]
-fn an_idle_hour_costs_this_much() {
+fn an_idle_hour_has_bounded_traffic_and_energy() {
     let wifi = "rate=30M,delay=10ms,radio=wifi";
     let hour = |keepalive| {
         let mut paths = waiting_phone(keepalive, wifi, Duration::from_secs(7_200));

@@ -222,7 +222,7 @@ fn wakes(phase_ms: u64, silence_ms: u64) -> bool {
 /// round trips and three waits of 50 ms make 190 ms; a silence that is over 50 ms before has swallowed
 /// the last question, too.
 #[test]
-fn a_short_silence_wakes_nobody_and_a_long_one_always() {
+fn a_short_silence_opens_no_path_and_a_long_one_always() {
     let phases: Vec<u64> = (0..50).step_by(7).collect();
     let woken = |silence: u64| phases.iter().filter(|phase| wakes(**phase, silence)).count();
     let silences: Vec<u64> = (100..=240).step_by(20).collect();

@@ -43,7 +43,7 @@ impl Scheduler for Stubborn {
 }
 
 #[test]
-fn an_order_for_a_dead_path_does_not_keep_the_data_from_a_living_one() {
+fn data_ordered_on_a_dead_path_moves_to_a_live_one() {
     const BYTES: u64 = 20_000_000;
     let mut registry = Registry::default();
     let stubborn = NamedScheduler::new("stubborn", || Box::<Stubborn>::default());

@@ -24,7 +24,7 @@ fn print(name: &str, rows: &[Seen]) {
 
 /// The delay is that of the links' queues: neither the lane nor the shell's send buffer holds anything back.
 #[test]
-fn small_messages_wait_in_the_queues_of_the_links_and_nowhere_else() {
+fn small_messages_wait_only_in_the_queues_of_the_links() {
     let seen = run(&Plan { congestion: "cubic-westwood", paths: BOTH, uploads: 1, seconds: 12 });
     assert!(seen.lane_wait_ms < 1.0, "{seen:?}");
     assert!(seen.shell_wait_ms < 5.0, "{seen:?}");

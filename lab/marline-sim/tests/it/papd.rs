@@ -37,7 +37,7 @@ fn steady(links: &[&str], scheduler: &str, buffer: u64) -> f64 {
 }
 
 #[test]
-fn it_bonds_with_a_large_buffer_and_does_not_with_a_small_one() {
+fn papd_bonds_only_with_a_large_buffer() {
     // Bonding cannot win below RTT_max x best rate: 150 ms x 47.6 Mbit/s = 890 kB.
     let runs = [
         (vec![NEAR], PLAIN, 4_000_000),

@@ -67,7 +67,7 @@ fn hole(paths: &Paths, from_s: u64, to_s: u64) -> Duration {
 }
 
 #[test]
-fn echoes_spend_no_more_on_a_metered_path_than_its_purse_and_are_rescued_there() {
+fn echoes_stay_within_the_budget_of_a_metered_path() {
     for seed in SEEDS {
         let run = |cost| {
             let mut paths = scene(TROUBLED, cost, shipped("full-mesh"), seed);
@@ -94,7 +94,7 @@ fn echoes_spend_no_more_on_a_metered_path_than_its_purse_and_are_rescued_there()
 }
 
 #[test]
-fn a_download_spends_no_more_on_a_metered_path_than_its_purse() {
+fn a_download_stays_within_the_budget_of_a_metered_path() {
     for seed in SEEDS {
         let run = |cost| {
             let mut paths = scene(TROUBLED, cost, shipped("full-mesh"), seed);

@@ -68,7 +68,7 @@ fn round_trips(paths: &Paths, node: NodeId) -> (Duration, Duration) {
 }
 
 #[test]
-fn a_process_that_stands_still_for_a_while_measures_the_network_and_not_that() {
+fn a_process_pause_does_not_distort_measurements() {
     for (links, upload, by_client, in_mid_transfer, pause_s) in scenes() {
         let mut paths = dialogue(links, upload);
         let what = format!(

@@ -384,7 +384,7 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
 }
 
 #[test]
-fn whoever_listens_changes_nothing() {
+fn listening_to_decisions_changes_nothing() {
     for case in cases() {
         let ((told, _), (quiet, count)) = (case.run(true), case.run(false));
         assert_eq!(told.world.digest(), quiet.world.digest(), "{}", case.name);
@@ -397,7 +397,7 @@ fn whoever_listens_changes_nothing() {
 
 /// Budgets that are counted over many decisions are in the record of each.
 #[test]
-fn what_is_spent_is_in_the_record() {
+fn the_record_contains_the_spent_budget() {
     let budget = BudgetConfig { share: 0.05, rate: Rate::from_bits_per_s(8_000) };
     let links = ["rate=20M,delay=10ms,ge=500ms:100ms:50%", "rate=20M,delay=20ms"];
     let case = Case { budget, ..Case::new("little", &links, Work::Bursts(60)) };

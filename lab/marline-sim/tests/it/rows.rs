@@ -20,7 +20,7 @@ fn messages_sent_once_feel_losses_for_less_than_300_ms() {
 }
 
 #[test]
-fn a_small_send_buffer_holds_what_both_paths_need() {
+fn a_small_send_buffer_is_enough_for_both_paths() {
     check(&stream::blocks(2));
 }
 
@@ -35,7 +35,7 @@ fn a_backup_takes_over_soon() {
 }
 
 #[test]
-fn a_slow_second_path_does_not_eat_the_window() {
+fn a_slow_second_path_does_not_fill_the_window() {
     check(&stream::small_windows(1));
 }
 

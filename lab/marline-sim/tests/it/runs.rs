@@ -70,7 +70,7 @@ fn bulk(links: &[&str], runs: bool) -> (Instant, u64, u64) {
 }
 
 #[test]
-fn a_run_is_asked_for_once_and_shares_a_mapping() {
+fn a_run_takes_one_scheduler_call_and_one_mapping() {
     let link = ["rate=20M,delay=10ms"];
     let ((late, many, often), (soon, few, rarely)) = (bulk(&link, false), bulk(&link, true));
     assert!(rarely * 3 < often * 2, "asked {rarely} times instead of {often}");

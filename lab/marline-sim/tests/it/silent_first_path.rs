@@ -108,7 +108,7 @@ fn echoes_beside_a_path_that_died_at(dies_ms: u64) -> Vec<Duration> {
 
 /// Nothing with options is answered since the handshake; nothing without is either.
 #[test]
-fn a_first_path_that_dies_right_after_the_handshake_is_no_reason_for_plain_tcp() {
+fn a_path_dying_after_the_handshake_does_not_cause_fallback() {
     for dies_ms in (59..=120).step_by(3) {
         let took = echoes_beside_a_path_that_died_at(dies_ms);
         let (p50, p90) = (took[took.len() / 2], took[took.len() * 9 / 10]);

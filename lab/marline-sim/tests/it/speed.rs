@@ -4,7 +4,7 @@
 use crate::cases;
 
 #[test]
-fn a_world_without_a_protocol_delivers_what_its_link_lets_through() {
+fn a_world_without_a_protocol_delivers_at_its_link_rate() {
     assert_eq!(cases::speed::run(10_000, "rate=200M,delay=1ms"), 10_000 - 8);
     let lossy = cases::speed::run(10_000, "rate=200M,delay=1ms,loss=10%");
     assert!((8_800..9_200).contains(&lossy), "{lossy}");

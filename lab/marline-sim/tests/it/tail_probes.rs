@@ -166,7 +166,7 @@ fn a_lone_packet_on_a_dead_path_waits_two_timeouts_with_the_standard() {
 }
 
 #[test]
-fn tlp_mp_saves_one_of_them() {
+fn tlp_mp_saves_one_of_two_timeouts() {
     for recovery in [LINUX, LINUX_314] {
         for after in ["reinject", "rto"] {
             let setup = lone(&format!("min-rtt+tlp-mp,after={after}"), recovery);
@@ -216,7 +216,7 @@ fn three(scheduler: &str) -> Setup {
 }
 
 #[test]
-fn of_several_packets_the_last_is_probed_and_the_rest_follows_by_the_switch() {
+fn tlp_probes_the_last_packet_and_the_option_decides_the_rest() {
     let standard = three("min-rtt+tlp-std");
     let sent = standard.repeats(WARM);
     let expected = [(26, WLAN, 3), (239, WLAN, 1), (239, LTE, 1), (239, LTE, 2), (239, LTE, 3)];

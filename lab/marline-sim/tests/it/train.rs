@@ -126,7 +126,7 @@ fn the_second_subflow_waits_for_the_first_above_all_in_a_handoff() {
 /// The study's short flows: of these Multipath TCP makes little of two carriers, as they are nearly over when the
 /// second one stands, and begin on the slower one.
 #[test]
-fn short_flows_on_a_train_are_no_sooner_by_a_second_carrier_than_by_the_better_one() {
+fn a_second_carrier_does_not_speed_up_short_flows_on_a_train() {
     for kb in [64_u64, 256, 1_024] {
         let times = |carriers: &[usize]| {
             let done = (0..40).map(|seed| {

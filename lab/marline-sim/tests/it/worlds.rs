@@ -78,7 +78,7 @@ const MOBILE_OF_FRESH_STARTS: [u64; 24] = [
 const MOBILE_WITH_AN_ERROR: u64 = 5_000_010_543;
 
 #[test]
-fn a_walk_that_ends_by_an_error_tells_both_ends_soon_and_has_no_wrong_byte() {
+fn a_walk_ending_in_an_error_reports_it_to_both_ends_soon() {
     let reports = worlds::reports(MOBILE_WITH_AN_ERROR, Family::Mobile);
     let [client, server] = &reports[2];
     for (from, to) in [(client, server), (server, client)] {

@@ -159,7 +159,7 @@ fn a_faster_path_is_found_and_a_slower_one_believed_after_ten_rounds() {
 }
 
 #[test]
-fn what_an_idle_application_delivers_does_not_shrink_the_model() {
+fn app_limited_samples_do_not_shrink_the_model() {
     let mut path = Path::new();
     let mut bbr = settled(&mut path);
     path.rate = Rate::from_mbit(2);
@@ -251,7 +251,7 @@ fn a_sender_limited_by_its_buffer_leaves_startup_too() {
 }
 
 #[test]
-fn what_proves_a_full_path_and_what_does_not() {
+fn a_queue_excess_flight_or_loss_proves_a_full_path() {
     let proves = |rtt: Duration, in_flight: u64, lost: u64, delivered: u64| {
         let mut evidence = RoundEvidence::default();
         let mut sample = ack(Instant::ZERO, delivered, 0, rtt);

@@ -68,7 +68,7 @@ impl Path {
 }
 
 #[test]
-fn a_loss_without_a_queue_costs_nothing_and_one_with_a_queue_what_it_costs_cubic() {
+fn only_a_loss_with_a_queue_reduces_the_window() {
     let mut path = Path::new();
     let before = path.cc.window();
     path.lose();
@@ -89,7 +89,7 @@ fn a_loss_without_a_queue_costs_nothing_and_one_with_a_queue_what_it_costs_cubic
 
 /// The bytes in flight fit on the path at the rate it had when the RTT was small. So the RTT varies without a queue.
 #[test]
-fn a_round_trip_that_varies_is_no_queue() {
+fn a_varying_round_trip_does_not_count_as_a_queue() {
     let mut path = Path::new();
     let cut = path.cc.window();
     path.cc.cubic.keep_at_most(100.0 * f64::from(MSS));
@@ -108,7 +108,7 @@ fn a_round_trip_that_varies_is_no_queue() {
 }
 
 #[test]
-fn a_reduction_stops_at_what_the_path_delivers() {
+fn a_reduction_stops_at_the_delivery_rate_of_the_path() {
     let mut path = Path::new();
     path.round(MS(55), 0, false);
     let mut last = path.cc.window();
@@ -151,7 +151,7 @@ fn a_pause_costs_nothing_where_the_window_was_used() {
 }
 
 #[test]
-fn it_paces_as_the_core_does_but_where_no_queue_is() {
+fn pacing_is_set_only_without_a_queue() {
     let mut path = Path::new();
     let twice = Rate::over(2 * path.cc.window(), MS(40));
     assert_eq!(path.cc.pacing_rate(), Some(twice));

@@ -125,7 +125,7 @@ fn penalty_halves_and_spares_ssthresh_in_slow_start() {
 }
 
 #[test]
-fn idle_restarts_from_the_initial_window_and_remembers_what_was_proven() {
+fn idle_restarts_from_the_initial_window_and_keeps_ssthresh() {
     let mut cc = reno();
     let mut bulk = Bulk::new(50);
     (0..3).for_each(|_| bulk.round(&mut cc));

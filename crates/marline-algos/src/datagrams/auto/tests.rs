@@ -29,7 +29,7 @@ fn a_sparse_flow_is_on_two_paths_while_the_budget_lasts() {
 }
 
 #[test]
-fn a_call_is_on_the_earlier_path_and_alone_while_there_is_no_sign() {
+fn a_call_uses_only_the_earlier_path_while_it_is_healthy() {
     assert_eq!(route(&[path(0, 90), path(1, 30)], &flow()), (1, None));
 }
 
@@ -72,7 +72,7 @@ fn backups_and_metered_paths_are_spared() {
 }
 
 #[test]
-fn what_costs_more_than_time_is_taken_for_what_it_saves() {
+fn a_costly_path_is_used_only_if_it_saves_enough_time() {
     let costs: [fn(&mut DatagramPathView); 2] =
         [|path| path.metered = true, |path| path.radio = true];
     for cost in costs {
@@ -89,7 +89,7 @@ fn what_costs_more_than_time_is_taken_for_what_it_saves() {
 }
 
 #[test]
-fn what_fades_or_is_doubtful_is_left_while_another_path_is_fine() {
+fn a_fading_or_doubtful_path_is_left_for_a_healthy_one() {
     let mut paths = [path(0, 30), path(1, 60)];
     paths[0].fading = true;
     assert_eq!(route(&paths, &flow()).0, 1);
@@ -99,7 +99,7 @@ fn what_fades_or_is_doubtful_is_left_while_another_path_is_fine() {
 }
 
 #[test]
-fn what_is_overdue_is_rescued_if_it_can_still_be_of_use() {
+fn an_overdue_datagram_is_rescued_if_it_is_still_useful() {
     let paths = [path(0, 30), path(1, 90)];
     let rescue = |auto: &mut Auto, flow: &FlowView| auto.rescue(&context(&paths), flow, PathId(0));
     assert_eq!(rescue(&mut Auto::default(), &flow()), Some(PathId(1)));

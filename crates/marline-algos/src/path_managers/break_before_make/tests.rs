@@ -52,7 +52,7 @@ fn nothing_is_sent_on_cellular_while_wifi_does() {
 }
 
 #[test]
-fn what_opens_cellular_at_once() {
+fn failure_signs_open_cellular_at_once() {
     type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
         ("what path health says", |w| {
@@ -108,7 +108,7 @@ fn silence_is_given_some_time() {
 
 /// At the edge of a cell, an ACK arrives now and then.
 #[test]
-fn what_is_heard_for_a_moment_has_not_recovered() {
+fn a_path_heard_only_briefly_has_not_recovered() {
     for (healthy_ms, opens_after_ms) in [(60, 100), (199, 100), (200, 150), (300, 150)] {
         let mut w = phone();
         w.views[0].health = SILENT;
@@ -189,7 +189,7 @@ fn wifi_that_comes_back_is_joined_from_at_once() {
 }
 
 #[test]
-fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
+fn a_failed_path_is_probed_less_and_less_often() {
     let mut w = phone();
     w.views[0].health = SILENT;
     let silent = PathEvent::Silent { id: id(0), cause: SilenceCause::UnansweredProbes };
@@ -208,7 +208,7 @@ fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
 }
 
 #[test]
-fn a_peer_that_decides_for_itself_is_told_priorities() {
+fn a_peer_that_does_not_follow_the_client_gets_mp_prio() {
     let mut w = phone();
     w.followed = false;
     w.views[0].health = DOUBTFUL;
@@ -232,7 +232,7 @@ fn a_join_that_fails_leaves_the_next_address_its_turn() {
 }
 
 #[test]
-fn who_started_on_cellular_goes_back_too() {
+fn a_connection_started_on_cellular_moves_to_wifi() {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
     let mut wifi = local(1, "192.0.2.7:0");
     wifi.up = false;

@@ -239,7 +239,7 @@ fn an_interface_that_comes_back_is_used_at_once() {
 }
 
 #[test]
-fn a_server_announces_what_the_client_does_not_know_and_opens_nothing() {
+fn a_server_announces_unknown_addresses_and_opens_no_subflow() {
     let signal = |id, address| LocalAddress { signal: true, ..local(id, address) };
     let all = [signal(1, "10.0.0.1:443"), signal(2, "10.0.0.2:443"), signal(3, "10.0.0.1:8443")];
     let mut w: Harness<FullMesh> = Harness::client(&all, "10.0.0.1:443");

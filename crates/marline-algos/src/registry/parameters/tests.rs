@@ -66,7 +66,7 @@ fn bytes_words_and_switches() {
 }
 
 #[test]
-fn what_is_not_read_is_an_error_that_lists_what_is() {
+fn an_unknown_parameter_is_an_error_that_lists_the_known_ones() {
     let ask = |text: &str| read(text, |p| (p.on_off("wait", true), p.count("copies", 2, 1..=8)));
     let error = ask("copies=99,wiat=off").unwrap_err();
     assert_eq!(error, "scheduler `thing` has no parameter `wiat`; known: wait, copies");
@@ -77,7 +77,7 @@ fn what_is_not_read_is_an_error_that_lists_what_is() {
 }
 
 #[test]
-fn a_key_of_before_is_refused_with_what_there_is_instead() {
+fn a_removed_parameter_is_refused_and_names_its_replacement() {
     let ask = |text: &str| {
         read(text, |p| {
             p.gone("memory", "`seconds` is what it was");
@@ -96,7 +96,7 @@ fn a_key_of_before_is_refused_with_what_there_is_instead() {
 }
 
 #[test]
-fn a_policy_may_refuse_what_does_not_fit_together() {
+fn a_policy_can_refuse_inconsistent_parameters() {
     let ask = |text: &str| {
         read(text, |p| {
             let (low, high) = (p.count("low", 1, 0..=9), p.count("high", 5, 0..=9));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_that_costs_has_a_purse_and_no_other() {
+    fn only_costly_paths_have_a_budget_of_their_own() {
         let (stream, mut purses) = (Stream::new(0), Purses::default());
         let plain = [view(0, 20), view(1, 30)];
         purses.count(50_000, &stream.context(&plain));

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_has_no_repairs_any_more() {
+    fn delivered_data_gets_no_repairs() {
         let (mut repairs, mut due) = (Repairs::default(), None);
         let mut stream = burst(20, true);
         while stream.sent() < stream.written {

@@ -66,8 +66,7 @@ fn a_full_path_that_brings_all_of_it_sooner_is_waited_for() {
 }
 
 #[test]
-fn a_path_is_taken_for_what_it_mostly_does_and_a_full_one_is_waited_for_by_what_it_nearly_always_does()
- {
+fn a_path_is_chosen_by_its_median_and_awaited_by_its_p90() {
     let spread = |id: u8, answers: [u64; 3]| {
         let rate = Some(Rate::from_mbit(8));
         let forecast = Forecast::of(answers.map(ms), 0.0, rate);
@@ -87,7 +86,7 @@ fn a_path_is_taken_for_what_it_mostly_does_and_a_full_one_is_waited_for_by_what_
 }
 
 #[test]
-fn of_a_small_message_everything_is_on_both_paths_while_the_budget_lasts() {
+fn small_messages_are_copied_while_the_budget_lasts() {
     let (mut auto, mut stream) = (Auto::default(), Stream::new(500));
     let paths = [path(0, 20), path(1, 40)];
     let sent = drain(&mut auto, &mut stream, &paths);
@@ -145,7 +144,7 @@ fn the_only_copy_is_not_put_on_a_path_in_trouble() {
 }
 
 #[test]
-fn an_overdue_path_goes_on_and_what_it_is_given_is_copied_at_once() {
+fn data_sent_on_an_overdue_path_is_copied_at_once() {
     let mut stream = Stream::new(1_000);
     let paths = [overdue(path(0, 20)), path(1, 300)];
     let sent = drain(&mut Auto::default(), &mut stream, &paths);
@@ -153,7 +152,7 @@ fn an_overdue_path_goes_on_and_what_it_is_given_is_copied_at_once() {
 }
 
 #[test]
-fn what_an_overdue_path_holds_is_copied_although_there_is_more_to_send() {
+fn data_on_an_overdue_path_is_copied_before_new_data() {
     let (mut auto, mut stream) = (Auto::default(), Stream::new(100_000));
     stream.window = 20_000;
     while stream.sent() < 20_000 {
@@ -170,7 +169,7 @@ fn what_an_overdue_path_holds_is_copied_although_there_is_more_to_send() {
 }
 
 #[test]
-fn backups_carry_no_copies_and_a_silent_path_is_no_choice() {
+fn backups_carry_no_copies_and_a_silent_path_is_not_chosen() {
     let mut stream = Stream::new(500);
     let sent = drain(&mut Auto::default(), &mut stream, &[path(0, 20), backup(path(1, 40))]);
     assert_eq!(sent, [(0, 0, 500)]);
@@ -183,7 +182,7 @@ fn backups_carry_no_copies_and_a_silent_path_is_no_choice() {
 }
 
 #[test]
-fn nothing_known_is_no_reason_to_stop() {
+fn paths_without_a_forecast_are_still_used() {
     let unknown = |id| SubflowView {
         srtt: None,
         min_rtt: None,
@@ -207,7 +206,7 @@ fn said(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> (Decision, R
 }
 
 #[test]
-fn a_reason_holds_what_its_decision_follows_from() {
+fn a_reason_holds_the_inputs_of_its_decision() {
     let mut stream = Stream::new(1_000);
     let paths = [overdue(path(0, 20)), path(1, 300)];
     let (mut auto, mut silent) = (Auto::default(), Auto::default());
@@ -230,7 +229,7 @@ fn a_reason_holds_what_its_decision_follows_from() {
 }
 
 #[test]
-fn what_is_sent_again_has_its_reason_too() {
+fn reinjected_data_has_a_reason_too() {
     let mut stream = Stream::new(20_000);
     stream.window = 2_000;
     stream.apply(SubflowId(1), marline_testkit::views::range(0, 1_000));
@@ -269,7 +268,7 @@ fn what_is_sent_again_has_its_reason_too() {
 }
 
 #[test]
-fn what_was_delivered_is_not_copied() {
+fn delivered_data_is_not_copied() {
     let mut stream = Stream::new(4_000);
     for (id, start) in [(0, 0), (0, 1_000), (0, 2_000), (0, 3_000)] {
         let segment = marline_testkit::views::range(start, start + 1_000);
@@ -294,7 +293,7 @@ fn what_was_delivered_is_not_copied() {
 }
 
 #[test]
-fn a_path_of_which_nothing_is_known_is_no_overflow() {
+fn an_unmeasured_path_is_tried_beside_a_full_one() {
     // A second subflow that just joined, beside one that has something to do.
     let stream = Stream { window: 20_000, ..Stream::new(50_000) };
     let busy = SubflowView { bytes_in_flight: 10_000, ..full(path(0, 20)) };

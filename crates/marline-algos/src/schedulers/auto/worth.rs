@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_an_answer_is_owed_the_more_a_copy_is_worth() {
+    fn a_copy_is_worth_more_the_longer_its_answer_is_overdue() {
         let steady = path([40, 42, 50], 0.1);
         let gains = [41, 45, 60, 200].map(|after_ms| gain(&steady, after_ms));
         assert!(gains.is_sorted(), "{gains:?}");
@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn the_price_rises_with_what_is_spent() {
+    fn the_price_rises_with_the_spent_budget() {
         let prices = [0.0, 0.25, 0.5, 0.9, 1.0, 1.5, 2.0].map(price);
         assert!(prices.is_sorted() && prices[0] == 0.0 && prices[4] == PRICE_OF_LAST, "{prices:?}");
         assert!(price(2.0) < MOST_TIMES);
     }
 
     #[test]
-    fn what_is_ahead_has_to_leave_first_and_what_is_behind_is_not_waited_for() {
+    fn only_queued_bytes_ahead_of_the_message_delay_it() {
         let rate = Some(marline_time::Rate::from_mbit(8));
         let busy = SubflowView {
             forecast: Forecast::of([ms(40), ms(42), ms(50)], 0.0, rate).busy_for(ms(30)),

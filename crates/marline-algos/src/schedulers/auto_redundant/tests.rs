@@ -102,7 +102,7 @@ fn copies_are_made_at_once_while_trouble_is_likely_before_the_answer() {
 }
 
 #[test]
-fn what_may_have_begun_while_nobody_looked_counts() {
+fn trouble_that_may_have_begun_between_messages_counts() {
     let mut setup = Setup::trusted();
     setup.troubled(0, 0.05);
     assert_eq!(setup.message(), 1);
@@ -147,7 +147,7 @@ fn a_path_not_heard_for_long_gets_a_copy_and_an_idle_connection_both() {
 }
 
 #[test]
-fn with_a_tail_of_all_nothing_is_risky() {
+fn with_a_tail_of_one_nothing_is_risky() {
     let config = AutoRedundantConfig { tail: 1.0, ..AutoRedundantConfig::default() };
     let mut setup = Setup::new(config);
     setup.copied();

@@ -3,7 +3,7 @@ use marline_testkit::views::{Stream, drain, gone, view};
 use super::*;
 
 #[test]
-fn of_a_burst_the_last_segment_is_on_both_paths() {
+fn the_last_segments_of_a_burst_go_on_both_paths() {
     let mut stream = Stream::new(4_500);
     let sent = drain(&mut BurstEnd::default(), &mut stream, &[view(0, 20), view(1, 90)]);
     assert_eq!(sent.len(), 7, "{sent:?}");
@@ -11,14 +11,14 @@ fn of_a_burst_the_last_segment_is_on_both_paths() {
 }
 
 #[test]
-fn of_a_message_all_of_it() {
+fn a_short_message_goes_whole_on_both_paths() {
     let mut stream = Stream::new(200);
     let sent = drain(&mut BurstEnd::default(), &mut stream, &[view(0, 20), view(1, 90)]);
     assert_eq!(sent, [(0, 0, 200), (1, 0, 200)]);
 }
 
 #[test]
-fn as_many_segments_as_it_is_told() {
+fn the_configured_number_of_segments_is_copied() {
     let mut stream = Stream::new(5_000);
     let mut scheduler = BurstEnd::new(BurstEndConfig { segments: 3 });
     let sent = drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]);
@@ -34,7 +34,7 @@ fn a_tail_that_the_slow_path_introduced_is_copied_to_the_fast_one() {
 }
 
 #[test]
-fn there_is_no_end_while_there_is_more() {
+fn nothing_is_copied_while_the_burst_goes_on() {
     let (mut stream, mut scheduler) = (Stream::new(9_000), BurstEnd::default());
     stream.window = 4_000;
     let sent = drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]);

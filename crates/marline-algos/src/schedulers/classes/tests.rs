@@ -39,7 +39,7 @@ fn unknown_rtts_come_last_and_ties_go_to_the_lower_slot() {
 }
 
 #[test]
-fn of_silent_ones_the_one_heard_of_last_is_picked() {
+fn the_silent_subflow_heard_last_is_picked() {
     let all = [silent(view(0, 10), 100), silent(view(1, 90), 200)];
     assert_eq!(pick(all.iter(), Class::Silent).map(|v| v.id), Some(SubflowId(1)));
 }

@@ -48,7 +48,7 @@ fn a_message_of_one_segment_gets_one_and_the_next_one_its_own() {
 }
 
 #[test]
-fn what_is_saved_is_spent_on_all_that_is_unacknowledged() {
+fn saved_repairs_cover_all_unacknowledged_data() {
     let mut scheduler = Coded::new(CodedConfig { every: false, ..CodedConfig::default() });
     let (mut stream, paths) = (agreed(0), [view(0, 20), view(1, 90)]);
     let mut repairs = Vec::new();
@@ -89,7 +89,7 @@ fn repairs_wait_for_room_and_for_nothing_that_has_arrived() {
 }
 
 #[test]
-fn one_path_alone_has_no_use_for_them() {
+fn a_single_path_gets_no_repairs() {
     let (mut stream, mut scheduler) = (agreed(4_000), Coded::default());
     let (data, repairs) = run(&mut scheduler, &mut stream, &[view(0, 20)]);
     assert_eq!((data.len(), repairs.len()), (4, 0));

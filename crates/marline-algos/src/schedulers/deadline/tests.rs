@@ -52,7 +52,7 @@ fn a_deadline_in_danger_has_its_copy_at_once() {
 }
 
 #[test]
-fn what_is_known_of_no_path_is_copied_at_once() {
+fn data_on_a_path_without_a_forecast_is_copied_at_once() {
     let unknown = SubflowView { forecast: Forecast::default(), ..view(0, 20) };
     assert_eq!(after_message(100, &[unknown, view(1, 40)], 0)[0], send(1, 0, 100));
 }

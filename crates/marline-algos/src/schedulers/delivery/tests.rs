@@ -14,7 +14,7 @@ fn steady(answer_ms: u64, rate: Option<Rate>) -> Forecast {
 }
 
 #[test]
-fn what_is_ahead_counts_and_the_way_back_does_not() {
+fn arrival_counts_queued_bytes_but_not_the_return_path() {
     let forecast = Forecast::of([ms(100), ms(120), ms(150)], 0.0, Some(Rate::from_mbit(8)));
     let path = SubflowView { forecast, ..view(0, 100) };
     // 8 Mbit/s are 1,000 bytes a millisecond; 50 ms are the way back. At p90 what the sender adds is unsure by half.
@@ -45,7 +45,7 @@ mod blocking {
     }
 
     #[test]
-    fn the_slow_path_carries_what_comes_before_the_bound_is_reached() {
+    fn the_slow_path_carries_data_that_arrives_before_the_bound() {
         let mut pair = pair();
         // 85 ms until the DATA_ACK; the fast one brings 85,000 bytes in that time.
         assert!(blocks(&pair, 85_000) && !blocks(&pair, 85_000 + u64::from(MSS)));
@@ -74,7 +74,7 @@ mod blocking {
     }
 
     #[test]
-    fn nobody_stops_for_one_that_is_silent_idle_or_overdue() {
+    fn a_silent_idle_or_overdue_path_does_not_block_others() {
         let with = |change: fn(&mut SubflowView)| {
             let mut pair = pair();
             change(&mut pair[0]);
@@ -135,7 +135,7 @@ mod completion {
     }
 
     #[test]
-    fn what_waits_on_the_slow_one_makes_it_later() {
+    fn a_queue_on_the_slow_path_makes_it_later() {
         let mut pair = pair();
         assert!(!too_late(&pair, 150_000));
         pair[1].forecast = pair[1].forecast.busy_for(ms(120));
@@ -143,7 +143,7 @@ mod completion {
     }
 
     #[test]
-    fn an_idle_path_is_not_rated_by_the_best_that_it_ever_did() {
+    fn an_idle_path_is_not_rated_by_its_best_round_trip() {
         let mut pair = pair();
         pair[1] = SubflowView { forecast: steady(495, None), min_rtt: Some(ms(9)), ..pair[1] };
         assert!(too_late(&pair, 150_000));
@@ -153,7 +153,7 @@ mod completion {
     }
 
     #[test]
-    fn nobody_waits_for_what_does_not_open() {
+    fn a_path_whose_window_stays_shut_is_not_waited_for() {
         let with = |change: fn(&mut SubflowView)| {
             let mut pair = pair();
             change(&mut pair[0]);
@@ -170,7 +170,7 @@ mod completion {
     }
 
     #[test]
-    fn a_writer_that_waits_for_room_has_more_to_say() {
+    fn a_writer_waiting_for_room_counts_as_having_more_data() {
         let pair = pair();
         assert!(too_late(&pair, 100_000));
         assert!(!sooner(&pair, &Stream { window: 130_000, ..Stream::new(100_000) }));

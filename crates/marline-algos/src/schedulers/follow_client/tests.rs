@@ -50,7 +50,7 @@ fn decision_table() {
 }
 
 #[test]
-fn multimob_spills_over_to_what_has_room_but_not_to_an_older_backup() {
+fn multimob_spills_over_to_a_path_with_room_but_not_an_older_backup() {
     let wifi = |ms| news(view(0, 20), ms);
     let cell = |ms| news(backup(view(1, 60)), ms);
     let other = |ms| news(view(2, 90), ms);

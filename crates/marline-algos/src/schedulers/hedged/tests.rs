@@ -90,7 +90,7 @@ fn patience_is_counted_in_the_forecasts_deviations_behind_the_own_queue_and_ends
 }
 
 #[test]
-fn of_a_path_that_never_answered_nothing_is_overdue() {
+fn nothing_is_overdue_on_a_path_without_a_forecast() {
     let mut setup = setup();
     setup.views[0].forecast = Forecast::default();
     setup.write(200);
@@ -100,7 +100,7 @@ fn of_a_path_that_never_answered_nothing_is_overdue() {
 }
 
 #[test]
-fn what_is_acknowledged_is_not_copied() {
+fn acknowledged_messages_are_not_copied() {
     let mut setup = setup();
     setup.write(200);
     setup.now = at(85);
@@ -129,7 +129,7 @@ fn each_message_has_its_own_time() {
 }
 
 #[test]
-fn of_a_silent_path_everything_is_copied() {
+fn all_data_on_a_silent_path_is_copied() {
     let mut setup = setup();
     setup.now = at(1);
     setup.write(200);

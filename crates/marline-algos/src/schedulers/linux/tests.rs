@@ -77,7 +77,7 @@ fn a_silent_path_is_left_in_two_steps() {
 }
 
 #[test]
-fn a_path_that_is_heard_has_no_marks_and_nothing_outstanding_no_timer() {
+fn a_path_that_is_heard_stays_unmarked_and_an_idle_one_has_no_timer() {
     let mut phone = Phone::new();
     phone.stream.written = MSS;
     phone.drain(0);
@@ -90,7 +90,7 @@ fn a_path_that_is_heard_has_no_marks_and_nothing_outstanding_no_timer() {
 }
 
 #[test]
-fn each_data_ack_starts_the_timer_anew() {
+fn each_data_ack_restarts_the_timer() {
     let mut phone = Phone::new();
     phone.stream.written = 2 * MSS;
     phone.drain(0);
@@ -117,7 +117,7 @@ fn only_a_subflow_that_is_gone_is_a_reason_for_reinjection() {
 }
 
 #[test]
-fn what_waits_for_a_window_that_is_shut_counts_as_handed_over() {
+fn data_waiting_for_a_shut_window_counts_as_handed_over() {
     let mut phone = Phone::new();
     phone.stream.written = MSS;
     phone.drain(0);

@@ -101,7 +101,7 @@ fn a_run_ends_where_its_last_segment_would_come_too_late() {
 }
 
 #[test]
-fn the_bare_one_neither_estimates_nor_repeats_nor_hurries() {
+fn bare_min_rtt_has_no_estimates_repeats_or_probe_patience() {
     let stream = Stream { window: 20_000, ..Stream::new(50_000) };
     let slow = [filled(view(0, 20)), view(1, 500)];
     let mut cx = stream.context(&slow);

@@ -49,7 +49,7 @@ fn the_segment_that_blocks_is_sent_on_the_fast_path_and_the_slow_one_pays() {
 }
 
 #[test]
-fn what_the_fast_path_carried_is_not_sent_there_again() {
+fn data_the_fast_path_carried_is_not_sent_there_again() {
     let (mut state, mut stream) = (Opportunistic::new(OpportunisticRules::WIDE), held_up());
     stream.apply(FAST, range(0, 1_000));
     let subflows = [view(0, 20), view(1, 100)];
@@ -125,7 +125,7 @@ fn each_mechanism_is_switched_by_itself() {
 }
 
 #[test]
-fn the_paper_repeats_whoever_holds_the_segment_code_only_what_is_much_slower() {
+fn only_the_paper_variant_repeats_from_a_slightly_slower_path() {
     let stream = held_up();
     let mild = [view(0, 20), view(1, 30)];
     let asked =

@@ -32,7 +32,7 @@ fn a_small_message_is_on_both_paths_at_once() {
 }
 
 #[test]
-fn a_slow_path_jumps_over_what_is_acknowledged() {
+fn a_slow_path_skips_acknowledged_data() {
     let (mut stream, mut scheduler) = (Stream::new(20_000), Redundant::default());
     let (fast, slow) = (view(0, 20), view(1, 90));
     // The slow one takes two segments, then is full; the fast one goes on.
@@ -49,7 +49,7 @@ fn a_slow_path_jumps_over_what_is_acknowledged() {
 }
 
 #[test]
-fn whoever_has_room_introduces_new_data() {
+fn any_path_with_room_sends_new_data() {
     let (mut stream, mut scheduler) = (Stream::new(3_000), Redundant::default());
     let sent = drain(&mut scheduler, &mut stream, &[full(view(0, 20)), view(1, 90)]);
     assert_eq!(bytes_on(&sent, 1), 3_000);
@@ -101,7 +101,7 @@ fn a_new_subflow_in_an_old_slot_starts_at_the_oldest_data() {
 }
 
 #[test]
-fn it_waits_for_a_pacer_only_if_that_subflow_has_something_to_send() {
+fn a_pacer_is_awaited_only_if_its_subflow_has_data_to_send() {
     let mut stream = Stream::new(1_000);
     let mut scheduler = Redundant::default();
     drain(&mut scheduler, &mut stream, &[view(0, 20), full(view(1, 50))]);

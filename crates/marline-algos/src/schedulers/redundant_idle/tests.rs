@@ -10,7 +10,7 @@ fn a_message_is_on_both_paths_at_once() {
 }
 
 #[test]
-fn while_there_is_new_data_there_are_no_copies() {
+fn new_data_goes_before_copies() {
     let (mut stream, mut scheduler) = (Stream::new(5_000), RedundantIdle::default());
     // The peer's window ends the sending, not the lack of data.
     stream.window = 3_000;
@@ -25,7 +25,7 @@ fn while_there_is_new_data_there_are_no_copies() {
 }
 
 #[test]
-fn what_is_acknowledged_meanwhile_is_not_repeated() {
+fn data_acknowledged_meanwhile_is_not_repeated() {
     let (mut stream, mut scheduler) = (Stream::new(3_000), RedundantIdle::default());
     drain(&mut scheduler, &mut stream, &[view(0, 20), full(view(1, 90))]);
     stream.ack(2_500);

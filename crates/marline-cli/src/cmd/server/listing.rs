@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_listed_with_when_they_came_and_what_they_used() {
+    fn the_list_shows_creation_last_use_and_traffic_of_clients() {
         let client = |name: &str, seen_unix_s| Client {
             name: name.into(),
             created_unix_s: 1_790_000_000,

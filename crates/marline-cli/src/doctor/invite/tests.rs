@@ -56,7 +56,7 @@ fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
 }
 
 #[test]
-fn a_server_that_turns_the_client_away_is_no_way_to_work_and_what_helps_is_said() {
+fn a_server_that_rejects_the_client_is_reported_with_a_remedy() {
     let away = || End::TurnedAway(Trouble::from(&OpenError::Pin));
     let found = concluded(&[("wlan0", away(), away()), ("wwan0", silent(), away())]);
     assert!(!found.works());

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_examination_is_not_told_of_the_one_before() {
+    fn a_report_leaves_out_the_previous_examination() {
         let (here, other): (SocketAddr, SocketAddr) =
             ("10.0.0.1:7000".parse().unwrap(), "10.0.0.2:1111".parse().unwrap());
         let segment = |at_us, sent, remote: SocketAddr, flags: u8| {

@@ -26,7 +26,7 @@ fn lines_survive_and_nonsense_is_refused() {
 }
 
 #[test]
-fn no_connection_and_another_kind_of_server_are_said_as_what_they_are() {
+fn no_connection_and_a_foreign_server_are_reported_as_such() {
     let said = |exchanged: &Exchanged| {
         let found = findings(&[], None, exchanged);
         found.iter().map(|f| (f.status, f.text.clone())).collect::<Vec<_>>()

@@ -153,7 +153,7 @@ fn labels_are_bounded() {
 
 /// The round-trip time of a path is counted while it is used. Handshakes are timed by their events.
 #[test]
-fn histograms_count_what_happened() {
+fn histograms_count_events_and_used_paths() {
     let totals = Totals::new(Side::Server, "server");
     let used = |sent| connection(1, 0, vec![subflow("10.0.0.1:443", sent)]);
     totals.sample(&[used(5)]);

@@ -361,7 +361,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn the_page_is_for_phones_for_the_dark_for_keys_and_for_ears() {
+fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
     let _alone = support::alone();
     let Some(program) = need::program("chromium") else { return };
     let directory = tempfile::tempdir().expect("directory");
@@ -424,7 +424,7 @@ fn the_page_is_for_phones_for_the_dark_for_keys_and_for_ears() {
 }
 
 #[test]
-fn what_is_wrong_with_a_token_is_said_at_the_start() {
+fn an_invalid_dashboard_token_is_reported_at_startup() {
     let directory = tempfile::tempdir().expect("directory");
     let dir = directory.path();
     let server = start_server(dir, &[]);

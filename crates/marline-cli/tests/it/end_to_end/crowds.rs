@@ -105,7 +105,7 @@ fn members(group: u32) -> Vec<String> {
 }
 
 #[test]
-fn no_worker_of_a_program_beside_outlives_it() {
+fn worker_processes_of_a_test_server_end_with_it() {
     let _others = support::among_others();
     let Some(nginx) = need::program("nginx") else { return };
     let dir = tempfile::tempdir().unwrap();

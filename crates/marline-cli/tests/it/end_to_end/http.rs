@@ -59,7 +59,7 @@ fn curl_both_ways_by_http_with_and_without_a_tunnel_and_after_a_restart() {
 }
 
 #[test]
-fn an_application_that_keeps_its_connection_to_the_proxy_is_told_not_to() {
+fn http_responses_carry_connection_close() {
     let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ fn ask(socks: SocketAddr) -> u8 {
 }
 
 #[test]
-fn all_are_counted_and_few_are_told() {
+fn all_refusals_are_counted_and_few_are_logged() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -100,7 +100,7 @@ fn the_log_may_be_json() {
 
 /// Optional log lines about closed connections, which do not contain the target.
 #[test]
-fn connections_are_told_of_on_request() {
+fn closed_connections_are_logged_on_request() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let target = http_target();

@@ -96,7 +96,7 @@ fn curl_fails_soon_after_a_killed_server_is_back() {
 }
 
 #[test]
-fn what_a_drain_cuts_off_ends_with_an_error() {
+fn streams_cut_off_by_a_drain_end_with_an_error() {
     let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     for who in ["server", "client"] {

@@ -435,7 +435,7 @@ pub(super) fn metric(address: SocketAddr, name: &str) -> f64 {
 }
 
 #[test]
-fn the_policy_that_was_chosen_is_followed_and_metrics_tell() {
+fn the_chosen_datagram_policy_is_used_and_shown_in_metrics() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let server =

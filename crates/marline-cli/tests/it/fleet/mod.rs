@@ -259,7 +259,7 @@ fn only_these_were_lost(state: &Value, member: &str, count: u64) {
 }
 
 #[test]
-fn what_belongs_together_stays_together() {
+fn fleet_joins_never_go_astray() {
     let _others = support::among_others();
     goes_through_it_all("udp", 10, 4);
 }
@@ -316,7 +316,7 @@ fn a_kernels_clients_join_the_right_member() {
 /// ```
 #[test]
 #[ignore = "takes minutes"]
-fn two_thousand_stay_where_they_belong() {
+fn joins_of_two_thousand_streams_never_go_astray() {
     let _alone = support::alone();
     goes_through_it_all("tcp", 10, 4);
     goes_through_it_all("udp", 50, 40);

@@ -145,7 +145,7 @@ fn arrive(way: Way, before: u16, after: u16) {
 
 #[test]
 #[ignore = "minutes: cargo xtask nightly live-datagrams"]
-fn datagrams_of_any_size_arrive_over_paths_of_any_mtu_whatever_it_becomes() {
+fn datagrams_of_any_size_survive_any_change_of_the_path_mtu() {
     let _alone = support::alone();
     for way in [Way::Socks, Way::Run, Way::Up] {
         for (before, after) in [(1_500, 1_200), (1_200, 1_280), (1_280, 1_500)] {
@@ -266,7 +266,7 @@ fn video(hosts: &mut TwoUplinks, to: &str) -> (u64, u64) {
 
 #[test]
 #[ignore = "minutes: cargo xtask nightly live-datagrams"]
-fn video_by_srt_over_two_lossy_paths_has_no_more_gaps_than_over_the_better_one() {
+fn srt_video_over_two_lossy_paths_has_no_extra_gaps() {
     let _alone = support::alone();
     let programs = ["srt-live-transmit", "ffmpeg", "python3"];
     if !two_uplinks::possible(&programs)

@@ -87,7 +87,7 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
 }
 
 #[test]
-fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
+fn no_usable_path_is_logged_once_and_a_dead_server_refuses() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut testbed) = testbed(dir.path()) else { return };

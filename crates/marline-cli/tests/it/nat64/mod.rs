@@ -153,7 +153,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
 }
 
 #[test]
-fn a_network_that_does_not_translate_is_told_from_a_server_that_is_gone() {
+fn a_network_without_nat64_is_distinguished_from_a_dead_server() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let first = "ip link set wlan0 down";

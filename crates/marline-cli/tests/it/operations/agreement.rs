@@ -350,7 +350,7 @@ fn hole(event: &Value) -> Option<Hole> {
 }
 
 #[test]
-fn all_that_shows_a_client_says_of_an_outage_what_happened() {
+fn status_metrics_and_dashboard_agree_on_an_outage() {
     let _others = support::among_others();
     if !two_uplinks::possible(&["curl"]) {
         return;

@@ -139,7 +139,7 @@ fn shown_at(dir: &Path) -> ([SocketAddr; 2], String) {
 }
 
 #[test]
-fn what_shows_a_client_goes_elsewhere_or_stays() {
+fn a_client_moves_its_status_ports_on_reload_or_keeps_them() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
@@ -162,7 +162,7 @@ fn what_shows_a_client_goes_elsewhere_or_stays() {
 }
 
 #[test]
-fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
+fn a_server_moves_its_status_ports_on_reload_and_upgrade() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
@@ -200,7 +200,7 @@ fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
 }
 
 #[test]
-fn what_shows_a_front_goes_elsewhere_or_stays() {
+fn a_front_moves_its_status_ports_on_reload_or_keeps_them() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl"]) else { return };

@@ -75,7 +75,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
 }
 
 #[test]
-fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
+fn a_client_over_its_quota_is_disconnected_with_the_reason() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let controls = ["server", "client"].map(|name| dir.path().join(format!("{name}.control")));

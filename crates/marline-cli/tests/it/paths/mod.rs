@@ -269,13 +269,13 @@ tether() {
 }";
 
 #[test]
-fn a_vpn_is_no_path_of_its_own_and_vanished_interfaces_leave_the_list() {
+fn a_vpn_is_not_a_path_and_vanished_interfaces_leave_the_list() {
     vpn_beside("\"route add default dev vpn0 metric 50\"");
 }
 
 /// Like `wg-quick`: a separate routing table for all unmarked packets.
 #[test]
-fn a_vpn_with_a_table_of_its_own_is_no_path_either() {
+fn a_vpn_with_its_own_routing_table_is_not_a_path() {
     vpn_beside(
         "\"route add default dev vpn0 table 51820\", \"rule add not fwmark 51820 table 51820\", \
          \"rule add table main suppress_prefixlength 0\"",
@@ -325,7 +325,7 @@ time.sleep(600)
 
 /// Interfaces on top of a path, which send through its wire. A bridge is a path instead of its port.
 #[test]
-fn of_interfaces_that_share_a_wire_one_is_a_path() {
+fn only_one_of_the_interfaces_sharing_a_wire_is_a_path() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(testbed) = World::set(dir.path(), WORLD, "9.9.9.1", "9.9.9.1") else { return };

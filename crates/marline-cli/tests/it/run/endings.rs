@@ -95,7 +95,7 @@ fn a_program_that_ends_in_its_own_time_has_its_network_until_then() {
 }
 
 #[test]
-fn what_the_program_leaves_running_keeps_its_network() {
+fn processes_the_program_left_behind_keep_their_network() {
     let _others = support::among_others();
     let Some(world) = World::set("run-daemon", &["curl"]) else { return };
     let url = format!("http://{}:{}/321", super::TARGET_V4, super::targets::HTTP);

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{PATIENCE, Side, TARGET_V4, World, support, targets};
 
 #[test]
-fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
+fn a_signal_and_the_reload_command_reload_the_configuration() {
     let _others = support::among_others();
     let Some(world) = World::set("run-reload", &["curl"]) else { return };
     let file = world.dir().join("run.toml");

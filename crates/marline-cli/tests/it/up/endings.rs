@@ -99,7 +99,7 @@ fn a_kill_switch_lets_nothing_past_until_down() {
 }
 
 #[test]
-fn somebody_elses_routes_and_a_machine_without_ipv6() {
+fn foreign_routing_rules_are_kept_and_ipv6_may_be_missing() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-odd", &[]) else { return };
     world.hosts.shell(Side::Client, "ip route add 192.0.2.0/24 dev lo table 28001");

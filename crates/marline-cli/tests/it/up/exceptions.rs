@@ -49,7 +49,7 @@ fn only_some_networks_are_reached_through_it() {
 }
 
 #[test]
-fn a_service_that_somebody_far_away_uses_stays_reachable() {
+fn services_stay_reachable_from_distant_networks() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-ssh", &[]) else { return };
     // From an address outside the local network, answers would go through the tunnel.

@@ -3,7 +3,7 @@
 use super::{PUBLIC_V4, PUBLIC_V6, TARGET_V4, World, support};
 
 #[test]
-fn a_blocked_name_is_blocked_whichever_resolver_is_asked_and_however() {
+fn a_blocked_name_is_blocked_with_every_resolver_and_transport() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-block", &[]) else { return };
     // A public resolver in a network that is reached directly.

@@ -41,7 +41,7 @@ fn rtt_ms(text: &str) -> f64 {
 }
 
 #[test]
-fn ping_gets_the_far_hosts_answer_and_what_routers_say() {
+fn ping_gets_echo_replies_and_router_errors() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-ping", &["ping", "sysctl", "nsenter"]) else { return };
     world.up("--path wifi --path lte --block 203.0.113.210");

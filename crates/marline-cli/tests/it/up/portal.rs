@@ -83,7 +83,7 @@ fn carriers(world: &World) -> Vec<Pid> {
 }
 
 #[test]
-fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
+fn only_the_portal_browser_bypasses_the_kill_switch() {
     let _others = support::among_others();
     let Some(world) = behind_a_portal("portal", "--kill-switch") else { return };
     // The portal would answer for every address, but the machine's own routing does not lead there.

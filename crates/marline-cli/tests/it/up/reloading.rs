@@ -7,7 +7,7 @@ use super::endings::signal;
 use super::{TARGET_V4, World, hear, page, support};
 
 #[test]
-fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
+fn a_signal_and_the_reload_command_reload_the_configuration() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-reload", &[]) else { return };
     let file = world.dir().join("up.toml");

@@ -49,7 +49,7 @@ fn client(world: &mut World) {
 }
 
 #[test]
-fn what_is_redirected_goes_through_the_client() {
+fn redirected_connections_go_through_the_client() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-redirect", &["nft"]) else { return };
     client(&mut world);
@@ -83,7 +83,7 @@ RULES",
 }
 
 #[test]
-fn what_tproxy_leads_there_goes_through_the_client() {
+fn tproxy_connections_go_through_the_client() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-tproxy", &["nft"]) else { return };
     client(&mut world);
@@ -111,7 +111,7 @@ ip -6 rule add fwmark 0x6d61 lookup 28002; ip -6 route add local default dev lo 
 }
 
 #[test]
-fn what_a_router_forwards_goes_through_its_tunnel() {
+fn forwarded_traffic_goes_through_the_tunnel_of_a_router() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-router", &[]) else { return };
     let device = Device::behind(&world);

@@ -99,7 +99,7 @@ fn a_hundred_streams_under_load_lose_nothing() {
 }
 
 #[test]
-fn neither_do_streams_by_tcp() {
+fn a_hundred_streams_over_tcp_under_load_lose_nothing() {
     let _others = support::among_others();
     under_load("tcp", "1", 30, 2);
 }
@@ -107,7 +107,7 @@ fn neither_do_streams_by_tcp() {
 /// Applications of a forward that send first, one after the other on a recently used connection: a replaced process
 /// closes such a connection while the next request, and the data sent ahead with it, are on their way.
 #[test]
-fn who_speaks_first_is_answered() {
+fn applications_that_send_first_are_answered_across_upgrades() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -151,7 +151,7 @@ fn who_speaks_first_is_answered() {
 /// ```
 #[test]
 #[ignore = "takes minutes"]
-fn nothing_is_lost_over_many() {
+fn a_hundred_streams_lose_nothing_over_twenty_upgrades() {
     let _alone = support::alone();
     for (carrier, shards) in [("udp", "1"), ("auto", "4"), ("tcp", "2")] {
         under_load(carrier, shards, 100, 20);

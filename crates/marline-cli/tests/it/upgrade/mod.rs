@@ -177,13 +177,13 @@ fn a_stream_and_a_mapping_go_on_over_ten_upgrades() {
 }
 
 #[test]
-fn they_do_with_several_shards() {
+fn a_stream_and_a_mapping_survive_ten_upgrades_with_shards() {
     let _others = support::among_others();
     goes_on_over_ten("auto", "4");
 }
 
 #[test]
-fn they_do_where_udp_is_not_to_be_had() {
+fn a_stream_and_a_mapping_survive_ten_upgrades_over_tcp() {
     let _others = support::among_others();
     goes_on_over_ten("tcp", "2");
 }

@@ -178,7 +178,7 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
 }
 
 #[test]
-fn so_do_those_of_two_shards_each_in_its_own_process() {
+fn connections_of_two_shards_survive_three_upgrades() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let serve = "serve --shards 2 --listen 10.91.1.1:80 --to 127.0.0.1:8080";
@@ -270,7 +270,7 @@ fn an_older_process_that_is_killed_leaves_nothing_and_a_newer_one_leaves_the_old
 }
 
 #[test]
-fn what_it_does_not_have_it_cannot_hand_over() {
+fn an_upgrade_with_other_addresses_or_threads_is_refused() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(front) = Front::start(dir.path()) else { return };
@@ -342,7 +342,7 @@ fn a_host_behind_an_interface_is_upgraded_too() {
 }
 
 #[test]
-fn so_is_the_server_of_the_proxy() {
+fn the_proxy_server_is_upgraded_too() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let before = "marline server --init --config run/server.toml --listen 10.91.1.1:80 --public 10.91.1.1:80 > invite

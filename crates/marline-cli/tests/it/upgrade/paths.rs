@@ -67,7 +67,7 @@ fn joins_reach_the_process_that_has_the_connection() {
 }
 
 #[test]
-fn joins_by_tcp_do_too() {
+fn joins_over_tcp_reach_the_process_of_their_connection() {
     let _others = support::among_others();
     joins_reach("tcp", "2");
 }

@@ -63,7 +63,7 @@ fn mappings_that_continue_each_other_are_one() {
 }
 
 #[test]
-fn an_infinite_mapping_leaves_what_comes_before_it() {
+fn an_infinite_mapping_keeps_earlier_mappings() {
     let mut rx = MappingRx::new(3, 12);
     rx.announce(mapping(1, 10, 100), Ssn(1)).unwrap();
     rx.announce(mapping(11, 10, 110), Ssn(1)).unwrap();
@@ -97,7 +97,7 @@ fn a_checksummed_mapping_is_delivered_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_follows_a_failed_mapping_is_kept_until_an_infinite_one_covers_it() {
+fn data_after_a_failed_mapping_is_kept_until_an_infinite_mapping() {
     let mut rx = MappingRx::new(8, 12);
     rx.announce(RxMapping { checksum: Some(1), ..mapping(1, 4, 0) }, Ssn(1)).unwrap();
     assert!(translate(&mut rx, 1, &[1, 2]).unwrap().is_empty());
@@ -146,7 +146,7 @@ fn a_repair_with_a_wrong_checksum_is_dropped_and_nothing_else() {
 }
 
 #[test]
-fn what_waits_behind_a_hole_can_be_looked_at_and_comes_again_in_order() {
+fn data_behind_a_hole_can_be_peeked_and_arrives_again_in_order() {
     let mut rx = MappingRx::new(8, 12);
     rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
     rx.announce(mapping(5, 4, 204), Ssn(1)).unwrap();

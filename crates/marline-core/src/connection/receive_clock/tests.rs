@@ -125,7 +125,7 @@ fn a_shorter_wait_counts_from_the_next_data_on() {
 }
 
 #[test]
-fn three_probes_without_answer_prove_it() {
+fn three_unanswered_probes_prove_silence() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
     let said = run(&mut clock, 60_000, |_| probing(Some(500), 0));
@@ -134,7 +134,7 @@ fn three_probes_without_answer_prove_it() {
 }
 
 #[test]
-fn an_answer_takes_the_probes_back_and_the_stall_goes_on() {
+fn an_answer_resets_the_probes_but_not_the_stall() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
     // Each probe is answered within 10 ms, but no data comes.
@@ -145,7 +145,7 @@ fn an_answer_takes_the_probes_back_and_the_stall_goes_on() {
 }
 
 #[test]
-fn who_does_not_mark_is_asked_once_and_believed() {
+fn a_peer_without_marks_is_probed_once_and_believed() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &probing(None, 0));
     let heard = |now: Instant| if now > at(60) { 60 } else { 0 };
@@ -158,7 +158,7 @@ fn who_does_not_mark_is_asked_once_and_believed() {
 }
 
 #[test]
-fn neither_mark_nor_probes_means_no_timer() {
+fn without_marks_and_probes_no_timer_runs() {
     let mut clock = ReceiveClock::default();
     let nothing = Conditions { stall: None, probing: None, heard_at: at(0) };
     data(&mut clock, 0, 1_000, &nothing);
@@ -166,7 +166,7 @@ fn neither_mark_nor_probes_means_no_timer() {
 }
 
 #[test]
-fn a_flow_with_pauses_is_asked_later() {
+fn a_flow_with_pauses_is_probed_later() {
     let mut clock = ReceiveClock::default();
     let cond = |ms| probing(Some(2_000), ms);
     let mut now = 0;
@@ -188,7 +188,7 @@ fn a_flow_with_pauses_is_asked_later() {
 }
 
 #[test]
-fn steady_data_wakes_it_seldom() {
+fn steady_data_rarely_wakes_the_clock() {
     let mut clock = ReceiveClock::default();
     let mut wakes = 0;
     for step in 0..10_000u64 {
@@ -202,7 +202,7 @@ fn steady_data_wakes_it_seldom() {
 }
 
 #[test]
-fn an_excuse_is_a_whole_new_wait() {
+fn an_excused_silence_restarts_the_whole_wait() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &seed(0));
     clock.excuse(at(500), &seed(0));
@@ -211,7 +211,7 @@ fn an_excuse_is_a_whole_new_wait() {
 
 /// The process was not scheduled when the timer was due: segments that arrived meanwhile are still to be read.
 #[test]
-fn a_verdict_that_is_late_waits_for_what_is_in_the_socket() {
+fn a_late_verdict_waits_for_segments_in_the_socket() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &seed(0));
     assert_eq!(clock.on_timeout(at(800), &seed(0)), Due::Nothing);
@@ -227,7 +227,7 @@ fn a_verdict_that_is_late_waits_for_what_is_in_the_socket() {
 }
 
 #[test]
-fn a_machine_that_is_always_late_judges_all_the_same() {
+fn a_timer_that_is_always_late_still_reaches_a_verdict() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &seed(0));
     let mut said = Vec::new();

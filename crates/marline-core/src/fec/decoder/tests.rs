@@ -117,7 +117,7 @@ fn any_n_repairs_bring_back_any_n_lost_segments() {
 
 /// Repairs over ranges that overlap, losses of all lengths, in any order: all computed bytes are correct.
 #[test]
-fn what_is_computed_from_any_mixture_is_true() {
+fn computed_data_is_correct_for_any_mix_of_repairs_and_losses() {
     let (mut computed, mut complete) = (0, 0);
     for seed in 0..400 {
         let mut rng = rng("mixture", seed);
@@ -176,7 +176,7 @@ fn part_of_a_loss_is_repaired_where_columns_allow() {
 }
 
 #[test]
-fn what_cannot_help_is_not_kept() {
+fn useless_repairs_are_not_kept() {
     let mut stream = Stream::new(1_000, &mut rng("useless", 1));
     stream.lose(500..600);
     stream.oldest = 100;
@@ -196,7 +196,7 @@ fn what_cannot_help_is_not_kept() {
 
 /// Wrong input of every kind: no panic, received data is never changed, memory stays bounded.
 #[test]
-fn lies_cost_little_and_change_nothing_that_was_received() {
+fn false_repairs_use_bounded_memory_and_change_no_received_data() {
     for seed in 0..300 {
         let mut rng = rng("lies", seed);
         let mut stream = Stream::new(2_000, &mut rng);

@@ -11,7 +11,7 @@ fn timed_out(ms: u64) -> SubflowHealth {
 }
 
 #[test]
-fn the_first_fact_dates_and_names_silence_and_a_segment_ends_it() {
+fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     let mut health = timed_out(5);
     health.on_overdue(T(9), SilenceCause::ReceiveTimer);
     let cause = SilenceCause::RetransmissionTimeout;
@@ -32,7 +32,7 @@ fn a_rescue_starts_once_until_something_is_heard() {
 }
 
 #[test]
-fn a_probe_timeout_is_borne_as_long_as_the_scheduler_does() {
+fn the_scheduler_patience_limits_a_probe_timeout() {
     let mut health = SubflowHealth::default();
     health.on_probe_timeout(T(10), Duration::ZERO);
     assert!(health.is_silent() && health.next_timeout().is_none());
@@ -47,7 +47,7 @@ fn a_probe_timeout_is_borne_as_long_as_the_scheduler_does() {
 }
 
 #[test]
-fn what_a_scheduler_concludes_waits_for_its_rescue() {
+fn a_scheduler_verdict_waits_for_its_rescue() {
     let mut health = SubflowHealth::default();
     health.on_accusation(T(3));
     let cause = SilenceCause::Scheduler;
@@ -60,7 +60,7 @@ fn what_a_scheduler_concludes_waits_for_its_rescue() {
 }
 
 #[test]
-fn doubt_lasts_as_long_as_the_verdict_whatever_is_heard() {
+fn doubt_lasts_as_long_as_the_path_health_verdict() {
     let (rto, loss) = (AddressPairFault::Rto, AddressPairFault::Loss);
     let mut health = SubflowHealth::default();
     assert_eq!(health.on_verdict(T(1), None), None);
@@ -78,7 +78,7 @@ fn doubt_lasts_as_long_as_the_verdict_whatever_is_heard() {
 }
 
 #[test]
-fn silence_is_graver_than_doubt_and_says_which_of_them_is_the_monitors() {
+fn silence_outranks_doubt_and_names_the_monitor_as_its_cause() {
     let mut health = timed_out(5);
     health.on_verdict(T(6), Some(AddressPairFault::Rto));
     let silent = |since, cause| Health::Silent { since: T(since), cause };

@@ -119,7 +119,7 @@ fn an_old_timestamp_is_answered_and_dropped() {
 }
 
 #[test]
-fn turned_down_segments_end_no_silence() {
+fn rejected_segments_do_not_end_silence() {
     let (mut pair, header) = ready();
     pair.set_filter(|_, _| super::pair::Fate::Drop);
     pair.client.written += 1_000;
@@ -134,7 +134,7 @@ fn turned_down_segments_end_no_silence() {
 }
 
 #[test]
-fn two_ends_that_disagree_do_not_talk_forever() {
+fn ends_that_disagree_exchange_a_bounded_number_of_acks() {
     let (mut pair, header) = ready();
     pair.client.tcp.skip(1 << 26, 0);
     pair.server().tcp.skip(1 << 26, 0);

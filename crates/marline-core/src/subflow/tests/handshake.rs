@@ -154,7 +154,7 @@ fn simultaneous_open() {
 }
 
 #[test]
-fn without_a_peers_options_none_is_used() {
+fn options_the_peer_lacks_are_not_used() {
     let mut pair = Pair::new(crate::subflow::SubflowConfig { timestamps: false, ..config() });
     pair.logging = true;
     pair.client.written = 50_000;

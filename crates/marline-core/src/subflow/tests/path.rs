@@ -27,7 +27,7 @@ fn the_larger_size_is_found_with_one_probe() {
 }
 
 #[test]
-fn a_lost_probe_is_no_congestion_and_its_bytes_are_repeated_in_parts() {
+fn a_lost_mtu_probe_is_not_congestion_and_its_bytes_are_resent() {
     let mut pair = Pair::established(small_base());
     pair.set_filter(|_, packet| if packet.size() > 1_300 { Fate::Drop } else { Fate::Pass });
     pair.logging = true;
@@ -58,7 +58,7 @@ fn a_black_hole_falls_back_to_the_base_size() {
 }
 
 #[test]
-fn the_carrier_may_tell_the_size() {
+fn the_carrier_can_reduce_the_segment_size() {
     let mut pair = Pair::established(config());
     pair.client.written = 100_000;
     pair.run_for(MS(15));
@@ -71,7 +71,7 @@ fn the_carrier_may_tell_the_size() {
 
 /// The peer's NAT rebinds in the middle of a download: segments sent meanwhile are lost.
 #[test]
-fn after_a_move_what_was_lost_is_asked_about_at_once() {
+fn after_a_rebinding_lost_data_is_probed_at_once() {
     for (new_host, silent_ms) in [(false, 15), (true, 15), (false, 3_000), (true, 3_000)] {
         let mut pair = Pair::established(small_base());
         pair.client.written = 4_000_000;

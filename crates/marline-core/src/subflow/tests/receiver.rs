@@ -40,7 +40,7 @@ fn overlaps_are_trimmed_and_reported() {
 }
 
 #[test]
-fn who_repeats_what_was_received_is_heard() {
+fn a_duplicate_segment_counts_as_a_sign_of_life() {
     let mut pair = Pair::established(config());
     give(&mut pair, 0, 100, TcpFlags(0));
     pair.client.tcp.health_mut().on_overdue(pair.now, SilenceCause::ProbeTimeout);
@@ -57,7 +57,7 @@ fn who_repeats_what_was_received_is_heard() {
 }
 
 #[test]
-fn a_filled_hole_releases_what_was_held() {
+fn a_filled_hole_releases_held_segments() {
     let mut pair = Pair::established(config());
     for (from, to) in [(300, 400), (100, 200), (500, 600), (200, 350)] {
         let ingress = give(&mut pair, from, to, TcpFlags(0));
@@ -100,7 +100,7 @@ fn nothing_is_kept_beyond_the_window_but_the_ack_at_its_edge_is_read() {
 }
 
 #[test]
-fn the_highest_edge_ever_offered_stays_good() {
+fn the_highest_window_edge_offered_stays_valid() {
     let mut pair = Pair::new(SubflowConfig { window_scale: 0, ..config() });
     pair.client.window = 10_000;
     pair.run_for(MS(50));

@@ -126,7 +126,7 @@ fn a_dead_path_backs_off_and_ends() {
 
 /// A radio that still receives but is no longer heard: the edge of a WiFi cell.
 #[test]
-fn who_hears_the_peer_does_not_wait_for_the_end_of_a_backoff() {
+fn hearing_the_peer_cuts_the_backoff_short() {
     let mut pair = Pair::established(config());
     pair.client.answer_probes_with_data = false;
     let start = pair.now;

@@ -21,7 +21,7 @@ fn both_directions_at_once_without_loss() {
 }
 
 #[test]
-fn the_first_window_goes_at_once_and_what_follows_is_paced() {
+fn the_first_window_goes_at_once_and_later_data_is_paced() {
     let mut pair = Pair::established(config());
     pair.logging = true;
     let start = pair.now;

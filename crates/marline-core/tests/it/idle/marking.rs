@@ -19,7 +19,7 @@ fn data_of(sent: &[Sent]) -> Vec<Seg> {
 }
 
 #[test]
-fn the_last_segment_of_what_was_written_is_marked_and_no_other() {
+fn only_the_last_segment_of_a_write_is_marked() {
     let (mut script, mut peer) = server_with(config(), BOTH);
     for len in [1, 100, FULL - 4, 5_000, 9_999] {
         write(&mut script, &bytes(len, 1));
@@ -67,7 +67,7 @@ fn every_length_ends_in_one_mark() {
 }
 
 #[test]
-fn what_is_repeated_is_marked_as_long_as_it_is_the_last() {
+fn a_resent_segment_is_marked_while_it_is_the_last() {
     let (mut script, mut peer) = server_with(config(), BOTH);
     write(&mut script, b"the end for now");
     let first = data_of(&peer.hear_all(&mut script));
@@ -173,7 +173,7 @@ fn the_mark_stands_beside_long_data_acks() {
 
 /// 64-bit numbers both ways and timestamps use up the 40 bytes: then there is no mark, and no oversized segment.
 #[test]
-fn options_that_are_full_have_no_mark() {
+fn full_option_space_leaves_no_mark() {
     let mut listener = endpoint_config(Some(config()));
     (listener.capabilities.base_segment, listener.capabilities.max_segment) = (60_000, 60_000);
     let syn = Seg::syn().mss(59_900).sack_permitted().window_scale(10).timestamps(1, 0);

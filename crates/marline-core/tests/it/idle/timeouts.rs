@@ -51,7 +51,7 @@ fn questions(script: &mut Script, peer: &mut Peer) -> usize {
 }
 
 #[test]
-fn the_timeout_that_was_told_is_the_wait_within_bounds() {
+fn the_announced_timeout_is_used_within_bounds() {
     for (rto_us, wait_ms) in [(700_000, 700), (213_000, 500), (0, 500), (u32::MAX, 10_000)] {
         let (mut script, mut peer) = client(BOTH);
         send(&mut script, &mut peer, b"that was it", true);
@@ -81,7 +81,7 @@ fn an_answer_without_a_question_is_refused() {
 }
 
 #[test]
-fn it_asks_again_when_the_answer_is_old_and_less_often_without_one() {
+fn timeout_questions_repeat_and_back_off_without_an_answer() {
     let (mut script, mut peer) = client(BOTH);
     let (mut asked, start) = (Vec::new(), script.now());
     for n in 0..300 {
@@ -100,7 +100,7 @@ fn it_asks_again_when_the_answer_is_old_and_less_often_without_one() {
 }
 
 #[test]
-fn it_asks_only_who_agreed() {
+fn only_agreed_peers_are_asked_for_their_timeout() {
     let (mut script, mut peer) = client(Extensions::IDLE);
     for n in 0..50 {
         script.advance(ms(100));

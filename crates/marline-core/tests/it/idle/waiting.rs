@@ -31,7 +31,7 @@ fn the_mark_stops_it() {
 
 /// Data that a server sent before it agreed has no mark, even at its end.
 #[test]
-fn what_came_before_the_agreement_starts_nothing() {
+fn data_before_the_agreement_starts_no_timer() {
     let (mut script, mut peer) = asking_client();
     send(&mut script, &mut peer, b"an answer", false);
     agree(&mut script, &mut peer, BOTH);
@@ -80,7 +80,7 @@ fn a_mark_that_overtakes_counts_once_the_rest_is_here() {
 }
 
 #[test]
-fn an_old_mark_does_not_stop_what_came_after() {
+fn an_old_mark_does_not_stop_the_timer_of_later_data() {
     let (mut script, mut peer) = client(BOTH);
     let marked = mapped(&peer, b"that was it").mptcp(option(ExperimentalMessage::Idle));
     let marked = peer.stamp(marked);

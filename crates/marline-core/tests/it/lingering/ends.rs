@@ -95,7 +95,7 @@ fn a_shut_window_whose_owner_answers_stays() {
 }
 
 #[test]
-fn a_data_fin_that_nobody_answers_ends_the_connection() {
+fn an_unanswered_data_fin_ends_the_connection() {
     let (mut script, _, id) = served(listening(), 2);
     script.run(|e, now| e.shutdown(now, id));
     let end = closes_within(&mut script, 3_600, |_, _| {});
@@ -173,7 +173,7 @@ fn a_subflow_that_we_closed_stays_while_the_peer_sends_on_it() {
 }
 
 #[test]
-fn data_that_nobody_acknowledges_ends_the_connection() {
+fn unacknowledged_data_ends_the_connection() {
     for multipath in [true, false] {
         let (mut script, _, id) = if multipath { served(listening(), 6) } else { plain(6) };
         script.run(|e, now| e.write(now, id, b"anybody there?")).expect("room");

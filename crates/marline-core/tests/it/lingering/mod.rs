@@ -42,7 +42,7 @@ fn nothing_is_left(script: &mut Script, flows: usize) {
 }
 
 #[test]
-fn a_handshake_that_nobody_finishes() {
+fn an_unfinished_handshake_is_dropped() {
     for with_mptcp in [true, false] {
         let mut script = Script::new(listening(), 1);
         let mut peer = Peer::new(path(0, 2, 40_000), 1);
@@ -122,7 +122,7 @@ fn a_released_connection_whose_peer_answers_but_takes_nothing() {
 }
 
 #[test]
-fn what_was_written_before_the_release_is_delivered_however_slow_the_peer() {
+fn data_written_before_the_release_reaches_even_a_slow_peer() {
     let (mut script, mut peer, id) = served(listening(), 5);
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
     let written = script.run(|e, now| e.write(now, id, &bytes)).expect("room");

@@ -88,7 +88,7 @@ fn an_outage_of_all_paths_that_is_shorter_than_linger_is_outlived() {
 
 /// The server's subflows are gone by then, and the client has no data to send: its probes detect the return.
 #[test]
-fn what_only_the_server_wrote_in_an_outage_arrives_as_well() {
+fn server_data_written_during_an_outage_arrives() {
     for outage_s in [30, 600] {
         let probes = Some(ReceiveProbes::default());
         let client = ConnectionConfig { receive_probes: probes, ..two_paths(lingering(3_600)) };
@@ -106,7 +106,7 @@ fn what_only_the_server_wrote_in_an_outage_arrives_as_well() {
 
 /// Its own backoff would probe only after 51 s, and the other path's data is never requested elsewhere.
 #[test]
-fn whichever_path_returns_first_carries_on_soon() {
+fn the_first_path_to_return_resumes_soon() {
     for passes in [[true, false], [false, true]] {
         let mut hosts = connected(3_600);
         paths_pass(&mut hosts, [false, false]);

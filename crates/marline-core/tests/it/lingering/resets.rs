@@ -162,7 +162,7 @@ fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bound
 /// The NAT neither passes nor answers segments of unknown connections: the only path looks dead, while other ports
 /// would pass.
 #[test]
-fn a_translator_that_forgets_and_swallows_is_passed_on_other_ports() {
+fn a_nat_that_drops_a_lost_mapping_is_passed_on_other_ports() {
     let only = vec![local_address(1, "10.0.0.1")];
     let client = ConnectionConfig { local_addresses: only, ..config() };
     let mut hosts = TwoHosts::new(client, config(), PASS, 1);

@@ -54,7 +54,7 @@ fn a_stranger_that_sent_a_reset_is_not_waited_for_long_and_a_known_peer_is() {
 
 /// The application authenticates the peer only then.
 #[test]
-fn who_becomes_known_while_it_is_waited_for_is_waited_for() {
+fn a_peer_that_becomes_known_during_the_wait_is_kept() {
     let mut script = Script::new(patient(0), 2);
     let (mut peer, known) = another(&mut script, 1);
     script.run(|e, now| e.set(now, known, SocketOption::KnownPeer));

@@ -6,7 +6,7 @@ fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_first_datagram_of_a_lane_arrives_whatever_its_size() {
+fn the_first_datagram_of_a_lane_can_have_any_size() {
     for policy in ["auto", "min-rtt", "one-path", "duplicate"] {
         for bytes in [0, 200, 1_130, 1_131, 1_316, 1_472, 2_000, 4_096, 8_192, 8_704] {
             let [mut a, mut b] = lanes(policy);
@@ -22,7 +22,7 @@ fn the_first_datagram_of_a_lane_arrives_whatever_its_size() {
 }
 
 #[test]
-fn each_path_carries_what_it_takes() {
+fn each_path_gets_frames_of_its_own_mtu() {
     // WiFi passes packets of 1,200 bytes, LTE of 1,430.
     let passes = |_, path, bytes: usize| bytes <= if path == A { 1_172 } else { 1_402 };
     for policy in ["auto", "min-rtt", "one-path", "duplicate"] {
@@ -100,7 +100,7 @@ fn a_frame_that_left_whole_follows_in_pieces_where_the_other_path_is_narrower() 
 }
 
 #[test]
-fn a_lost_piece_costs_its_datagram_and_no_other() {
+fn a_lost_piece_drops_only_its_datagram() {
     let [mut a, mut b] = lanes("one-path");
     let mut arrived = Vec::new();
     for number in 0..50u64 {

@@ -90,7 +90,7 @@ fn settle(a: &mut Lane, b: &mut Lane, from_ms: u64) -> usize {
 }
 
 #[test]
-fn whichever_frames_of_a_group_are_lost_as_many_repairs_bring_them_back() {
+fn repairs_recover_as_many_lost_frames_of_a_group() {
     for (repairs, count) in [(1u8, 2u8), (1, 4), (2, 5), (3, 7), (4, 16)] {
         let [mut a, mut b] = grouping(repairs);
         let mut rng = SeedTree::new(u64::from(count)).stream("losses");
@@ -132,7 +132,7 @@ fn a_frame_that_comes_after_it_was_repaired_is_not_delivered_again() {
 }
 
 #[test]
-fn what_repairs_make_up_for_is_not_sent_again_and_what_they_do_not_is() {
+fn only_unrepaired_frames_are_sent_again() {
     for (lost, again_bytes) in [(1, false), (2, true)] {
         let [mut a, mut b] = grouping(1);
         for round in 0..6u64 {
@@ -160,7 +160,7 @@ fn a_group_of_one_is_copied() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_repairs_gets_none() {
+fn a_peer_without_repair_support_gets_no_repairs() {
     let [mut a, _] = grouping(1);
     a.peer_repairs = false;
     for number in 0..4 {

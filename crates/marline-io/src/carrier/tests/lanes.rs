@@ -34,7 +34,7 @@ fn a_frame_is_its_lanes_or_another_shards() {
 }
 
 #[test]
-fn a_place_is_known_once_it_is_proven_and_moves_by_proof_only() {
+fn the_address_of_a_flow_changes_only_after_validation() {
     let mut pair = Pair::connected();
     let now = pair.now;
     let (here, there) = (outer(1, (9, 7000)), outer(1, (8, 7001)));
@@ -60,7 +60,7 @@ fn a_place_is_known_once_it_is_proven_and_moves_by_proof_only() {
 }
 
 #[test]
-fn an_address_that_has_proven_nothing_is_no_place() {
+fn an_unproven_address_is_not_recorded_for_its_flow() {
     let now = Instant::from_secs(1);
     let mut server = carrier(true, ALONE);
     server.receive(now, &datagram(outer(1, (9, 7000)), &syn(CLIENT_FLOW, 44)));

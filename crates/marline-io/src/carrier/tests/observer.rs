@@ -91,7 +91,7 @@ impl Pair {
 }
 
 #[test]
-fn a_client_that_moves_is_followed_and_the_core_is_told() {
+fn a_moving_client_is_followed_and_the_core_notified() {
     let mut pair = Pair::connected();
     let now = pair.now;
     for (moved, other_host) in [(outer(1, (9, 7001)), false), (outer(1, (8, 7001)), true)] {
@@ -201,7 +201,7 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
 }
 
 #[test]
-fn a_server_that_forgot_proves_it_and_nobody_else_can() {
+fn only_a_restarted_server_can_prove_a_reset() {
     let mut pair = Pair::connected();
     let now = pair.now;
     // Killed and restarted: everything is new except the seed.
@@ -285,7 +285,7 @@ fn resets_are_limited_per_second() {
 }
 
 #[test]
-fn versions_to_come_are_told_what_is_spoken_here() {
+fn future_versions_are_answered_with_the_supported_one() {
     let now = Instant::from_secs(1);
     let mut server = carrier(true, ALONE);
     let mut newer = syn(CLIENT_FLOW, 44);
@@ -297,7 +297,7 @@ fn versions_to_come_are_told_what_is_spoken_here() {
 }
 
 #[test]
-fn a_pressed_server_makes_strangers_come_again_and_remembers_nothing() {
+fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let now = Instant::from_secs(1);
     let (mut client, mut server) = (carrier(false, ALONE), carrier(true, ALONE));
     let pressed = |bytes| Datagram { pressed: true, ..datagram(outer(1, HERE), bytes) };

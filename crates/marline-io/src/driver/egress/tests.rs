@@ -53,7 +53,7 @@ async fn equal_segments_of_several_senders_are_one_message() {
 }
 
 #[tokio::test]
-async fn what_the_kernel_has_no_room_for_waits_and_none_is_lost() {
+async fn segments_the_kernel_cannot_take_wait_and_none_is_lost() {
     let ((shard, _), target) = (shard(None), Target::new());
     let now = shard.clock.now();
     let later = now + Duration::from_secs(1);
@@ -75,7 +75,7 @@ async fn what_the_kernel_has_no_room_for_waits_and_none_is_lost() {
 }
 
 #[tokio::test]
-async fn an_error_of_before_stops_none_of_them() {
+async fn an_earlier_send_error_does_not_stop_other_senders() {
     let ((shard, _), target) = (shard(None), Target::new());
     let nobody = Target::new().address();
     let now = shard.clock.now();

@@ -102,7 +102,7 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
 }
 
 #[test]
-fn a_path_that_does_not_come_is_not_awaited_for_ever() {
+fn waiting_for_a_missing_lane_path_ends() {
     let mut lanes = lanes(PathNumbers::Peers);
     let now = Instant::from_secs(1);
     for id in 0..100 {
@@ -139,7 +139,7 @@ fn frames_come_from_a_path_or_are_counted() {
 }
 
 #[test]
-fn a_silent_path_that_answers_others_is_asked_at_once_and_its_answer_is_told() {
+fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
     let mut lanes = lanes(PathNumbers::Ours);
     let [_, keys] = StandIn::pair(1);
     let mut peer = Lane::new(config(), (8, ID), keys, Instant::ZERO);
@@ -172,7 +172,7 @@ fn a_silent_path_that_answers_others_is_asked_at_once_and_its_answer_is_told() {
 }
 
 #[test]
-fn what_a_lane_holds_is_charged_and_bounded() {
+fn the_memory_of_a_lane_is_charged_and_bounded() {
     let budget = marline_core::MemoryBudget::new(Some(1 << 20));
     let account = budget.account(u64::MAX);
     let mut lanes = lanes(PathNumbers::Ours);

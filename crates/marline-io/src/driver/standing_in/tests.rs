@@ -94,7 +94,7 @@ async fn at_once(run: impl FnOnce(&mut Context<'_>)) {
 }
 
 #[tokio::test]
-async fn who_reads_receives_if_the_task_is_late_and_only_then() {
+async fn a_read_receives_datagrams_only_if_the_task_is_late() {
     let world = World::new(1).await;
     at_once(|cx| {
         write_now(&world.near[0], cx, b"question");
@@ -180,7 +180,7 @@ async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
 
 /// This holds for any number of tasks that the runtime polls before the driver's.
 #[tokio::test]
-async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
+async fn data_of_many_streams_written_at_once_is_there_to_read() {
     let world = World::new(CROWD_OF_STREAMS).await;
     let (near, far) = (&world.near, &world.far);
     at_once(|cx| {
@@ -203,7 +203,7 @@ async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
 
 /// The runtime checks its sockets only after some number of tasks. Calls in between do not wait for that.
 #[tokio::test]
-async fn many_calls_receive_although_nobody_has_woken_the_task() {
+async fn many_calls_receive_without_a_wakeup_of_the_task() {
     let world = World::new(1).await;
     at_once(|cx| {
         write_now(&world.near[0], cx, b"question");

@@ -71,7 +71,7 @@ fn writes_of_others_close_by_wait_and_long_ones_or_far_ones_do_not() {
 }
 
 #[test]
-fn who_waits_in_vain_again_and_again_waits_ever_less_often() {
+fn repeated_useless_waits_become_rarer() {
     let (mut turns, _) = turns();
     let mut waited = 0;
     for at in 0..4_096 {
@@ -192,7 +192,7 @@ async fn pass_on(relay: Target, server: SocketAddr, largest: Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn what_connections_write_in_one_turn_leaves_in_one_call_and_each_in_order() {
+async fn writes_of_one_runtime_turn_leave_in_one_call_and_in_order() {
     let world = World::new().await;
     world.largest.store(0, Ordering::Relaxed);
     let rounds: Vec<Vec<u8>> = (0..50).map(|round| vec![round; 100]).collect();
@@ -214,7 +214,7 @@ async fn what_connections_write_in_one_turn_leaves_in_one_call_and_each_in_order
 
 /// The runtime cannot detect the end of the turn while its task computes.
 #[tokio::test]
-async fn what_waits_while_a_task_computes_leaves_with_its_next_write() {
+async fn waiting_writes_leave_with_the_next_write_of_a_busy_task() {
     let world = World::new().await;
     let (last, others) = world.near.split_last().expect("there are some");
     let waiting = || last.shard().lock().turns.waiting;

@@ -139,7 +139,7 @@ fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
 }
 
 #[test]
-fn where_a_link_is_no_faster_datagrams_stay_and_it_is_not_tried_again_soon() {
+fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
@@ -188,7 +188,7 @@ fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
 }
 
 #[test]
-fn a_server_that_has_answered_before_is_borne_with_for_longer() {
+fn a_server_that_answered_before_gets_a_longer_timeout() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.heard(ms(40), ends());
@@ -200,7 +200,7 @@ fn a_server_that_has_answered_before_is_borne_with_for_longer() {
 /// Flows become quiet one after the other, each a second after its last packet: there must not be one probe per
 /// flow.
 #[test]
-fn of_thousands_of_flows_that_go_quiet_the_server_is_asked_once_a_second() {
+fn quiet_flows_together_probe_the_server_once_a_second() {
     let mut routes = Routes::new(UdpUse::Preferred);
     for at in 0..1_000 {
         routes.sent(ms(at), ends());
@@ -221,7 +221,7 @@ fn of_thousands_of_flows_that_go_quiet_the_server_is_asked_once_a_second() {
 }
 
 #[test]
-fn while_an_answer_is_due_nobody_asks_again() {
+fn no_flow_probes_while_an_answer_is_due() {
     let mut routes = Routes::new(UdpUse::Preferred);
     assert!(routes.is_quiet(ms(0), &ends()), "nothing is known");
     routes.sent(ms(0), ends());
@@ -232,7 +232,7 @@ fn while_an_answer_is_due_nobody_asks_again() {
 }
 
 #[test]
-fn a_dead_network_is_asked_for_links_less_and_less_and_not_for_ever() {
+fn link_attempts_on_a_dead_network_back_off_and_end() {
     let mut routes = Routes::new(UdpUse::Preferred);
     let mut opened = Vec::new();
     for second in 0..200 {
@@ -288,7 +288,7 @@ fn one_answer_among_many_that_do_not_come_brings_nothing_back() {
 }
 
 #[test]
-fn an_answer_to_another_id_is_none() {
+fn an_answer_to_another_probe_id_is_ignored() {
     let mut routes = on_link(ms(0));
     for round in 0..10 {
         let at = routes.next_timeout().unwrap();
@@ -373,7 +373,7 @@ fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_th
 }
 
 #[test]
-fn without_datagrams_a_silent_network_is_tried_at_one_pace_and_a_refusal_ever_less_often() {
+fn only_a_refused_link_backs_off_without_datagrams() {
     let pauses = |failure: Failure| -> Vec<u64> {
         let mut routes = Routes::new(UdpUse::Never);
         let mut now = ms(0);

@@ -164,7 +164,7 @@ async fn read(stream: &mut (impl AsyncReadExt + Unpin), count: usize) -> Vec<u8>
 }
 
 #[tokio::test]
-async fn they_reach_the_target_while_its_answer_is_on_the_way_and_the_rest_comes_behind() {
+async fn early_bytes_reach_the_target_before_its_answer_returns() {
     let world = World::new(ServerLimits::default(), Deadlines::default()).await;
     let (mut theirs, ours) = application().await;
     let said: Vec<u8> = (0..20_000).map(|at| (at % 251) as u8).collect();
@@ -188,7 +188,7 @@ async fn they_reach_the_target_while_its_answer_is_on_the_way_and_the_rest_comes
 }
 
 #[tokio::test]
-async fn what_the_server_has_not_begun_is_asked_for_again_with_the_same_bytes() {
+async fn an_unstarted_request_is_repeated_with_the_same_bytes() {
     let idle = Duration::from_millis(400);
     let world =
         World::new(ServerLimits { idle, ..ServerLimits::default() }, Deadlines::default()).await;
@@ -205,7 +205,7 @@ async fn what_the_server_has_not_begun_is_asked_for_again_with_the_same_bytes() 
 }
 
 #[tokio::test]
-async fn what_may_have_arrived_is_not_sent_again() {
+async fn possibly_delivered_bytes_are_not_sent_again() {
     let world = World::new(ServerLimits::default(), Deadlines::default()).await;
     let (mut theirs, ours) = application().await;
     world.say(Wire::HeldBack);
@@ -262,7 +262,7 @@ async fn none_go_ahead_of_a_request_that_is_likely_to_be_repeated_or_has_a_deadl
 }
 
 #[tokio::test]
-async fn an_end_is_read_again_and_a_reset_is_told() {
+async fn an_early_end_is_read_again_and_a_reset_is_reported() {
     let world = World::new(ServerLimits::default(), Deadlines::default()).await;
     let (mut theirs, ours) = application().await;
     theirs.write_all(b"all").await.unwrap();

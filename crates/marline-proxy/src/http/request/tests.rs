@@ -71,7 +71,7 @@ fn absolute_form_becomes_origin_form_with_the_targets_host() {
 }
 
 #[test]
-fn fields_of_the_hop_stay_here_and_all_others_go_on_in_order() {
+fn hop_by_hop_fields_are_removed_and_others_kept_in_order() {
     let (_, head) = forwarded(
         "POST http://a.example/ HTTP/1.1\r\nAccept: */*\r\nproxy-connection: keep-alive\r\n\
          Connection: X-Mine, Keep-Alive\r\nKeep-Alive: 5\r\nx-mine: 1\r\nTE: trailers\r\n\
@@ -87,7 +87,7 @@ fn fields_of_the_hop_stay_here_and_all_others_go_on_in_order() {
 
 /// Found by fuzzing: an empty field beside the real one was forwarded as well.
 #[test]
-fn a_coding_is_said_in_one_way() {
+fn the_transfer_encoding_is_forwarded_in_canonical_form() {
     for fields in
         ["Transfer-Encoding:\r\ntransfer-encoding: , Chunked", "Transfer-Encoding: chunked,"]
     {
@@ -151,7 +151,7 @@ fn framing_that_two_could_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn what_is_no_request_for_here_has_its_status() {
+fn an_unsupported_request_gets_its_status_code() {
     for (text, expected) in [
         ("GET http://a.example/ HTTP/1.1\r\n\r\n", 400),
         ("GET http://a.example/ HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
@@ -202,7 +202,7 @@ fn heads_are_bounded_in_bytes_and_fields() {
 }
 
 #[test]
-fn every_truncation_waits_for_more_and_what_follows_is_left() {
+fn a_truncated_head_waits_and_following_bytes_are_left() {
     let text = "POST http://a.example/ HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n";
     for cut in 0..text.len() {
         assert!(parse(&text.as_bytes()[..cut]).unwrap().is_none(), "cut at {cut}");
@@ -214,7 +214,7 @@ fn every_truncation_waits_for_more_and_what_follows_is_left() {
 proptest! {
     /// Every forwarded head parses as one request in origin-form with one Host, and rewriting it changes nothing.
     #[test]
-    fn what_goes_on_is_one_request(
+    fn a_forwarded_head_parses_as_one_request(
         method in "[A-Z]{1,7}",
         host in "[a-z0-9.-]{1,20}",
         path in "(/[!-\"$-~]{0,20})?",

@@ -36,7 +36,7 @@ async fn bytes_come_through_in_order_however_narrow_the_pipe() {
 
 /// Messages after a renewal may arrive in one piece with the end of the previous request.
 #[tokio::test]
-async fn a_kept_stream_begins_anew_after_both_ends() {
+async fn a_kept_stream_restarts_after_both_ends() {
     let (mut near, mut far) = pair(1 << 16).await;
     for round in 0..3 {
         near.keep();
@@ -78,7 +78,7 @@ async fn reads_of_a_byte_lose_nothing() {
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_sealed_is_an_error() {
+async fn an_unsealed_end_is_an_error() {
     let (mut near, mut far) = pair(1 << 16).await;
     near.write_all(b"half of it").await.unwrap();
     near.flush().await.unwrap();
@@ -89,7 +89,7 @@ async fn an_end_that_nobody_sealed_is_an_error() {
 }
 
 #[tokio::test]
-async fn an_end_is_an_end_for_good_and_the_other_direction_goes_on() {
+async fn an_ended_direction_stays_ended_and_the_other_continues() {
     let (mut near, mut far) = pair(1 << 16).await;
     near.shutdown().await.unwrap();
     assert_eq!(far.read(&mut [0; 9]).await.unwrap(), 0);
@@ -205,7 +205,7 @@ async fn a_long_read_takes_all_records_that_are_there() {
 
 /// Data that was opened before is not lost.
 #[tokio::test]
-async fn an_end_that_nobody_sealed_comes_after_what_was_there() {
+async fn an_unsealed_end_comes_after_the_opened_data() {
     let (mut near, mut far) = pair(1 << 20).await;
     near.write_all(&[7; 40_000]).await.unwrap();
     near.flush().await.unwrap();

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rtt_counts_squared_in_what_is_best() {
+    fn the_best_path_counts_the_rtt_squared() {
         // Twice the bytes between losses at twice the RTT is half as good.
         let near = with_history(5.0, 0.1, 1e5);
         let far = with_history(20.0, 0.2, 2e5);

@@ -55,7 +55,7 @@ fn growth(cc: &mut dyn CongestionController, views: &[SubflowView]) -> f64 {
 }
 
 #[test]
-fn alone_they_are_reno_and_beside_an_equal_one_a_quarter_of_it() {
+fn a_lone_subflow_grows_like_reno_and_one_of_two_by_a_quarter() {
     for mut cc in controllers() {
         let alone = growth(cc.as_mut(), &views([10, 10])[..1]);
         assert!((alone - 1.0).abs() < 0.06, "{alone} {cc:?}");
@@ -68,7 +68,7 @@ fn alone_they_are_reno_and_beside_an_equal_one_a_quarter_of_it() {
 }
 
 #[test]
-fn what_carries_nothing_does_not_count() {
+fn idle_siblings_do_not_count() {
     let silent =
         [silent(view(1, 100), 0), gone(view(1, 100)), SubflowView { srtt: None, ..view(1, 100) }];
     for other in silent {
@@ -94,7 +94,7 @@ fn slow_start_is_not_coupled_and_nothing_grows_in_recovery() {
 }
 
 #[test]
-fn a_sibling_in_recovery_counts_with_what_it_will_have() {
+fn a_sibling_in_recovery_counts_with_its_ssthresh() {
     let repairing =
         SubflowView { phase: Phase::Recovery, cwnd: 3_000, ssthresh: 8_000, ..view(1, 100) };
     assert_eq!(Member::of(&repairing).map(|member| member.window), Some(8.0));

@@ -157,7 +157,7 @@ mod tests {
     /// By hand, from the table of powers in docs/research/link.md: 132.86 mW + 137.01 mW a Mbit/s, 1,288.04 + 51.97;
     /// idle 1.90 and 20.06 mW.
     #[test]
-    fn a_byte_costs_what_the_powers_say() {
+    fn the_energy_per_byte_follows_the_power_table() {
         let base = EnergyBase::new(RadioKind::Lte);
         let nj_per_bit = |set| base.per_byte(set, &down(4.0, 10.0), 0.0) / 8.0 * 1e9;
         let by_hand = [
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_within_the_margin() {
+    fn the_current_interface_set_stays_within_the_margin() {
         let base = EnergyBase::new(RadioKind::Lte);
         let awake = Some(Duration::ZERO);
         let stays = |used, wifi| base.cheapest(used, &down(wifi, 10.0), 1e9, awake, 0.1) == used;

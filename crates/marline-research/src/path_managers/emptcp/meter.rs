@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_application_asks_for_now_and_then_says_nothing() {
+    fn occasional_requests_do_not_change_the_measured_rate() {
         let mut meter = Meter::supposing(70.0);
         for question in 0..20 {
             looks(&mut meter, question * 350, &[20_000, 0, 0, 0, 0, 0, 0]);

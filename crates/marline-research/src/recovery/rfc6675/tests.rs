@@ -21,7 +21,7 @@ fn linux() -> Sender<Rfc6675> {
 }
 
 #[test]
-fn the_third_segment_sacked_above_tells_a_loss() {
+fn three_segments_sacked_above_mark_a_loss() {
     let mut s = sender(|_| {});
     s.app_limited = false;
     s.send(10);
@@ -40,7 +40,7 @@ fn the_third_segment_sacked_above_tells_a_loss() {
 }
 
 #[test]
-fn the_sack_of_a_probe_alone_tells_nothing_but_with_fack_it_tells_all() {
+fn a_sacked_probe_reveals_losses_only_with_fack() {
     for (fack, lost) in [(false, vec![]), (true, vec![1, 2, 3, 4])] {
         let mut s = sender(|config| {
             config.probes = ProbeConfig::new(PtoFormula::Linux310);
@@ -178,7 +178,7 @@ fn a_timeout_takes_all_that_was_not_sacked_for_lost() {
 }
 
 #[test]
-fn what_limited_transmit_lets_out() {
+fn limited_transmit_follows_sacks_or_duplicates() {
     let mut s = sender(|_| {});
     s.send(6);
     s.wait(100);

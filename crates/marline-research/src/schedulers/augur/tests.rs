@@ -103,7 +103,7 @@ fn the_rest_of_a_message_does_not_wait_for_a_bad_path() {
 }
 
 #[test]
-fn what_was_late_before_is_expected_to_be_late_again() {
+fn late_messages_make_later_ones_expected_late() {
     let mut play = Play::new(AugurConfig::default());
     assert_eq!(play.message(20), 0);
     // Every third one 200 ms late, while RTT and losses show nothing.
@@ -145,7 +145,7 @@ fn the_budget_bounds_the_bytes() {
 }
 
 #[test]
-fn the_price_follows_the_purse() {
+fn the_price_follows_the_saved_budget() {
     // Expected to save some milliseconds: bought from a full purse, not from an empty one.
     let worth = |saved: f64| {
         let mut play = Play::new(AugurConfig::default());
@@ -158,7 +158,7 @@ fn the_price_follows_the_purse() {
 }
 
 #[test]
-fn a_second_path_that_is_no_faster_than_a_repair_is_not_paid_for() {
+fn a_second_path_slower_than_a_repair_gets_no_copy() {
     let mut play = Play::new(AugurConfig::default());
     play.primary = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
     play.second = view(1, 70);
@@ -192,7 +192,7 @@ fn backups_and_odd_paths() {
 }
 
 #[test]
-fn what_it_remembers_is_bounded() {
+fn the_memory_of_the_scheduler_is_bounded() {
     let mut play = Play::new(AugurConfig { worth: Duration::ZERO, ..AugurConfig::default() });
     for _ in 0..200 {
         play.stream.written += 100;

@@ -24,7 +24,7 @@ fn decide(blest: &mut Blest, pair: &[SubflowView; 2], window: u64) -> Decision {
 }
 
 #[test]
-fn a_window_that_holds_what_the_fast_one_sends_meanwhile_is_shared() {
+fn a_window_that_fits_the_data_of_the_fast_path_is_shared() {
     // 100 ms are 5 round trips, and 1 more is begun: 6 * (10 + 2) segments, and the one for S.
     let mut blest = steady(1.0);
     assert_eq!(decide(&mut blest, &pair(), 72), Decision::Wait);
@@ -35,7 +35,7 @@ fn a_window_that_holds_what_the_fast_one_sends_meanwhile_is_shared() {
 }
 
 #[test]
-fn what_the_slow_one_holds_already_counts() {
+fn data_on_the_slow_path_counts() {
     let mut pair = pair();
     pair[1].bytes_in_flight = 3 * SEGMENT;
     pair[1].bytes_queued = SEGMENT;
@@ -53,7 +53,7 @@ fn in_slow_start_the_fast_one_doubles() {
 }
 
 #[test]
-fn a_full_slow_path_is_as_slow_as_it_ever_was() {
+fn a_full_slow_path_is_rated_by_its_worst_rtt() {
     let mut blest = steady(1.0);
     let mut pair = pair();
     pair[1].srtt = Some(ms(300));

@@ -23,7 +23,7 @@ fn a_short_rest_waits_for_the_fast_one() {
 }
 
 #[test]
-fn once_it_waits_it_waits_a_little_longer() {
+fn hysteresis_prolongs_a_wait() {
     let mut ecf = Ecf::default();
     assert_eq!(decide(&mut ecf, &pair(), 40_000), send(1, 0, 40_000));
     assert_eq!(decide(&mut ecf, &pair(), 39_000), Decision::Wait);

@@ -38,7 +38,7 @@ fn repairs(
 }
 
 #[test]
-fn what_the_slow_path_lost_is_repaired_on_the_fast_one_and_not_the_other_way_round() {
+fn losses_of_the_slow_path_are_repaired_on_the_fast_one() {
     let mut fuso = fuso(true, true);
     assert!(fuso.watches_losses());
     let behind = [(0, range(0, 1_000)), (0, range(2_000, 3_000)), (0, range(3_000, 4_000))];
@@ -55,7 +55,7 @@ fn what_the_slow_path_lost_is_repaired_on_the_fast_one_and_not_the_other_way_rou
 }
 
 #[test]
-fn a_path_that_loses_is_no_better_one() {
+fn a_lossy_path_is_not_the_better_one() {
     // 20 + 9 * 24 ms and 80 ms.
     let mut fuso = fuso(true, true);
     fuso.losses.set_between(&view(0, 20), 1.0);

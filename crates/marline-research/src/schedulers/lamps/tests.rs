@@ -64,7 +64,7 @@ fn a_path_that_repairs_counts_as_within_its_burst() {
 }
 
 #[test]
-fn what_it_sends_and_what_is_lost_of_it_makes_the_chance() {
+fn the_loss_chance_is_the_lost_share_of_sent_segments() {
     let mut lamps = Lamps::default();
     let mut stream = Stream::new(10_000);
     let seen = |acked: u64| [SubflowView { bytes_since_loss: acked, ..view(0, 20) }];

@@ -17,7 +17,7 @@ fn a_new_segment_goes_on_all_paths_with_room_segment_by_segment() {
 }
 
 #[test]
-fn who_had_no_room_then_never_catches_up() {
+fn a_path_without_room_does_not_get_older_segments_later() {
     let mut stream = Stream::new(2_000);
     let mut scheduler = OpportunisticRedundant::default();
     drain(&mut scheduler, &mut stream, &[view(0, 20), full(view(1, 90))]);

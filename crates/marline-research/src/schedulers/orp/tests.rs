@@ -27,7 +27,7 @@ fn asked(scheduler: &mut dyn Scheduler, event: SchedulerEvent) -> Vec<SchedulerA
 }
 
 #[test]
-fn its_rules_replace_those_of_min_rtt() {
+fn the_rules_of_orp_replace_those_of_min_rtt() {
     let wide = asked(&mut MinRtt::default(), BLOCKED);
     assert_eq!(wide.len(), 3, "a penalty and both segments: {wide:?}");
     let rules = OpportunisticRules {
@@ -50,7 +50,7 @@ fn a_scheduler_without_rules_of_its_own_gets_them() {
 }
 
 #[test]
-fn placing_data_and_patience_are_the_inner_ones() {
+fn placement_and_probe_patience_come_from_the_inner_scheduler() {
     let mut wrapped = Orp::new(Box::<RoundRobin>::default(), OpportunisticRules::KERNEL);
     let stream = Stream::new(5_000);
     let subflows: [SubflowView; 2] = [full(view(0, 20)), view(1, 100)];

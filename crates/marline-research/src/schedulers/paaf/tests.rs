@@ -40,7 +40,7 @@ fn is_warned(paaf: &mut Paaf, primary: SubflowView, at_ms: u64) -> bool {
 }
 
 #[test]
-fn the_primary_carries_everything_and_what_it_has_no_room_for_waits() {
+fn the_primary_carries_everything_and_excess_data_waits() {
     let faster = view(1, 5);
     assert_eq!(sent(&mut paaf(), &[steady(), faster], 2_000, 1_001), ON_FIRST);
     for busy in [full(steady()), paced(steady(), 2_000)] {
@@ -106,7 +106,7 @@ fn a_warning_lasts_and_ends_at_a_lower_level_than_it_began() {
 }
 
 #[test]
-fn the_peak_fades_so_that_a_new_level_is_no_warning_for_ever() {
+fn a_lasting_new_rate_ends_the_warning() {
     let mut paaf = paaf();
     let slow = SubflowView { delivery_rate: Some(Rate::from_mbit(2)), ..steady() };
     let warned: Vec<bool> =
@@ -143,7 +143,7 @@ fn a_backup_helps_only_if_it_may() {
 }
 
 #[test]
-fn in_a_warning_both_go_on_at_their_own_pace() {
+fn in_a_warning_the_second_path_also_gets_data_the_first_sent() {
     let warned = SubflowView { phase: Phase::Recovery, ..full(steady()) };
     let mut stream = Stream::new(3_000);
     stream.apply(SubflowId(0), stream.unsent());

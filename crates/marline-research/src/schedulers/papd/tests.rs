@@ -152,7 +152,7 @@ fn a_silent_best_path_is_not_waited_for_and_a_fallen_one_is_measured_again() {
 }
 
 #[test]
-fn a_path_is_worth_what_the_buffer_lets_it_carry() {
+fn the_rate_of_a_path_is_limited_by_the_buffer() {
     let mut views = pair();
     views[1].delivery_rate = Some(Rate::from_mbit(150));
     let stream = Stream { window: BOUND, ..Stream::new(BOUND) };
@@ -180,7 +180,7 @@ fn a_slow_application_stays_redundant() {
 }
 
 #[test]
-fn a_new_path_starts_the_comparison_anew() {
+fn a_new_path_restarts_the_comparison() {
     let mut asked = Asked::new(PapdConfig::default());
     let views = pair();
     asked.pass(805, 10_000, &views);
@@ -202,7 +202,7 @@ fn waiting_ends_with_the_mode() {
 }
 
 #[test]
-fn nobody_waits_for_a_time_that_has_passed() {
+fn waits_never_end_in_the_past() {
     let mut asked = Asked::new(PapdConfig::default());
     let mut views = pair();
     views[1].ssthresh = u64::MAX;

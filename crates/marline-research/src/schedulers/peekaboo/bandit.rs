@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_tried_is_uncertain_and_what_was_is_known() {
+    fn an_untried_context_is_uncertain_and_a_tried_one_known() {
         let mut arm = Arm::default();
         let (tried, other) = ([1.0, 0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(arm.promise(&tried), Promise { reward: 0.0, uncertainty: 1.0 });

@@ -56,20 +56,20 @@ fn the_fastest_path_with_room_takes_everything() {
 }
 
 #[test]
-fn it_learns_to_wait_where_the_next_path_holds_everything_up() {
+fn peekaboo_learns_to_wait_if_the_next_path_blocks() {
     let waits = train(&mut Peekaboo::default(), &pair(), (20, 10), (200, 10));
     assert!(waits[..10].contains(&true) && waits[..10].contains(&false), "both are tried");
     assert!(last_waits(&waits) >= 90, "{}", last_waits(&waits));
 }
 
 #[test]
-fn it_learns_to_send_where_both_paths_bring_more() {
+fn peekaboo_learns_to_send_if_both_paths_are_faster() {
     let waits = train(&mut Peekaboo::default(), &pair(), (20, 10), (20, 25));
     assert!(last_waits(&waits) <= 10, "{}", last_waits(&waits));
 }
 
 #[test]
-fn it_forgets_a_network_that_is_gone() {
+fn peekaboo_forgets_a_network_that_is_gone() {
     let mut peekaboo = Peekaboo::new(PeekabooConfig { memory: 50, ..PeekabooConfig::default() });
     train(&mut peekaboo, &pair(), (20, 10), (200, 10));
     let stream = Stream::new(0);
@@ -96,7 +96,7 @@ fn varying_delays_reverse_some_decisions_the_same_ones_with_the_same_seed() {
 }
 
 #[test]
-fn it_waits_for_two_round_trips_at_most() {
+fn peekaboo_waits_for_at_most_two_round_trips() {
     let mut peekaboo = Peekaboo::default();
     let waits = train(&mut peekaboo, &pair(), (20, 10), (200, 10));
     assert!(last_waits(&waits) >= 90);
@@ -112,7 +112,7 @@ fn it_waits_for_two_round_trips_at_most() {
 }
 
 #[test]
-fn what_it_remembers_is_bounded() {
+fn the_memory_of_the_scheduler_is_bounded() {
     let mut peekaboo = Peekaboo::default();
     let mut stream = Stream::new(500_000);
     for step in 0..2_000 {

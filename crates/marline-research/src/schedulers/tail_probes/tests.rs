@@ -105,7 +105,7 @@ fn a_copy_waits_for_the_pacer_but_not_beyond_the_data() {
 }
 
 #[test]
-fn an_answered_copy_and_a_silent_original_bring_suspicion_once() {
+fn an_answered_copy_of_a_silent_original_raises_suspicion_once() {
     for (after, expected) in
         [(After::Reinject, vec![SchedulerAction::Suspect(SubflowId(0))]), (After::Rto, vec![])]
     {
@@ -122,7 +122,7 @@ fn an_answered_copy_and_a_silent_original_bring_suspicion_once() {
 }
 
 #[test]
-fn an_original_that_was_heard_is_above_suspicion() {
+fn an_original_path_that_was_heard_is_not_suspected() {
     let (mut scheduler, mut stream) = sent(After::Reinject, 3);
     let mut views = [view(0, 13), view(1, 85)];
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
@@ -210,7 +210,7 @@ proptest! {
     /// Nothing goes twice on one subflow (the stream would panic), nothing on one without room or in
     /// suspicion, and only silent subflows that were probed are suspected.
     #[test]
-    fn whatever_happens(steps in proptest::collection::vec(any_step(), 1..120)) {
+    fn tail_probes_stay_valid_in_any_sequence_of_events(steps in proptest::collection::vec(any_step(), 1..120)) {
         let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), After::Reinject);
         let mut stream = Stream::new(0);
         let mut views = vec![view(0, 13), view(1, 85), view(2, 40)];

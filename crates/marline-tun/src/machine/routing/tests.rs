@@ -96,7 +96,7 @@ fn without_the_lead_a_switch_lets_only_exceptions_and_the_local_network_pass() {
 }
 
 #[test]
-fn queries_do_not_leave_by_the_lead_alone_whatever_network_they_are_for() {
+fn queries_never_leave_by_the_lead_rules_alone() {
     for own in [OWN, OWN_V6] {
         let rules = RoutingSettings::default().lead(own, &facts());
         let names = |selector: &Selector| {
@@ -152,7 +152,7 @@ fn a_family_that_the_interface_lacks_leads_nowhere() {
 }
 
 #[test]
-fn what_is_direct_is_not_led_to_the_interface() {
+fn direct_networks_are_not_routed_to_the_interface() {
     let settings = RoutingSettings {
         direct: networks(&["192.0.2.0/24", "192.0.2.0/24", "0.0.0.0/0"]),
         ..RoutingSettings::default()

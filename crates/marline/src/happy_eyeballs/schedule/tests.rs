@@ -75,7 +75,7 @@ fn a_backup_path_sleeps_until_a_regular_one_was_asked_twice() {
 }
 
 #[test]
-fn without_a_backup_path_nobody_is_asked_twice() {
+fn without_a_backup_path_no_path_is_tried_twice() {
     let schedule = AttemptSchedule::by_health(vec![wifi(), way(3, false)], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if3")]));
 }
@@ -96,20 +96,20 @@ fn a_bad_address_pair_comes_last_and_late() {
 }
 
 #[test]
-fn where_all_is_bad_somebody_starts_at_once() {
+fn if_every_pair_is_bad_one_attempt_starts_at_once() {
     let schedule = AttemptSchedule::by_health(vec![lte(), wifi()], STAGGER, |_| true);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if2")]));
 }
 
 #[test]
-fn who_was_refused_is_not_asked_again() {
+fn a_refused_path_is_not_tried_again() {
     let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, |_| false);
     let starts = run(schedule, |path| (path == 1).then_some(20));
     assert_eq!(starts, names(&[(0, "if1"), (20, "if2")]));
 }
 
 #[test]
-fn nobody_starts_in_an_empty_race() {
+fn an_empty_schedule_starts_no_attempt() {
     let mut schedule = AttemptSchedule::by_health(Vec::new(), STAGGER, |_| true);
     assert_eq!((schedule.take(Duration::ZERO, true), schedule.due()), (None, None));
     assert!(schedule.is_empty());

@@ -133,7 +133,7 @@ fn a_path_without_an_address_of_the_servers_family_says_so() {
 }
 
 #[test]
-fn a_server_that_turns_the_client_away_makes_no_path_usable() {
+fn a_server_that_rejects_the_client_leaves_no_path_usable() {
     let both = table(&LOCAL);
     let reason = "refused by the server: unknown credential";
     let by = |contacts: &[Contact]| {

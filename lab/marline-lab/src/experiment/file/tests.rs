@@ -88,7 +88,7 @@ fn a_dialogue_has_pieces_and_a_limit() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_and_what_would_be_right() {
+fn file_errors_name_the_line_and_suggest_a_fix() {
     for (from, to, wanted) in [
         ("delay=5ms", "delya=5ms", "x.toml:3:18: `delya=5ms`: unknown key `delya`; there are rate"),
         ("delay=5ms", "delya=5ms", "did you mean `delay`?"),

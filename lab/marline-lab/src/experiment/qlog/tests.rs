@@ -54,7 +54,7 @@ fn a_run_with_traces_is_the_run_without_and_its_traces_are_the_same_bytes_each_t
 }
 
 #[test]
-fn sums_agree_with_what_the_connection_counts() {
+fn trace_sums_match_the_connection_counters() {
     for (name, scheduler) in [("auto", "auto"), ("redundant", "redundant"), ("min-rtt", "min-rtt")]
     {
         let variant = Variant::new(name).scheduler(scheduler);
@@ -80,7 +80,7 @@ fn sums_agree_with_what_the_connection_counts() {
 
 /// The server sends, and WiFi dies under it.
 #[test]
-fn a_dead_path_is_a_hole_and_what_it_held_is_seen_on_the_other() {
+fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     let links = [("wifi", "rate=20M,delay=5ms,down=3s-8s"), ("lte", "rate=10M,delay=40ms")];
     let experiment = Experiment::over(&links, bursts());
     // It leaves reinjection to the retransmission timer, as the kernel does: delivery stands still long enough.
@@ -123,7 +123,7 @@ fn a_dead_path_is_a_hole_and_what_it_held_is_seen_on_the_other() {
 }
 
 #[test]
-fn a_trace_has_its_bound_and_further_connections_none() {
+fn a_trace_is_bounded_and_further_connections_get_none() {
     let experiment = Experiment::over(&LINKS, bursts());
     let config = QlogConfig { limit_bytes: 30_000, connections: 1 };
     let traces = simulate_traced(&experiment, &Variant::new("auto"), 3, config).expect("a run").1;

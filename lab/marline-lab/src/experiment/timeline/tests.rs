@@ -183,7 +183,7 @@ fn samples_are_on_the_grid_and_at_changes_and_in_order() {
 }
 
 #[test]
-fn rows_are_bounded_and_what_is_left_out_is_counted() {
+fn rows_are_bounded_and_omitted_ones_counted() {
     let experiment = Experiment::over(&LINKS, bursts());
     let variant = Variant::new("default");
     let run = |max_rows| {

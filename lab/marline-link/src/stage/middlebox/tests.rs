@@ -162,7 +162,7 @@ fn a_cut_segment_has_all_its_bytes_and_options_where_they_are_asked_for() {
 }
 
 #[test]
-fn what_follows_in_time_is_put_onto_the_first_with_its_options() {
+fn a_middlebox_coalesces_segments_and_keeps_the_first_options() {
     let (mut up, _) = links("coalesce=2ms");
     let first = Made { options: &MPTCP_DSS, payload: b"odd", ..Made::default() };
     let second =
@@ -182,7 +182,7 @@ fn what_follows_in_time_is_put_onto_the_first_with_its_options() {
 }
 
 #[test]
-fn of_acknowledgments_the_latest_passes_and_none_waits_for_long() {
+fn thinning_passes_the_latest_ack_without_a_long_wait() {
     let (mut up, _) = links("thin=4");
     let ack = |number| Made { acknowledgment: number, ..Made::default() }.packet();
     let passed = |packets: Vec<Ip>| {
@@ -218,7 +218,7 @@ fn a_box_answers_for_the_receiver() {
 }
 
 #[test]
-fn a_translator_forgets_at_its_time() {
+fn a_nat_rebinding_happens_at_its_configured_time() {
     let (mut up, mut down) = links("rebind=5s");
     let (before, after) = (Instant::from_secs(1), Instant::from_secs(6));
     let ports = |packets: Vec<Ip>| packets.first().map(|packet| tcp::ports(tcp_of(packet)));

@@ -53,7 +53,7 @@ fn as_many_repairs_as_losses_are_enough() {
 }
 
 #[test]
-fn more_losses_than_repairs_cost_what_they_cost_without() {
+fn more_losses_than_repairs_cost_as_much_as_without_coding() {
     let lost = [4, 5, 6, 7, 8];
     let without = harmed("coded,rate=0", 12_600, &lost).latencies[4];
     let with = harmed("coded", 12_600, &lost).latencies[4];
@@ -63,7 +63,7 @@ fn more_losses_than_repairs_cost_what_they_cost_without() {
 
 /// A lost repair is repeated and then of no use; neither it nor what follows is held up or harmed.
 #[test]
-fn lost_repairs_harm_nobody() {
+fn lost_repairs_do_no_harm() {
     let lossy = format!("{SLOW},down.loss=30%");
     let mut paths = scene(&[FAST, &lossy], config("coded"), 1);
     let at: Vec<u64> = (0..200).map(|n| n * 100).collect();

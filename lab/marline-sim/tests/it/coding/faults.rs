@@ -29,7 +29,7 @@ fn a_path_that_goes_takes_its_repairs_with_it_and_nothing_else() {
 /// With checksums, sums are verified like data, and bursts come back whole by them as without
 /// (`bursts` compares all bytes).
 #[test]
-fn with_checksums_only_what_is_verified_is_used() {
+fn with_checksums_only_verified_repairs_are_used() {
     let lossy = format!("{FIRST},down.loss=5%");
     let mut with = config("coded,rate=50%");
     with.dss_checksum = true;

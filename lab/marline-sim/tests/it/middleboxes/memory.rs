@@ -83,7 +83,7 @@ const QUICK: Duration = Duration::from_millis(50);
 const SLOW: Duration = Duration::from_secs(3);
 
 #[test]
-fn the_second_connection_does_not_wait_and_other_networks_are_not_blamed() {
+fn a_known_blocked_network_costs_no_wait_and_others_are_unaffected() {
     let mut client = config(true, false);
     client.connection_attempt_delay = None;
     let mut paths = paths_of(client, &["up.block=mptcp:syn", ""]);
@@ -96,7 +96,7 @@ fn the_second_connection_does_not_wait_and_other_networks_are_not_blamed() {
 }
 
 #[test]
-fn it_is_forgotten_after_an_hour_and_later_the_second_time() {
+fn a_blocked_network_is_forgotten_after_an_hour_and_then_later() {
     let mut paths = paths(&["up.block=mptcp:syn"]);
     open(&mut paths, 0);
     paths.world.run_until(Instant::from_secs(3_590));
@@ -128,7 +128,7 @@ fn an_address_that_comes_back_is_another_network() {
 
 /// Losses are not mistaken for a middlebox: three SYNs are lost, and the fourth would have been answered anyway.
 #[test]
-fn a_syn_ack_with_the_option_absolves() {
+fn a_syn_ack_with_the_option_clears_the_network() {
     let mut paths = paths(&["up.drop=1+2+3"]);
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::SynRetries));
     let now = paths.world.now();

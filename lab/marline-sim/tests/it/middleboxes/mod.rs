@@ -134,7 +134,7 @@ impl Case {
 }
 
 #[test]
-fn no_box_breaks_a_connection_or_makes_it_hang() {
+fn no_middlebox_breaks_a_connection_or_makes_it_hang() {
     let mut complaints = Vec::new();
     for case in BOXES {
         let both = [case.boxes, ""];

@@ -51,7 +51,7 @@ impl Reshaper {
 }
 
 #[test]
-fn what_loses_its_mapping_in_a_box_comes_again_and_no_connection_ends() {
+fn data_unmapped_by_a_middlebox_is_resent_and_connections_survive() {
     let mut complaints = Vec::new();
     for seed in 1..=150 {
         let reshaper = Reshaper::draw(seed);

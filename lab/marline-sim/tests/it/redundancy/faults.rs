@@ -52,7 +52,7 @@ fn on_a_single_path_goodput_is_that_of_plain_tcp() {
 }
 
 #[test]
-fn on_two_paths_it_is_no_slower_than_the_better_one_and_at_most_twice_the_bytes() {
+fn redundancy_is_as_fast_as_the_better_path_for_twice_the_bytes() {
     let cases = [
         ["rate=90M,delay=10ms,queue=40ms", "rate=90M,delay=12ms,queue=40ms"],
         ["rate=90M,delay=10ms,queue=40ms", "rate=5M,delay=100ms,queue=300ms"],

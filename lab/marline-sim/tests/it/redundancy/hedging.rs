@@ -50,7 +50,7 @@ fn a_lost_message_is_copied_as_soon_as_its_answer_is_overdue() {
 }
 
 #[test]
-fn on_a_path_that_loses_much_copies_are_made_at_once_and_not_for_ever() {
+fn copies_are_immediate_only_while_a_path_loses_much() {
     let paths = |text: &str| scene(&[text, LTE], "auto-redundant", 4);
     let at_once = |result: &super::Bursts, from: u64, to: u64| {
         let copied = |number: &u64| of(&result.sent, *number).contains(&(1, Duration::ZERO));

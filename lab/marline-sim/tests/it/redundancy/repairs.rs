@@ -30,7 +30,7 @@ fn repairs(run: &Bursts) -> Vec<Duration> {
 }
 
 #[test]
-fn what_the_slow_path_lost_goes_on_the_fast_one_once_it_is_found() {
+fn detected_losses_of_the_slow_path_move_to_the_fast_one() {
     let [plain, found] = ["lowest-rtt", "lowest-rtt+fuso,spare=off"].map(run);
     let after = repairs(&found);
     println!("{:?} and {:?}, {} repairs", mean(&plain), mean(&found), after.len());
@@ -42,7 +42,7 @@ fn what_the_slow_path_lost_goes_on_the_fast_one_once_it_is_found() {
 }
 
 #[test]
-fn with_room_to_spare_what_may_be_lost_goes_on_the_fast_path_before_it_is_found() {
+fn spare_room_repeats_suspected_losses_on_the_fast_path() {
     let [found, spare] = ["lowest-rtt+fuso,spare=off", "lowest-rtt+fuso"].map(run);
     let early = repairs(&spare).iter().filter(|after| **after < ms(120)).count();
     println!("{:?} and {:?}, {early} early", mean(&found), mean(&spare));

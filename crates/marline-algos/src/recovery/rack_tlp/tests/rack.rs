@@ -72,7 +72,7 @@ fn a_lost_retransmission_is_found_by_time() {
 }
 
 #[test]
-fn a_delivery_owed_to_the_original_teaches_nothing() {
+fn an_ack_of_the_original_does_not_update_rack() {
     let mut s = by_rfc(100);
     spaced(&mut s, 4);
     s.ack(1, &[2, 3, 4]);

@@ -30,7 +30,7 @@ fn probe_timeouts() {
 }
 
 #[test]
-fn every_sign_of_life_starts_the_timer_anew() {
+fn every_ack_restarts_the_probe_timer() {
     let mut s = by_rfc(100);
     s.send(3);
     s.wait(100);
@@ -42,7 +42,7 @@ fn every_sign_of_life_starts_the_timer_anew() {
 }
 
 #[test]
-fn one_probe_per_episode_and_none_in_recovery_or_with_sacks() {
+fn at_most_one_probe_per_episode_outside_recovery_and_without_sacks() {
     let mut s = by_rfc(100);
     s.send(3);
     assert_eq!(s.fire(), (vec![], TimeoutAction::SendProbe));
@@ -78,7 +78,7 @@ fn probed_by_repetition() -> Sender {
 }
 
 #[test]
-fn a_probe_that_repaired_the_tail_is_told_by_the_next_ack() {
+fn the_next_ack_shows_that_a_probe_repaired_the_tail() {
     let mut s = probed_by_repetition();
     let (_, outcome) = s.ack(3, &[]);
     assert!(outcome.probe_answered && !outcome.probe_repaired_loss, "original or probe: unknown");
@@ -110,7 +110,7 @@ fn a_dsack_or_a_plain_duplicate_says_that_both_arrived() {
 }
 
 #[test]
-fn a_probe_uncovers_the_loss_of_what_was_before_it() {
+fn a_sacked_probe_reveals_the_loss_of_earlier_segments() {
     let mut s = by_rfc(100);
     s.send(3);
     s.fire();

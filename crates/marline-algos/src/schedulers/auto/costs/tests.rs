@@ -47,7 +47,7 @@ fn placed(bytes: u64, paths: &[SubflowView]) -> (Option<SubflowId>, Rule) {
 }
 
 #[test]
-fn a_metered_path_has_new_data_only_where_no_other_brings_it_soon_enough() {
+fn a_metered_path_gets_new_data_only_if_the_others_are_too_slow() {
     let lte = metered(path(LTE, 20));
     // It would arrive 40 ms earlier.
     assert_eq!(placed(300, &[path(WIFI, 100), lte]), (Some(WIFI), Rule::Spared));
@@ -105,7 +105,7 @@ fn copied(spending: &Spending, paths: &[SubflowView]) -> Option<(SubflowId, Rule
 }
 
 #[test]
-fn copies_on_a_metered_path_are_paid_from_its_purse_too() {
+fn copies_on_a_metered_path_use_its_own_budget_too() {
     let paths = [path(WIFI, 100), metered(path(LTE, 20))];
     let with = |purse| Spending { purses: vec![(LTE, purse)], ..spending() };
     assert_eq!(copied(&with(0.0), &paths), Some((LTE, Rule::End)));
@@ -121,7 +121,7 @@ fn copies_on_a_metered_path_are_paid_from_its_purse_too() {
 }
 
 #[test]
-fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() {
+fn a_sleeping_radio_is_woken_for_a_dying_path_but_not_to_explore() {
     let lte = asleep(path(LTE, 20));
     assert_eq!(copied(&spending(), &[path(WIFI, 100), lte]), None);
     assert_eq!(copied(&spending(), &[overdue(path(WIFI, 100), 20), lte]), None);
@@ -154,7 +154,7 @@ fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() 
 }
 
 #[test]
-fn backups_have_purses_where_they_are_all_there_is() {
+fn backups_have_budgets_if_there_is_no_regular_path() {
     let paths = [backup(path(WIFI, 100)), backup(path(LTE, 20))];
     let with = |purse| Spending { purses: vec![(LTE, purse)], ..spending() };
     assert_eq!(copied(&with(0.2), &paths), Some((LTE, Rule::End)));
@@ -164,7 +164,7 @@ fn backups_have_purses_where_they_are_all_there_is() {
 }
 
 #[test]
-fn what_a_slow_path_holds_up_is_not_repeated_where_that_costs_too_much() {
+fn blocked_data_is_not_repeated_on_a_path_that_costs_too_much() {
     let mut stream = Stream { window: 3_000, ..Stream::new(9_000) };
     (0..3).for_each(|segment| {
         stream.apply(WIFI, range(segment * 1_000, segment * 1_000 + 1_000));
@@ -208,7 +208,7 @@ fn a_rescue_goes_where_it_costs_least() {
 }
 
 #[test]
-fn the_purse_is_a_share_of_all_new_data() {
+fn the_path_budget_is_a_share_of_all_new_data() {
     let config = AutoConfig {
         purse: BudgetConfig { share: 0.5, rate: Rate::ZERO },
         ..AutoConfig::default()

@@ -441,7 +441,7 @@ impl Kind {
 }
 
 #[test]
-fn every_kind_is_named_and_no_other() {
+fn every_middlebox_kind_yields_exactly_its_findings() {
     for kind in KINDS.iter().chain(OTHERS) {
         let said = kind.said();
         assert_eq!(said.len(), kind.says.len(), "{}: {said:#?}", kind.name);
@@ -454,7 +454,7 @@ fn every_kind_is_named_and_no_other() {
 
 /// A middlebox that costs bytes or time is reported as a failure, not as a note.
 #[test]
-fn what_breaks_connections_is_said_to_fail() {
+fn middleboxes_that_break_connections_are_failures() {
     let fails = [
         "data swallowed",
         "data swallowed towards the server",
@@ -469,7 +469,7 @@ fn what_breaks_connections_is_said_to_fail() {
 
 /// An incomplete recording never leads to a finding about a path without a middlebox.
 #[test]
-fn a_talk_that_ends_early_accuses_nobody() {
+fn an_incomplete_recording_reports_no_middlebox() {
     let whole = untouched().0;
     for end in 0..whole.client.len() {
         let sent_then = whole.client[end].at_us;
@@ -487,7 +487,7 @@ fn a_talk_that_ends_early_accuses_nobody() {
 
 /// A responder that is used again soon, or by two machines behind one NAT, reports only the right connection.
 #[test]
-fn what_came_before_from_the_same_address_is_not_told() {
+fn earlier_connections_of_the_same_address_are_not_reported() {
     let mut before = Talk::new(&mut same).whole().server;
     // The last segment of the earlier connection arrives late.
     let mut last = before.last().expect("a segment").clone();

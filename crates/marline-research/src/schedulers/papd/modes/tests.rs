@@ -63,7 +63,7 @@ impl Harness {
 }
 
 #[test]
-fn it_is_redundant_until_every_rate_is_known_then_compares() {
+fn papd_is_redundant_until_every_rate_is_known() {
     let mut harness = Harness::new(PapdConfig::default(), [10_000, 18_000]);
     harness.run(1_500);
     assert!(!harness.modes.has_started() && harness.modes.mode() == Mode::Redundant);
@@ -139,7 +139,7 @@ fn a_little_better_is_not_enough() {
 }
 
 #[test]
-fn what_arrives_from_the_mode_before_does_not_count() {
+fn arrivals_of_the_previous_mode_do_not_count() {
     // A megabyte that the redundant mode left under way would make up for the whole window.
     let run = |discard_rtts| {
         let config = PapdConfig { discard_rtts, ..PapdConfig::default() };
@@ -191,7 +191,7 @@ fn windows_follow_the_longest_rtt_within_bounds() {
 }
 
 #[test]
-fn what_cannot_win_by_the_rule_is_not_tried() {
+fn a_mode_that_cannot_win_is_not_tried() {
     let mut harness = Harness::compared(PapdConfig::default(), [10_000, 12_000]);
     assert_eq!(harness.modes.mode(), Mode::Multipath, "on trial");
     let mut ruled = Harness::new(PapdConfig::default(), [10_000, 12_000]);
@@ -207,7 +207,7 @@ fn what_cannot_win_by_the_rule_is_not_tried() {
 }
 
 #[test]
-fn what_brings_less_than_one_path_would_is_left_after_a_window() {
+fn a_mode_slower_than_one_path_is_left_after_a_window() {
     /// Milliseconds until the multipath mode, which has won and then became bad, is left.
     fn left_after(alone: f64) -> u64 {
         let mut harness = Harness::compared(PapdConfig::default(), [10_000, 12_000]);

@@ -12,7 +12,7 @@ use marline_core::{
 };
 use marline_testkit::timeline::plain;
 use marline_time::{Instant, SeedTree};
-use marline_tun::addresses::{Addresses, TakenQueries};
+use marline_tun::addresses::{Addresses, GatewayQueries};
 use marline_tun::icmp::Unreachable;
 use marline_tun::responder::{Responder, Taken};
 use marline_wire::{IpPacket, PROTOCOL_TCP};
@@ -43,7 +43,7 @@ impl Gateway {
             EndpointConfig { limits, ..marline_testkit::endpoint_config(Some(accept)) };
         Gateway {
             endpoint: Endpoint::new(config, Box::new(SeedTree::new(1).stream("fuzz"))),
-            responder: Responder::new(Addresses::default(), TakenQueries::All),
+            responder: Responder::new(Addresses::default(), GatewayQueries::All),
             out: TransmitBuf::new(40, 16),
             answer: Vec::new(),
             now: Instant::from_secs(1),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{command, run, run_and_say_what_failed, tested};
+use crate::run::{command, run, run_and_report_failure, tested};
 use crate::{
     TaskResult, alone, bench, dashboard, deps, manifest, packages, python, readme, rooms, size,
     spec, test, tidy,
@@ -119,7 +119,7 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
 fn interop(root: &Path) -> TaskResult {
     let program = tested(root, "marline-interop")?;
     let with = |more: &[&str]| {
-        run_and_say_what_failed(&mut command(root, &program, &[&["--small"], more].concat()))
+        run_and_report_failure(&mut command(root, &program, &[&["--small"], more].concat()))
     };
     // Two cells at a time share this machine with what they measure, and some of them wait for a kernel's
     // timers: what is red is run once more with nothing beside it, and is red only if it is again. Both say why.

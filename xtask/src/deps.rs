@@ -61,7 +61,8 @@ const HOUSE: &[(&str, &[&str])] = &[
 ];
 
 /// Nothing but tests, and each other, may depend on these.
-const FOR_TESTS: &[&str] = &["marline-testkit", "marline-interop", "packetdrill-adapter", "xtask"];
+const TEST_CRATES: &[&str] =
+    &["marline-testkit", "marline-interop", "packetdrill-adapter", "xtask"];
 
 /// Crates that are a function of their arguments: no clock, no system call, no global state.
 pub(crate) const PURE: &[&str] = &[
@@ -79,14 +80,14 @@ pub(crate) const PURE: &[&str] = &[
 
 /// What a pure crate may use from outside. A new name here is a decision, not a formality: it must
 /// neither look at the clock nor draw randomness nor do I/O of its own.
-const PURE_MAY_USE: &[&str] = &["flate2", "hmac", "rand_pcg", "sha2"];
+const PURE_ALLOWED_CRATES: &[&str] = &["flate2", "hmac", "rand_pcg", "sha2"];
 
 /// Crates that a program compiles with the library and no features, itself not counted.
-const LIBRARY_AT_MOST: usize = 36;
+const MAX_LIBRARY_CRATES: usize = 36;
 
 /// Crates that the library without features must not bring: links' models, what only files and figures
 /// need, and procedural macros, which cost a program more time to compile than all of ours.
-const NOT_IN_LIBRARY: &[&str] =
+const FORBIDDEN_IN_LIBRARY: &[&str] =
     &["marline-link", "marline-emulator", "flate2", "hdrhistogram", "syn", "proc-macro2"];
 
 /// Fails with every dependency that runs against the house's direction, and if the library has grown.
@@ -119,12 +120,15 @@ fn violations(of: &Crate) -> Vec<String> {
     let pure = PURE.contains(&of.name.as_str());
     let judge = |dependency: &String| {
         let ours = HOUSE.iter().any(|(name, _)| name == dependency);
-        if FOR_TESTS.contains(&dependency.as_str()) && !FOR_TESTS.contains(&of.name.as_str()) {
+        if TEST_CRATES.contains(&dependency.as_str()) && !TEST_CRATES.contains(&of.name.as_str()) {
             Some(format!("{} -> {dependency}: only as a dev-dependency", of.name))
         } else if ours && !allowed.contains(&dependency.as_str()) {
             Some(format!("{} -> {dependency}: allowed are {}", of.name, allowed.join(", ")))
-        } else if !ours && pure && !PURE_MAY_USE.contains(&dependency.as_str()) {
-            Some(format!("{} -> {dependency}: a pure crate may only use {PURE_MAY_USE:?}", of.name))
+        } else if !ours && pure && !PURE_ALLOWED_CRATES.contains(&dependency.as_str()) {
+            Some(format!(
+                "{} -> {dependency}: a pure crate may only use {PURE_ALLOWED_CRATES:?}",
+                of.name
+            ))
         } else {
             None
         }
@@ -146,11 +150,12 @@ fn excess(library: &BTreeSet<&str>) -> Vec<String> {
     let mut wrong: Vec<String> = library
         .iter()
         .map(|known| name(known))
-        .filter(|name| NOT_IN_LIBRARY.contains(&name.as_str()))
+        .filter(|name| FORBIDDEN_IN_LIBRARY.contains(&name.as_str()))
         .map(|name| format!("marline brings {name}"))
         .collect();
-    if library.len() > LIBRARY_AT_MOST {
-        wrong.push(format!("marline brings {} crates, at most {LIBRARY_AT_MOST}", library.len()));
+    if library.len() > MAX_LIBRARY_CRATES {
+        wrong
+            .push(format!("marline brings {} crates, at most {MAX_LIBRARY_CRATES}", library.len()));
     }
     wrong
 }

@@ -17,7 +17,7 @@ mod tree;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub(crate) use program::{is_static, static_from_tests, stripped};
+pub(crate) use program::{is_static, link_static_program, stripped};
 pub(crate) use tree::files;
 
 use crate::TaskResult;
@@ -79,7 +79,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
         [] => everything(root),
         [word] if word == "program" => {
             let release = Release::new(root, "-9")?;
-            lone_program(&release, &program::fixed(root, &release.epoch_s)?)?;
+            package_program(&release, &program::fixed(root, &release.epoch_s)?)?;
             release_sums(&release)
         }
         _ => Err("usage: cargo xtask dist [program]".to_owned()),
@@ -95,13 +95,13 @@ fn everything(root: &Path) -> TaskResult {
     archives::sbom(&release)?;
     let programs = program::build(root, &release.epoch_s)?;
     release.packages(&programs.dynamic)?;
-    lone_program(&release, &programs.fixed)?;
+    package_program(&release, &programs.fixed)?;
     release.archives(&programs.fixed)?;
     release_sums(&release)
 }
 
 /// `target/dist/marline`, for those who want nothing but that.
-fn lone_program(release: &Release, program: &Path) -> TaskResult {
+fn package_program(release: &Release, program: &Path) -> TaskResult {
     let copy = release.folder.join("marline");
     fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
     if !is_static(&copy)? {

@@ -71,7 +71,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
             }
         }
         if *name == "cost"
-            && let Err(error) = beside_ns3(root)
+            && let Err(error) = compare_with_ns3(root)
         {
             println!("{error}");
             failed.push(*name);
@@ -82,7 +82,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
 }
 
 /// The same transfer in ns-3, where that is installed.
-fn beside_ns3(root: &Path) -> TaskResult {
+fn compare_with_ns3(root: &Path) -> TaskResult {
     if !Path::new("/usr/include/ns3/core-module.h").exists() {
         println!("ns-3: not installed (Debian: libns3-dev, g++)");
         return Ok(());

@@ -33,7 +33,7 @@ const FOLDER: &str = "target/flames";
 /// Samples a second and processor: not a divisor of what timers use.
 const SAMPLES_PER_S: &str = "499";
 /// Frames narrower than this share of the picture (%) are left out: they are most of the file.
-const NARROWEST: &str = "0.4";
+const MIN_FRAME_PERCENT: &str = "0.4";
 /// Programs that start the row, or build it.
 const NO_PART: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
 /// Programs of the table.
@@ -121,7 +121,7 @@ fn drawn(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
     let title = format!("{name}: time of all programs that take part");
     let file = file.to_string_lossy();
-    let arguments = ["--title", &title, "--minwidth", NARROWEST, "--hash", &file];
+    let arguments = ["--title", &title, "--minwidth", MIN_FRAME_PERCENT, "--hash", &file];
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
-use crate::dist::{Release, files, static_from_tests, stripped};
-use crate::run::{command, run, run_and_say_what_failed, tested};
+use crate::dist::{Release, files, link_static_program, stripped};
+use crate::run::{command, run, run_and_report_failure, tested};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
 /// Where `.ci/install-tools` leaves a root file system as Debian's tools make it.
@@ -28,7 +28,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let release = Release::new(root, "-1")?;
     let program = stripped(&built, &world.join("dynamic"))?;
     release.packages(&program)?;
-    static_from_tests(root, &world.join("static"))?;
+    link_static_program(root, &world.join("static"))?;
     release.archives(&world.join("static"))?;
     for (ending, name) in [("deb", "marline.deb"), ("rpm", "marline.rpm")] {
         let package = only(&release.folder, ending)?;
@@ -40,7 +40,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     copied.map_err(|error| format!("cp: {error}"))?;
 
     let namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "bash", SCRIPT];
-    let result = run_and_say_what_failed(command(root, "unshare", &namespaces).arg(&world));
+    let result = run_and_report_failure(command(root, "unshare", &namespaces).arg(&world));
     let walk = root.join("target/walk");
     if world.join("walk").is_dir() {
         remove(&walk)?;

@@ -85,7 +85,7 @@ struct Installed {
 
 /// Installs the package and what is needed into an environment; `None`: there is no Python.
 fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<Installed>, String> {
-    if !there_is_python(root)? {
+    if !has_python(root)? {
         return Ok(None);
     }
     // The features and profile of the step `test`: only what this package has for itself is compiled.
@@ -121,7 +121,7 @@ fn made(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String
 }
 
 /// Whether there is a Python that can do this, or a word about why this step is left out.
-fn there_is_python(root: &Path) -> Result<bool, String> {
+fn has_python(root: &Path) -> Result<bool, String> {
     let able = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     let mut python: Command = command(root, "python3", &["-c", able]);
     let able = python.stderr(Stdio::null()).status();

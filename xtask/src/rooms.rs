@@ -17,7 +17,7 @@ use crate::TaskResult;
 use crate::manifest;
 
 /// The file that may hold two rooms.
-const HOLDER: &str = "crates/marline-core/src/connection.rs";
+const TWO_ROOM_FILE: &str = "crates/marline-core/src/connection.rs";
 /// The folder of the rooms.
 const ROOMS: &str = "crates/marline-core/src/connection";
 /// Where files may import each other in a circle: a program that plays the kernel to others' scripts.
@@ -79,7 +79,7 @@ struct Rooms {
 
 impl Rooms {
     fn read(root: &Path) -> Result<Self, String> {
-        let mut paths = vec![root.join(HOLDER)];
+        let mut paths = vec![root.join(TWO_ROOM_FILE)];
         rust_files(&root.join(ROOMS), &mut paths)?;
         let mut files = Vec::new();
         let mut structs = BTreeMap::new();
@@ -111,13 +111,16 @@ impl Rooms {
     fn findings(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.names.len() < 5 {
-            wrong.push(format!("{HOLDER}: {} rooms: has `Connection` moved?", self.names.len()));
+            wrong.push(format!(
+                "{TWO_ROOM_FILE}: {} rooms: has `Connection` moved?",
+                self.names.len()
+            ));
         }
         let mut owned = self.names.clone();
         owned.insert("Connection".to_owned());
         for (name, file) in &self.files {
             let mut looker =
-                Looker { rooms: self, file: name, owned: &mut owned, wrong: &mut wrong };
+                FileVisitor { rooms: self, file: name, owned: &mut owned, wrong: &mut wrong };
             looker.visit_file(file);
         }
         for name in &owned {
@@ -127,7 +130,7 @@ impl Rooms {
             }));
             let modules = self.files.iter().filter(|(name, _)| name == file);
             for module in modules.flat_map(|(_, file)| child_modules(file)) {
-                if file != HOLDER {
+                if file != TWO_ROOM_FILE {
                     wrong.push(format!("{file}: `mod {module}` can write what {name} owns"));
                 }
             }
@@ -193,7 +196,7 @@ fn lent_mutably(result: &ReturnType) -> Vec<String> {
 }
 
 /// Goes through the functions of one file.
-struct Looker<'a> {
+struct FileVisitor<'a> {
     rooms: &'a Rooms,
     file: &'a str,
     /// Structs whose fields must be private: rooms, and what they lend mutably.
@@ -201,7 +204,7 @@ struct Looker<'a> {
     wrong: &'a mut Vec<String>,
 }
 
-impl Looker<'_> {
+impl FileVisitor<'_> {
     fn function(&mut self, of: Option<&str>, signature: &syn::Signature) {
         let mut held = BTreeSet::new();
         for input in &signature.inputs {
@@ -220,7 +223,7 @@ impl Looker<'_> {
             }
         }
         held.retain(|name| self.rooms.names.contains(name) || name == "Connection");
-        if self.file != HOLDER && held.len() > 1 {
+        if self.file != TWO_ROOM_FILE && held.len() > 1 {
             let held: Vec<&str> = held.iter().map(String::as_str).collect();
             let (file, name) = (self.file, &signature.ident);
             self.wrong.push(format!("{file}: fn {name} holds {} mutably", held.join(" and ")));
@@ -230,11 +233,11 @@ impl Looker<'_> {
     }
 }
 
-impl<'a> Visit<'a> for Looker<'_> {
+impl<'a> Visit<'a> for FileVisitor<'_> {
     fn visit_item_impl(&mut self, of: &'a syn::ItemImpl) {
         let name = named(&of.self_ty).into_iter().next();
-        if name.as_deref() == Some("Connection") && self.file != HOLDER {
-            self.wrong.push(format!("{}: impl Connection: that is {HOLDER}'s", self.file));
+        if name.as_deref() == Some("Connection") && self.file != TWO_ROOM_FILE {
+            self.wrong.push(format!("{}: impl Connection: that is {TWO_ROOM_FILE}'s", self.file));
         }
         for item in &of.items {
             if let ImplItem::Fn(function) = item {
@@ -378,7 +381,7 @@ mod tests {
     }
 
     fn rooms(holder: &str, others: &[(&str, &str)]) -> Vec<String> {
-        let mut files = vec![(HOLDER.to_owned(), syn::parse_file(holder).expect("Rust"))];
+        let mut files = vec![(TWO_ROOM_FILE.to_owned(), syn::parse_file(holder).expect("Rust"))];
         for (name, text) in others {
             files.push((format!("{ROOMS}/{name}.rs"), syn::parse_file(text).expect("Rust")));
         }

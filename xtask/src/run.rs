@@ -69,16 +69,16 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
 }
 
 /// Lines kept of what failed, and those behind a panic that say why.
-const MOST_KEPT: usize = 120;
+const KEPT_LIMIT: usize = 120;
 const BEHIND_PANIC: usize = 5;
 
 /// Runs `command` and shows what it writes to standard output as it comes. The message, if it fails, has the lines
 /// that say what failed: they lie far above the end of a long log.
-pub(crate) fn run_and_say_what_failed(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run_and_report_failure(command: &mut Command) -> Result<(), String> {
     run_watched(command, |_| ())
 }
 
-/// As [`run_and_say_what_failed`], and `watch` sees each line.
+/// As [`run_and_report_failure`], and `watch` sees each line.
 pub(crate) fn run_watched(
     command: &mut Command,
     mut watch: impl FnMut(&str),
@@ -113,7 +113,7 @@ impl FailedLines {
         if line.contains("panicked at") {
             self.behind = BEHIND_PANIC + 1;
         }
-        if self.kept.len() < MOST_KEPT && (self.behind > 0 || line.contains("FAILED")) {
+        if self.kept.len() < KEPT_LIMIT && (self.behind > 0 || line.contains("FAILED")) {
             self.kept.push(line.to_owned());
         }
         self.behind = self.behind.saturating_sub(1);
@@ -139,10 +139,10 @@ mod tests {
     fn only_the_failures_of_a_log_are_shown() {
         let script = "echo 'test a ... ok'; echo 'test b ... FAILED'; echo 'noise'; \
                       echo \"thread 'b' panicked at b.rs:1:\"; echo 'why'; exit 3";
-        let error = run_and_say_what_failed(&mut command(Path::new("/"), "sh", &["-c", script]));
+        let error = run_and_report_failure(&mut command(Path::new("/"), "sh", &["-c", script]));
         let error = error.expect_err("it exits with 3");
         assert!(error.contains("exit status: 3") && error.contains("test b ... FAILED"), "{error}");
         assert!(error.contains("why") && !error.contains("    noise"), "{error}");
-        assert!(run_and_say_what_failed(&mut command(Path::new("/"), "true", &[])).is_ok());
+        assert!(run_and_report_failure(&mut command(Path::new("/"), "true", &[])).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reasons that are named at most.
-const MOST_REASONS: usize = 12;
+const MAX_REASONS: usize = 12;
 
 /// Sums of cargo's lines `test result: ...`.
 #[derive(Debug, Default)]
@@ -97,9 +97,9 @@ impl Skipped {
 
 fn listed(names: &[&String]) -> String {
     let mut text: Vec<String> =
-        names.iter().take(MOST_REASONS).map(|name| (*name).clone()).collect();
-    if names.len() > MOST_REASONS {
-        text.push(format!("and {} others", names.len() - MOST_REASONS));
+        names.iter().take(MAX_REASONS).map(|name| (*name).clone()).collect();
+    if names.len() > MAX_REASONS {
+        text.push(format!("and {} others", names.len() - MAX_REASONS));
     }
     text.join(", ")
 }

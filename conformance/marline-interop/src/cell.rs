@@ -142,11 +142,11 @@ impl Cell {
             Pair::ALL.len(),
         ];
         let mut cells: Vec<Cell> = (0..dimensions.iter().product()).map(cell).collect();
-        cells.retain(|cell| cell.makes_sense());
+        cells.retain(|cell| cell.is_valid_combination());
         cells
     }
 
-    fn makes_sense(&self) -> bool {
+    fn is_valid_combination(&self) -> bool {
         let dead = self.condition == Condition::FirstDead;
         !(dead && (self.subflows == Subflows::One || self.pair.kernel_client()))
     }

@@ -16,11 +16,11 @@ use crate::content::{Content, Received, receive, send};
 /// The server's first byte.
 const GREETING: u8 = b'M';
 /// Time for joins: three round trips of the slow path.
-const JOINING: Duration = Duration::from_millis(200);
+const JOIN_TIME: Duration = Duration::from_millis(200);
 /// Largest number of concurrent messages.
 const WINDOW: usize = 64;
 /// Longest message in bytes, a little less than a segment.
-const LONGEST_MESSAGE: u64 = 1_400;
+const MAX_MESSAGE_LEN: u64 = 1_400;
 
 /// A connection that can be aborted.
 pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
@@ -138,7 +138,7 @@ async fn greet(pipe: &mut impl Pipe, side: Side) -> io::Result<()> {
             if byte != [GREETING] {
                 return Err(io::Error::other(format!("it is {byte:?}")));
             }
-            tokio::time::sleep(JOINING).await;
+            tokio::time::sleep(JOIN_TIME).await;
             Ok(())
         }
     }
@@ -245,7 +245,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
 /// A message of a length and content that depend on its number.
 fn message(seed: u64, number: u32) -> Vec<u8> {
     let mixed = (seed ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-    let len = 1 + mixed % LONGEST_MESSAGE;
+    let len = 1 + mixed % MAX_MESSAGE_LEN;
     let mut bytes = (len as u16).to_be_bytes().to_vec();
     bytes.extend((0..len).map(|at| (mixed.wrapping_add(at * at)) as u8));
     bytes

@@ -20,7 +20,7 @@ use crate::exchange::{self, Outcome, Pipe, Plan};
 use kernel::KernelPipe;
 
 /// Time limit for closing at the end.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSING_TIME: Duration = Duration::from_secs(10);
 
 /// Kind of TCP stack.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ fn kernel(job: &Job) -> Kernel {
     Kernel { mptcp: job.stack == Stack::Kernel, receive_buffer, send_buffer: None }
 }
 
-async fn await_turn(job: &Job, connection: usize, began: Instant) {
+async fn wait_for_start_time(job: &Job, connection: usize, began: Instant) {
     if connection > 0 {
         tokio::time::sleep_until((began + job.plan.apart).into()).await;
     }
@@ -121,7 +121,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<()> {
     let kernel = kernel(job);
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
-        await_turn(job, connection, began).await;
+        wait_for_start_time(job, connection, began).await;
         let pipe = KernelPipe(kernel.connect(None, job.address).await.context("connect")?);
         tell(&exchange::run(pipe, Side::Client, &job.plan, connection).await)?;
     }
@@ -167,14 +167,14 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     let client = client.bind().await?;
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
-        await_turn(job, connection, began).await;
+        wait_for_start_time(job, connection, began).await;
         let stream = client.connect(job.address).await.context("connect")?;
         let exchange = exchange::run(stream, Side::Client, &job.plan, connection);
         let (outcome, changed) = tokio::join!(exchange, change_paths(&client, &job.extra.changes));
         changed?;
         tell(&outcome)?;
     }
-    client.drained(FAREWELL).await;
+    client.drained(CLOSING_TIME).await;
     Ok(())
 }
 
@@ -237,6 +237,6 @@ async fn marline_server(job: &Job) -> anyhow::Result<()> {
         changed?;
         tell(&outcome)?;
     }
-    server.drained(FAREWELL).await;
+    server.drained(CLOSING_TIME).await;
     Ok(())
 }

@@ -91,20 +91,20 @@ impl std::fmt::Debug for Special {
 }
 
 /// Counts at one moment.
-struct Noted {
+struct CountSnapshot {
     /// Bytes that each path has delivered up and down.
     delivered: Vec<(String, u64, u64)>,
     client: Counters,
     server: Counters,
 }
 
-impl Noted {
-    fn take(net: &Net) -> anyhow::Result<Noted> {
+impl CountSnapshot {
+    fn take(net: &Net) -> anyhow::Result<CountSnapshot> {
         let bytes = |report: RelayReport| {
             let (up, down) = (report.up.stats.delivered_bytes, report.down.stats.delivered_bytes);
             (report.name, up, down)
         };
-        Ok(Noted {
+        Ok(CountSnapshot {
             delivered: net.report()?.into_iter().map(bytes).collect(),
             client: net.counters(Side::Client)?,
             server: net.counters(Side::Server)?,
@@ -118,14 +118,14 @@ struct Found<'a> {
     /// Side of Marline (the client's, if both sides use it).
     marline: Side,
     /// Counts at each [`Act::Note`], and at the end.
-    notes: Vec<Noted>,
+    notes: Vec<CountSnapshot>,
     capture: Findings,
     problems: Vec<String>,
 }
 
 impl Found<'_> {
     /// Counts at a note, from 0. The last one is the end.
-    fn note(&self, number: usize) -> &Noted {
+    fn note(&self, number: usize) -> &CountSnapshot {
         &self.notes[number.min(self.notes.len() - 1)]
     }
 
@@ -156,7 +156,7 @@ impl Found<'_> {
     }
 
     /// True if Marline is the client.
-    fn marline_sends_up(&self) -> bool {
+    fn is_marline_client_case(&self) -> bool {
         self.marline == Side::Client
     }
 
@@ -317,11 +317,15 @@ impl Special {
         };
         let evidence = play.perform(log, &mut act)?;
         ensure!(left.peek().is_none(), "it was over before everything had happened");
-        notes.push(Noted::take(&net)?);
+        notes.push(CountSnapshot::take(&net)?);
         self.judge(&evidence, notes)
     }
 
-    fn judge(&self, evidence: &Evidence<'_>, notes: Vec<Noted>) -> anyhow::Result<CellResult> {
+    fn judge(
+        &self,
+        evidence: &Evidence<'_>,
+        notes: Vec<CountSnapshot>,
+    ) -> anyhow::Result<CellResult> {
         let mut problems = Vec::new();
         judge::applications(evidence, &mut problems);
         judge::complaints(&evidence.kernel_said, &mut problems);
@@ -384,9 +388,9 @@ impl Special {
     }
 }
 
-fn perform(act: Act, net: &Net, notes: &mut Vec<Noted>) -> anyhow::Result<()> {
+fn perform(act: Act, net: &Net, notes: &mut Vec<CountSnapshot>) -> anyhow::Result<()> {
     match act {
-        Act::Note => notes.push(Noted::take(net)?),
+        Act::Note => notes.push(CountSnapshot::take(net)?),
         Act::Path(path, order) => net.command(path, order)?,
         Act::Run(side, line) => {
             let mut words = line.split_ascii_whitespace();

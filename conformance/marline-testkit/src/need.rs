@@ -61,7 +61,7 @@ pub fn trace_dir() -> Option<PathBuf> {
 pub fn program(name: &str) -> Option<PathBuf> {
     let found = find_program(name, &env::var_os("PATH").unwrap_or_default());
     if found.is_none() {
-        skip_because("program", name, &format!("`{name}` is not installed"));
+        skip_with_reason("program", name, &format!("`{name}` is not installed"));
     }
     found
 }
@@ -83,13 +83,13 @@ pub fn root() -> bool {
 /// # Panics
 /// If `MARLINE_REQUIRE_ALL=1`.
 pub fn skip(why: &str) {
-    skip_because("other", why, why);
+    skip_with_reason("other", why, why);
 }
 
-fn skip_because(kind: &str, text: &str, why: &str) {
+fn skip_with_reason(kind: &str, text: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    assert!(!everything_is_required(), "{test} may not be skipped ({REQUIRE_ALL}=1): {why}");
+    assert!(!requires_all_tools(), "{test} may not be skipped ({REQUIRE_ALL}=1): {why}");
     // Written directly to the stream, because the harness captures only `eprintln!`.
     let line = format!("SKIPPED {test}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
@@ -115,7 +115,7 @@ fn append(file: &Path, fields: &[&str]) -> std::io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
-fn everything_is_required() -> bool {
+fn requires_all_tools() -> bool {
     env::var_os(REQUIRE_ALL).is_some_and(|value| value == "1")
 }
 

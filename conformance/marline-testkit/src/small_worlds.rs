@@ -27,4 +27,4 @@ mod world;
 pub use choice::{Choice, parse_script, script_text};
 pub use explorer::{Finding, Report, explore, replay, trace};
 pub use scene::{Action, Faults, Order, Scene, Step, Trigger};
-pub use verdict::{Complaint, Verdict};
+pub use verdict::{RuleViolation, Verdict};

@@ -29,11 +29,11 @@ use crate::quiet;
 use crate::sockets::Sockets;
 
 /// Longest time that packetdrill waits for a packet that does not arrive (virtual time).
-const RECEIVE_PATIENCE: Duration = Duration::from_secs(30);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time for one packet, including other packets in between (virtual time).
-const TOTAL_PATIENCE: Duration = Duration::from_secs(300);
+const TOTAL_PACKET_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest time for which a call may block on the main thread, which could then not be ended otherwise.
-const MAIN_PATIENCE: Duration = Duration::from_secs(60);
+const MAIN_THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Real time without a step after which a blocking call takes the steps itself.
 const ABANDONED_AFTER: Duration = Duration::from_millis(300);
 /// Time of `gettimeofday` at the start, in seconds.
@@ -41,7 +41,7 @@ const EPOCH_S: u64 = 1_700_000_000;
 /// Size of a segment in an IPv4 packet of 1,500 bytes without options.
 const MAX_SEGMENT: u16 = 1_480;
 /// Smallest segment size that every network must pass.
-const LEAST_SEGMENT: u16 = 576;
+const MIN_PATH_SEGMENT: u16 = 576;
 const IPV4_HEADER: u16 = 20;
 
 /// Result of one attempt of a call.
@@ -100,7 +100,9 @@ impl Machine {
                     Err(error) => eprintln!("packetdrill-adapter: {path}: {error}"),
                 },
                 Some(("mtu", bytes)) => match bytes.parse::<u16>() {
-                    Ok(bytes) => max_segment = bytes.saturating_sub(IPV4_HEADER).max(LEAST_SEGMENT),
+                    Ok(bytes) => {
+                        max_segment = bytes.saturating_sub(IPV4_HEADER).max(MIN_PATH_SEGMENT)
+                    }
                     Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
                 },
                 _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
@@ -187,7 +189,7 @@ impl Machine {
             // No other thread advances the time, so this one must. An event that never occurs is an error in the
             // script.
             drop(state);
-            let limit = started + MAIN_PATIENCE;
+            let limit = started + MAIN_THREAD_TIMEOUT;
             if self.lock().now >= limit {
                 return Err(libc::EDEADLK);
             }
@@ -198,7 +200,7 @@ impl Machine {
     /// Lets threads run first that were woken or are about to make a call.
     fn settle(&self) {
         if thread::current().id() == self.main {
-            quiet::wait_for_others();
+            quiet::wait_until_threads_idle();
         }
     }
 
@@ -240,7 +242,7 @@ impl Machine {
         let end = {
             let mut state = self.lock();
             state.refresh_mirror();
-            (state.now + RECEIVE_PATIENCE).min(state.acted_at + TOTAL_PATIENCE)
+            (state.now + RECEIVE_TIMEOUT).min(state.acted_at + TOTAL_PACKET_TIMEOUT)
         };
         loop {
             if let Some((at, packet)) = self.lock().out.pop_front() {
@@ -280,10 +282,10 @@ impl State {
         let deadlines = self.waiting.values().flatten().copied().filter(|at| *at > now);
         let next = timer.into_iter().chain(deadlines).min();
         let Some(at) = next.filter(|at| *at <= end) else {
-            self.let_pass(end);
+            self.advance_to(end);
             return false;
         };
-        self.let_pass(at);
+        self.advance_to(at);
         if timer.is_some_and(|timer| timer <= self.now) {
             self.endpoint.handle_timeout(self.now);
         }
@@ -291,20 +293,20 @@ impl State {
         true
     }
 
-    fn let_pass(&mut self, until: Instant) {
+    fn advance_to(&mut self, until: Instant) {
         self.advance_clocks(until.since(self.now));
         self.now = self.now.max(until);
     }
 
     /// Applies a script's flush of metrics, which removes Fast Open cookies.
-    pub(crate) fn follow_flushes(&mut self) {
+    pub(crate) fn apply_metrics_flush(&mut self) {
         if self.mirror.take_flush() {
             self.endpoint.forget_fast_open();
         }
     }
 
     fn refresh_mirror(&mut self) {
-        self.follow_flushes();
+        self.apply_metrics_flush();
         if !self.mirror.refresh() {
             return;
         }
@@ -332,10 +334,10 @@ impl State {
         while let Some(event) = self.endpoint.poll_event() {
             self.sockets.on_event(self.now, &self.endpoint, event);
         }
-        self.sockets.follow_reports(self.now, &self.endpoint);
-        self.notice_all();
+        self.sockets.update_reports(self.now, &self.endpoint);
+        self.detect_all_changes();
         let fallbacks = self.sockets.fallbacks;
-        self.mirror.tell_counters(&self.endpoint.counters(), fallbacks);
+        self.mirror.write_counters(&self.endpoint.counters(), fallbacks);
     }
 
     fn record(&mut self, direction: Direction, packet: &[u8]) {

@@ -159,7 +159,7 @@ impl Mirror {
     }
 
     /// Writes our counters for the namespace's `nstat`.
-    pub(crate) fn tell_counters(&mut self, counters: &Counters, fallbacks: Fallbacks) {
+    pub(crate) fn write_counters(&mut self, counters: &Counters, fallbacks: Fallbacks) {
         let Some(dir) = self.state_dir.as_ref() else { return };
         if self.told.replace((*counters, fallbacks)) == Some((*counters, fallbacks)) {
             return;

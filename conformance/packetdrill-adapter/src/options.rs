@@ -34,10 +34,10 @@ pub(crate) const SOL_MPTCP: c_int = 284;
 pub(crate) const SO_ZEROCOPY: c_int = 60;
 
 /// Highest option numbers in Linux 6.18.
-const LAST_OF_SOCKET: c_int = 84;
-const LAST_OF_TCP: c_int = 46;
-const LAST_OF_IP: c_int = 52;
-const LAST_OF_IPV6: c_int = 80;
+const MAX_SOCKET_OPTION: c_int = 84;
+const MAX_TCP_OPTION: c_int = 46;
+const MAX_IP_OPTION: c_int = 52;
+const MAX_IPV6_OPTION: c_int = 80;
 
 /// Options of a socket.
 #[derive(Clone, Debug, Default)]
@@ -102,10 +102,10 @@ impl SocketOptions {
 /// True if Linux has such an option for a socket of this kind.
 pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
     let last = match level {
-        libc::SOL_SOCKET => LAST_OF_SOCKET,
-        libc::SOL_TCP => LAST_OF_TCP,
-        libc::SOL_IP => LAST_OF_IP,
-        libc::SOL_IPV6 => LAST_OF_IPV6,
+        libc::SOL_SOCKET => MAX_SOCKET_OPTION,
+        libc::SOL_TCP => MAX_TCP_OPTION,
+        libc::SOL_IP => MAX_IP_OPTION,
+        libc::SOL_IPV6 => MAX_IPV6_OPTION,
         _ => return false,
     };
     (1..=last).contains(&name)
@@ -133,10 +133,10 @@ pub(crate) fn check(level: c_int, name: c_int, value: c_int) -> Result<(), c_int
 
 /// Valid values of an option.
 fn range(level: c_int, name: c_int) -> RangeInclusive<c_int> {
-    const MOST_SECONDS: c_int = 32_767;
+    const MAX_SECONDS: c_int = 32_767;
     match (level, name) {
-        (libc::SOL_TCP, libc::TCP_MAXSEG) => 88..=MOST_SECONDS,
-        (libc::SOL_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 1..=MOST_SECONDS,
+        (libc::SOL_TCP, libc::TCP_MAXSEG) => 88..=MAX_SECONDS,
+        (libc::SOL_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 1..=MAX_SECONDS,
         (libc::SOL_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => 1..=127,
         (libc::SOL_TCP, libc::TCP_USER_TIMEOUT) => 0..=c_int::MAX,
         (libc::SOL_TCP, TCP_FASTOPEN) => 0..=c_int::MAX,

@@ -15,14 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_micros(30);
 
 /// Waits until no other thread of this process runs or wants to.
-pub(crate) fn wait_for_others() {
+pub(crate) fn wait_until_threads_idle() {
     let start = Instant::now();
-    while others_run() && start.elapsed() < PATIENCE {
+    while has_other_running_threads() && start.elapsed() < PATIENCE {
         thread::sleep(PAUSE);
     }
 }
 
-fn others_run() -> bool {
+fn has_other_running_threads() -> bool {
     let Ok(own) = fs::read_link("/proc/thread-self") else { return false };
     let Some(own) = own.file_name() else { return false };
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };

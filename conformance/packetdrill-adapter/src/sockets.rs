@@ -24,7 +24,7 @@ use marline_core::{
 
 pub(crate) use self::clocks::Clocks;
 use self::epolls::Epoll;
-pub(crate) use self::opening::{told_to, unmapped};
+pub(crate) use self::opening::{to_socket_family, unmapped};
 pub(crate) use self::reports::Report;
 use self::reports::Reports;
 pub(crate) use self::transfer::{Reading, Writing};

@@ -113,7 +113,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     let backed_off = tcp.rto.as_micros().saturating_mul(1 << tcp.backoff.min(16));
     word(8, u32::try_from(backed_off).unwrap_or(u32::MAX));
     word(16, info.mss);
-    word(20, tcp.largest_received.max(LEAST_RECEIVED_MSS));
+    word(20, tcp.largest_received.max(INITIAL_RECEIVED_MSS));
     word(24, tcp.unacked_segments);
     word(28, segments(info.sacked));
     // The kernel counts lost segments until they are acknowledged, retransmitted or not.
@@ -125,7 +125,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     // In this configuration the window counts whole segments.
     word(80, u32::try_from(info.cwnd / mss).unwrap_or(NO_THRESHOLD));
     word(84, u32::from(announced_mss));
-    word(88, tcp.reordering.max(LEAST_REORDERING));
+    word(88, tcp.reordering.max(INITIAL_REORDERING));
     word(100, segments(info.bytes_retransmitted));
     word(148, info.min_rtt.map_or(u32::MAX, micros));
     word(220, tcp.reorderings);
@@ -139,6 +139,6 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
 }
 
 /// Value of `tcpi_reordering` before any was seen.
-const LEAST_REORDERING: u32 = 3;
+const INITIAL_REORDERING: u32 = 3;
 /// Value of `tcpi_rcv_mss` before anything was received.
-const LEAST_RECEIVED_MSS: u32 = 536;
+const INITIAL_RECEIVED_MSS: u32 = 536;

@@ -59,7 +59,7 @@ fn units(bytes: u64) -> u32 {
 }
 
 impl Budget {
-    fn turn_to(&mut self, now: Instant) {
+    fn advance_budget_to(&mut self, now: Instant) {
         let slot = (now.as_nanos() / SLOT.as_nanos() as u64) as u32;
         let passed = slot.wrapping_sub(self.slot).min(SLOTS as u32);
         for step in 1..=passed {
@@ -72,7 +72,7 @@ impl Budget {
     }
 
     fn current(&mut self, now: Instant) -> &mut (u32, u32) {
-        self.turn_to(now);
+        self.advance_budget_to(now);
         &mut self.slots[self.slot as usize % SLOTS]
     }
 
@@ -90,7 +90,7 @@ impl Budget {
 
     /// Bytes that copies may use within the window.
     fn whole(&mut self, now: Instant, config: &BudgetConfig) -> u64 {
-        self.turn_to(now);
+        self.advance_budget_to(now);
         let new: u64 = self.slots.iter().map(|slot| u64::from(slot.0)).sum();
         let share = ((new * UNIT) as f64 * config.share) as u64;
         share.max(config.rate.bytes_in(WINDOW))

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::Handle;
-use happenings::Happenings;
+use happenings::DashboardEvents;
 use looks::Looks;
 
 /// A dashboard that is being served. Dropping it ends the service.
@@ -57,7 +57,7 @@ impl Opening {
         token_file: Option<&Path>,
         listening: Option<OwnedFd>,
     ) -> anyhow::Result<Opening> {
-        let mut opening = Opening::for_those(at, token_file)?;
+        let mut opening = Opening::dashboard_access(at, token_file)?;
         let listener = match listening {
             Some(socket) => TcpListener::from_std(socket.into()),
             None => marline_dashboard::listen(at),
@@ -68,7 +68,7 @@ impl Opening {
     }
 
     /// Access to the dashboard.
-    fn for_those(at: SocketAddr, token_file: Option<&Path>) -> anyhow::Result<Opening> {
+    fn dashboard_access(at: SocketAddr, token_file: Option<&Path>) -> anyhow::Result<Opening> {
         let (token, shown) = match token_file {
             Some(file) => (Some(read_token(file)?.0), None),
             None if at.ip().to_canonical().is_loopback() => (None, None),
@@ -94,7 +94,7 @@ impl Opening {
         let served = marline_dashboard::serve_on(listener, access, Arc::new(looks))?;
         announce(&served, shown);
         let mut telling = JoinSet::new();
-        telling.spawn(Happenings::new(handle, served.dashboard(), open).tell());
+        telling.spawn(DashboardEvents::new(handle, served.dashboard(), open).tell());
         Ok(Running { served, at, token, from_file, _telling: telling })
     }
 }
@@ -131,7 +131,7 @@ impl Running {
             (None, _) => !self.from_file,
             (Some(_), None) => false,
         };
-        if same { Ok(None) } else { Opening::for_those(at, token_file).map(Some) }
+        if same { Ok(None) } else { Opening::dashboard_access(at, token_file).map(Some) }
     }
 
     /// Applies a changed dashboard and keeps its counters. Current viewers are disconnected.

@@ -233,13 +233,13 @@ struct Memory {
 }
 
 impl LastInvite {
-    /// The stored invite, with the fallback of [`or_last`](Self::or_last).
+    /// The stored invite, with the fallback of [`or_last_invite`](Self::or_last_invite).
     ///
     /// Same as [`InvitePlaces::find`].
     /// As [`InvitePlaces::find`].
     pub(crate) fn find_stored(&self) -> anyhow::Result<Invite> {
         let places = self.lock().places.get_or_insert_with(InvitePlaces::of_process).clone();
-        self.or_last(|| places.find())
+        self.or_last_invite(|| places.find())
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -250,7 +250,7 @@ impl LastInvite {
     ///
     /// # Errors
     /// The error of `read`, unless the permission is missing and there is a last invite.
-    pub(crate) fn or_last(
+    pub(crate) fn or_last_invite(
         &self,
         read: impl FnOnce() -> anyhow::Result<FoundInvite>,
     ) -> anyhow::Result<Invite> {

@@ -153,7 +153,7 @@ pub fn run() -> ExitCode {
     };
     if matches!(cli.command, Command::Connect(_)) && cli.log.verbose == 0 {
         // Its standard error is the terminal of the program that started it, such as ssh's.
-        log::start_silent();
+        log::start_discarding();
     } else {
         // The log of `run` may continue in a file.
         let colors = !matches!(cli.command, Command::Run(_));
@@ -276,7 +276,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
 fn fail(error: &anyhow::Error) -> ExitCode {
     let text = format!("{error:#}");
     let text = hide(&text);
-    succession::tell_predecessor(&text);
+    succession::report_to_predecessor(&text);
     eprintln!("marline: {text}");
     ExitCode::FAILURE
 }

@@ -73,7 +73,7 @@ static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
 /// True if the end of each connection is logged.
-static TELLS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
+static LOGS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
 
 /// Options of the log.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -103,15 +103,15 @@ impl LogArgs {
 }
 
 /// Turns the log lines about closed connections on or off.
-pub fn tell_connections(tell: bool) {
-    TELLS_CONNECTIONS.store(tell, Ordering::Relaxed);
+pub fn set_connection_logging(tell: bool) {
+    LOGS_CONNECTIONS.store(tell, Ordering::Relaxed);
 }
 
 /// Destination of lines, which may refuse them (a full disk, or a closed pipe).
 static SINK: Mutex<Sink<Output>> = Mutex::new(Sink::new(Output::Stderr));
 
 /// Largest number of bytes that a process writes into a log file.
-const LONGEST_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Number of log lines of this process that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -187,7 +187,7 @@ impl<W: Write> Sink<W> {
     }
 
     /// Writes how many lines like the next one were suppressed.
-    fn note_left_out(&mut self, lines: u64) {
+    fn log_suppressed_lines(&mut self, lines: u64) {
         let notice = self.notice(lines, "lines like the next one were suppressed");
         let _ = self.line(notice.as_bytes());
     }
@@ -247,11 +247,11 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
     let wanted = dynamic_filter_fn(move |line, _| {
         // The user has requested one line per connection, so these are not limited.
         if line.target() == CONNECTIONS {
-            return TELLS_CONNECTIONS.load(Ordering::Relaxed);
+            return LOGS_CONNECTIONS.load(Ordering::Relaxed);
         }
         let left_out = if line.is_event() { limit.take(line) } else { Some(0) };
         if let Some(left_out @ 1..) = left_out {
-            SINK.lock().unwrap_or_else(PoisonError::into_inner).note_left_out(left_out);
+            SINK.lock().unwrap_or_else(PoisonError::into_inner).log_suppressed_lines(left_out);
         }
         left_out.is_some()
     });
@@ -271,7 +271,7 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
 }
 
 /// Starts a log that is never written.
-pub fn start_silent() {
+pub fn start_discarding() {
     tracing_subscriber::registry().with(LevelFilter::OFF).init();
 }
 
@@ -288,10 +288,10 @@ pub fn continue_in(path: &Path) -> io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
     let file = File::options().append(true).create(true).mode(0o600).open(path)?;
-    if file.metadata()?.len() > LONGEST_FILE {
+    if file.metadata()?.len() > MAX_FILE_BYTES {
         file.set_len(0)?;
     }
-    SINK.lock().unwrap_or_else(PoisonError::into_inner).to = Output::File(file, LONGEST_FILE);
+    SINK.lock().unwrap_or_else(PoisonError::into_inner).to = Output::File(file, MAX_FILE_BYTES);
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
-    resolver::keep_to_what_is_linked_in();
+    resolver::use_builtin_resolution();
     marline_cli::run()
 }
 
@@ -22,7 +22,7 @@ mod resolver {
     }
 
     /// Uses `/etc/hosts` and then DNS, regardless of the machine's configuration.
-    pub(crate) fn keep_to_what_is_linked_in() {
+    pub(crate) fn use_builtin_resolution() {
         // SAFETY: both are strings that end in NUL and live as long as the program, no other thread runs yet, and
         // glibc copies what it keeps.
         let failed =

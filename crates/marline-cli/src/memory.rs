@@ -25,7 +25,7 @@ pub fn budget() -> &'static MemoryBudget {
 }
 
 /// The account of a process with a single user: a client, or a front of a service.
-pub fn own_account() -> &'static MemoryAccount {
+pub fn process_account() -> &'static MemoryAccount {
     OWN.get_or_init(|| budget().account(u64::MAX))
 }
 
@@ -65,13 +65,13 @@ fn group_limit(groups: &Path, mount: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        limit_along(&root, path, file)
+        smallest_group_limit(&root, path, file)
     };
     text.lines().filter_map(of_line).min()
 }
 
 /// Smallest limit in this file along the path from the root to a group.
-fn limit_along(root: &Path, path: &str, file: &str) -> Option<u64> {
+fn smallest_group_limit(root: &Path, path: &str, file: &str) -> Option<u64> {
     let mut at: PathBuf = root.to_owned();
     let mut limits = Vec::new();
     let names = Path::new(path).components().filter_map(|part| match part {

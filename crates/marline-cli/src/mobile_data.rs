@@ -17,7 +17,7 @@ const INTERFACES: &str = "/sys/class/net";
 /// Kernel's table of PPP over Ethernet sessions, which are not mobile data.
 const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
 /// Interval of checks for new paths.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Largest number of interfaces remembered as logged.
 const REMEMBERED: usize = 64;
 
@@ -67,7 +67,7 @@ impl MobileDataNotice {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, path) in client.paths().iter().enumerate() {
             let has_quota = quotas.quota_use(number).is_some();
-            if let Some(line) = state.notice(path, has_quota, looks_mobile) {
+            if let Some(line) = state.notice(path, has_quota, is_mobile_interface) {
                 tracing::warn!("{line}");
             }
         }
@@ -76,7 +76,7 @@ impl MobileDataNotice {
     /// Checks the paths repeatedly until dropped.
     pub(crate) async fn keep(&self, client: &Client, quotas: &PathQuotas) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             self.look(client, quotas);
         }
     }
@@ -88,12 +88,12 @@ impl State {
         &mut self,
         path: &PathStatus,
         has_quota: bool,
-        looks_mobile: impl Fn(&str) -> bool,
+        is_mobile_interface: impl Fn(&str) -> bool,
     ) -> Option<String> {
         let interface = path.interface.as_deref().filter(|_| path.up)?;
         let is_cellular = match path.spec.radio {
             Some(radio) => radio != RadioKind::Wifi,
-            None => looks_mobile(interface),
+            None => is_mobile_interface(interface),
         };
         let limited = path.backup || path.metered || has_quota;
         if !is_cellular || limited || self.logged.contains(interface) {
@@ -141,12 +141,12 @@ fn spending(settings: &Settings) -> String {
     format!("mode {} {does}", settings.mode.word())
 }
 
-fn looks_mobile(interface: &str) -> bool {
-    looks_mobile_in(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
+fn is_mobile_interface(interface: &str) -> bool {
+    is_mobile_by_sysfs(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
 }
 
 /// Detects mobile data by the kernel's device type, or else by the interface's name.
-fn looks_mobile_in(interface: &str, interfaces: &Path, ppp_over_ethernet: &Path) -> bool {
+fn is_mobile_by_sysfs(interface: &str, interfaces: &Path, ppp_over_ethernet: &Path) -> bool {
     let event = std::fs::read_to_string(interfaces.join(interface).join("uevent"));
     if event.is_ok_and(|text| text.lines().any(|line| line == "DEVTYPE=wwan")) {
         return true;
@@ -186,7 +186,7 @@ mod tests {
     fn the_kernels_device_type_counts_and_else_the_name() {
         let dir = tempfile::tempdir().unwrap();
         let pppoe = dir.path().join("pppoe");
-        let mobile = |interface: &str| looks_mobile_in(interface, dir.path(), &pppoe);
+        let mobile = |interface: &str| is_mobile_by_sysfs(interface, dir.path(), &pppoe);
         for (interface, event) in
             [("usb7", "DEVTYPE=wwan\nINTERFACE=usb7\n"), ("eth0", "INTERFACE=eth0\n")]
         {

@@ -21,9 +21,9 @@ use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};
 use crate::config::PathQuota;
 
 /// Interval at which counts are read.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Largest number of counted paths. Beyond it, removed paths are forgotten.
-const MOST_PATHS: usize = 64;
+const PATH_LIMIT: usize = 64;
 
 /// Identity of a path without its flags and number: its name, and its remote address if that is fixed.
 type Key = (String, Option<SocketAddr>);
@@ -131,7 +131,7 @@ impl PathQuotas {
 
     /// Updates the quotas and writes their file until dropped.
     pub async fn keep(&self, client: &Client) {
-        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut looks = tokio::time::interval(CHECK_INTERVAL);
         loop {
             looks.tick().await;
             let now_unix_s = unix_s();
@@ -283,7 +283,7 @@ impl PacketObserver for Meters {
     }
 
     fn path(&mut self, _at: Instant, path: &ObservedPath<'_>) {
-        if self.paths.len() >= MOST_PATHS {
+        if self.paths.len() >= PATH_LIMIT {
             self.paths.retain(|_, meter| !meter.addresses.is_empty());
         }
         self.paths.entry(key(path.spec)).or_default().addresses = path.addresses.to_vec();
@@ -374,6 +374,6 @@ mod tests {
             let path = ObservedPath { number, spec: &spec, interface: None, addresses: &[] };
             meters.path(Instant::ZERO, &path);
         }
-        assert!(meters.paths.len() <= MOST_PATHS + 1);
+        assert!(meters.paths.len() <= PATH_LIMIT + 1);
     }
 }

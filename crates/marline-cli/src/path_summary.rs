@@ -10,12 +10,12 @@ use crate::control::protocol::{self, Connection, Path, Subflow};
 /// State of a path, and its use by these connections.
 #[must_use]
 pub fn summarise(path: &Path, connections: &[Connection]) -> PathSummary {
-    summarise_those(path, connections, &|subflow| is_on(subflow, path))
+    summarise_where(path, connections, &|subflow| is_on(subflow, path))
 }
 
 /// Like [`summarise`], for the subflows for which `is_on` returns true.
 #[must_use]
-pub fn summarise_those(
+pub fn summarise_where(
     path: &Path,
     connections: &[Connection],
     is_on: &dyn Fn(&Subflow) -> bool,
@@ -45,18 +45,18 @@ pub fn summarise_those(
             }
         }
     }
-    found.retransmitted = share_repeated(found.bytes_sent, found.bytes_repeated);
+    found.retransmitted = retransmitted_share(found.bytes_sent, found.bytes_repeated);
     found
 }
 
 /// Share of the sent bytes that were retransmissions. `None` if none were sent.
 #[must_use]
-pub fn share_repeated(sent: u64, repeated: u64) -> Option<f64> {
+pub fn retransmitted_share(sent: u64, repeated: u64) -> Option<f64> {
     (sent > 0).then(|| repeated as f64 / sent as f64)
 }
 
 /// Largest number of our addresses listed for a wildcard address at which a server listens. The others share a row.
-const MOST_ADDRESSES: usize = 16;
+const ADDRESS_LIMIT: usize = 16;
 
 /// The rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
 /// address that connections use.
@@ -74,15 +74,15 @@ pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
     };
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
     let addresses: BTreeSet<SocketAddr> = subflows.filter_map(arrives).collect();
-    let listed: Vec<SocketAddr> = addresses.into_iter().take(MOST_ADDRESSES).collect();
+    let listed: Vec<SocketAddr> = addresses.into_iter().take(ADDRESS_LIMIT).collect();
     let row = |address: &SocketAddr| {
         let path = Path { local: Some(address.to_string()), ..path.clone() };
-        summarise_those(&path, connections, &|subflow| arrives(subflow) == Some(*address))
+        summarise_where(&path, connections, &|subflow| arrives(subflow) == Some(*address))
     };
     let mut rows: Vec<PathSummary> = listed.iter().map(row).collect();
     let rest = |subflow: &Subflow| arrives(subflow).is_some_and(|local| !listed.contains(&local));
-    if rows.is_empty() || rows.len() == MOST_ADDRESSES {
-        rows.push(summarise_those(path, connections, &rest));
+    if rows.is_empty() || rows.len() == ADDRESS_LIMIT {
+        rows.push(summarise_where(path, connections, &rest));
     }
     rows
 }
@@ -95,14 +95,14 @@ pub fn by_nat64(prefix: &str) -> String {
 
 /// Cause if the path is not usable, with additional remarks.
 fn reason(path: &Path) -> Option<String> {
-    let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(why_by_tcp);
+    let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(tcp_reason);
     let translated = path.nat64.as_deref().map(by_nat64);
     let words: Vec<String> = path.cause.clone().or(by_tcp).into_iter().chain(translated).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// Reason why connections to a server use TCP.
-fn why_by_tcp(server: &protocol::Reached) -> String {
+fn tcp_reason(server: &protocol::Reached) -> String {
     let megabits = |bits: u64| bits as f64 / 1e6;
     match (server.udp_bits_per_s, server.tcp_bits_per_s) {
         (Some(udp), Some(tcp)) => {
@@ -184,10 +184,7 @@ mod tests {
         };
         assert_eq!(rows("0.0.0.0:443", 2), (2, 10, "10.0.0.1:443".to_owned()));
         assert_eq!(rows("[::]:443", 2), (3, 15, "10.0.0.1:443".to_owned()));
-        assert_eq!(
-            rows("0.0.0.0:443", 200),
-            (MOST_ADDRESSES + 1, 1_000, "10.0.0.1:443".to_owned())
-        );
+        assert_eq!(rows("0.0.0.0:443", 200), (ADDRESS_LIMIT + 1, 1_000, "10.0.0.1:443".to_owned()));
         assert_eq!(rows("0.0.0.0:8443", 2), (1, 0, "0.0.0.0:8443".to_owned()));
         assert_eq!(rows("10.0.0.1:443", 2), (1, 5, "10.0.0.1:443".to_owned()));
     }

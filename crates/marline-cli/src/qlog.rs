@@ -30,9 +30,9 @@ const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 /// Time without failure after which the trouble is over.
 const CALM: std::time::Duration = std::time::Duration::from_secs(60);
 /// Largest number of connections traced at once.
-const MOST_OPEN: usize = 1_024;
+const MAX_OPEN_TRACES: usize = 1_024;
 /// Time after the end of a connection in which it may still have segments.
-const AFTERMATH: std::time::Duration = std::time::Duration::from_secs(5);
+const POST_END_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Limits of traces.
 #[derive(Copy, Clone, Debug)]
@@ -165,11 +165,12 @@ impl Traces {
 
     fn begin(&mut self, event: &MonitorEvent) {
         let now = Instant::now();
-        let over = |open: &Open| open.ended_at.is_some_and(|at| now.duration_since(at) > AFTERMATH);
+        let over =
+            |open: &Open| open.ended_at.is_some_and(|at| now.duration_since(at) > POST_END_PERIOD);
         let done: Vec<ConnectionId> =
             self.open.iter().filter(|(_, open)| over(open)).map(|(id, _)| *id).collect();
         done.into_iter().for_each(|id| self.close(id));
-        if self.open.len() >= MOST_OPEN {
+        if self.open.len() >= MAX_OPEN_TRACES {
             return;
         }
         let header = Header {
@@ -229,7 +230,7 @@ impl Traces {
     /// Finishes a trace.
     fn finish(&mut self, id: ConnectionId) {
         if let Some(open) = self.open.get_mut(&id) {
-            open.tell_missed();
+            open.record_missed();
         }
         self.write(id);
     }
@@ -241,27 +242,27 @@ impl Open {
     fn gather(&mut self, event: &MonitorEvent, in_trouble: bool) {
         self.last_at = event.at;
         if in_trouble && (self.missed > 0 || self.gathered.len() >= GATHER_BYTES) {
-            self.leave_out();
+            self.drop_buffered_records();
             self.missed += 1;
             return;
         }
         if self.trace.is_cut() && self.missed == 0 {
             return;
         }
-        self.tell_missed();
+        self.record_missed();
         self.trace.event(event, &mut self.gathered);
         self.events += 1;
     }
 
     /// Drops the buffered records and counts their events as missing.
-    fn leave_out(&mut self) {
+    fn drop_buffered_records(&mut self) {
         self.missed += std::mem::take(&mut self.events);
         self.unkept_bytes += self.gathered.len() as u64;
         self.gathered.clear();
     }
 
     /// Records how many events are missing, before the records buffered next.
-    fn tell_missed(&mut self) {
+    fn record_missed(&mut self) {
         if self.missed > 0 && self.gathered.is_empty() {
             let bytes = std::mem::take(&mut self.unkept_bytes);
             self.trace.note_missed(self.last_at, self.missed, bytes, &mut self.gathered);
@@ -282,7 +283,7 @@ impl Open {
                 (self.missed, self.events) = (0, 0);
                 self.gathered.clear();
             }
-            Err(_) => self.leave_out(),
+            Err(_) => self.drop_buffered_records(),
         }
         written.map(|()| true)
     }
@@ -433,7 +434,7 @@ mod tests {
         for connection in 5_000..10_000 {
             traces.event(&event(connection, 1, MonitorKind::Created(ends())));
         }
-        assert_eq!(traces.open.len(), MOST_OPEN);
+        assert_eq!(traces.open.len(), MAX_OPEN_TRACES);
         drop(traces);
         assert_eq!(files(directory.path()), Vec::<PathBuf>::new());
     }

@@ -10,7 +10,7 @@ use qrcode::{Color, EcLevel, QrCode};
 /// code of a usual invite narrower than 80 columns.
 const MARGIN: usize = 2;
 /// Black on white, of the 256 colors that themes do not change.
-const PAINT: &str = "\x1b[38;5;16;48;5;231m";
+const BLACK_ON_WHITE: &str = "\x1b[38;5;16;48;5;231m";
 const RESET: &str = "\x1b[0m";
 
 /// The code of an invite, as lines that each set and reset their colors.
@@ -32,7 +32,7 @@ pub fn of_invite(word: &str) -> anyhow::Result<String> {
     let all = width + 2 * MARGIN;
     let mut text = String::new();
     for upper in (0..all).step_by(2) {
-        text.push_str(PAINT);
+        text.push_str(BLACK_ON_WHITE);
         for x in 0..all {
             text.push(match (is_dark(x, upper), is_dark(x, upper + 1)) {
                 (true, true) => '█',
@@ -56,7 +56,10 @@ mod tests {
         const PIXELS: usize = 3;
         let mut rows: Vec<Vec<bool>> = Vec::new();
         for line in text.lines() {
-            let cells = line.strip_prefix(PAINT).and_then(|line| line.strip_suffix(RESET)).unwrap();
+            let cells = line
+                .strip_prefix(BLACK_ON_WHITE)
+                .and_then(|line| line.strip_suffix(RESET))
+                .unwrap();
             rows.push(cells.chars().map(|cell| "█▀".contains(cell)).collect());
             rows.push(cells.chars().map(|cell| "█▄".contains(cell)).collect());
         }
@@ -80,7 +83,7 @@ mod tests {
             let text = of_invite(&invite.to_word()).unwrap();
             assert!(photographed(&text).parse::<Invite>().is_ok_and(|read| read == invite));
             let columns = text.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(columns - PAINT.len() - RESET.len() <= 80, "{columns}");
+            assert!(columns - BLACK_ON_WHITE.len() - RESET.len() <= 80, "{columns}");
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::policy::{SignalJudge, SignalThresholds};
+use marline::policy::{SignalMonitor, SignalThresholds};
 use marline::{Client, PathChange};
 use marline_time::Instant;
 
@@ -31,7 +31,7 @@ struct State {
     /// `None`: the file is not read.
     thresholds: Option<SignalThresholds>,
     /// Judges by interface.
-    judges: BTreeMap<String, SignalJudge>,
+    judges: BTreeMap<String, SignalMonitor>,
 }
 
 impl SignalReader {
@@ -109,7 +109,7 @@ impl State {
         if let Some(thresholds) = on {
             for interface in interfaces.iter().flatten().filter(|name| levels.contains_key(**name))
             {
-                let new = || SignalJudge::new(thresholds);
+                let new = || SignalMonitor::new(thresholds);
                 self.judges.entry((*interface).to_owned()).or_insert_with(new);
             }
         }

@@ -146,7 +146,7 @@ fn configuration() -> String {
 }
 
 /// Names of all settings.
-fn names_of_settings() -> BTreeSet<String> {
+fn setting_names() -> BTreeSet<String> {
     let all = [
         arguments::<ClientOptions>(),
         arguments::<ServerOptions>(),
@@ -206,14 +206,14 @@ fn command_line() -> String {
     let mut text = "# Command line\n\nWritten by `cargo xtask reference` from the program, whose `--help` and \
                     `marline man` say the same at more length.\n"
         .to_owned();
-    command_text(&mut text, &Cli::command(), "", &names_of_settings());
+    command_text(&mut text, &Cli::command(), "", &setting_names());
     text
 }
 
 #[test]
 fn the_page_of_configuration_has_every_key() {
     let page = configuration();
-    for name in names_of_settings() {
+    for name in setting_names() {
         assert!(page.contains(&format!("\n- **{name}** ")), "{name} is missing");
     }
     assert_page("configuration.md", &page);

@@ -19,7 +19,7 @@ pub struct ReloadSender(mpsc::Sender<oneshot::Sender<Answer>>);
 pub(crate) struct Reloads(mpsc::Receiver<oneshot::Sender<Answer>>);
 
 /// Sender for the answer to one request.
-pub(crate) type Asker = oneshot::Sender<Answer>;
+pub(crate) type ReplySender = oneshot::Sender<Answer>;
 
 /// The two ends of a channel for reload requests.
 pub(crate) fn reloads() -> (ReloadSender, Reloads) {
@@ -59,7 +59,7 @@ impl PendingReload {
 
 impl Reloads {
     /// The next request.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Asker> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<ReplySender> {
         match self.0.poll_recv(cx) {
             Poll::Ready(Some(asker)) => Poll::Ready(asker),
             // No sender is left.

@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 /// ignored here, because a successor inherits the variable.
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Keepalives per timeout, so that one may be late.
-const SIGNS: u32 = 3;
+const KEEPALIVES_PER_TIMEOUT: u32 = 3;
 
 /// Socket of the manager, if there is one.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -50,9 +50,9 @@ pub fn stopping() {
 
 /// Sends watchdog keepalives until dropped, if the manager wants any. Each follows a call of `ask`, which returns
 /// only while the program is alive: a blocked runtime, or a driver that holds its lock for ever, sends none.
-pub async fn give_signs_of_life(ask: impl Fn()) {
+pub async fn send_watchdog_keepalives(ask: impl Fn()) {
     let Some(limit) = watchdog(std::env::var(WATCHDOG).ok().as_deref()) else { return };
-    let mut due = tokio::time::interval(limit / SIGNS);
+    let mut due = tokio::time::interval(limit / KEEPALIVES_PER_TIMEOUT);
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         due.tick().await;
@@ -62,13 +62,13 @@ pub async fn give_signs_of_life(ask: impl Fn()) {
 }
 
 /// Reports another process as the main one of the service.
-pub fn replaced_by(pid: u32) {
+pub fn report_main_process(pid: u32) {
     tell(&[NotifyState::MainPid(pid)]);
 }
 
 fn watchdog(usec: Option<&str>) -> Option<Duration> {
     let limit = Duration::from_micros(usec?.parse().ok()?);
-    (limit >= Duration::from_millis(u64::from(SIGNS))).then_some(limit)
+    (limit >= Duration::from_millis(u64::from(KEEPALIVES_PER_TIMEOUT))).then_some(limit)
 }
 
 fn tell(what: &[NotifyState]) {

@@ -7,7 +7,7 @@ const LOG: &str = "run.log";
 
 /// The log file used while a program of `marline run` has the terminal.
 #[must_use]
-pub fn log_of_run() -> PathBuf {
+pub fn run_log_path() -> PathBuf {
     of_client().with_file_name(LOG)
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline::advanced::succession::{Channel, Estate, Heir};
+use marline::advanced::succession::{Channel, HandoverState, PendingSuccessor};
 use marline::{Server, ServerBuilder};
 use marline_proxy::shutdown::Stopper;
 use tokio::process::{Child, Command};
@@ -32,7 +32,7 @@ const SUCCESSOR: &str = "MARLINE_SUCCESSOR";
 /// Default time after which a successor that is not ready is ended.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of checks of a successor that has not reported yet.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for the requester to read the answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -44,16 +44,16 @@ fn predecessor() -> std::sync::MutexGuard<'static, Option<Channel>> {
 }
 
 /// Reports to a waiting predecessor that this process will not take over.
-pub(crate) fn tell_predecessor(why: &str) {
+pub(crate) fn report_to_predecessor(why: &str) {
     if let Some(channel) = predecessor().take() {
-        Heir::give_up(&channel, why);
+        PendingSuccessor::give_up(&channel, why);
     }
 }
 
 /// A process that replaces another one.
 #[derive(Debug)]
 pub(crate) struct Successor {
-    heir: Heir,
+    heir: PendingSuccessor,
     predecessor: u8,
     /// Listening sockets of the program.
     pub(crate) further: Vec<(String, OwnedFd)>,
@@ -87,7 +87,7 @@ impl Successor {
             return Ok(None);
         };
         let (heir, estate) =
-            Heir::take(channel).context("cannot take over from another process")?;
+            PendingSuccessor::take(channel).context("cannot take over from another process")?;
         let predecessor = estate.predecessor;
         let further = network.inherit(estate);
         Ok(Some(Successor { heir, predecessor, further }))
@@ -172,7 +172,7 @@ impl PendingUpgrade {
 }
 
 /// Resources of a process outside its network that an upgrade affects.
-pub(crate) trait Aside {
+pub(crate) trait UpgradeResources {
     /// Listening sockets for the successor.
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
@@ -186,7 +186,7 @@ impl Upgrades {
         mut self,
         server: &Server,
         stopper: &Stopper,
-        aside: &dyn Aside,
+        aside: &dyn UpgradeResources,
         limit: &Cell<Duration>,
     ) {
         while let Some(request) = self.0.recv().await {
@@ -230,14 +230,14 @@ impl Upgrades {
 /// Starts a successor and lets it take over. Returns its version and process id.
 async fn replace(
     server: &Server,
-    aside: &dyn Aside,
+    aside: &dyn UpgradeResources,
     program: Option<String>,
     patience: Duration,
 ) -> anyhow::Result<(String, u32)> {
     let mut estate = server.estate()?;
     estate.further.extend(aside.copies().context("cannot copy listening sockets")?);
     let (channel, other_end) = Channel::pair().context("cannot create a channel")?;
-    let program = program.map_or_else(own_program, |program| Ok(PathBuf::from(program)))?;
+    let program = program.map_or_else(program_path, |program| Ok(PathBuf::from(program)))?;
     let mut child = start(&program, other_end)
         .with_context(|| format!("cannot start {}", program.display()))?;
     let ready = wait_until_ready(estate, &channel, &mut child, patience).await;
@@ -248,7 +248,7 @@ async fn replace(
     });
     match begun {
         Ok((version, pid)) => {
-            tell_service_manager(pid);
+            notify_service_manager(pid);
             Ok((version, pid))
         }
         Err(error) => {
@@ -262,18 +262,20 @@ async fn replace(
 
 /// The path by which this process was started, where the file may have been replaced since. For a process that was
 /// started by its bare name, the path of the running file.
-fn own_program() -> anyhow::Result<PathBuf> {
+fn program_path() -> anyhow::Result<PathBuf> {
     match std::env::args_os().next() {
         Some(name) if name.to_string_lossy().contains('/') => Ok(PathBuf::from(name)),
         _ => {
             let runs = std::env::current_exe();
-            Ok(at_its_place(&runs.context("cannot find the path of this program: set --program")?))
+            Ok(strip_deleted_mark(
+                &runs.context("cannot find the path of this program: set --program")?,
+            ))
         }
     }
 }
 
 /// Removes the mark that the kernel appends to the path of a replaced file, as after an upgrade of a package.
-fn at_its_place(path: &Path) -> PathBuf {
+fn strip_deleted_mark(path: &Path) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
     PathBuf::from(OsStr::from_bytes(bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)))
 }
@@ -288,7 +290,7 @@ fn start(program: &Path, other_end: Channel) -> io::Result<Child> {
 
 /// Passes the state to a successor, and waits until it is ready. Returns its version.
 async fn wait_until_ready(
-    estate: Estate,
+    estate: HandoverState,
     channel: &Channel,
     child: &mut Child,
     patience: Duration,
@@ -317,14 +319,14 @@ async fn wait_until_ready(
         if Instant::now() >= until {
             bail!("the new process did not become ready within {} s", patience.as_secs());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
 /// Makes the service manager follow the successor. Otherwise the end of this process would count as the end of the
 /// service.
-fn tell_service_manager(pid: u32) {
-    service::replaced_by(pid);
+fn notify_service_manager(pid: u32) {
+    service::report_main_process(pid);
 }
 
 #[cfg(test)]
@@ -338,7 +340,7 @@ mod tests {
             ("/usr/bin/marline", "/usr/bin/marline"),
             ("/srv/a (deleted) b", "/srv/a (deleted) b"),
         ] {
-            assert_eq!(at_its_place(Path::new(runs)), Path::new(place));
+            assert_eq!(strip_deleted_mark(Path::new(runs)), Path::new(place));
         }
     }
 }

@@ -184,12 +184,12 @@ impl Linger {
     /// This timeout, and at most a minute for unauthenticated peers after a RST.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Linger { timeout, stranger: Some(STRANGER_LINGER) }
+        Linger { timeout, stranger: Some(UNVOUCHED_LINGER) }
     }
 }
 
 /// Time for a client to join again over every path it has, several times.
-const STRANGER_LINGER: Duration = Duration::from_secs(60);
+const UNVOUCHED_LINGER: Duration = Duration::from_secs(60);
 
 /// Configuration of an endpoint: one shard of a port, or one host of a simulation.
 #[derive(Clone, Debug)]

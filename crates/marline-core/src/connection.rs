@@ -92,8 +92,8 @@ pub(crate) use self::send_buffer::Written;
 use self::sender::{DataTimeout, Sender};
 use self::session::{Mode, Session};
 use self::subflow_context::{
-    ClosingOption, Ends, FailStep, FastAccepted, FastOpened, HalfOpen, JoinStep, Joined, Joining,
-    LastWord, Membership, SubflowContext,
+    ClosingOption, Ends, FailStep, FastAccepted, FastOpened, FinalSegment, HalfOpen, JoinStep,
+    Joined, Joining, Membership, SubflowContext,
 };
 use crate::crypto::{Key, left_64, left_160};
 use crate::on_demand::{OnDemand, Unused};
@@ -131,23 +131,23 @@ const MAX_DATA_RTOS: u32 = 2;
 const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 /// Time that a writer waits for a subflow that retains too much data and still makes progress. This is a constant
 /// instead of the subflow's timeout because a peer can inflate that timeout.
-const HELD_BACK_PATIENCE: Duration = Duration::from_secs(1);
+const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 /// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
-const REPEATS_IN_SILENCE: u32 = 1;
+const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
 /// Time after the last data transfer during which a connection counts as in use.
-const IN_USE_FOR: Duration = Duration::from_secs(5);
+const IN_USE_TIME: Duration = Duration::from_secs(5);
 /// Consecutive timeouts on the only subflow after which its path is tried from other ports.
 const STUCK_AFTER: u32 = 2;
 /// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
 /// connection.
 const MAX_CUT_OFF_RTOS: u32 = 2;
 /// Window below which a sender of full segments sends nothing.
-const SHUT_WINDOW: u64 = 2 * 1_460;
+const MIN_USABLE_WINDOW: u64 = 2 * 1_460;
 /// Maximum bytes of a mapping: the range of its length field, less one for a FIN.
 const MAX_MAPPING: u64 = 0xffff - 1;
 /// Every eighth segment of a run repeats the mapping. If segments arrived as they were sent, the first would be
 /// enough. But a middlebox that merges segments may drop the options of the appended ones.
-const MAPPED_EVERY: u16 = 8;
+const MAPPING_REPEAT_INTERVAL: u16 = 8;
 /// Memory of an idle connection with one subflow, including its entries in tables.
 const CONNECTION_BYTES: u64 = 4 * 1_024;
 /// Transmissions of a segment on one subflow that may carry MP_IDLE.
@@ -478,7 +478,7 @@ impl Connection {
 
     /// The connection occupies a half-open place: it is a server, and the handshake of its first subflow is
     /// neither complete nor given up.
-    pub(crate) fn holds_syn_place(&self) -> bool {
+    pub(crate) fn occupies_half_open_place(&self) -> bool {
         let unanswered = self.session.is_server() && !self.closing.is_announced();
         unanswered && self.paths.initial().is_some()
     }
@@ -495,9 +495,9 @@ impl Connection {
     }
 
     /// A server's connection without subflows whose peer the application has not vouched for.
-    pub(crate) fn is_stranger_without_path(&self) -> bool {
+    pub(crate) fn is_unvouched_without_path(&self) -> bool {
         self.session.is_server()
-            && self.closing.is_stranger_waiting(self.config.linger)
+            && self.closing.is_unvouched_peer_waiting(self.config.linger)
             && self.paths.is_empty()
     }
 
@@ -598,8 +598,8 @@ impl Connection {
     }
 
     /// Ends a waiting connection because other connections need its place.
-    pub(crate) fn give_place_up(&mut self, cx: &mut Context<'_>) {
-        self.abort_because(cx, CloseReason::TimedOut);
+    pub(crate) fn yield_place(&mut self, cx: &mut Context<'_>) {
+        self.abort_with_reason(cx, CloseReason::TimedOut);
     }
 
     /// Handles an ICMP error about a segment of one subflow. `false` if no such segment is in flight.
@@ -654,7 +654,7 @@ impl Connection {
         let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if let Some(congestion) = congestion {
-            subflow.tcp_mut().start_afresh(now, &*congestion);
+            subflow.tcp_mut().reset_path_measurements(now, &*congestion);
         }
         subflow.tcp_mut().repeat_at_once(now);
     }
@@ -713,7 +713,7 @@ impl Connection {
         let Some((n, window_opened)) = self.receiver.read(out) else {
             return self.read_nothing();
         };
-        self.receiver.follow_reader(now, self.paths.largest_rtt());
+        self.receiver.adapt_to_reader(now, self.paths.largest_rtt());
         if window_opened {
             self.announce_window();
             if was_shut {
@@ -760,28 +760,28 @@ impl Connection {
 
     /// Requests the DATA_ACK that a client waits for, because it may be lost.
     fn ask_for_data_ack(&mut self, now: Instant) {
-        let (busy, rto) = (self.paths.owe_acks(), self.largest_rto());
-        if self.session.asks_for_data_ack(now, rto, busy) {
-            self.paths.ask_all();
+        let (busy, rto) = (self.paths.has_pending_acks(), self.largest_rto());
+        if self.session.is_data_ack_request_due(now, rto, busy) {
+            self.paths.probe_all_subflows();
         }
     }
 
     /// Notifies the application once that it may read.
-    fn tell_readable(&mut self, cx: &mut Context<'_>) {
+    fn notify_readable(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_released() && self.receiver.tell() {
             cx.out.event(Event::Readable(self.id));
         }
     }
 
     /// Notifies a blocked writer if there is room enough.
-    fn tell_writable(&mut self, cx: &mut Context<'_>) {
+    fn notify_writable(&mut self, cx: &mut Context<'_>) {
         if self.sender.take_writable(cx.now) && !self.closing.is_released() {
             cx.out.event(Event::Writable(self.id));
         }
     }
 
     /// Notifies a writer that was blocked by unsent data after data was sent.
-    fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
+    fn notify_writable_for_sent(&mut self, cx: &mut Context<'_>) {
         if self.sender.take_writable_for_sent(cx.now) && !self.closing.is_released() {
             cx.out.event(Event::Writable(self.id));
         }
@@ -848,7 +848,7 @@ impl Connection {
 
     /// Aborts the connection: MP_FASTCLOSE with a RST on every subflow.
     pub(crate) fn abort(&mut self, cx: &mut Context<'_>) {
-        self.abort_because(cx, CloseReason::Aborted);
+        self.abort_with_reason(cx, CloseReason::Aborted);
     }
 
     pub(crate) fn set_scheduler(&mut self, now: Instant, factory: Arc<dyn SchedulerFactory>) {
@@ -896,7 +896,7 @@ impl Connection {
         let old = self.paths.addresses_mut().set_local(new);
         let moved = old.is_some_and(|o| o.address.ip() != new.address.ip());
         if old.is_some_and(|o| o.up) && (!new.up || moved) {
-            self.lose_local(cx, new.id);
+            self.on_local_address_lost(cx, new.id);
         }
         if let Some(old) = old.filter(|o| o.backup != new.backup && new.up) {
             self.set_backup(cx, old.id, new.backup);
@@ -906,7 +906,7 @@ impl Connection {
                 if let Some(subflow) = self.paths.get_mut(id) {
                     subflow.set_cost(new.cost);
                 }
-                self.tell_cost(cx, id);
+                self.report_cost(cx, id);
                 if old.cost.fading != new.cost.fading {
                     self.on_fading(cx, id, new.cost.fading);
                 }
@@ -921,11 +921,11 @@ impl Connection {
             }
             self.path_event(cx, PathEvent::LocalUp(new.id));
             if let Some(attempts) = self.attempts.if_used() {
-                attempts.forget_begun(new.id);
+                attempts.allow_another_attempt(new.id);
             }
             self.schedule_attempt(cx, false);
             if !self.session.is_confirmed() {
-                self.leave_lost_addresses(cx);
+                self.on_local_address_change(cx);
             }
         }
     }
@@ -937,13 +937,13 @@ impl Connection {
             return;
         }
         let limit = cx.config.limits.remote_addresses;
-        if let Some(new) = self.paths.addresses_mut().on_learned(address, limit) {
+        if let Some(new) = self.paths.addresses_mut().add_learned_address(address, limit) {
             self.path_event(cx, PathEvent::Announced(new.id));
         }
     }
 
     /// Handles the loss of a local address: nothing can be sent from it any more.
-    fn lose_local(&mut self, cx: &mut Context<'_>, id: AddressId) {
+    fn on_local_address_lost(&mut self, cx: &mut Context<'_>, id: AddressId) {
         let lost = self.paths.those(|subflow| subflow.local_id() == id);
         let confirmed = self.session.is_confirmed();
         for subflow in lost.iter().filter(|_| confirmed) {
@@ -956,7 +956,7 @@ impl Connection {
         if self.session.is_confirmed() {
             self.withdraw_address(cx, id);
         } else {
-            self.leave_lost_addresses(cx);
+            self.on_local_address_change(cx);
         }
         self.path_event(cx, PathEvent::LocalDown(id));
     }
@@ -998,7 +998,7 @@ impl Connection {
     }
 
     /// Reacts to the loss or arrival of a local address before the connection is confirmed.
-    fn leave_lost_addresses(&mut self, cx: &mut Context<'_>) {
+    fn on_local_address_change(&mut self, cx: &mut Context<'_>) {
         for id in self.paths.ids() {
             let others = self.paths.count() > 1 || self.next_start(cx).is_some();
             let Some(subflow) = self.paths.get(id).filter(|_| others && self.is_opening()) else {
@@ -1053,14 +1053,14 @@ impl Connection {
             return false;
         }
         for id in self.paths.those(SubflowContext::is_initial).iter() {
-            self.give_up_cut_off(cx, id);
+            self.abandon_cut_off_subflow(cx, id);
         }
         true
     }
 
     /// Ends a subflow whose address is gone. A peer that has nothing to send would keep it forever, so it gets a
     /// RST as soon as the address is back.
-    fn give_up_cut_off(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn abandon_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.give_up();
         }
@@ -1068,14 +1068,14 @@ impl Connection {
     }
 
     /// Ends a cut-off subflow after enough retransmission timeouts without its local address.
-    fn end_if_cut_off_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn drop_long_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_confirmed() || self.closing.is_closed() {
             return;
         }
         let Some(subflow) = self.paths.get(id) else { return };
         let timeouts = subflow.tcp().retransmission_timeouts();
         if timeouts >= MAX_CUT_OFF_RTOS && self.paths.count() == 1 && self.is_cut_off(subflow) {
-            self.give_up_cut_off(cx, id);
+            self.abandon_cut_off_subflow(cx, id);
         }
     }
 }
@@ -1091,8 +1091,8 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
-        if cx.out.tells_traffic(self.id) {
-            return self.on_told_segment(cx, id, segment, ecn);
+        if cx.out.traces_traffic(self.id) {
+            return self.trace_and_process_segment(cx, id, segment, ecn);
         }
         self.take_segment(cx, id, segment, ecn)
     }
@@ -1100,16 +1100,16 @@ impl Connection {
     /// As [`Self::on_segment`], with traffic monitoring on.
     #[cold]
     #[inline(never)]
-    fn on_told_segment(
+    fn trace_and_process_segment(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
-        let lost = self.tell_received(cx, id, segment);
+        let lost = self.trace_received(cx, id, segment);
         let predicted = self.take_segment(cx, id, segment, ecn);
-        self.tell_stand(cx, id, &lost, false);
+        self.trace_state(cx, id, &lost, false);
         predicted
     }
 
@@ -1120,23 +1120,23 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
-        if self.receiver.is_short_of_memory() && self.has_no_memory_for(id, segment) {
+        if self.receiver.is_memory_short() && self.lacks_memory_for(id, segment) {
             self.take_without_payload(cx, id, segment, ecn);
             return false;
         }
-        self.scheduling.swap_desk(cx.desk);
+        self.scheduling.swap_scratch(cx.desk);
         let predicted = self.on_predicted(cx, id, segment, ecn);
         if !predicted && self.admit(cx, id, segment, ecn) {
             self.on_admitted(cx, id, segment, ecn);
         }
-        self.scheduling.swap_desk(cx.desk);
+        self.scheduling.swap_scratch(cx.desk);
         predicted
     }
 
     /// True if there is no room for the segment's payload while memory is short: the application has data to read
     /// first, or the payload is not the next data of the stream.
     #[cold]
-    fn has_no_memory_for(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+    fn lacks_memory_for(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         !segment.payload.is_empty()
             && (self.receiver.readable() > 0 || !self.continues_stream(id, segment))
     }
@@ -1177,14 +1177,14 @@ impl Connection {
             dss.mapping = None;
             dss.data_fin = false;
         }
-        self.scheduling.swap_desk(cx.desk);
+        self.scheduling.swap_scratch(cx.desk);
         if self.admit(cx, id, &segment, ecn) {
             self.on_admitted(cx, id, &segment, ecn);
         }
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().ack_now();
         }
-        self.scheduling.swap_desk(cx.desk);
+        self.scheduling.swap_scratch(cx.desk);
     }
 
     /// Processes a segment that TCP may see.
@@ -1200,7 +1200,7 @@ impl Connection {
             subflow.tcp_mut().swap_buffers(cx.workspace);
         }
         let carries = !segment.payload.is_empty();
-        let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
+        let Some(ingress) = self.pass_to_tcp(cx, id, segment, ecn) else { return };
         if ingress.accepted {
             if self.paths.is_initial(id) {
                 self.on_first_answer(cx, id, segment);
@@ -1261,7 +1261,8 @@ impl Connection {
         // The first byte needs its option, so it cannot be predicted.
         let begun = self.receiver.delivered(id) > Ssn(1);
         let window = self.receiver.window_size();
-        let Some(subflow) = self.paths.get_mut(id).filter(|s| begun && s.is_steady()) else {
+        let Some(subflow) = self.paths.get_mut(id).filter(|s| begun && s.is_fully_established())
+        else {
             return false;
         };
         let Some(ingress) = subflow.tcp_mut().take_predicted(cx.now, segment, window) else {
@@ -1297,7 +1298,7 @@ impl Connection {
     }
 
     /// Passes the segment to TCP on its subflow.
-    fn through_tcp(
+    fn pass_to_tcp(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
@@ -1349,13 +1350,13 @@ impl Connection {
                 self.admit_half_open_fast_join(cx, id, segment)
             }
             Membership::Initial => {
-                if self.keeps_plain_answer(cx, id, (segment, ecn)) {
+                if self.keep_plain_answer(cx, id, (segment, ecn)) {
                     return false;
                 }
                 self.on_repeated_handshake(cx, id, segment);
                 self.on_repeated_first_data(cx, id, segment);
                 self.on_plain_probe(id, segment);
-                !self.overtook_the_keys(id, segment)
+                !self.arrived_before_keys(id, segment)
             }
             _ => true,
         }
@@ -1401,7 +1402,7 @@ impl Connection {
         if moved || (self.receiver.fin_reached() && !was_at_end) {
             self.on_stream_moved(cx, id, moved);
         } else if !segment.payload.is_empty() {
-            let due = self.is_owed(id);
+            let due = self.expects_peer_data(id);
             self.receiver.watch_mut().note(cx.now, due);
         }
     }
@@ -1425,9 +1426,9 @@ impl Connection {
         if let Some(dss) = segment.options.dss {
             if mapped {
                 self.on_mapping(cx, id, (&dss, carries(segment)));
-            } else if self.is_beside_plain(id, &dss) {
+            } else if self.contradicts_plain_stream(id, &dss) {
                 cx.out.counters.dss_not_matching += 1;
-                self.abort_because(cx, CloseReason::PeerMisbehaved);
+                self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
                 return false;
             }
         }
@@ -1437,7 +1438,7 @@ impl Connection {
     /// Data came in order, or the end of the stream.
     fn on_stream_moved(&mut self, cx: &mut Context<'_>, id: SubflowId, data: bool) {
         self.closing.on_progress();
-        self.put_probes_off(cx.now);
+        self.postpone_probes(cx.now);
         self.watch_delivery_of_received(cx, id);
         if self.closing.is_released() {
             self.receiver.discard();
@@ -1445,7 +1446,7 @@ impl Connection {
                 self.closing.note_late_data();
             }
         }
-        self.tell_readable(cx);
+        self.notify_readable(cx);
     }
 
     /// Processes address, priority and failure options of an acceptable segment.
@@ -1495,7 +1496,7 @@ impl Connection {
             SubflowEvent::PeerFin => self.on_peer_fin(cx, id),
             SubflowEvent::Finished => self.on_subflow_finished(cx, id),
             SubflowEvent::ProbeTimeout => {
-                self.tell_timer(cx, Some(id), Timer::Probe, 1);
+                self.trace_timer(cx, Some(id), Timer::Probe, 1);
                 self.on_probe_timeout(cx, id);
             }
             SubflowEvent::ProbeRepeated { range } if !range.is_empty() => {
@@ -1504,7 +1505,7 @@ impl Connection {
             SubflowEvent::ProbeRepeated { .. } => {}
             SubflowEvent::Lost => self.on_lost(cx.now, id),
             SubflowEvent::Rto { count } => {
-                self.tell_timer(cx, Some(id), Timer::Retransmission, count);
+                self.trace_timer(cx, Some(id), Timer::Retransmission, count);
                 self.on_subflow_rto(cx, id, count);
             }
             SubflowEvent::HeardAgain(end) => self.on_heard_again(cx, id, end),
@@ -1570,7 +1571,7 @@ impl Connection {
                     self.sender.note_proof(id, subflow.tcp().snd_una());
                 }
                 if !advanced && ingress.newly_acked > 0 {
-                    self.hasten_unmapped(cx.now, id);
+                    self.expedite_lost_mapping(cx.now, id);
                 }
             }
             self.confirm(cx);
@@ -1731,9 +1732,8 @@ impl Connection {
     /// The peer's stream has been taken for plain TCP since its first byte, and this mapping contradicts that: the
     /// peer did not learn of the fallback, and its retransmissions would be taken for new data. This cannot be
     /// detected without the peer's key.
-    fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
-        let plain =
-            self.session.keys().remote().is_some() && self.receiver.is_plain_from_the_start(id);
+    fn contradicts_plain_stream(&self, id: SubflowId, dss: &Dss) -> bool {
+        let plain = self.session.keys().remote().is_some() && self.receiver.is_plain_from_start(id);
         if !plain || self.paths.get(id).is_none() {
             return false;
         }
@@ -1820,14 +1820,14 @@ impl Connection {
         self.closing.on_progress();
         self.closing.on_data_taken();
         if data == self.sender.written() {
-            self.hasten_fin(now);
+            self.expedite_data_fin(now);
         }
         self.rearm_data_rto(now);
         self.watch_data_ack(now);
         self.watch_delivery_of_sent(cx, id);
         self.sender.tune(self.paths.wanted_buffer(self.config.buffer_tuning));
         self.watch_progress(now);
-        self.tell_writable(cx);
+        self.notify_writable(cx);
     }
 
     /// First DSN that is not DATA_ACKed, including our DATA_FIN.
@@ -1932,8 +1932,8 @@ impl Connection {
         ssn: Ssn,
         bytes: &[u8],
     ) -> Result<(), MappingError> {
-        if cx.out.tells_traffic(self.id) {
-            self.tell_places(cx, id, ssn, bytes);
+        if cx.out.traces_traffic(self.id) {
+            self.trace_places(cx, id, ssn, bytes);
         }
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
         let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
@@ -1948,7 +1948,7 @@ impl Connection {
     /// True for a repair that arrives before the answer that agrees to repairs (reordered or lost). The server may
     /// send repairs from its answer on, so a repair implies the answer.
     fn is_early_repair(&mut self, segment: &TcpSegment<'_>) -> bool {
-        if !self.session.awaits_word_on(&self.config, Extensions::REPAIR) {
+        if !self.session.awaits_extension_answer(&self.config, Extensions::REPAIR) {
             return false;
         }
         let mut messages = segment.options.mptcp.experimental();
@@ -2038,16 +2038,16 @@ impl Connection {
 /// Traffic monitoring, active while there is a subscriber.
 impl Connection {
     fn tell_traffic(&self, cx: &mut Context<'_>, what: impl FnOnce() -> Traffic) {
-        if cx.out.tells_traffic(self.id) {
+        if cx.out.traces_traffic(self.id) {
             cx.out.traffic(cx.now, self.id, what());
         }
     }
 
-    fn tell_timer(&self, cx: &mut Context<'_>, on: Option<SubflowId>, timer: Timer, count: u32) {
+    fn trace_timer(&self, cx: &mut Context<'_>, on: Option<SubflowId>, timer: Timer, count: u32) {
         self.tell_traffic(cx, || Traffic::Timer { on, timer, count });
     }
 
-    fn tell_sent(
+    fn trace_sent(
         &self,
         cx: &mut Context<'_>,
         (on, purpose): (SubflowId, Purpose),
@@ -2091,7 +2091,7 @@ impl Connection {
 
     /// Traces a received segment. Returns the segments marked as lost before it is processed.
     #[cold]
-    fn tell_received(
+    fn trace_received(
         &self,
         cx: &mut Context<'_>,
         id: SubflowId,
@@ -2111,13 +2111,13 @@ impl Connection {
             mapping,
         };
         cx.out.traffic(cx.now, self.id, Traffic::Received(received));
-        self.lost_on(id)
+        self.lost_segments_of(id)
     }
 
     /// Traces the stream positions of in-order bytes on a subflow before they are delivered.
     #[cold]
     #[inline(never)]
-    fn tell_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
+    fn trace_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
         for data in self.receiver.places(on, ssn, bytes.len() as u64) {
             let duplicate_bytes = self.receiver.already_here(data);
             let what = Traffic::DataReceived { on, data, duplicate_bytes };
@@ -2125,13 +2125,13 @@ impl Connection {
         }
     }
 
-    fn lost_on(&self, id: SubflowId) -> LostSegments {
+    fn lost_segments_of(&self, id: SubflowId) -> LostSegments {
         self.paths.get(id).map(|subflow| subflow.tcp().lost_segments()).unwrap_or_default()
     }
 
     /// Traces segments newly marked as lost, and the state of the subflow.
     #[cold]
-    fn tell_stand(
+    fn trace_state(
         &self,
         cx: &mut Context<'_>,
         on: SubflowId,
@@ -2190,8 +2190,8 @@ impl Connection {
             if let Some((taken, _)) = subflow.tcp().syn_data_answer().filter(|(n, _)| *n > 0) {
                 self.session.skip_local(taken);
             }
-            cx.networks.absolve(path.local.ip(), path.remote.ip());
-            cx.plain_answers.absolve(path.local.ip(), path.remote.ip());
+            cx.networks.clear_suspicion(path.local.ip(), path.remote.ip());
+            cx.plain_answers.clear_suspicion(path.local.ip(), path.remote.ip());
         }
     }
 
@@ -2213,7 +2213,7 @@ impl Connection {
     ///
     /// The first byte with neither keys nor mapping did not overtake anything. Linux (6.18) sends data in this
     /// form if it was rejected with the SYN, and continues in plain TCP with a peer that does so.
-    fn overtook_the_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+    fn arrived_before_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         if !self.session.is_server() || !self.session.is_offered() {
             return false;
         }
@@ -2257,7 +2257,7 @@ impl Connection {
                     && !cx.config.capabilities.hides_options()
                     && self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries =>
             {
-                self.give_options_up(cx);
+                self.abandon_options(cx);
             }
             _ => {}
         }
@@ -2298,7 +2298,7 @@ impl Connection {
     }
 
     /// Falls back because no segment with options was answered since the handshake.
-    fn give_options_up(&mut self, cx: &mut Context<'_>) {
+    fn abandon_options(&mut self, cx: &mut Context<'_>) {
         let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
         if let Some((id, _)) = initial {
             self.consider_fallback(cx, id, Trigger::OptionsUnanswered);
@@ -2306,7 +2306,7 @@ impl Connection {
     }
 
     /// Handles a timeout of the client's first data: a middlebox drops segments with options, or the path is dead.
-    fn doubt_options(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn on_first_data_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if cx.config.capabilities.hides_options() {
             return;
         }
@@ -2318,13 +2318,13 @@ impl Connection {
         match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience, passes) {
             TimeoutOutcome::Repeat => {}
             TimeoutOutcome::Ask => tcp.request_plain_probe(),
-            TimeoutOutcome::GiveUp => self.give_options_up(cx),
+            TimeoutOutcome::GiveUp => self.abandon_options(cx),
         }
     }
 
     /// Handles a data timeout after a fallback. The infinite mapping that announces the fallback is an option,
     /// too, and may be dropped.
-    fn doubt_infinite_mapping(&mut self, cx: &Context<'_>, id: SubflowId) {
+    fn on_infinite_mapping_timeout(&mut self, cx: &Context<'_>, id: SubflowId) {
         if cx.config.capabilities.hides_options() {
             return;
         }
@@ -2389,7 +2389,7 @@ impl Connection {
             // The client may join its other paths as soon as it knows that we speak MPTCP. If data came with the
             // third ACK, the application may answer it soon, so the ACK is delayed briefly.
             let answers = self.session.is_multipath();
-            if answers && tcp.owes_ack() {
+            if answers && tcp.has_pending_ack() {
                 tcp.ack_soon(cx.now);
             } else if answers {
                 tcp.ack_now();
@@ -2414,7 +2414,7 @@ impl Connection {
             cx.networks.on_unanswered(cx.now, path.local.ip(), path.remote.ip());
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
-        self.subflow_is_up(cx, id);
+        self.on_subflow_up(cx, id);
     }
 
     /// Confirms that the peer speaks MPTCP: joins are possible from now on.
@@ -2429,7 +2429,7 @@ impl Connection {
         }
     }
 
-    fn subflow_is_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn on_subflow_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.note_news(now);
@@ -2442,7 +2442,7 @@ impl Connection {
             cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
         }
         if !subflow_cost.is_none() {
-            self.tell_cost(cx, id);
+            self.report_cost(cx, id);
         }
         cx.silent_paths.on_answer(now, addresses_of(&path));
         self.rescue(now, |_| true);
@@ -2502,19 +2502,19 @@ impl Connection {
     }
 
     /// Starts the next attempt early because one failed.
-    fn hasten_attempt(&mut self, cx: &Context<'_>) {
+    fn start_next_attempt(&mut self, cx: &Context<'_>) {
         if !self.is_opening() {
             return;
         }
         if let Some((next, _)) = self.next_start(cx) {
-            self.attempts.hasten(cx.now, &next);
+            self.attempts.start_next_early(cx.now, &next);
         }
     }
 
     /// Sends the first SYN from another address. `false` if there is none.
     fn begin_attempt(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some((start, pair)) = self.next_start(cx) {
-            self.attempts.note_begun(start.id, start.ip);
+            self.attempts.note_attempt(start.id, start.ip);
             if self.attempt(cx, &pair).is_some() {
                 self.schedule_attempt(cx, start.reserve);
                 return true;
@@ -2550,7 +2550,7 @@ impl Connection {
     }
 
     /// Keeps a SYN/ACK without the option while another path may get one with it. That path is tried now.
-    fn keeps_plain_answer(
+    fn keep_plain_answer(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
@@ -2568,25 +2568,25 @@ impl Connection {
         };
         let path = path.path();
         let usual = cx.plain_answers.refuses(cx.now, path.local.ip(), path.remote.ip());
-        if self.attempts.is_settled() || usual {
+        if self.attempts.accepts_plain_answers() || usual {
             return false;
         }
         let next = self.next_start(cx).filter(|(start, _)| !start.reserve);
-        if next.is_none() && !self.awaits_better(id) && !self.attempts.keeps_answer() {
+        if next.is_none() && !self.awaits_mptcp_answer(id) && !self.attempts.has_kept_answer() {
             return false;
         }
         self.attempts.keep(cx.now, id, (segment, ecn), &self.config);
         if next.is_some() {
             self.begin_attempt(cx);
         }
-        if !self.awaits_better(id) {
+        if !self.awaits_mptcp_answer(id) {
             self.take_kept_answer(cx, None);
         }
         true
     }
 
     /// Another attempt may still be answered with the option.
-    fn awaits_better(&self, id: SubflowId) -> bool {
+    fn awaits_mptcp_answer(&self, id: SubflowId) -> bool {
         self.paths.ids().any(|other| other != id && !self.attempts.is_plain(other))
     }
 
@@ -2611,7 +2611,7 @@ impl Connection {
     }
 
     /// Handles the failure of an attempt. Returns true if other attempts continue.
-    fn goes_on_elsewhere(
+    fn continues_with_other_attempt(
         &mut self,
         cx: &mut Context<'_>,
         (id, ip): (AddressId, IpAddr),
@@ -2621,12 +2621,12 @@ impl Connection {
         if !others && self.next_start(cx).is_none() {
             return false;
         }
-        self.attempts.note_begun(id, ip);
+        self.attempts.note_attempt(id, ip);
         self.attempts.note_failed(cx.now, reason, self.config.rtt.initial_rto);
         if others {
-            self.hasten_attempt(cx);
+            self.start_next_attempt(cx);
             let hopeful = |id| !self.attempts.is_plain(id);
-            if !self.paths.ids().any(hopeful) && !self.attempts.is_one_due() {
+            if !self.paths.ids().any(hopeful) && !self.attempts.is_attempt_scheduled() {
                 self.take_kept_answer(cx, None);
             }
         }
@@ -2655,7 +2655,7 @@ impl Connection {
     /// MP_CAPABLE was sent often enough on each path, and no other path is left: retry without it. `id` sends a
     /// SYN. On carriers that hide options the option is not the cause. On networks where it passed before it is
     /// unlikely to be the cause, so it is kept twice as long.
-    fn gives_option_up(&self, cx: &Context<'_>, id: SubflowId) -> bool {
+    fn should_abandon_option(&self, cx: &Context<'_>, id: SubflowId) -> bool {
         if cx.config.capabilities.hides_options() {
             return false;
         }
@@ -2668,7 +2668,7 @@ impl Connection {
         let over = |s: &SubflowContext| s.tcp().syns_sent() > most(s);
         let enough = |s: &SubflowContext| s.tcp().syns_sent() >= most(s);
         self.paths.get(id).is_some_and(over)
-            && !self.attempts.is_one_due()
+            && !self.attempts.is_attempt_scheduled()
             && self.paths.iter().all(enough)
     }
 }
@@ -2679,7 +2679,7 @@ impl Connection {
     fn greet(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
         if let Some(asked) = self.session.first_hello(cx.now, &self.config, rto) {
-            self.say_hello(cx, None, asked);
+            self.send_hello(cx, None, asked);
         }
     }
 
@@ -2687,11 +2687,11 @@ impl Connection {
     fn repeat_hello(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
         if let Some(asked) = self.session.repeated_hello(cx.now, &self.config, rto) {
-            self.say_hello(cx, None, asked);
+            self.send_hello(cx, None, asked);
         }
     }
 
-    fn say_hello(&mut self, cx: &mut Context<'_>, on: Option<SubflowId>, said: Extensions) {
+    fn send_hello(&mut self, cx: &mut Context<'_>, on: Option<SubflowId>, said: Extensions) {
         cx.out.counters.hello_tx += 1;
         self.signal_message(on, &ExperimentalMessage::Hello(said));
     }
@@ -2732,7 +2732,7 @@ impl Connection {
             }
         }
         if let Some(answer) = outcome.answer {
-            self.say_hello(cx, Some(on), answer);
+            self.send_hello(cx, Some(on), answer);
         }
     }
 
@@ -2748,7 +2748,7 @@ impl Connection {
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
         for id in self.paths.those(|subflow| !subflow.cost().is_none()).iter() {
-            self.tell_cost(cx, id);
+            self.report_cost(cx, id);
         }
         if let Some(follow) = self.config.follow_client.clone()
             && self.session.is_server()
@@ -2759,7 +2759,7 @@ impl Connection {
     }
 
     /// Client: reports the cost of a subflow, twice, because an ACK may be lost.
-    fn tell_cost(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn report_cost(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) else {
             return;
         };
@@ -2802,7 +2802,7 @@ impl Connection {
         let Some(config) = self.config.receive_timer else { return };
         let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);
         if wanted && self.rto_exchange.is_due(cx.now, config.refresh) {
-            self.rto_exchange.on_asked(cx.now);
+            self.rto_exchange.note_rto_request(cx.now);
             cx.out.counters.rto_request_tx += 1;
             self.signal_message(Some(on), &ExperimentalMessage::RtoRequest);
         }
@@ -2823,7 +2823,7 @@ impl Connection {
 
     /// Handles the peer's retransmission timeout.
     fn on_rto_info(&mut self, cx: &mut Context<'_>, rto_us: u32) {
-        if self.rto_exchange.on_told(cx.now, Duration::from_micros(u64::from(rto_us))) {
+        if self.rto_exchange.on_reported(cx.now, Duration::from_micros(u64::from(rto_us))) {
             cx.out.counters.rto_info_rx += 1;
         } else {
             cx.out.counters.rto_info_refused += 1;
@@ -2852,11 +2852,11 @@ impl Connection {
         let key = cx.new_flow(path, 0);
         let fast = fast && self.may_join_fast(cx, &pair);
         let membership = Membership::joining(cx.rng.next_u32(), fast);
-        let remote_id = self.paths.addresses().remote_id(local.end_of_way(remote));
+        let remote_id = self.paths.addresses().remote_id(local.remote_reached_by(remote));
         let ends = Ends { key, local_id: local.id, remote_id };
         cx.out.counters.mp_join_syn_tx += 1;
         if self.probes_silent_paths() {
-            cx.silent_paths.wait_with_others(&path, self.id);
+            cx.silent_paths.join_path_waiters(&path, self.id);
         }
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
     }
@@ -3017,7 +3017,7 @@ impl Connection {
             return;
         }
         self.settle_fast_join(cx, id);
-        self.subflow_is_up(cx, id);
+        self.on_subflow_up(cx, id);
         if step == JoinStep::UpFast {
             self.follow_fast_join(cx, id);
         }
@@ -3027,7 +3027,7 @@ impl Connection {
     fn on_fourth_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.paths.get_mut(id).is_some_and(SubflowContext::on_fourth_ack) {
             self.settle_fast_join(cx, id);
-            self.subflow_is_up(cx, id);
+            self.on_subflow_up(cx, id);
         }
     }
 
@@ -3225,7 +3225,7 @@ impl Connection {
     }
 
     /// Opens an ordinary join after a refused Fast JOIN, unless the path manager already did.
-    fn join_as_usual(&mut self, cx: &mut Context<'_>, pair: JoinAddresses, backup: bool) {
+    fn open_ordinary_join(&mut self, cx: &mut Context<'_>, pair: JoinAddresses, backup: bool) {
         let same = |path: FourTuple| {
             path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
         };
@@ -3243,7 +3243,7 @@ impl Connection {
     ) -> Result<(), u8> {
         if !self.session.agreed_on(Extensions::FAST_JOIN)
             || !self.has_room_for_join(cx)
-            || !self.replay_guard.has_patience(cx.now)
+            || !self.replay_guard.may_check_hmac(cx.now)
         {
             cx.out.counters.fast_join_refused += 1;
             return Err(reason::PROHIBITED);
@@ -3356,7 +3356,7 @@ impl Connection {
             subflow.tcp_mut().take_syn_payload(len);
             subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         }
-        self.tell_readable(cx);
+        self.notify_readable(cx);
     }
 
     /// Builds the option of the SYN/ACK that answers a Fast JOIN.
@@ -3430,7 +3430,7 @@ impl Connection {
             timestamps: subflow.tcp().uses_timestamps().then(Timestamps::default),
             ..options.clone()
         };
-        if option.is_some_and(|option| !option.fits_beside(&all)) {
+        if option.is_some_and(|option| !option.fits_with(&all)) {
             return self.fast_open.plan(None, 0);
         }
         let room = if mss > 0 { syn_room(subflow.tcp().settled_segment(), mss) as u64 } else { 0 };
@@ -3525,10 +3525,10 @@ impl Connection {
             self.sender.raise_window(Dsn(0).plus(subflow.tcp().peer_window()));
             subflow.establish();
             cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
-            self.subflow_is_up(cx, id);
+            self.on_subflow_up(cx, id);
         }
         if self.receiver.readable() > 0 {
-            self.tell_readable(cx);
+            self.notify_readable(cx);
         }
     }
 
@@ -3565,7 +3565,7 @@ impl Connection {
         let (mut sent_whole, mut sent_tail, mut usable, mut initial) = (false, false, false, false);
         if let Some(subflow) = self.paths.get(id) {
             let (una, end, next) = (self.sender.una(), self.sender.sent(), subflow.tcp().snd_nxt());
-            let (from, first) = self.run_on(id, next);
+            let (from, first) = self.contiguous_from(id, next);
             // A FIN occupies a sequence number on the subflow but no position in the stream.
             sent_whole = self.sender.is_contiguous(id) && next.0.wrapping_sub(end.0 + 1) <= 1;
             sent_tail = first <= una && end.since(first) == next.since(from);
@@ -3603,7 +3603,7 @@ impl Connection {
     }
 
     /// Point from which unacknowledged data is contiguous on a subflow. `next` is the first position not sent there.
-    fn run_on(&self, id: SubflowId, next: Ssn) -> Point {
+    fn contiguous_from(&self, id: SubflowId, next: Ssn) -> Point {
         let (una, end) = (self.sender.una(), self.sender.sent());
         if una == end { (next, una) } else { self.sender.run(id) }
     }
@@ -3658,7 +3658,7 @@ impl Connection {
                 let dsn = self.receiver.failed_at(id).unwrap_or(self.receiver.next());
                 self.reset_with_mp_fail(cx, id, dsn);
             }
-            Verdict::Abort => self.abort_because(cx, CloseReason::PeerMisbehaved),
+            Verdict::Abort => self.abort_with_reason(cx, CloseReason::PeerMisbehaved),
         }
     }
 
@@ -3679,7 +3679,7 @@ impl Connection {
         let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
         let infinite = next.filter(|_| multipath && says_so);
         let infinite = infinite.map(|next| (next, (Ssn(una.0 + 1), una)));
-        self.become_plain(cx, reason, (Ssn(1), Dsn(0)), infinite);
+        self.switch_to_plain(cx, reason, (Ssn(1), Dsn(0)), infinite);
         for id in self.paths.those(SubflowContext::is_initial).iter() {
             self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
         }
@@ -3696,13 +3696,13 @@ impl Connection {
     /// Falls back in mid-stream, on the only subflow, from the first byte that is not DATA_ACKed.
     fn continue_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: FallbackReason) {
         let Some(next) = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt()) else { return };
-        let (una, (from, first)) = (self.sender.una(), self.run_on(id, next));
+        let (una, (from, first)) = (self.sender.una(), self.contiguous_from(id, next));
         let infinite = (next, (from.plus(una.since(first)), una));
-        self.become_plain(cx, reason, (from, first), Some(infinite));
+        self.switch_to_plain(cx, reason, (from, first), Some(infinite));
         self.on_plain_ack(cx, id, None);
     }
 
-    fn become_plain(
+    fn switch_to_plain(
         &mut self,
         cx: &mut Context<'_>,
         reason: FallbackReason,
@@ -3742,7 +3742,7 @@ impl Connection {
         if self.receiver.is_in_step(id) {
             self.receive_plain(cx, id, (ssn, self.receiver.next()));
         } else {
-            self.abort_because(cx, CloseReason::PeerMisbehaved);
+            self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
     }
 
@@ -3750,7 +3750,7 @@ impl Connection {
     /// for delivered.
     fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
-            self.abort_because(cx, CloseReason::PeerMisbehaved);
+            self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
     }
 
@@ -3762,7 +3762,7 @@ impl Connection {
             if self.closing.is_released() {
                 self.receiver.discard();
             }
-            self.tell_readable(cx);
+            self.notify_readable(cx);
         }
     }
 
@@ -3803,7 +3803,8 @@ impl Connection {
         let failed = self.receiver.failed_at(id);
         let plain = failed.is_none() && self.session.is_plain();
         let Some(dsn) = failed.or(plain.then_some(self.receiver.next())) else { return };
-        let says_so = plain && self.says_infinite_mapping(id) && !self.session.is_contradicted();
+        let says_so =
+            plain && self.has_sent_infinite_mapping(id) && !self.session.is_contradicted();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if says_so {
             subflow.settle_mp_fail();
@@ -3812,7 +3813,7 @@ impl Connection {
             FailStep::NotDue => {}
             // The peer still speaks Multipath TCP, and no message about the fallback reaches it.
             FailStep::GiveUp if plain && self.peer_lacks_bytes(id) => {
-                self.abort_because(cx, CloseReason::PeerMisbehaved);
+                self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
             }
             // Options do not pass, or the peer has fallen back as well.
             FailStep::GiveUp if plain => {}
@@ -3822,7 +3823,7 @@ impl Connection {
     }
 
     /// Data with our infinite mapping was sent.
-    fn says_infinite_mapping(&self, id: SubflowId) -> bool {
+    fn has_sent_infinite_mapping(&self, id: SubflowId) -> bool {
         let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
         next.is_some_and(|next| self.session.has_sent_plain(next))
     }
@@ -3905,7 +3906,7 @@ impl Connection {
         if !self.session.is_plain() {
             self.carry_out(cx, id, verdict);
         } else if !received_tail {
-            self.abort_because(cx, CloseReason::PeerMisbehaved);
+            self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
         if self.session.is_plain() {
             self.receive_plain(cx, id, at);
@@ -4096,11 +4097,11 @@ impl Connection {
 
     fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
         if self.is_unanswered(id) {
-            self.doubt_options(cx, id);
+            self.on_first_data_timeout(cx, id);
         }
-        self.doubt_infinite_mapping(cx, id);
+        self.on_infinite_mapping_timeout(cx, id);
         self.report_timeout(cx, id);
-        if self.leaves_for_false_acks(cx, id) {
+        if self.reset_on_false_acks(cx, id) {
             return;
         }
         if self.sender.is_held_back() {
@@ -4114,7 +4115,7 @@ impl Connection {
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
             if self.paths.usable_count() > 1 {
-                self.ask_until_heard(cx.now);
+                self.probe_until_heard(cx.now);
             } else if count == STUCK_AFTER {
                 self.path_event(cx, PathEvent::Stuck(id));
             }
@@ -4123,12 +4124,12 @@ impl Connection {
 
     /// Resets a subflow on which a middlebox acknowledged data that the peer never received: no later data can
     /// fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
-    fn leaves_for_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
+    fn reset_on_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
-        let may = self.may_come_back() && !self.session.is_plain() && !self.may_still_fall_back();
+        let may = self.may_be_rejoined() && !self.session.is_plain() && !self.may_still_fall_back();
         if misled && may {
             self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
-            self.sender.repeat_orphans(cx.now);
+            self.sender.requeue_orphaned_data(cx.now);
         }
         misled && may
     }
@@ -4138,15 +4139,15 @@ impl Connection {
     /// out, and among all once the application has waited for too long. Another subflow must be healthy. The data
     /// of the closed subflow is DATA_ACKed or sent elsewhere.
     fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
-        self.tell_writable(cx);
-        if !self.sender.keeps_too_much() || !self.may_come_back() || self.session.is_plain() {
+        self.notify_writable(cx);
+        if !self.sender.retains_too_much() || !self.may_be_rejoined() || self.session.is_plain() {
             return;
         }
         let (healthy, una) = (self.paths.healthy(), self.sender.una());
         let stuck = self.paths.those(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
-        let keeper = self.paths.largest_keeper(stuck, una).or_else(|| {
-            let is_over = self.sender.is_held_back_for(HELD_BACK_PATIENCE, cx.now);
-            is_over.then(|| self.paths.largest_keeper(self.paths.those(|_| true), una))?
+        let keeper = self.paths.largest_retainer(stuck, una).or_else(|| {
+            let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, cx.now);
+            is_over.then(|| self.paths.largest_retainer(self.paths.those(|_| true), una))?
         });
         if let Some(id) = keeper
             && healthy.iter().any(|other| other != id)
@@ -4157,9 +4158,9 @@ impl Connection {
     }
 
     /// Starts reinjection if the patience with an unanswered probe is over.
-    fn on_patience_over(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn on_probe_patience_end(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let mut subflow = self.paths.get_mut(id);
-        if subflow.as_mut().is_some_and(|s| s.health_mut().loses_patience(cx.now)) {
+        if subflow.as_mut().is_some_and(|s| s.health_mut().is_patience_over(cx.now)) {
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
@@ -4167,7 +4168,7 @@ impl Connection {
     /// Reinjects the data of subflows that the scheduler considers dead. The scheduler concludes this during an
     /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
     /// this way.
-    fn start_awaited_rescues(&mut self, cx: &mut Context<'_>) {
+    fn start_pending_rescues(&mut self, cx: &mut Context<'_>) {
         let awaited = self.paths.those(|s| s.health().awaits_rescue() && s.is_usable());
         for id in awaited.iter() {
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
@@ -4202,7 +4203,7 @@ impl Connection {
         let is_probed = self.wait_for_answer(cx, id);
         let has_others = !self.paths.healthy().is_empty();
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        let repeated = subflow.tcp().retransmission_timeouts() > REPEATS_IN_SILENCE;
+        let repeated = subflow.tcp().retransmission_timeouts() > MAX_SILENT_RETRANSMISSIONS;
         let is_spare = has_others && subflow.health().is_rescued();
         subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
     }
@@ -4220,7 +4221,7 @@ impl Connection {
             Some(first) => waits(first) || there.any(waits),
         };
         let unanswered = self.sender.una() < self.sender.written();
-        let is_busy = self.trim.was_busy_within(now, IN_USE_FOR) || unanswered;
+        let is_busy = self.trim.was_busy_within(now, IN_USE_TIME) || unanswered;
         let is_reserve = |s: &SubflowContext| self.paths.is_reserve(s) || s.cost().tail_ms > 0;
         let spared =
             self.paths.iter().filter(on).any(is_reserve) && !self.paths.healthy().is_empty();
@@ -4328,7 +4329,7 @@ impl Connection {
         }
         // Data on a bad path stays suspected although a segment was received there.
         if !bad {
-            self.sender.absolve(id);
+            self.sender.clear_suspicion(id);
         }
         let kind = MonitorKind::SubflowSuspected { id, suspected: false };
         cx.out.monitor(cx.now, self.id, kind);
@@ -4354,7 +4355,7 @@ impl Connection {
         let healthy = self.paths.healthy();
         let Some(subflow) = self.paths.get(id) else { return };
         for range in subflow.unacked_ranges(self.sender.una()) {
-            self.sender.reinject_lonely(now, range, (id, cause), healthy);
+            self.sender.reinject_sole_copies(now, range, (id, cause), healthy);
         }
     }
 
@@ -4368,7 +4369,7 @@ impl Connection {
     /// Reports a timer expiry on a subflow to the path health monitor.
     fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
-            let trouble = Trouble::TimedOut { wait: subflow.tcp().answer_takes() };
+            let trouble = Trouble::TimedOut { wait: subflow.tcp().max_answer_time() };
             cx.faults.report(subflow.path(), trouble);
         }
     }
@@ -4376,7 +4377,7 @@ impl Connection {
     /// Reports an unanswered probe on a subflow to the path health monitor.
     fn report_silence(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
-            let trouble = Trouble::Silent { wait: subflow.tcp().answer_takes() };
+            let trouble = Trouble::Silent { wait: subflow.tcp().max_answer_time() };
             cx.faults.report(subflow.path(), trouble);
         }
     }
@@ -4400,7 +4401,7 @@ impl Connection {
         if change.turned {
             cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
         }
-        if change.moves_outstanding() && !self.session.is_plain() {
+        if change.reinjects_outstanding() && !self.session.is_plain() {
             self.on_overdue(cx, id, SilenceCause::BadAddressPair);
         }
         // A join between two SYNs need not wait for the end of an outage's backoff.
@@ -4476,7 +4477,7 @@ impl Connection {
         let options = &segment.options.mptcp;
         let marked = !options.is_empty()
             && self.session.peer_marks_idle()
-            && options.iter().any(|option| option == idle_mark());
+            && options.iter().any(|option| option == mp_idle_option());
         cx.out.counters.mp_idle_rx += u64::from(marked);
         marked
     }
@@ -4486,20 +4487,20 @@ impl Connection {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
         if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
-            self.tell_hole(cx, id, StreamDirection::Sent, since);
+            self.report_hole(cx, id, StreamDirection::Sent, since);
         }
     }
 
     /// Updates the delivery watch after bytes came in order, the first of them on this subflow.
     fn watch_delivery_of_received(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let due = self.is_owed(id);
+        let due = self.expects_peer_data(id);
         if let Some(since) = self.receiver.watch_mut().moved(cx.now, due, Duration::ZERO) {
-            self.tell_hole(cx, id, StreamDirection::Received, since);
+            self.report_hole(cx, id, StreamDirection::Received, since);
         }
     }
 
     /// The peer is known to have sent data beyond the in-order data, or to have more to send.
-    fn is_owed(&self, id: SubflowId) -> bool {
+    fn expects_peer_data(&self, id: SubflowId) -> bool {
         let held = |subflow: &SubflowContext| subflow.tcp().held_out_of_order() > 0;
         self.receiver.has_hole()
             || self.paths.get(id).is_some_and(held)
@@ -4507,7 +4508,7 @@ impl Connection {
     }
 
     #[cold]
-    fn tell_hole(
+    fn report_hole(
         &self,
         cx: &mut Context<'_>,
         ended_by: SubflowId,
@@ -4523,7 +4524,7 @@ impl Connection {
     }
 
     /// Postpones a receiver's probes after data or an acknowledgment.
-    fn put_probes_off(&mut self, now: Instant) {
+    fn postpone_probes(&mut self, now: Instant) {
         if let Some(probes) = self.config.receive_probes {
             self.liveness.on_data(now, probes);
         }
@@ -4531,7 +4532,7 @@ impl Connection {
 
     /// Updates timers after a DATA_ACK advanced.
     fn watch_data_ack(&mut self, now: Instant) {
-        self.put_probes_off(now);
+        self.postpone_probes(now);
         if self.liveness.is_clock_running()
             && let Some(conditions) = self.silence_conditions()
         {
@@ -4554,13 +4555,13 @@ impl Connection {
 
     fn on_receive_timer(&mut self, cx: &mut Context<'_>) {
         let conditions = self.silence_conditions();
-        let shut = self.receiver.window() < SHUT_WINDOW;
+        let shut = self.receiver.window() < MIN_USABLE_WINDOW;
         let since = self.liveness.silent_since().unwrap_or(cx.now);
         let cause = match self.liveness.on_clock(cx.now, conditions, shut) {
             Due::Nothing => return,
             Due::Probe => {
                 cx.out.counters.receive_timer_probes += 1;
-                self.ask_for_life(self.liveness.brought_by());
+                self.probe_liveness(self.liveness.last_data_subflow());
                 return;
             }
             Due::Stalled => SilenceCause::ReceiveTimer,
@@ -4575,14 +4576,14 @@ impl Connection {
     /// Subflow that brought the last data before the silence, and subflows not heard since.
     fn silent_since(&self, since: Instant) -> SubflowSet {
         let mut silent = self.paths.those(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
-        if let Some(id) = self.liveness.brought_by().filter(|id| self.paths.is_usable(*id)) {
+        if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_usable(*id)) {
             silent.insert(id);
         }
         silent
     }
 
     /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
-    fn ask_for_life(&mut self, id: Option<SubflowId>) {
+    fn probe_liveness(&mut self, id: Option<SubflowId>) {
         let there = id.filter(|id| self.paths.is_usable(*id));
         let on = there.or_else(|| self.paths.best());
         if let Some(subflow) = on.and_then(|id| self.paths.get_mut(id)) {
@@ -4597,7 +4598,7 @@ impl Connection {
     }
 
     /// More data may come, another path could be opened if this one were dead, and we are the side that opens it.
-    fn could_open_another(&self) -> bool {
+    fn may_open_another_path(&self) -> bool {
         self.session.is_client()
             && self.session.is_confirmed()
             && !self.closing.is_closed()
@@ -4607,7 +4608,7 @@ impl Connection {
 
     /// Current inputs of the receive timer. `None` if the timer is not needed.
     fn silence_conditions(&self) -> Option<Conditions> {
-        let config = self.config.receive_timer.filter(|_| self.could_open_another())?;
+        let config = self.config.receive_timer.filter(|_| self.may_open_another_path())?;
         let heard_at = self.paths.last_heard_at()?;
         let round_trip = self.paths.slow_round_trip()?;
         let (told, marks) = (self.rto_exchange.told(), self.session.peer_marks_idle());
@@ -4617,7 +4618,7 @@ impl Connection {
     /// Subflow to be kept alive, and its next keepalive.
     fn lone_keepalive(&self) -> Option<(SubflowId, KeepaliveDue, LoneKeepalive)> {
         let config = self.config.lone_keepalive?;
-        if self.liveness.is_clock_running() || !self.could_open_another() {
+        if self.liveness.is_clock_running() || !self.may_open_another_path() {
             return None;
         }
         let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_usable());
@@ -4636,7 +4637,7 @@ impl Connection {
         let Some((id, due, config)) = due else { return };
         if self.liveness.on_keepalive(cx.now, &config, due) {
             cx.out.counters.lone_keepalives += 1;
-            self.ask_for_life(Some(id));
+            self.probe_liveness(Some(id));
         } else {
             cx.out.counters.lone_keepalive_expired += 1;
             self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
@@ -4655,36 +4656,36 @@ impl Connection {
         if !self.liveness.probes_mut().is_due(now, probes) {
             return;
         }
-        if !self.sender.has_outstanding() && !self.paths.owe_acks() {
-            self.ask_whether_alive(cx);
+        if !self.sender.has_outstanding() && !self.paths.has_pending_acks() {
+            self.probe_peer_alive(cx);
         }
         self.liveness.probes_mut().rearm(now, probes);
     }
 
-    fn ask_whether_alive(&mut self, cx: &mut Context<'_>) {
+    fn probe_peer_alive(&mut self, cx: &mut Context<'_>) {
         let heard_at = self.paths.last_heard_at();
         let unanswered = self.liveness.probes_mut().ask(cx.now, heard_at);
         self.closing.note_silence(cx.now, unanswered);
         cx.out.counters.receive_probes += 1;
         if unanswered == 0 {
-            self.ask_for_life(self.paths.best());
+            self.probe_liveness(self.paths.best());
             return;
         }
-        self.paths.ask_all();
+        self.paths.probe_all_subflows();
     }
 
     /// Sets the time within which the peer has to be heard.
     fn expect_answer(&mut self, now: Instant, within: Duration) {
         if !self.closing.is_closed() {
             self.closing.expect_answer(now, within);
-            self.ask_until_heard(now);
+            self.probe_until_heard(now);
         }
     }
 
     /// Probes all subflows, now and again until one answers.
-    fn ask_until_heard(&mut self, now: Instant) {
-        if self.closing.begin_questions(now) {
-            self.paths.ask_all();
+    fn probe_until_heard(&mut self, now: Instant) {
+        if self.closing.start_probes(now) {
+            self.paths.probe_all_subflows();
         }
     }
 
@@ -4694,7 +4695,7 @@ impl Connection {
             && !self.closing.is_closed()
             && !self.receiver.fin_reached()
             && self.paths.usable_count() > 0
-            && (self.liveness.probes().spares_reserve() || !self.paths.has_reserve_only())
+            && (self.liveness.probes().may_probe_reserve() || !self.paths.has_only_reserve())
     }
 }
 
@@ -4710,27 +4711,27 @@ impl Connection {
         cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        self.scheduling.swap_desk(cx.desk);
-        if cx.out.tells_decisions() {
+        self.scheduling.swap_scratch(cx.desk);
+        if cx.out.reports_decisions() {
             self.scheduling.note_reasons();
         }
         let transmit = self.next_transmit(cx, buf);
-        if cx.out.tells_decisions() {
+        if cx.out.reports_decisions() {
             let reasons = self.scheduling.take_reasons();
             reasons.into_iter().for_each(|reason| cx.out.decided(cx.now, self.id, reason));
         }
-        self.scheduling.swap_desk(cx.desk);
+        self.scheduling.swap_scratch(cx.desk);
         transmit
     }
 
     fn next_transmit(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
-        self.start_awaited_rescues(cx);
-        if self.paths.addresses().owes_mp_fail()
+        self.start_pending_rescues(cx);
+        if self.paths.addresses().has_pending_mp_fail()
             && let Some(transmit) = self.emit_signal(cx, buf)
         {
             return Some(transmit);
         }
-        self.emit_owed(cx, buf)
+        self.emit_pending(cx, buf)
             .or_else(|| self.emit_probe(cx, buf))
             .or_else(|| self.emit_signal(cx, buf))
             .or_else(|| self.emit_data_fin(cx, buf))
@@ -4758,10 +4759,10 @@ impl Connection {
         PayloadRoom { mapped, plain: room(&options) }
     }
 
-    fn emit_owed(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+    fn emit_pending(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for _ in 0..self.paths.turns() {
             let id = self.paths.turn();
-            let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
+            let owes = self.paths.get(id).is_some_and(|s| s.tcp().has_pending_besides_ack());
             let room = if owes { self.repeat_room(id) } else { PayloadRoom::default() };
             let egress = self
                 .paths
@@ -4879,23 +4880,25 @@ impl Connection {
 
     /// Sends a DATA_FIN in a segment of its own.
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
-        self.fin_at().filter(|at| *at <= cx.now)?;
+        self.next_data_fin_at().filter(|at| *at <= cx.now)?;
         let over = self.closing.fin_acked() || self.closing.is_closed();
         if over || self.session.is_plain() {
             self.closing.stop_fin();
             return None;
         }
         let usable = self.paths.usable_set();
-        if self.closing.repeats_fin_in_vain() && usable.iter().all(|id| self.sender.is_bare(id)) {
+        if self.closing.repeats_fin_in_vain()
+            && usable.iter().all(|id| self.sender.lacks_data_ack(id))
+        {
             // The peer is heard, but options do not pass.
             for id in usable.iter() {
                 self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             }
-            return self.emit_owed(cx, buf);
+            return self.emit_pending(cx, buf);
         }
         let id = self.closing.next_for_fin(usable, self.paths.best())?;
         // A pending third ACK carries the keys, without which the peer cannot read the DATA_FIN, so it goes first.
-        let owes = self.paths.get(id).is_some_and(|subflow| subflow.tcp().owes_ack());
+        let owes = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_pending_ack());
         if self.session.is_unconfirmed() && owes {
             let room = self.repeat_room(id);
             let subflow = self.paths.get_mut(id);
@@ -4903,7 +4906,7 @@ impl Connection {
                 return self.emit(cx, id, &egress, None, buf);
             }
         }
-        if self.closing.fin_goes_on(id, usable) {
+        if self.closing.record_data_fin(id, usable) {
             self.rearm_fin(cx.now);
         }
         let mut options = TcpOptions { dss: Some(self.data_fin_dss()), ..TcpOptions::default() };
@@ -4920,7 +4923,7 @@ impl Connection {
         }
         self.write_segment(cx, id, (&header, &options), (Dsn(0), 0), buf)?;
         let end = DataRange::new(self.sender.written(), self.sender.written());
-        self.tell_sent(cx, (id, Purpose::DataFin), header.seq, end, (0, 1));
+        self.trace_sent(cx, (id, Purpose::DataFin), header.seq, end, (0, 1));
         self.batch(id, 1, buf.bytes().len(), ecn)
     }
 
@@ -4944,8 +4947,8 @@ impl Connection {
     }
 
     /// Time of the next DATA_FIN transmission, by the current timeouts.
-    fn fin_at(&self) -> Option<Instant> {
-        self.closing.fin_at(|| FinTimeouts {
+    fn next_data_fin_at(&self) -> Option<Instant> {
+        self.closing.next_data_fin_at(|| FinTimeouts {
             rto: self.largest_rto(),
             probe: self.paths.tail_probe_timeout(),
         })
@@ -4958,7 +4961,7 @@ impl Connection {
             return None;
         }
         if !self.sender.has_data() {
-            self.nothing_to_send(now);
+            self.note_nothing_to_send(now);
             return None;
         }
         self.refresh_views(now);
@@ -4968,9 +4971,9 @@ impl Connection {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
                 match first {
-                    None => self.nothing_to_send(now),
+                    None => self.note_nothing_to_send(now),
                     // The rest of the peer's window is not worth a segment.
-                    Some(_) => self.tell_blocked(now),
+                    Some(_) => self.report_blocked(now),
                 }
                 // The scheduler may have requested a repetition.
                 let repeat = self.scheduling.choose_reinjection(self.terms(now), &self.sender)?;
@@ -4981,7 +4984,7 @@ impl Connection {
         let count = self.fill_batch(cx, id, sent, buf);
         self.rearm_after_sending(now);
         self.watch_progress(now);
-        self.tell_of_sent(cx);
+        self.notify_writable_for_sent(cx);
         if self.closing.is_shut_down() {
             self.advance_closing(cx);
         }
@@ -5054,7 +5057,7 @@ impl Connection {
     }
 
     /// Records that nothing can be sent now, for the rate sampler and the scheduler.
-    fn nothing_to_send(&mut self, now: Instant) {
+    fn note_nothing_to_send(&mut self, now: Instant) {
         // A subflow that has room and gets no data is limited by the application, the peer's window, or the
         // scheduler. Its delivery rate is below its capacity.
         let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
@@ -5066,14 +5069,15 @@ impl Connection {
             }
         }
         if self.sender.has_data() {
-            self.tell_blocked(now);
+            self.report_blocked(now);
         }
         self.rearm_persist(now);
     }
 
     fn emit_acks(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for id in self.paths.ids() {
-            let owes = |s: &SubflowContext| s.tcp().owes_ack() || s.tcp().owes_more_than_ack();
+            let owes =
+                |s: &SubflowContext| s.tcp().has_pending_ack() || s.tcp().has_pending_besides_ack();
             if !self.paths.get(id).is_some_and(owes) {
                 continue;
             }
@@ -5152,7 +5156,7 @@ impl Connection {
                 SchedulerAction::Suspect(id) => {
                     let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
                     if let Some(subflow) = subflow {
-                        subflow.health_mut().on_accusation(now);
+                        subflow.health_mut().on_suspected_dead(now);
                     }
                 }
             }
@@ -5160,7 +5164,7 @@ impl Connection {
     }
 
     /// Reports to the scheduler why data waits although a subflow has room. Called when nothing was sent.
-    fn tell_blocked(&mut self, now: Instant) {
+    fn report_blocked(&mut self, now: Instant) {
         if let Some(event) = self.scheduling.blocked(&self.sender) {
             self.scheduler_event(now, event);
         }
@@ -5198,7 +5202,7 @@ impl Connection {
         if !options.fits() {
             options.timestamps = None;
         }
-        if fast_open.is_some_and(|option| !option.fits_beside(&options)) {
+        if fast_open.is_some_and(|option| !option.fits_with(&options)) {
             // A Fast Open cookie for the client is worth more than timestamps (as in Linux).
             options.timestamps = None;
             tcp.forgo_timestamps();
@@ -5217,7 +5221,7 @@ impl Connection {
             _ => (Dsn(0), 0),
         };
         let purpose =
-            if cx.out.tells_traffic(self.id) { self.purpose_of(id, egress) } else { None };
+            if cx.out.traces_traffic(self.id) { self.purpose_of(id, egress) } else { None };
         match fast_open {
             None => self.write_segment(cx, id, (&header, &options), payload, buf)?,
             Some(option) => {
@@ -5226,7 +5230,7 @@ impl Connection {
         }
         if let Some(purpose) = purpose {
             let data = DataRange::new(payload.0, payload.0.plus(payload.1 as u64));
-            self.tell_sent(cx, (id, purpose), header.seq, data, (data.len(), 1));
+            self.trace_sent(cx, (id, purpose), header.seq, data, (data.len(), 1));
         }
         if matches!(egress, Egress::Rst) {
             cx.out.counters.resets_out += 1;
@@ -5279,8 +5283,8 @@ impl Connection {
         let start = choice.range.start;
         let bytes = end.saturating_sub(start.0).min(MAX_MAPPING);
         let count = |layout: RunLayout| layout.segments_within(bytes).min(most as u64).min(decided);
-        let layout = RunLayout { mapped, plain, group: MAPPED_EVERY };
-        let layout = match buf.joins_runs() && count(layout) > u64::from(MAPPED_EVERY) {
+        let layout = RunLayout { mapped, plain, group: MAPPING_REPEAT_INTERVAL };
+        let layout = match buf.joins_runs() && count(layout) > u64::from(MAPPING_REPEAT_INTERVAL) {
             true => RunLayout { mapped, plain: mapped, group: 1 },
             false => layout,
         };
@@ -5308,9 +5312,9 @@ impl Connection {
         if repeat {
             tcp.stats_mut().trouble.bytes_reinjected += range.len();
         }
-        if cx.out.tells_traffic(self.id) {
+        if cx.out.traces_traffic(self.id) {
             let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&rest, range.start));
-            self.tell_sent(cx, (id, purpose), seq, range, (range.len(), segments as u32));
+            self.trace_sent(cx, (id, purpose), seq, range, (range.len(), segments as u32));
         }
         self.sender.carry(id, ssn, range, repeat);
         if let Some(rest) = rest.rest(range.end) {
@@ -5407,9 +5411,9 @@ impl Connection {
             tcp.stats_mut().trouble.bytes_reinjected += len as u64;
         }
         let range = choice.range.prefix(len as u64);
-        if cx.out.tells_traffic(self.id) {
+        if cx.out.traces_traffic(self.id) {
             let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&choice, dsn));
-            self.tell_sent(cx, (id, purpose), seq, range, (range.len(), 1));
+            self.trace_sent(cx, (id, purpose), seq, range, (range.len(), 1));
         }
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
         if let Some(rest) = choice.rest(range.end) {
@@ -5420,7 +5424,7 @@ impl Connection {
         if options.dss.is_none() && self.session.is_multipath() {
             self.sender.note_keyed(id, sent.end);
         }
-        if idle && options.mptcp.push(idle_mark()) {
+        if idle && options.mptcp.push(mp_idle_option()) {
             cx.out.counters.mp_idle_tx += 1;
         }
         self.mark_push(id, ends_record, is_last);
@@ -5506,7 +5510,7 @@ impl Connection {
     fn marked_overhead(&self, subflow: &SubflowContext, dsn: Dsn, ssn: Ssn) -> Option<usize> {
         let timestamps = subflow.tcp().uses_timestamps();
         let mut options = self.data_options(subflow, (dsn, ssn), timestamps);
-        let fits = options.dss.is_some() && options.mptcp.push(idle_mark()) && options.fits();
+        let fits = options.dss.is_some() && options.mptcp.push(mp_idle_option()) && options.fits();
         fits.then(|| TCP_HEADER_LEN + options.encoded_len())
     }
 
@@ -5529,7 +5533,7 @@ impl Connection {
         let overhead = self.marked_overhead(subflow, segment.dsn, subflow.tcp().snd_nxt());
         let size = overhead.map(|overhead| overhead + segment.payload_len() as usize);
         let fits = size.is_some_and(|size| size <= subflow.tcp().settled_segment());
-        if options.dss.is_some() && fits && options.mptcp.push(idle_mark()) {
+        if options.dss.is_some() && fits && options.mptcp.push(mp_idle_option()) {
             cx.out.counters.mp_idle_tx += 1;
         }
     }
@@ -5687,7 +5691,7 @@ impl Connection {
             }));
             return;
         }
-        if self.session.is_offered() && self.gives_option_up(cx, id) {
+        if self.session.is_offered() && self.should_abandon_option(cx, id) {
             self.fall_back_in_handshake(cx, FallbackReason::SynRetries);
         }
         if self.session.is_offered() {
@@ -5703,7 +5707,7 @@ impl Connection {
         let here = subflow.is_backup_here();
         match subflow.membership() {
             Membership::Joined(joined) => {
-                if let Some(fast) = joined.fast_to_answer() {
+                if let Some(fast) = joined.pending_fast_join() {
                     if let Some(option) = self.fast_syn_ack_option(here, fast) {
                         options.mptcp.push(option);
                     }
@@ -5860,7 +5864,7 @@ impl Connection {
             true => Purpose::Retransmission { after_timeout: false },
             false => Purpose::Repair,
         };
-        self.tell_sent(cx, (id, purpose), header.seq, DataRange::default(), (payload_bytes, 1));
+        self.trace_sent(cx, (id, purpose), header.seq, DataRange::default(), (payload_bytes, 1));
         Some(Emitted { size, count: 1, ecn })
     }
 }
@@ -5881,7 +5885,7 @@ impl Connection {
         }
     }
 
-    fn abort_because(&mut self, cx: &mut Context<'_>, why: CloseReason) {
+    fn abort_with_reason(&mut self, cx: &mut Context<'_>, why: CloseReason) {
         if self.closing.is_closed() {
             return;
         }
@@ -5909,7 +5913,7 @@ impl Connection {
                     if released {
                         subflow.tcp_mut().close();
                     } else {
-                        subflow.tcp_mut().close_once_answered();
+                        subflow.tcp_mut().close_after_answer();
                     }
                 }
                 self.drop_unanswered(cx);
@@ -5923,7 +5927,9 @@ impl Connection {
             }
         }
         let sent_all = match self.session.is_plain() {
-            true => self.closing.is_shut_down() && self.plain_fin_acked() && self.peer_has_all(),
+            true => {
+                self.closing.is_shut_down() && self.plain_fin_acked() && self.has_peer_all_data()
+            }
             false => self.closing.fin_acked(),
         };
         if sent_all && self.closing.has_late_data() {
@@ -5939,7 +5945,7 @@ impl Connection {
     }
 
     /// The peer has all data that was written, by its own acknowledgments.
-    fn peer_has_all(&self) -> bool {
+    fn has_peer_all_data(&self) -> bool {
         self.sender.una() >= self.sender.written()
     }
 
@@ -5953,13 +5959,13 @@ impl Connection {
 
     /// Repeats the DATA_FIN early: the peer has all data, and a DATA_FIN sent more than a round trip ago should
     /// have been acknowledged.
-    fn hasten_fin(&mut self, now: Instant) {
-        let Some((sent_at, on)) = self.closing.fin_under_way() else { return };
+    fn expedite_data_fin(&mut self, now: Instant) {
+        let Some((sent_at, on)) = self.closing.data_fin_in_flight() else { return };
         let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_usable());
         let round_trip = usable.filter_map(|subflow| subflow.tcp().srtt()).max();
         // The factor leaves time for the answer: the next segment acknowledges it, not the current one.
         if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
-            self.closing.hasten_fin(now);
+            self.closing.expedite_data_fin(now);
         }
     }
 
@@ -6012,7 +6018,7 @@ impl Connection {
         }
         if self.session.is_plain() {
             if !self.receiver.is_infinite(id) && !self.receiver.is_in_step(id) {
-                self.abort_because(cx, CloseReason::PeerMisbehaved);
+                self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
             }
             self.watch_plain_stream(cx, id);
             if self.closing.is_closed() {
@@ -6020,7 +6026,7 @@ impl Connection {
             }
             let end = self.receiver.next();
             self.receiver.set_fin(end);
-            self.tell_readable(cx);
+            self.notify_readable(cx);
             return;
         }
         // A peer that has sent all its data may close its half at once. The other half still works, and may be our
@@ -6060,17 +6066,17 @@ impl Connection {
             return;
         }
         let futile = self.closing.note_futile_reset();
-        if !self.may_come_back() {
+        if !self.may_be_rejoined() {
             self.finish(cx, why);
         } else if futile {
             // Each subflow can be opened but none can be used: another one will not do better, and both
             // applications wait.
-            self.abort_because(cx, CloseReason::PeerMisbehaved);
+            self.abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
     }
 
     /// A connection without subflows can be continued by a join.
-    const fn may_come_back(&self) -> bool {
+    const fn may_be_rejoined(&self) -> bool {
         self.session.is_confirmed() && !self.closing.is_closed()
     }
 
@@ -6088,12 +6094,12 @@ impl Connection {
         let now = cx.now;
         let Some(subflow) = self.paths.get(id) else { return };
         let unknown_there =
-            !subflow.was_joined() && subflow.reset_reason().is_some_and(says_unknown);
+            !subflow.was_joined() && subflow.reset_reason().is_some_and(reports_unknown_token);
         let begun_at = (subflow.local_id(), subflow.path().local.ip());
         let opening = self.is_opening();
         self.stop_carrying(now, id);
         self.drop_subflow(cx, id, reason);
-        if opening && self.goes_on_elsewhere(cx, begun_at, reason) {
+        if opening && self.continues_with_other_attempt(cx, begun_at, reason) {
             return;
         }
         let refused = opening && self.attempts.was_refused();
@@ -6110,7 +6116,7 @@ impl Connection {
         // A finished stream needs no subflow; an unconfirmed connection cannot be continued.
         if self.closing.fin_acked() && self.receiver.fin_reached() {
             self.finish(cx, CloseReason::Finished);
-        } else if !self.may_come_back() || gives_up {
+        } else if !self.may_be_rejoined() || gives_up {
             self.finish(cx, reason);
         } else {
             self.closing.begin_wait_without_subflows(now, reason);
@@ -6125,7 +6131,7 @@ impl Connection {
         self.stop_carrying(cx.now, id);
         self.drop_subflow(cx, id, CloseReason::Finished);
         if self.paths.is_empty() && !self.closing.is_closed() {
-            if self.session.is_plain() && self.peer_has_all() {
+            if self.session.is_plain() && self.has_peer_all_data() {
                 self.finish(cx, CloseReason::Finished);
             } else if self.session.is_plain() {
                 self.finish(cx, CloseReason::PeerMisbehaved);
@@ -6173,7 +6179,7 @@ impl Connection {
             self.sender.unpin(DataRange::new(segment.dsn, end));
         }
         if self.sender.is_held_back() {
-            self.tell_writable(cx);
+            self.notify_writable(cx);
         }
         let again = self.on_fast_join_failed(cx, &mut subflow, (id, reason));
         self.forget_subflow(id);
@@ -6190,7 +6196,7 @@ impl Connection {
         }
         self.path_event(cx, PathEvent::SubflowDown { id, local, remote, was_established });
         if let Some((pair, backup)) = again {
-            self.join_as_usual(cx, pair, backup);
+            self.open_ordinary_join(cx, pair, backup);
         }
     }
 
@@ -6211,10 +6217,10 @@ impl Connection {
     /// Hands the remaining state of a subflow to the endpoint. A pending ACK is sent from there.
     fn remember_ended(&self, cx: &mut Context<'_>, subflow: &mut SubflowContext) {
         let now = cx.now;
-        let last_word = subflow.last_word();
+        let final_segment = subflow.final_segment();
         let (answer, until) = match subflow.tcp().state() {
             SubflowState::TimeWait => (Answer::Ack, now + self.config.time_wait),
-            _ if last_word != LastWord::None => (Answer::Rst, now + RESET_MEMORY),
+            _ if final_segment != FinalSegment::None => (Answer::Rst, now + RESET_MEMORY),
             _ => {
                 let key = subflow.key();
                 cx.flows.remove(&key);
@@ -6223,8 +6229,8 @@ impl Connection {
                 return;
             }
         };
-        let owes_ack = answer == Answer::Ack && subflow.tcp().owes_ack();
-        let owes_word = last_word == LastWord::ResetOwed || owes_ack;
+        let has_pending_ack = answer == Answer::Ack && subflow.tcp().has_pending_ack();
+        let owes_word = final_segment == FinalSegment::ResetOwed || has_pending_ack;
         let is_gone = |local: LocalAddress| !local.up;
         let local = self.paths.addresses().find_local(subflow.local_id());
         let unsent = answer == Answer::Rst && local.is_some_and(is_gone);
@@ -6254,7 +6260,7 @@ impl Connection {
             until,
         };
         if owes_word && !unsent {
-            cx.out.reply(ended.last_word());
+            cx.out.reply(ended.final_segment());
         }
         cx.flows.retire(ended, cx.out);
     }
@@ -6266,14 +6272,14 @@ impl Connection {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let usable = self.paths.usable_count() > 0;
         // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
-        let fin = self.fin_at().filter(|_| !self.closing.fin_acked() && usable);
-        let leaving = self.closing.leaves_at().filter(|_| !self.paths.is_empty());
+        let fin = self.next_data_fin_at().filter(|_| !self.closing.fin_acked() && usable);
+        let leaving = self.closing.subflow_drop_at().filter(|_| !self.paths.is_empty());
         let mut next = earliest([leaving]);
         if !self.closing.is_closed() {
             let own = earliest([
                 fin,
                 self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
-                self.closing.next_question_at(),
+                self.closing.next_probe_at(),
                 self.scheduling.next_timeout(),
                 self.silence_timeout(),
                 self.liveness.probes().next_timeout(),
@@ -6302,7 +6308,7 @@ impl Connection {
         for id in self.paths.ids() {
             self.on_subflow_timeout(cx, id);
         }
-        if self.closing.leaves_at().is_some_and(|at| at <= now) {
+        if self.closing.subflow_drop_at().is_some_and(|at| at <= now) {
             self.leave_now(cx);
         }
         if self.closing.is_closed() {
@@ -6313,11 +6319,11 @@ impl Connection {
         self.on_nagle_timeout(cx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.sender.timeouts()[0]) {
-            self.tell_timer(cx, None, Timer::DataRetransmission, 1);
+            self.trace_timer(cx, None, Timer::DataRetransmission, 1);
             self.on_data_rto(cx);
         }
         if due(self.sender.timeouts()[1]) {
-            self.tell_timer(cx, None, Timer::Persist, 1);
+            self.trace_timer(cx, None, Timer::Persist, 1);
             self.on_persist(now);
         }
         if self.trim.is_due(now) {
@@ -6325,7 +6331,7 @@ impl Connection {
             self.scheduling.shrink();
             self.sender.shrink();
             self.receiver.shrink();
-            cx.account.settle_for_one();
+            cx.account.release_spare_chunks();
         }
         if due(self.receiver.next_window_update()) {
             self.repeat_window_update(now);
@@ -6342,7 +6348,7 @@ impl Connection {
             cx.out.counters.add_addr_tx += repeated;
         }
         self.repeat_hello(cx);
-        if due(self.session.asks_for_data_ack_at()) {
+        if due(self.session.next_data_ack_request_at()) {
             self.ask_for_data_ack(now);
         }
         self.check_wait(cx);
@@ -6352,7 +6358,7 @@ impl Connection {
     fn on_subflow_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
         if next.is_some_and(|at| at <= cx.now) {
-            let lost = cx.out.tells_traffic(self.id).then(|| self.lost_on(id));
+            let lost = cx.out.traces_traffic(self.id).then(|| self.lost_segments_of(id));
             // A coupled controller reads the other subflows at a loss as it does at an ACK.
             self.refresh_group(cx.now, id);
             if let Some(subflow) = self.paths.get_mut(id) {
@@ -6361,13 +6367,13 @@ impl Connection {
                 subflow.tcp_mut().swap_buffers(cx.workspace);
             }
             if let Some(lost) = lost {
-                self.tell_stand(cx, id, &lost, true);
+                self.trace_state(cx, id, &lost, true);
             }
             self.drain_subflow_events(cx, id);
         }
-        self.on_patience_over(cx, id);
+        self.on_probe_patience_end(cx, id);
         self.on_half_closed_for_long(cx, id);
-        self.end_if_cut_off_for_long(cx, id);
+        self.drop_long_cut_off_subflow(cx, id);
         self.repeat_third_ack(cx, id);
         self.repeat_mp_fail(cx, id);
     }
@@ -6412,7 +6418,7 @@ impl Connection {
     /// The peer's TCP acknowledged bytes, but its DATA_ACK did not advance. If the first missing byte was among
     /// them, its mapping was lost (a middlebox merged segments and kept the options of one), and only we can
     /// repeat it.
-    fn hasten_unmapped(&mut self, now: Instant, id: SubflowId) {
+    fn expedite_lost_mapping(&mut self, now: Instant, id: SubflowId) {
         let Some(oldest) = self.sender.oldest_outstanding() else { return };
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
         // If bytes were changed on the only subflow, MP_FAIL reports it, and they continue as plain TCP.
@@ -6425,7 +6431,7 @@ impl Connection {
             return;
         }
         let patience = (tcp.srtt().unwrap_or_default() * 2).max(DATA_ACK_DELAY).min(tcp.rto());
-        self.sender.hasten_rto(now + patience);
+        self.sender.advance_rto_timer(now + patience);
     }
 
     /// Handles a missing DATA_ACK although subflows are alive: repeats the oldest data on any subflow. The usual
@@ -6451,7 +6457,8 @@ impl Connection {
             s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };
         // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
-        let bare = |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.is_bare(id);
+        let bare =
+            |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.lacks_data_ack(id);
         let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
         let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
         if let Some(id) = bare {
@@ -6459,7 +6466,7 @@ impl Connection {
         } else if let Some(id) = liar {
             self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
-        self.sender.repeat_orphans(now);
+        self.sender.requeue_orphaned_data(now);
         if !covered && !self.may_still_fall_back() {
             let (rto, paths) = (self.largest_rto(), &self.paths);
             let sizes = paths.iter().map(|subflow| subflow.tcp().segment_size());
@@ -6497,7 +6504,7 @@ impl Connection {
         if let Some((next, true)) = answered
             && now < next
         {
-            self.sender.put_persist_off(Some(next));
+            self.sender.postpone_persist(Some(next));
             return;
         }
         let all = answered.is_some_and(|(_, heard)| !heard);
@@ -6511,7 +6518,7 @@ impl Connection {
         // With one path the pauses grow as in plain TCP (RFC 9293 section 3.8.6.1).
         let alone = self.paths.usable_count() < 2;
         let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
-        self.sender.put_persist_off(Some(now + pause));
+        self.sender.postpone_persist(Some(now + pause));
         self.rearm_persist(now);
     }
 
@@ -6519,7 +6526,7 @@ impl Connection {
     fn leave_now(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_closed() {
             let (una, written) = (self.sender.una(), self.sender.written());
-            if !self.closing.prolong_leaving(cx.now, una, written) {
+            if !self.closing.extend_closing(cx.now, una, written) {
                 self.abort(cx);
             }
             return;
@@ -6533,13 +6540,13 @@ impl Connection {
         if self.closing.is_question_due(cx.now) {
             match self.paths.usable_count() {
                 0 => self.closing.stop_questions(),
-                _ => self.paths.ask_all(),
+                _ => self.paths.probe_all_subflows(),
             }
         }
         let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
             // The peer may hear us and wait for us. The key lets it accept a reset behind a hole.
-            self.abort_because(cx, CloseReason::TimedOut);
+            self.abort_with_reason(cx, CloseReason::TimedOut);
         }
     }
 }
@@ -6556,12 +6563,12 @@ fn carries(segment: &TcpSegment<'_>) -> bool {
 }
 
 /// The peer itself reports an unknown token. A middlebox that resets connections does not send this reason.
-const fn says_unknown(word: MpTcpRst) -> bool {
+const fn reports_unknown_token(word: MpTcpRst) -> bool {
     word.reason == reason::MPTCP_ERROR && !word.transient
 }
 
 /// MP_IDLE.
-fn idle_mark() -> MptcpOption {
+fn mp_idle_option() -> MptcpOption {
     MptcpOption::Experimental(ExperimentalMessage::Idle.option())
 }
 

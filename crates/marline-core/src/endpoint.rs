@@ -44,11 +44,11 @@ use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::{
     ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount,
-    PacketMeta, TrafficOf, Transmit, TransmitBuf,
+    PacketMeta, TrafficFilter, Transmit, TransmitBuf,
 };
 
 /// Outdated deadlines updated per call at most. With many busy connections the wake-up has work to do anyway.
-const POSTPONED: usize = 4;
+const MAX_DEADLINE_UPDATES: usize = 4;
 
 /// All connections of one shard.
 ///
@@ -250,7 +250,7 @@ impl Endpoint {
             self.on_syn(now, meta, segment);
             return;
         }
-        if meta.flow == 0 && meta.peer_flow == 0 && self.takes_cookie(now, meta, segment) {
+        if meta.flow == 0 && meta.peer_flow == 0 && self.accept_cookie(now, meta, segment) {
             return;
         }
         self.out.counters.no_such_flow += 1;
@@ -278,7 +278,7 @@ impl Endpoint {
             self.touched(slot);
         }
         self.check_path_health(now);
-        self.attend_silent_paths(now);
+        self.serve_silent_paths(now);
     }
 
     /// Reports that the process was suspended for a while, which the driver's clock leaves out
@@ -299,7 +299,7 @@ impl Endpoint {
             let (slots, mut cx) = self.lend(now);
             if let Some(connection) = slots.get_mut(slot) {
                 if let Some(transmit) = connection.poll_transmit(&mut cx, buf) {
-                    if cx.silent_paths.has_idle() {
+                    if cx.silent_paths.has_idle_paths() {
                         cx.silent_paths.on_sent(now, connection.id());
                     }
                     self.ready.rotate_left(1);
@@ -333,7 +333,7 @@ impl Endpoint {
     /// Updates a few of the deadlines that [`poll_timeout`](Self::poll_timeout) has before `until`: most have moved
     /// later since they were set. Nothing else changes. A caller that is awake saves a needless wake-up this way.
     pub fn postpone_timeouts(&mut self, until: Instant) {
-        for _ in 0..POSTPONED {
+        for _ in 0..MAX_DEADLINE_UPDATES {
             let Some((at, slot)) = self.wakeups.pop_due(until) else { return };
             if !self.slots.ring(slot, at) {
                 continue;
@@ -358,7 +358,7 @@ impl Endpoint {
     /// Selects the connections whose traffic is reported by [`MonitorKind::Traffic`](crate::MonitorKind::Traffic)
     /// events. Independent of other monitor events. Costs time and memory for each segment; one comparison when
     /// disabled.
-    pub const fn tell_traffic(&mut self, of: TrafficOf) {
+    pub const fn tell_traffic(&mut self, of: TrafficFilter) {
         self.out.tell_traffic(of);
     }
 
@@ -427,7 +427,7 @@ impl Endpoint {
             }
             self.out.counters.lingering_overflow += 1;
             // This ends the wait and calls `count` again, which subtracts the connection.
-            self.with(now, oldest, |c, cx| c.give_place_up(cx));
+            self.with(now, oldest, |c, cx| c.yield_place(cx));
         }
     }
 
@@ -444,7 +444,7 @@ impl Endpoint {
             return;
         }
         self.set_alarm(slot);
-        if self.wakeups.is_overgrown(self.slots.count()) {
+        if self.wakeups.needs_sweep(self.slots.count()) {
             let slots = &self.slots;
             self.wakeups.sweep(|at, slot| slots.armed(slot) == Some(at));
         }

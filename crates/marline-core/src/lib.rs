@@ -50,5 +50,5 @@ pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,
 };
-pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficOf};
+pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficFilter};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

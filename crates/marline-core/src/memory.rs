@@ -31,11 +31,11 @@ pub use waiting::WaitForRoom;
 use waiting::Waiting;
 
 /// Buffers of an account may grow while it holds less than 1 / this of the process's free memory.
-const PART_OF_FREE: u64 = 3;
+const FREE_MEMORY_DIVISOR: u64 = 3;
 /// Divisor of an account's remaining memory for one buffer.
-const PART_OF_ROOM: u64 = 8;
+const ACCOUNT_ROOM_DIVISOR: u64 = 8;
 /// New streams are admitted while an account holds less than this multiple of the process's free memory.
-const FLOORS_OF_FREE: u64 = 6;
+const ADMISSION_FREE_MULTIPLE: u64 = 6;
 
 /// Bytes of a chunk. Small enough for a connection with one message in flight to stay small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
@@ -268,14 +268,14 @@ impl MemoryAccount {
     #[must_use]
     pub fn allowance(&self) -> u64 {
         let Some(free) = self.free() else { return self.0.most_each };
-        let room = (free / PART_OF_FREE).saturating_sub(self.used());
-        (room / PART_OF_ROOM).min(self.0.most_each)
+        let room = (free / FREE_MEMORY_DIVISOR).saturating_sub(self.used());
+        (room / ACCOUNT_ROOM_DIVISOR).min(self.0.most_each)
     }
 
     /// True if there is room for the floor of another stream.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.free().is_none_or(|free| self.used() < free.saturating_mul(FLOORS_OF_FREE))
+        self.free().is_none_or(|free| self.used() < free.saturating_mul(ADMISSION_FREE_MULTIPLE))
     }
 
     /// Waits until there is [room](Self::has_room) for another stream. The streams of an account get it in the
@@ -312,14 +312,14 @@ impl MemoryAccount {
     }
 
     /// Keeps a free chunk for reuse, unless memory is short.
-    pub(crate) fn give_chunk(&self, chunk: Chunk) {
+    pub(crate) fn return_chunk(&self, chunk: Chunk) {
         if self.allowance() > 0 {
             self.0.process.free_chunks.give(chunk);
         }
     }
 
     /// Frees spare chunks after a connection has become idle.
-    pub(crate) fn settle_for_one(&self) {
+    pub(crate) fn release_spare_chunks(&self) {
         let free = &self.0.process.free_chunks;
         free.keep(free.count().saturating_sub(KEPT_EACH).max(KEPT));
     }
@@ -440,17 +440,17 @@ mod tests {
         let budget = MemoryBudget::new(Some(1_000 * CHUNK));
         let account = budget.account(u64::MAX);
         let free = || account.0.process.free_chunks.count();
-        let give = |count| (0..count).for_each(|_| account.give_chunk(new_chunk()));
+        let give = |count| (0..count).for_each(|_| account.return_chunk(new_chunk()));
         give(300);
         account.settle(100);
         assert_eq!(free(), 300);
         account.settle(10);
         assert_eq!(free(), KEPT + 10 * KEPT_EACH);
-        account.settle_for_one();
+        account.release_spare_chunks();
         assert_eq!(free(), KEPT + 9 * KEPT_EACH);
         account.settle(0);
         assert_eq!(free(), KEPT);
-        account.settle_for_one();
+        account.release_spare_chunks();
         assert_eq!(free(), KEPT);
         let _ = account.take_chunk();
         assert_eq!(free(), KEPT - 1);

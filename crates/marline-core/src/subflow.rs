@@ -506,7 +506,7 @@ impl Subflow {
     /// Handles a router's report that segments of more than `max_segment` bytes do not pass. Sizes below the
     /// minimum of every path are ignored.
     pub(crate) fn reduce_segment(&mut self, max_segment: u16) {
-        let least = mtu::least_reported(self.path.ips().1.is_ipv6());
+        let least = mtu::min_reported_mss(self.path.ips().1.is_ipv6());
         if self.mtu.reduce(max_segment, least) {
             self.apply_mss();
         }

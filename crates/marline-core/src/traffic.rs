@@ -14,7 +14,7 @@ use crate::{ConnectionId, FourTuple};
 
 /// Connections whose traffic an endpoint reports.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum TrafficOf {
+pub enum TrafficFilter {
     /// No connection.
     #[default]
     Nobody,

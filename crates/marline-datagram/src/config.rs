@@ -6,7 +6,7 @@ use marline_policy::{CongestionFactory, DatagramPolicyFactory, FlowClass};
 use marline_time::Duration;
 
 use crate::LARGEST_FRAME;
-use crate::path::mtu::SAFE;
+use crate::path::mtu::INITIAL_FRAME_BYTES;
 
 /// Limits of state that a peer or an application can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl LaneConfig {
             congestion,
             patience: [ms(150), ms(150), ms(1_000)],
             patience_alone: ms(1_000),
-            frame_bytes: (SAFE, LARGEST_FRAME as u16),
+            frame_bytes: (INITIAL_FRAME_BYTES, LARGEST_FRAME as u16),
             limits: Limits::default(),
         }
     }

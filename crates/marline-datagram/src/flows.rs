@@ -9,16 +9,16 @@ use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant, Rate};
 
 /// Maximum rate of a sparse flow: the cost that copies may always have (16 kB/s).
-const SPARSE: Rate = Rate::from_bits_per_s(128_000);
+const MAX_SPARSE_RATE: Rate = Rate::from_bits_per_s(128_000);
 /// Minimum rate of a bulk flow. It also must fill the available window and react to losses: more than the share
-/// [`FILLS`] of its datagrams had to wait for the window, until hardly any has to, and few of them were dropped for
-/// it. A flow that keeps its pace is live video at any rate. The application may set the class.
+/// [`BULK_WAIT_SHARE`] of its datagrams had to wait for the window, until hardly any has to, and few of them were
+/// dropped for it. A flow that keeps its pace is live video at any rate. The application may set the class.
 const BULK: Rate = Rate::from_mbit(2);
-const FILLS: f32 = 0.5;
-const FILLS_NO_MORE: f32 = 0.1;
-const REACTS: f32 = 0.2;
+const BULK_WAIT_SHARE: f32 = 0.5;
+const BULK_END_WAIT_SHARE: f32 = 0.1;
+const MAX_BULK_DROP_SHARE: f32 = 0.2;
 /// Waiting time from which a datagram has waited for the window.
-const WAITED: Duration = Duration::from_millis(5);
+const MIN_COUNTED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest datagram in that share.
 const WAITS_GAIN: f32 = 1.0 / 64.0;
 /// Maximum gap between datagrams of one burst.
@@ -100,19 +100,19 @@ impl Flow {
     fn judged(&self) -> FlowClass {
         let rate = self.rate();
         let fills = match self.class {
-            FlowClass::Bulk => self.waits > FILLS_NO_MORE,
-            FlowClass::Sparse | FlowClass::Steady => rate > BULK && self.waits > FILLS,
+            FlowClass::Bulk => self.waits > BULK_END_WAIT_SHARE,
+            FlowClass::Sparse | FlowClass::Steady => rate > BULK && self.waits > BULK_WAIT_SHARE,
         };
         match rate {
-            _ if rate <= SPARSE => FlowClass::Sparse,
-            _ if fills && self.dropped < REACTS => FlowClass::Bulk,
+            _ if rate <= MAX_SPARSE_RATE => FlowClass::Sparse,
+            _ if fills && self.dropped < MAX_BULK_DROP_SHARE => FlowClass::Bulk,
             _ => FlowClass::Steady,
         }
     }
 
     /// Records that a datagram was sent after `waited`, or dropped (`None`).
-    pub(crate) fn leaves_after(&mut self, waited: Option<Duration>) {
-        let waits = f32::from(u8::from(waited.is_none_or(|waited| waited > WAITED)));
+    pub(crate) fn record_wait(&mut self, waited: Option<Duration>) {
+        let waits = f32::from(u8::from(waited.is_none_or(|waited| waited > MIN_COUNTED_WAIT)));
         self.waits += (waits - self.waits) * WAITS_GAIN;
         self.dropped += (f32::from(u8::from(waited.is_none())) - self.dropped) * WAITS_GAIN;
     }
@@ -207,7 +207,7 @@ mod tests {
             for _ in 0..count {
                 at += every_ms;
                 let flow = flows.on_datagram(Instant::from_millis(at), 1, bytes);
-                flow.leaves_after(waited.map(Duration::from_millis));
+                flow.record_wait(waited.map(Duration::from_millis));
             }
             flows.known(1).unwrap().class
         };

@@ -12,7 +12,7 @@ mod repair;
 use marline_policy::PathId;
 use marline_time::Duration;
 
-pub(crate) use repair::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
+pub(crate) use repair::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Type of lane frames among the frames of the UDP carrier.
 pub const FRAME_TYPE: u8 = 8;
@@ -27,11 +27,11 @@ pub const LARGEST_FRAME: usize = 1_472;
 /// Length of the smallest frame: one byte of body.
 pub const SMALLEST_FRAME: usize = HEADER_BYTES + 1 + TAG_BYTES;
 /// Maximum number of ranges in an ACK.
-pub(crate) const MOST_RANGES: usize = 32;
+pub(crate) const MAX_RANGE_COUNT: usize = 32;
 
 const PADDING: u8 = 0;
 const DATAGRAM: u8 = 1;
-const DATAGRAM_TO_THE_END: u8 = 2;
+const DATAGRAM_TO_FRAME_END: u8 = 2;
 const ACK: u8 = 3;
 const PING: u8 = 4;
 const SIZE: u8 = 5;
@@ -45,12 +45,12 @@ pub(crate) const LAST_KIND: u8 = PIECE;
 /// Length of the largest datagram: 8 KiB of an application, and its overhead.
 pub(crate) const LARGEST_DATAGRAM: usize = 8_192 + 512;
 /// Length of the largest frame that is sent in pieces: one with the largest datagram.
-pub(crate) const MOST_WHOLE: usize =
+pub(crate) const MAX_WHOLE_FRAME: usize =
     HEADER_BYTES + datagram_overhead(LARGEST_NUMBER, None) + LARGEST_DATAGRAM + TAG_BYTES;
 /// Overhead of a frame with a piece: header, tag, kind, number, total and offset.
 pub(crate) const PIECE_OVERHEAD: usize = HEADER_BYTES + TAG_BYTES + 1 + 8 + 2 + 2;
 /// Length from which a sealed frame counts as several packets, by the cipher's limits (RFC 9001 appendix B.1).
-pub(crate) const SEALED_AT_ONCE: usize = 1 << 11;
+pub(crate) const LONG_SEALED_BYTES: usize = 1 << 11;
 
 /// Largest variable-length number.
 pub(crate) const LARGEST_NUMBER: u64 = (1 << 62) - 1;
@@ -104,7 +104,7 @@ pub(crate) struct Ack {
     pub(crate) path: PathId,
     /// Time between the arrival of the largest number and this ACK.
     pub(crate) delay: Duration,
-    ranges: [NumberRange; MOST_RANGES],
+    ranges: [NumberRange; MAX_RANGE_COUNT],
     len: usize,
 }
 
@@ -113,7 +113,7 @@ impl Ack {
     /// out.
     pub(crate) fn new(path: PathId, delay: Duration, falling: &[NumberRange]) -> Ack {
         let mut ack = Ack { path, delay, ranges: Default::default(), len: 0 };
-        for range in falling.iter().take(MOST_RANGES) {
+        for range in falling.iter().take(MAX_RANGE_COUNT) {
             ack.ranges[ack.len] = *range;
             ack.len += 1;
         }
@@ -130,7 +130,7 @@ impl Ack {
         let most = reader.number()?;
         let delay = Duration::from_micros(reader.number()?.min(u32::MAX.into()));
         let further = usize::from(reader.byte()?);
-        if further >= MOST_RANGES {
+        if further >= MAX_RANGE_COUNT {
             return None;
         }
         let least = most.checked_sub(reader.number()?)?;
@@ -254,7 +254,7 @@ pub(crate) const fn datagram_overhead(flow: u64, len: Option<usize>) -> usize {
 
 /// Appends a datagram that is or is not the last item of a body.
 pub(crate) fn write_datagram(out: &mut Vec<u8>, flow: u64, payload: &[u8], last: bool) {
-    out.push(if last { DATAGRAM_TO_THE_END } else { DATAGRAM });
+    out.push(if last { DATAGRAM_TO_FRAME_END } else { DATAGRAM });
     write_number(out, flow);
     if !last {
         write_number(out, payload.len() as u64);
@@ -288,7 +288,7 @@ pub(crate) struct Items<'a> {
 pub(crate) struct Malformed;
 
 /// Returns true if peers that announce this last known kind understand repairs.
-pub(crate) const fn knows_repairs(kind: u8) -> bool {
+pub(crate) const fn supports_repairs(kind: u8) -> bool {
     kind >= REPAIR
 }
 
@@ -310,7 +310,7 @@ impl<'a> Items<'a> {
                 let (flow, len) = (reader.number()?, reader.number()?);
                 Item::Datagram { flow, payload: reader.take(usize::try_from(len).ok()?)? }
             }
-            DATAGRAM_TO_THE_END => {
+            DATAGRAM_TO_FRAME_END => {
                 let flow = reader.number()?;
                 Item::Datagram { flow, payload: core::mem::take(&mut reader.rest) }
             }
@@ -399,7 +399,7 @@ mod tests {
     }
 
     fn ack() -> impl Strategy<Value = Ack> {
-        let steps = prop::collection::vec((0..1_000u64, 0..100u64), 1..MOST_RANGES);
+        let steps = prop::collection::vec((0..1_000u64, 0..100u64), 1..MAX_RANGE_COUNT);
         (any::<u8>(), 1u64 << 40..1 << 41, 0..u64::from(u32::MAX), steps).prop_map(
             |(path, most, delay, steps)| {
                 let mut ranges: Vec<NumberRange> = Vec::new();
@@ -477,7 +477,7 @@ mod tests {
         #[test]
         fn a_repair_is_read_back_and_is_as_long_as_was_said(
             row in any::<u8>(),
-            gaps in prop::collection::vec(number(), 2..=MOST_IN_GROUP),
+            gaps in prop::collection::vec(number(), 2..=MAX_GROUP_FRAMES),
             sum in prop::collection::vec(any::<u8>(), LEN_BYTES + 1..1_300),
         ) {
             let mut next = 0;

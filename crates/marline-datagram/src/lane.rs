@@ -26,7 +26,7 @@ use crate::config::LaneConfig;
 use crate::event::{LaneStats, PathInfo};
 use crate::flows::{Flow, Flows};
 use crate::frame::{
-    self, HEADER_BYTES, Header, LARGEST_DATAGRAM, LARGEST_NUMBER, SEALED_AT_ONCE, TAG_BYTES,
+    self, HEADER_BYTES, Header, LARGEST_DATAGRAM, LARGEST_NUMBER, LONG_SEALED_BYTES, TAG_BYTES,
     datagram_overhead,
 };
 use crate::path::Path;
@@ -35,17 +35,17 @@ use crate::replay::ReplayWindow;
 use crate::seal::Keys;
 use coding::{Coded, Coding};
 use inbox::{Inbox, Notice};
-use kept::{Keeping, KeptFrames};
-use pieces::{Cut, Cutting, Halves};
+use kept::{FrameToKeep, KeptFrames};
+use pieces::{Cut, FragmentedFrames, Halves};
 use repairing::Repairing;
 pub use sending::{FlowId, SendError, Transmit};
 
 /// Time after the last datagram during which round trips and MTUs of paths are probed.
-const ACTIVE_FOR: Duration = Duration::from_secs(10);
+const ACTIVE_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of payload buffers kept for reuse.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE_BUFFERS: usize = 64;
 /// Maximum number of copies that wait to be sent; further ones are not made.
-const MOST_COPIES: usize = 1_024;
+const MAX_COPIES: usize = 1_024;
 
 /// Frame that has to be sent again.
 #[derive(Copy, Clone, Debug)]
@@ -70,7 +70,7 @@ pub struct Lane {
     policy: Box<dyn DatagramPolicy>,
     kept: KeptFrames,
     copies: VecDeque<Copy>,
-    cutting: Cutting,
+    cutting: FragmentedFrames,
     halves: Halves,
     coding: Coding,
     /// True if the peer has announced that it understands repairs.
@@ -81,7 +81,7 @@ pub struct Lane {
     active_until: Instant,
     /// Set after too many forged frames: nothing is accepted or sent.
     closed: bool,
-    told_keys_spent: bool,
+    key_limit_reported: bool,
     /// Current limit of each queue in bytes, if it is lower than the configured one.
     most_held: usize,
     /// Temporary memory of a call.
@@ -105,7 +105,7 @@ impl Lane {
             policy: config.policy.build(),
             kept: KeptFrames::new(),
             copies: VecDeque::new(),
-            cutting: Cutting::default(),
+            cutting: FragmentedFrames::default(),
             halves: Halves::default(),
             coding: Coding::default(),
             peer_repairs: false,
@@ -114,7 +114,7 @@ impl Lane {
             stats: LaneStats::default(),
             active_until: now,
             closed: false,
-            told_keys_spent: false,
+            key_limit_reported: false,
             most_held: usize::MAX,
             views: Vec::new(),
             spare: Vec::new(),
@@ -182,7 +182,7 @@ impl Lane {
         if payload.len() > most_bytes {
             return Err(SendError::TooBig { most_bytes });
         }
-        self.active_until = now + ACTIVE_FOR;
+        self.active_until = now + ACTIVE_TIME;
         let known = self.flows.on_datagram(now, flow.0, payload.len());
         let (class, deadline) = (known.class, now + self.config.patience(known.class, known.alone));
         let mut bytes = self.spare.pop().unwrap_or_default();
@@ -220,7 +220,7 @@ impl Lane {
 
     /// Asks the policy and puts the datagram into the queue of its path.
     fn route(&mut self, mut waiting: Waiting, now: Instant) -> bool {
-        self.look_at_paths(0, None, now);
+        self.update_path_views(0, None, now);
         let Some(first) = self.views.first().map(|view| view.id) else {
             self.drop_datagram(waiting, true);
             return false;
@@ -235,7 +235,7 @@ impl Lane {
         if let Some(flow) = self.flows.known(waiting.flow) {
             flow.goes(now, path);
         }
-        let most = self.most_queued();
+        let most = self.max_queued_bytes();
         let Some(chosen) = self.path_mut(path) else { return false };
         match chosen.queues().push(waiting, most) {
             Ok(()) => true,
@@ -246,7 +246,7 @@ impl Lane {
         }
     }
 
-    fn route_again(&mut self, waiting: Waiting, now: Instant) {
+    fn choose_path_again(&mut self, waiting: Waiting, now: Instant) {
         if waiting.deadline > now {
             self.route(waiting, now);
         } else {
@@ -255,7 +255,7 @@ impl Lane {
     }
 
     /// Updates the views: all paths that take a datagram of this size in one frame, except `without`.
-    fn look_at_paths(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
+    fn update_path_views(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
         self.views.clear();
         let fits = |path: &&Path| path.largest_datagram() >= bytes && Some(path.id()) != without;
         self.views.extend(self.paths.iter().filter(fits).map(|path| path.view(now)));
@@ -276,7 +276,7 @@ impl Lane {
 
     fn drop_datagram(&mut self, waiting: Waiting, full: bool) {
         if let Some(flow) = self.flows.known(waiting.flow) {
-            flow.leaves_after(None);
+            flow.record_wait(None);
         }
         if full {
             self.stats.dropped_full += 1;
@@ -287,7 +287,7 @@ impl Lane {
     }
 
     fn reuse(&mut self, memory: Vec<u8>) {
-        if self.spare.len() < MOST_SPARE {
+        if self.spare.len() < MAX_SPARE_BUFFERS {
             self.spare.push(memory);
         }
     }
@@ -322,7 +322,7 @@ impl Lane {
             }
             kept.goes_on(id);
             if bytes > path.frame_bytes().into() {
-                let keeping = Keeping { path: id, ..kept.keeping() };
+                let keeping = FrameToKeep { path: id, ..kept.keeping() };
                 let mut cut =
                     Cut::new(number, kept.bytes.clone(), keeping, path.frame_bytes().into());
                 (cut.again, cut.rescue) = (true, rescue);
@@ -381,7 +381,7 @@ impl Lane {
             return None;
         }
         let bytes = group.repair_bytes().saturating_sub(datagram_overhead(u64::MAX, None));
-        self.look_at_paths(bytes, None, now);
+        self.update_path_views(bytes, None, now);
         let class = self.flows.known(group.flow).map_or(FlowClass::Steady, |flow| flow.class);
         let flow = self.flow_view(group.flow, class, bytes, group.deadline);
         let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
@@ -402,7 +402,7 @@ impl Lane {
             }
             if let Some(next) = next {
                 if let Some(flow) = self.flows.known(next.flow) {
-                    flow.leaves_after(Some(now.since(next.queued_at)));
+                    flow.record_wait(Some(now.since(next.queued_at)));
                 }
                 return self.send_datagrams(at, next, now, frame);
             }
@@ -427,7 +427,7 @@ impl Lane {
         }
         frame.resize(HEADER_BYTES, 0);
         let after = datagram_overhead(first.flow, None) + first.payload.len() + TAG_BYTES;
-        self.write_asides(at, most.saturating_sub(HEADER_BYTES + after), now, frame);
+        self.write_optional_items(at, most.saturating_sub(HEADER_BYTES + after), now, frame);
         let start = frame.len();
         let (flow, class, copy, grouped) = (first.flow, first.class, first.copy, first.grouped);
         let (mut deadline, mut payload_bytes) = (first.deadline, first.payload.len());
@@ -457,8 +457,8 @@ impl Lane {
         self.paths[at].on_sent(number, frame.len(), false, now);
         if class != FlowClass::Bulk || copy.is_some() {
             let payload_bytes = payload_bytes as u32;
-            let keeping = Keeping { flow, class, payload_bytes, deadline, path: id };
-            let most = self.most_kept();
+            let keeping = FrameToKeep { flow, class, payload_bytes, deadline, path: id };
+            let most = self.kept_limits();
             self.kept.keep((number, frame), &keeping, most, now);
         }
         if let Some(path) = copy {
@@ -470,13 +470,13 @@ impl Lane {
     }
 
     fn copy(&mut self, copy: Copy) {
-        if self.copies.len() < MOST_COPIES {
+        if self.copies.len() < MAX_COPIES {
             self.copies.push_back(copy);
         }
     }
 
     /// Adds optional items if there is room: a pending ACK, and the MTU if it has changed.
-    fn write_asides(&mut self, at: usize, room: usize, now: Instant, frame: &mut Vec<u8>) {
+    fn write_optional_items(&mut self, at: usize, room: usize, now: Instant, frame: &mut Vec<u8>) {
         const SIZE_BYTES: usize = 4;
         let path = &mut self.paths[at];
         let id = path.id();
@@ -485,7 +485,7 @@ impl Lane {
             path.received().on_acked();
         }
         if frame.len() - before + SIZE_BYTES <= room
-            && let Some(bytes) = path.mtu().take_untold()
+            && let Some(bytes) = path.mtu().take_unannounced_size()
         {
             frame::write_size(frame, id, bytes);
         }
@@ -500,7 +500,7 @@ impl Lane {
             let most = usize::from(path.frame_bytes()) - HEADER_BYTES - TAG_BYTES - 3;
             if path.take_ping(now) {
                 frame.resize(HEADER_BYTES, 0);
-                self.write_asides(at, most, now, frame);
+                self.write_optional_items(at, most, now, frame);
                 frame::write_ping(frame);
                 frame::write_reads(frame);
                 return Some(self.send_control(at, id, Some(false), now, frame));
@@ -560,15 +560,15 @@ impl Lane {
     fn seal(&mut self, frame: &mut Vec<u8>) -> u64 {
         let number = self.next_number;
         // A long frame counts as several packets.
-        self.next_number += 1 + (frame.len() / SEALED_AT_ONCE) as u64;
+        self.next_number += 1 + (frame.len() / LONG_SEALED_BYTES) as u64;
         let header = Header { lane: self.ids.1, packet_number: number }.bytes();
         let (start, body) = frame.split_at_mut(HEADER_BYTES);
         start.copy_from_slice(&header);
         let tag = self.keys.seal.seal(number, &header, body);
         frame.extend_from_slice(&tag);
         let most = self.packets_at_most();
-        if self.next_number >= most - most / 8 && !self.told_keys_spent {
-            self.told_keys_spent = true;
+        if self.next_number >= most - most / 8 && !self.key_limit_reported {
+            self.key_limit_reported = true;
             self.inbox.notice(Notice::KeysSpent);
         }
         number

@@ -47,4 +47,4 @@ pub use lane::{FlowId, Lane, SendError, Transmit};
 pub use marline_policy::PathId;
 pub use replay::ReplayWindow;
 pub use seal::{Keys, Open, Seal};
-pub use stand_in::StandIn;
+pub use stand_in::TestCipher;

@@ -26,33 +26,33 @@ use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
 use crate::received::{ACK_DELAY, Received};
 use carried::Carried;
-use lone_losses::LoneLosses;
+use lone_losses::IsolatedLosses;
 use losses::Losses;
 use mtu::Mtu;
 
 /// Length of the headers around a frame, for congestion control and forecasts: IPv4 and UDP.
 pub(crate) const OUTER_BYTES: u32 = 28;
 /// Bytes of non-bulk data that may be in transit with any window: ten full frames, the initial window of RFC 6928.
-const ALWAYS_BYTES: u64 = 14_720;
+const MIN_IN_FLIGHT_LIMIT: u64 = 14_720;
 /// The same limit while no queue is detected: a burst of live video, whose sender would not wait either.
-const CALM_BYTES: u64 = 4 * ALWAYS_BYTES;
+const IN_FLIGHT_LIMIT_WITHOUT_QUEUE: u64 = 4 * MIN_IN_FLIGHT_LIMIT;
 /// Time before the first sample after which a frame counts as missing.
-const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Excess of the RTT over its minimum from which a queue is assumed, if it also exceeds that minimum itself.
-const LEAST_QUEUE: Duration = Duration::from_millis(40);
+const MIN_QUEUE_DELAY: Duration = Duration::from_millis(40);
 /// Minimum of four times the RTT variation.
-const LEAST_VARIATION: Duration = Duration::from_millis(10);
+const MIN_VARIATION: Duration = Duration::from_millis(10);
 /// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, and not so
 /// much that old data delays new data then.
 const SILENT_BYTES: u64 = 4_096;
 /// Frames of a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
 /// Maximum interval of probes on a silent path while datagrams are sent.
-const SLOWEST_ASKING: Duration = Duration::from_secs(1);
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of probes if other components also probe the path.
-const ASKING_BESIDE_OTHERS: Duration = Duration::from_secs(4);
+const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// Share of isolated losses from which an overdue frame says nothing about later ones.
-const LOST_ALONE: f32 = 0.005;
+const ISOLATED_LOSS_SHARE: f32 = 0.005;
 /// Overhead of the shortest frame around its items.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
@@ -113,7 +113,7 @@ pub(crate) struct Path {
     train_at: Option<Instant>,
     frames: u64,
     lost_frames: u64,
-    lone_losses: LoneLosses,
+    lone_losses: IsolatedLosses,
     losses: Losses,
     carried: Carried,
     /// Position below which frames were in transit while the process did not run.
@@ -156,7 +156,7 @@ impl Path {
             train_at: None,
             frames: 0,
             lost_frames: 0,
-            lone_losses: LoneLosses::default(),
+            lone_losses: IsolatedLosses::default(),
             losses: Losses::default(),
             carried: Carried::default(),
             untimed_below: 0,
@@ -276,18 +276,19 @@ impl Path {
     /// Bytes of non-bulk data that may be in transit with any window. Without a queue, this is what the path carried
     /// recently.
     fn urgent_bytes(&self) -> u64 {
-        let Some(srtt) = self.rtt.srtt() else { return CALM_BYTES };
+        let Some(srtt) = self.rtt.srtt() else { return IN_FLIGHT_LIMIT_WITHOUT_QUEUE };
         let least = self.rtt.min().unwrap_or(srtt);
-        if srtt.saturating_sub(least) > least.max(LEAST_QUEUE) {
-            return ALWAYS_BYTES;
+        if srtt.saturating_sub(least) > least.max(MIN_QUEUE_DELAY) {
+            return MIN_IN_FLIGHT_LIMIT;
         }
-        let carried = self.carried.rate().bytes_in(self.usual_answer(srtt) + ACK_DELAY);
-        (carried + carried / 4 + 2 * u64::from(self.frame_bytes())).max(CALM_BYTES)
+        let carried = self.carried.rate().bytes_in(self.usual_ack_time(srtt) + ACK_DELAY);
+        (carried + carried / 4 + 2 * u64::from(self.frame_bytes()))
+            .max(IN_FLIGHT_LIMIT_WITHOUT_QUEUE)
     }
 
     /// Usual time until an acknowledgment, including the usual variation, but without the peer's delay.
-    fn usual_answer(&self, srtt: Duration) -> Duration {
-        srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION)
+    fn usual_ack_time(&self, srtt: Duration) -> Duration {
+        srtt + (self.rtt.rttvar() * 4).max(MIN_VARIATION)
     }
 
     /// Returns true if a copy of this length fits: a copy that would have to wait is not sent.
@@ -546,7 +547,7 @@ impl Path {
             self.last_trouble_at = Some(now);
             // With isolated losses, two in a row say nothing about the MTU. Smaller frames would only increase their
             // number, and a datagram in two pieces is lost twice as often.
-            if self.lone_losses.share() < LOST_ALONE {
+            if self.lone_losses.share() < ISOLATED_LOSS_SHARE {
                 self.mtu.suspect();
             }
         }

@@ -6,7 +6,8 @@
 //! *Solution.* There are two queues. *Urgent* holds everything except bulk data and is served first. Datagrams whose
 //! deadline has passed are dropped when their turn comes. *Bulk* is managed as in a router: CoDel (RFC 8289) drops
 //! from the head as soon as the waiting time has been above a target for an interval, and increasingly often until
-//! it is below, so that the congestion control inside the flow reacts. One in [`URGENT_IN_A_ROW`] datagrams is bulk.
+//! it is below, so that the congestion control inside the flow reacts. One in [`MAX_CONSECUTIVE_URGENT`] datagrams is
+//! bulk.
 //!
 //! *Differs.* The interval is the path's round trip if that is longer than the 100 ms of RFC 8289, and the target is
 //! a tenth of it: the window in front of this queue varies with the round trip, and so does the queue.
@@ -17,7 +18,7 @@ use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 
 /// Number of urgent datagrams before one of bulk, while both wait.
-const URGENT_IN_A_ROW: u32 = 16;
+const MAX_CONSECUTIVE_URGENT: u32 = 16;
 /// Minimum interval of CoDel, and the divisor that yields its target.
 const INTERVAL: Duration = Duration::from_millis(100);
 const TARGET_SHARE: u32 = 10;
@@ -100,7 +101,7 @@ impl Queues {
 
     /// Takes the next datagram that is still useful.
     pub(crate) fn pop(&mut self, now: Instant, room: Room, rtt: Duration) -> Option<Waiting> {
-        let bulk_first = room == Room::Any && self.urgent_in_a_row >= URGENT_IN_A_ROW;
+        let bulk_first = room == Room::Any && self.urgent_in_a_row >= MAX_CONSECUTIVE_URGENT;
         if bulk_first && let Some(datagram) = self.pop_bulk(now, rtt) {
             return Some(datagram);
         }

@@ -1,13 +1,13 @@
 //! Received numbers of one path, and the time of their acknowledgment.
 //!
 //! Numbers are counted over all paths, so most of them are missing on one path. Only numbers received here are
-//! acknowledged: for each path the newest [`MOST_RANGES`] ranges, from which the sender derives its losses on that
+//! acknowledged: for each path the newest [`MAX_RANGE_COUNT`] ranges, from which the sender derives its losses on that
 //! path.
 
 use marline_policy::PathId;
 use marline_time::{Duration, Instant};
 
-use crate::frame::{Ack, MOST_RANGES, NumberRange};
+use crate::frame::{Ack, MAX_RANGE_COUNT, NumberRange};
 
 /// Number of ack-eliciting frames that are acknowledged at once.
 const FRAMES_PER_ACK: u32 = 2;
@@ -47,7 +47,7 @@ impl Received {
         let at = self.ranges.partition_point(|range| range.least > number);
         match self.ranges.get(at) {
             Some(range) => number <= range.most,
-            None => self.ranges.len() >= MOST_RANGES,
+            None => self.ranges.len() >= MAX_RANGE_COUNT,
         }
     }
 
@@ -66,9 +66,9 @@ impl Received {
             }
             (true, false) => self.ranges[at - 1].least = number,
             (false, true) => self.ranges[at].most = number,
-            (false, false) if at < MOST_RANGES => {
+            (false, false) if at < MAX_RANGE_COUNT => {
                 self.ranges.insert(at, NumberRange { least: number, most: number });
-                self.ranges.truncate(MOST_RANGES);
+                self.ranges.truncate(MAX_RANGE_COUNT);
             }
             (false, false) => {}
         }
@@ -127,7 +127,7 @@ mod tests {
         for number in 0..1_000 {
             received.on_frame(number * 2, true, Instant::ZERO);
         }
-        assert_eq!(received.ranges.len(), MOST_RANGES);
+        assert_eq!(received.ranges.len(), MAX_RANGE_COUNT);
         assert_eq!((received.ranges[0].most, received.ranges[31].least), (1_998, 1_936));
         received.on_frame(3, true, Instant::ZERO);
         assert_eq!(received.ranges[31].least, 1_936);

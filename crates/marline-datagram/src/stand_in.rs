@@ -10,16 +10,16 @@ use crate::{TAG_BYTES, seal};
 
 /// Key of one direction.
 #[derive(Clone, Debug)]
-pub struct StandIn {
+pub struct TestCipher {
     key: u64,
     packets_at_most: u64,
 }
 
-impl StandIn {
+impl TestCipher {
     /// Creates a key.
     #[must_use]
     pub const fn new(key: u64) -> Self {
-        StandIn { key, packets_at_most: u64::MAX }
+        TestCipher { key, packets_at_most: u64::MAX }
     }
 
     /// Limits the number of packets that it may seal.
@@ -34,8 +34,8 @@ impl StandIn {
     pub fn pair(session: u64) -> [seal::Keys; 2] {
         let [there, back] = [session ^ 0x5851_f42d_4c95_7f2d, session ^ 0x1405_7b7e_f767_814f];
         let keys = |ours: u64, theirs: u64| Keys {
-            seal: Box::new(StandIn::new(ours)),
-            open: Box::new(StandIn::new(theirs)),
+            seal: Box::new(TestCipher::new(ours)),
+            open: Box::new(TestCipher::new(theirs)),
         };
         [keys(there, back), keys(back, there)]
     }
@@ -79,7 +79,7 @@ const fn mixed(value: u64) -> u64 {
     c ^ (c >> 31)
 }
 
-impl Seal for StandIn {
+impl Seal for TestCipher {
     fn seal(&mut self, packet_number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
         self.mask(packet_number, body);
         self.tag(packet_number, header, body)
@@ -90,7 +90,7 @@ impl Seal for StandIn {
     }
 }
 
-impl Open for StandIn {
+impl Open for TestCipher {
     fn open(
         &mut self,
         packet_number: u64,
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_changed_bit_is_noticed() {
-        let mut key = StandIn::new(7);
+        let mut key = TestCipher::new(7);
         let header = [3; 17];
         let mut body = *b"a datagram of some length";
         let plain = body;
@@ -132,7 +132,7 @@ mod tests {
         }
         assert!(!key.open(6, &header, &mut body.clone(), &tag));
         assert!(!key.open(5, &[4; 17], &mut body.clone(), &tag));
-        assert!(!StandIn::new(8).open(5, &header, &mut body.clone(), &tag));
+        assert!(!TestCipher::new(8).open(5, &header, &mut body.clone(), &tag));
         assert!(key.open(5, &header, &mut body, &tag));
         assert_eq!(body, plain);
     }

@@ -19,11 +19,11 @@ static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
 static WAKING: Mutex<Waking> =
     Mutex::new(Waking { clock: ProcessClock::new(), alarms: BTreeMap::new(), next_alarm: 0 });
 /// Last reading of the system's clock, with a resolution of [`GRAIN_NANOS`].
-static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+static LAST_READING: AtomicU64 = AtomicU64::new(0);
 /// Excluded time so far.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 /// Number of pauses so far.
-static PAUSES: AtomicU64 = AtomicU64::new(0);
+static PAUSE_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// State that distinguishes a pause from a wait.
 #[derive(Debug)]
@@ -42,17 +42,17 @@ impl Waking {
     /// Reads the clock after it has not been read for some time.
     fn look(&mut self, system: Instant) -> Instant {
         let Waking { clock, alarms, .. } = self;
-        clock.note_running(Instant::from_nanos(LOOKED_AT.load(Ordering::Acquire)));
+        clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
         let now = clock.look(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
             // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
             // others.
             alarms.retain(|_, at| *at > now);
-            PAUSES.store(clock.pauses(), Ordering::Release);
+            PAUSE_COUNT.store(clock.pauses(), Ordering::Release);
             LEFT_OUT.store(nanos(clock.left_out()), Ordering::Release);
         }
-        LOOKED_AT.fetch_max(system.as_nanos(), Ordering::Release);
+        LAST_READING.fetch_max(system.as_nanos(), Ordering::Release);
         now
     }
 }
@@ -109,13 +109,13 @@ impl Clock {
         loop {
             let left_out = LEFT_OUT.load(Ordering::Acquire);
             let system = self.origin.elapsed().as_nanos() as u64;
-            let last = LOOKED_AT.load(Ordering::Acquire);
+            let last = LAST_READING.load(Ordering::Acquire);
             let unseen = system.saturating_sub(last);
             if unseen > nanos(PAUSE) {
                 return Waking::lock().look(Instant::from_nanos(system));
             }
             if unseen > GRAIN_NANOS {
-                LOOKED_AT.fetch_max(system, Ordering::Release);
+                LAST_READING.fetch_max(system, Ordering::Release);
             }
             // Another thread may have detected a pause meanwhile, which this reading must exclude.
             if LEFT_OUT.load(Ordering::Acquire) == left_out {
@@ -126,6 +126,6 @@ impl Clock {
 
     /// Number of detected pauses of the process.
     pub(crate) fn pauses(&self) -> u64 {
-        PAUSES.load(Ordering::Acquire)
+        PAUSE_COUNT.load(Ordering::Acquire)
     }
 }

@@ -136,7 +136,7 @@ impl Contacts {
         (local, remote): (IpAddr, SocketAddr),
         mut segments: impl Iterator<Item = &'a [u8]>,
     ) -> bool {
-        if !segments.any(wants_answer) {
+        if !segments.any(elicits_answer) {
             return false;
         }
         self.entry(local, remote).ask(now);
@@ -166,7 +166,11 @@ impl Contacts {
             // A peer that repeats its acknowledgment does not receive our packets: only one direction works.
             return (self.is_new(remote, segment) || !asked) && self.heard(now, local, remote);
         }
-        self.objected(now, (local, remote), (Some(remote.ip()), DeliveryErrorKind::PortClosed))
+        self.record_delivery_error(
+            now,
+            (local, remote),
+            (Some(remote.ip()), DeliveryErrorKind::PortClosed),
+        )
     }
 
     /// Returns true if a segment acknowledges something new.
@@ -192,7 +196,7 @@ impl Contacts {
     }
 
     /// Records an error report from ICMP or from this machine. Unknown peers are ignored.
-    pub(crate) fn objected(
+    pub(crate) fn record_delivery_error(
         &mut self,
         now: Instant,
         (local, remote): (IpAddr, SocketAddr),
@@ -213,7 +217,7 @@ impl Contacts {
         errno: i32,
     ) -> bool {
         self.entry(local, remote).ask(now);
-        self.objected(now, (local, remote), (None, DeliveryErrorKind::NotSent(errno)))
+        self.record_delivery_error(now, (local, remote), (None, DeliveryErrorKind::NotSent(errno)))
     }
 
     /// Discards everything learned over this local address, which belongs to another network now.
@@ -247,7 +251,7 @@ fn flags(segment: &[u8]) -> u8 {
 }
 
 /// Returns true if a reachable peer answers this segment.
-fn wants_answer(segment: &[u8]) -> bool {
+fn elicits_answer(segment: &[u8]) -> bool {
     let header = segment.get(12).map_or(TCP_HEADER, |offset| usize::from(offset >> 4) * 4);
     let carries = segment.len() > header || flags(segment) & (SYN | FIN) != 0;
     carries && flags(segment) & RST == 0
@@ -328,11 +332,11 @@ mod tests {
         let mut contacts = Contacts::default();
         let router: IpAddr = "192.168.1.1".parse().unwrap();
         let said = (Some(router), DeliveryErrorKind::Prohibited);
-        contacts.objected(at(0), ENDS, said);
+        contacts.record_delivery_error(at(0), ENDS, said);
         assert!(contacts.all().is_empty(), "of a stranger");
         send(&mut contacts, 0, &segment(SYN, 1, 0));
-        contacts.objected(at(5), ENDS, said);
-        contacts.objected(at(900), ENDS, said);
+        contacts.record_delivery_error(at(5), ENDS, said);
+        contacts.record_delivery_error(at(900), ENDS, said);
         let (by, kind) = said;
         let expected = DeliveryError { since: at(5), last_at: at(900), by, kind };
         assert_eq!(contacts.all()[0].delivery_error, Some(expected));

@@ -25,7 +25,7 @@ pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
     AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, EventObserver, Generations, Incoming,
-    LONGEST_BUSY_POLL, LaneCounters, LaneEnded, LaneError, LinkListener, Links, NamedPath,
+    LaneCounters, LaneEnded, LaneError, LinkListener, Links, MAX_BUSY_POLL, NamedPath,
     ObservedPath, ObservedSegments, PacketObserver, PacketSink, PathNumbers, Request, Requests,
     Shard, ShardConfig, ShardHandle, SharedEventObserver, SharedObserver, SocketOptions,
     StartError, Stream, udp_capabilities,
@@ -48,7 +48,7 @@ pub use privileges::{
     KeptCapabilities, drop_capabilities, has_net_admin, keep_capabilities, port_help,
 };
 pub use random::{ResetSeed, SecretRng};
-pub use sys::socket::{PortSharing, begin_with_small_receive_buffer, restore_receive_buffer};
+pub use sys::socket::{PortSharing, restore_receive_buffer, set_initial_receive_buffer};
 pub use sys::tun::Tun;
 pub use tap::{SegmentLog, Tapped};
 

@@ -94,7 +94,7 @@ impl ResolveError {
         ResolveError::NoInterface { name: name.to_owned(), present: present.take(LISTED).collect() }
     }
 
-    fn not_ours(address: IpAddr, interfaces: &Interfaces) -> ResolveError {
+    fn foreign_address_error(address: IpAddr, interfaces: &Interfaces) -> ResolveError {
         let present = usable(interfaces).flat_map(|interface| {
             let fitting = interface.addresses.iter().filter(|ip| ip.is_ipv4() == address.is_ipv4());
             fitting.map(|ip| format!("{ip} ({})", interface.name))
@@ -145,7 +145,7 @@ impl PathSpec {
             LocalSpec::Address(address) => {
                 let interface = interfaces
                     .by_address(*address)
-                    .ok_or_else(|| ResolveError::not_ours(*address, interfaces))?;
+                    .ok_or_else(|| ResolveError::foreign_address_error(*address, interfaces))?;
                 Ok(vec![end(interface, *address)])
             }
             LocalSpec::Interface(name) => {

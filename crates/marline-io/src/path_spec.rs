@@ -10,7 +10,7 @@ use marline_wire::Prefix64;
 use crate::path_radio::RadioKind;
 
 /// Maximum length of an interface name on Linux (IFNAMSIZ less the terminating zero).
-const LONGEST_INTERFACE_NAME: usize = 15;
+const MAX_INTERFACE_NAME: usize = 15;
 
 /// Maximum length of a path's name.
 const LONGEST_NAME: usize = 20;
@@ -168,7 +168,7 @@ fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
     if dotted || text.contains(':') {
         return Err("that is neither an address nor an interface name");
     }
-    if text.len() > LONGEST_INTERFACE_NAME {
+    if text.len() > MAX_INTERFACE_NAME {
         return Err("an interface name has at most 15 bytes");
     }
     if text.bytes().any(|b| b == b'/' || b.is_ascii_whitespace() || b == 0) {

@@ -47,21 +47,21 @@ const STEPS: [f32; 3] = [0.025, 0.06, 0.3];
 const MOST: f32 = 60.0;
 /// Relative uncertainty of the delay from the sender's own bytes, per spread.
 const OWN_SPREAD_SHARE: f32 = 0.25;
-const MOST_UNSURENESS: f32 = 4.0;
+const MAX_OWN_DELAY_UNCERTAINTY: f32 = 4.0;
 /// Weight of the newest answer in the center and in the spread.
 const CENTRE_GAIN: f32 = 0.25;
 const SPREAD_GAIN: f32 = 0.125;
 /// Maximum duration and minimum size of an answered train, and the weight of the newest one.
-const TRAIN_LASTS_NS: u64 = 50_000_000;
+const MAX_TRAIN_NS: u64 = 50_000_000;
 const TRAIN_BYTES: u32 = 11_000;
 const TRAIN_GAIN: f32 = 0.25;
 /// A late answer moves the center and the spread by at most this many spreads. An early answer counts in full,
 /// because it proves that the path can be that fast.
-const MOST_ERROR: f32 = 4.0;
+const MAX_ERROR_SPREADS: f32 = 4.0;
 /// Bounds of the spread as a share of the center, and its minimum in µs (clock granularity and batching).
-const MOST_SPREAD_SHARE: f32 = 0.25;
-const LEAST_SPREAD_SHARE: f32 = 0.01;
-const LEAST_SPREAD_US: f32 = 200.0;
+const MAX_SPREAD_SHARE: f32 = 0.25;
+const MIN_SPREAD_SHARE: f32 = 0.01;
+const MIN_SPREAD_US: f32 = 200.0;
 /// Minimum length of a pause that updates the drift, and the weight of the newest one.
 const PAUSE: Duration = Duration::from_millis(200);
 const DRIFT_GAIN: f32 = 0.25;
@@ -71,7 +71,7 @@ const QUANTILE_MEMORY_S: f32 = 10.0;
 const USUAL_MEMORY_S: f32 = 10.0;
 const USUAL_STEP_S: f32 = 0.5;
 /// Time constant in seconds with which unusual values decay during a pause.
-const UNUSUAL_LASTS_S: f32 = 1.0;
+const UNUSUAL_DECAY_S: f32 = 1.0;
 /// Seconds over which the rate of trouble is smoothed.
 const TROUBLE_MEMORY_S: f32 = 10.0;
 
@@ -120,7 +120,7 @@ impl Train {
         let (now, sent_at) = (now.as_nanos(), sent_at.as_nanos());
         let answered_ns = now.saturating_sub(self.answered_at);
         let sent_ns = sent_at.saturating_sub(self.sent_at);
-        if answered_ns.max(sent_ns) > TRAIN_LASTS_NS || sent_at < self.sent_at {
+        if answered_ns.max(sent_ns) > MAX_TRAIN_NS || sent_at < self.sent_at {
             (self.answered_at, self.sent_at, self.bytes) = (now, sent_at, 0);
             return;
         }
@@ -231,7 +231,7 @@ impl Forecaster {
             self.on_trouble(now);
         }
         // One answer after an outage does not prove that the path is slow; several do.
-        let error = error.min(MOST_ERROR * spread);
+        let error = error.min(MAX_ERROR_SPREADS * spread);
         self.forget(age);
         let mut gain = CENTRE_GAIN;
         if age >= PAUSE {
@@ -245,12 +245,12 @@ impl Forecaster {
             }
         }
         self.centre_us += error * gain;
-        self.note_usual(age);
+        self.update_usual_center(age);
         self.spread_us += (error.abs() - self.spread_us) * SPREAD_GAIN;
         // Larger values are left to the multiples. A spread that still includes an outage would hide that the
         // path has recovered.
-        self.spread_us = self.spread_us.min(self.centre_us * MOST_SPREAD_SHARE);
-        self.drift = self.drift.min(self.centre_us * self.centre_us * MOST_SPREAD_SHARE);
+        self.spread_us = self.spread_us.min(self.centre_us * MAX_SPREAD_SHARE);
+        self.drift = self.drift.min(self.centre_us * self.centre_us * MAX_SPREAD_SHARE);
     }
 
     /// Fades the learned quantiles, more after a longer pause.
@@ -285,7 +285,7 @@ impl Forecaster {
 
     /// Episodes of trouble per second, decayed to `now`.
     fn troubles(&self, now: Instant) -> f32 {
-        self.troubles / forgetting(millis(now).wrapping_sub(self.troubled_at_ms))
+        self.troubles / trouble_decay(millis(now).wrapping_sub(self.troubled_at_ms))
     }
 
     /// Updates the quantiles. Returns whether the answer is later than its forecast p90 by more than a spread.
@@ -303,7 +303,7 @@ impl Forecaster {
                 0 => self.centre_us + self.multiples[index] * spread,
                 us => us as f32,
             };
-            let forecast_us = answer_was_us + own_us * unsureness(self.multiples[index]);
+            let forecast_us = answer_was_us + own_us * own_delay_uncertainty(self.multiples[index]);
             if index == 1 {
                 p90_us = forecast_us;
             }
@@ -319,7 +319,7 @@ impl Forecaster {
     }
 
     /// Updates the mean of the center, weighted by the time since the previous answer.
-    fn note_usual(&mut self, age: Duration) {
+    fn update_usual_center(&mut self, age: Duration) {
         let for_s = age.as_secs_f32().min(USUAL_STEP_S);
         self.usual_of_s = (self.usual_of_s + for_s).min(USUAL_MEMORY_S);
         if self.usual_of_s > 0.0 {
@@ -333,12 +333,12 @@ impl Forecaster {
             return self.centre_us;
         }
         let unusual_us = self.centre_us - self.usual_us;
-        self.usual_us + unusual_us * fading(age.as_secs_f32() / UNUSUAL_LASTS_S)
+        self.usual_us + unusual_us * fading(age.as_secs_f32() / UNUSUAL_DECAY_S)
     }
 
     /// The spread when the last answer has this age.
     fn spread(&self, age: Duration) -> f32 {
-        let least = (self.centre_us * LEAST_SPREAD_SHARE).max(LEAST_SPREAD_US);
+        let least = (self.centre_us * MIN_SPREAD_SHARE).max(MIN_SPREAD_US);
         let spread = self.spread_us.max(least);
         if age < PAUSE {
             return spread;
@@ -365,8 +365,8 @@ impl Forecaster {
 }
 
 /// Relative increase of the sender's own delay at this multiple of the spread.
-fn unsureness(multiple: f32) -> f32 {
-    (OWN_SPREAD_SHARE * multiple).clamp(0.0, MOST_UNSURENESS)
+fn own_delay_uncertainty(multiple: f32) -> f32 {
+    (OWN_SPREAD_SHARE * multiple).clamp(0.0, MAX_OWN_DELAY_UNCERTAINTY)
 }
 
 /// Falls from 1 towards 0 like exp(-x), with arithmetic that gives the same result on every machine.
@@ -375,7 +375,7 @@ fn fading(x: f32) -> f32 {
 }
 
 /// Divisor that decays the rate of trouble `since_ms` after the last episode.
-fn forgetting(since_ms: u32) -> f32 {
+fn trouble_decay(since_ms: u32) -> f32 {
     let faded = since_ms as f32 / 1e3 / TROUBLE_MEMORY_S;
     1.0 + faded + faded * faded / 2.0
 }
@@ -448,9 +448,9 @@ impl Forecast {
 
     /// The same forecast, `time` after the last trouble.
     #[must_use]
-    pub fn untroubled_for(self, time: Duration) -> Forecast {
+    pub fn after_untroubled_time(self, time: Duration) -> Forecast {
         let untroubled_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        Forecast { troubles: self.troubles / forgetting(untroubled_ms), untroubled_ms, ..self }
+        Forecast { troubles: self.troubles / trouble_decay(untroubled_ms), untroubled_ms, ..self }
     }
 
     /// The same forecast for a path that stays busy for `time` with bytes sent before.
@@ -483,7 +483,7 @@ impl Forecast {
     /// delay.
     #[must_use]
     pub fn answer_behind(&self, own_delay: Duration, quantile: Quantile) -> Option<Duration> {
-        let unsure = own_delay.mul_f32(unsureness(self.multiples[quantile as usize]));
+        let unsure = own_delay.mul_f32(own_delay_uncertainty(self.multiples[quantile as usize]));
         Some(self.answer(quantile)? + own_delay + unsure)
     }
 
@@ -547,8 +547,8 @@ impl Forecast {
     /// free of trouble, relative to the usual distance between episodes, the more likely the period is over.
     /// [`risk`](Self::risk) averages over ten seconds; this covers the last few episodes.
     #[must_use]
-    pub fn risk_while_it_lasts(&self, time: Duration) -> f32 {
-        let before = self.troubles * forgetting(self.untroubled_ms);
+    pub fn ongoing_trouble_risk(&self, time: Duration) -> f32 {
+        let before = self.troubles * trouble_decay(self.untroubled_ms);
         let goes_on = fading(before * self.untroubled_ms as f32 / 1e3);
         (before * goes_on * time.as_secs_f32()).min(1.0)
     }

@@ -45,8 +45,8 @@ pub use path_manager::{
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use reason::{
-    BadRecord, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule,
-    Spending, Standing, Terms,
+    BadRecord, BudgetState, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason,
+    RepairsDue, Rule, Standing, Terms,
 };
 pub use recovery::{
     AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
@@ -58,5 +58,5 @@ pub use scheduler::{
     SchedulerContext, SchedulerEvent,
 };
 pub use scoreboard::{RateStamp, RunLayout, Scoreboard, SentSegment};
-pub use signal::{BadThresholds, SignalJudge, SignalThresholds};
+pub use signal::{BadThresholds, SignalMonitor, SignalThresholds};
 pub use view::{Eligibility, Phase, SubflowView};

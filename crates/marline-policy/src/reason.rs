@@ -137,7 +137,7 @@ impl Grounds {
 
 /// A scheduler's budget for copies and what paths cost.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spending {
+pub struct BudgetState {
     /// Share of the budget that is spent. May exceed 1; infinite if there is no budget.
     pub spent: f32,
     /// Copies cost nothing.
@@ -159,7 +159,7 @@ pub struct RepairsDue {
     pub count: u32,
 }
 
-impl Spending {
+impl BudgetState {
     /// Spent share of a path's own budget; `None` if it has none.
     #[must_use]
     pub fn purse(&self, id: SubflowId) -> Option<f32> {
@@ -197,7 +197,7 @@ pub struct Inputs {
     /// The peer supports repairs.
     pub repairs: bool,
     /// The scheduler's budget.
-    pub spending: Spending,
+    pub spending: BudgetState,
     /// The subflows, in slot order.
     pub paths: Vec<PathInputs>,
     /// Queries about outstanding data and their answers, in order.
@@ -351,7 +351,7 @@ impl Inputs {
     /// Runs `decide` and also returns its inputs: the whole context, and its queries about outstanding data.
     pub fn of<T>(
         cx: &SchedulerContext<'_>,
-        spending: &Spending,
+        spending: &BudgetState,
         decide: impl FnOnce(&SchedulerContext<'_>) -> T,
     ) -> (T, Inputs) {
         let listening = Listening { index: cx.mappings, asked: RefCell::default() };

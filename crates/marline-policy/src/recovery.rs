@@ -20,7 +20,7 @@ pub enum SentKind {
 }
 
 /// Reports a transmission to loss recovery: one segment, or a run of segments sent together (see
-/// [`LossRecovery::judges_runs`]).
+/// [`LossRecovery::allows_segment_runs`]).
 #[derive(Copy, Clone, Debug)]
 pub struct SentNotice {
     /// First sequence number.
@@ -149,7 +149,7 @@ pub trait LossRecovery: Debug + Send {
     /// segment has its own entry. SACKs split a run where they distinguish its segments, but an entry reported lost is
     /// lost as a whole. So this suits only algorithms that judge by send time or that count
     /// [`SentSegment::segments`](crate::SentSegment::segments).
-    fn judges_runs(&self) -> bool {
+    fn allows_segment_runs(&self) -> bool {
         false
     }
 

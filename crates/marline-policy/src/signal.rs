@@ -96,7 +96,7 @@ impl FromStr for SignalThresholds {
 
 /// Signal state of one radio.
 #[derive(Clone, Debug)]
-pub struct SignalJudge {
+pub struct SignalMonitor {
     thresholds: SignalThresholds,
     /// The average and when it was last updated.
     average: Option<(f32, Instant)>,
@@ -104,11 +104,11 @@ pub struct SignalJudge {
     fading: bool,
 }
 
-impl SignalJudge {
+impl SignalMonitor {
     /// A judge without readings.
     #[must_use]
-    pub const fn new(thresholds: SignalThresholds) -> SignalJudge {
-        SignalJudge { thresholds, average: None, steady_since: None, fading: false }
+    pub const fn new(thresholds: SignalThresholds) -> SignalMonitor {
+        SignalMonitor { thresholds, average: None, steady_since: None, fading: false }
     }
 
     /// Uses other thresholds from the next reading on. A fading signal becomes steady only by the new ones.
@@ -144,7 +144,7 @@ impl SignalJudge {
                 }
             }
             None if self.average.is_none_or(|(_, at)| now.since(at) >= calm) => {
-                *self = SignalJudge::new(self.thresholds);
+                *self = SignalMonitor::new(self.thresholds);
             }
             None => {}
         }
@@ -158,7 +158,7 @@ mod tests {
 
     /// Returns the changes after these levels, one per second; `NAN` means no reading.
     fn changes(levels: &[f32]) -> Vec<(usize, bool)> {
-        let mut judge = SignalJudge::new(SignalThresholds::default());
+        let mut judge = SignalMonitor::new(SignalThresholds::default());
         let read = |(second, level): (usize, &f32)| {
             let level = Some(*level).filter(|level| !level.is_nan());
             Some((second, judge.read(Instant::from_secs(second as u64), level)?))

@@ -26,13 +26,13 @@ pub const SAVE_AFTER_S: u64 = 10;
 /// ... or when they reach this many bytes.
 pub const SAVE_BYTES: u64 = 8_000_000;
 /// 2026-01-01: a clock that shows less has not been set.
-const PLAUSIBLE_S: u64 = 1_767_225_600;
+const MIN_PLAUSIBLE_TIME_S: u64 = 1_767_225_600;
 /// Largest difference that is expected between clocks.
-const AHEAD_S: u64 = 86_400;
+const MAX_CLOCK_AHEAD_S: u64 = 86_400;
 /// Largest number of names in a file. Beyond it, the names that were seen least recently are removed.
-pub const MOST_NAMES: usize = 10_000;
+pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
-const LONGEST_FILE: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 const VERSION: u32 = 1;
 const HEAD: &str =
     "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
@@ -93,12 +93,12 @@ impl Tally {
 
     /// Starts the month of this moment, unless it has started already.
     fn begin_period(&mut self, at: Moment) {
-        if at.now_unix_s < PLAUSIBLE_S {
+        if at.now_unix_s < MIN_PLAUSIBLE_TIME_S {
             return;
         }
         if at.period_start_unix_s > self.period_start_unix_s {
             (self.period_start_unix_s, self.period_bytes) = (at.period_start_unix_s, 0);
-        } else if self.period_start_unix_s > at.now_unix_s + AHEAD_S {
+        } else if self.period_start_unix_s > at.now_unix_s + MAX_CLOCK_AHEAD_S {
             self.period_start_unix_s = at.period_start_unix_s;
         }
     }
@@ -111,7 +111,8 @@ impl Tally {
         sum(&mut self.received_bytes, more.received_bytes);
         self.seen_unix_s = self.seen_unix_s.max(more.seen_unix_s);
         let start = more.period_start_unix_s;
-        let ahead = now_unix_s >= PLAUSIBLE_S && self.period_start_unix_s > now_unix_s + AHEAD_S;
+        let ahead = now_unix_s >= MIN_PLAUSIBLE_TIME_S
+            && self.period_start_unix_s > now_unix_s + MAX_CLOCK_AHEAD_S;
         if start > self.period_start_unix_s {
             (self.period_start_unix_s, self.period_bytes) = (start, more.period_bytes);
         } else {
@@ -150,7 +151,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Tallies::new()),
         meta => meta.with_context(|| format!("cannot read {shown}"))?,
     };
-    if !meta.is_file() || meta.len() > LONGEST_FILE {
+    if !meta.is_file() || meta.len() > MAX_FILE_BYTES {
         bail!("{shown} is not a regular file, or is too large");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -169,7 +170,7 @@ fn write(path: &Path, tallies: &Tallies) -> anyhow::Result<()> {
 }
 
 /// Reads a file. An unreadable file is moved aside.
-fn read_or_move(path: &Path) -> Tallies {
+fn read_or_set_aside(path: &Path) -> Tallies {
     let error = match read(path) {
         Ok(tallies) => return tallies,
         Err(error) => error,
@@ -217,7 +218,7 @@ impl Ledger {
     /// The ledger in this file, which need not exist.
     #[must_use]
     pub fn open(path: PathBuf) -> Ledger {
-        let (known, version) = (read_or_move(&path), private_file::version(&path));
+        let (known, version) = (read_or_set_aside(&path), private_file::version(&path));
         Ledger {
             path,
             known,
@@ -241,12 +242,12 @@ impl Ledger {
         self.failures
     }
 
-    /// Adds counts to a name. A new name beyond [`MOST_NAMES`] is not counted.
+    /// Adds counts to a name. A new name beyond [`MAX_LEDGER_NAMES`] is not counted.
     pub fn count(&mut self, name: &str, counted: Counted, at: Moment) {
         if counted == Counted::default() {
             return;
         }
-        if !self.known.contains_key(name) && self.known.len() >= MOST_NAMES {
+        if !self.known.contains_key(name) && self.known.len() >= MAX_LEDGER_NAMES {
             return;
         }
         let more = Tally {
@@ -334,18 +335,18 @@ fn merge(
     now_unix_s: u64,
 ) -> anyhow::Result<(Tallies, Option<Version>)> {
     if counted.is_empty() {
-        return Ok((read_or_move(path), private_file::version(path)));
+        return Ok((read_or_set_aside(path), private_file::version(path)));
     }
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         let shown = directory.display();
         std::fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
     }
     let _lock = private_file::lock(path)?;
-    let mut tallies = read_or_move(path);
+    let mut tallies = read_or_set_aside(path);
     for (name, more) in counted {
         tallies.entry(name.clone()).or_default().add(more, now_unix_s);
     }
-    while tallies.len() > MOST_NAMES {
+    while tallies.len() > MAX_LEDGER_NAMES {
         let oldest = tallies.iter().min_by_key(|(_, tally)| tally.seen_unix_s);
         let Some(oldest) = oldest.map(|(name, _)| name.clone()) else { break };
         tallies.remove(&oldest);

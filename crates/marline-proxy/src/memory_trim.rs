@@ -24,9 +24,9 @@ static RETIRED: AtomicBool = AtomicBool::new(false);
 /// Fewer ended connections than this leave too little free memory to be worth the call.
 const FLOOD: u64 = 256;
 /// Interval of checks.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
-const AFTERMATH: u32 = 13;
+const POST_END_PERIOD: u32 = 13;
 
 /// Another process accepts new connections from now on, so freed memory is no longer needed here.
 pub fn retire() {
@@ -45,7 +45,7 @@ impl Drop for Carried {
 
 /// Detects the end of a flood from the number of ended connections at each check.
 #[derive(Debug, Default)]
-struct FloodWatch {
+struct FloodDetector {
     last: u64,
     /// Connections ended when memory was last released.
     settled: u64,
@@ -53,16 +53,16 @@ struct FloodWatch {
     aftermath: u32,
 }
 
-impl FloodWatch {
+impl FloodDetector {
     /// True if memory should be released: many connections have ended since the last release, and less than one in
-    /// twenty of them since the last check, or this was true [`AFTERMATH`] checks ago.
+    /// twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
     fn look(&mut self, ended: u64, retired: bool) -> bool {
         let flood = if retired { 1 } else { FLOOD };
         let (new, since) = (ended - self.last, ended - self.settled);
         self.last = ended;
         let over = since >= flood && new * 20 <= since;
         if over {
-            (self.settled, self.aftermath) = (ended, AFTERMATH);
+            (self.settled, self.aftermath) = (ended, POST_END_PERIOD);
             return true;
         }
         // The next flood has begun, and its own end will trigger a release.
@@ -77,9 +77,9 @@ impl FloodWatch {
 
 /// Releases memory after floods. Never returns.
 pub async fn give_back() {
-    let mut watch = FloodWatch::default();
+    let mut watch = FloodDetector::default();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         if !watch.look(ENDED.load(Ordering::Relaxed), RETIRED.load(Ordering::Relaxed)) {
             continue;
         }
@@ -101,7 +101,7 @@ mod tests {
 
     /// Results of successive checks, for these numbers of connections ended before each.
     fn looks(ended: &[u64]) -> Vec<bool> {
-        let (mut watch, mut all) = (FloodWatch::default(), 0);
+        let (mut watch, mut all) = (FloodDetector::default(), 0);
         let mut look = |new: &u64| {
             all += new;
             watch.look(all, false)
@@ -123,13 +123,13 @@ mod tests {
         let mut ended = [0; 40];
         ended[0] = 400;
         let mut expected = [false; 40];
-        (expected[1], expected[1 + AFTERMATH as usize]) = (true, true);
+        (expected[1], expected[1 + POST_END_PERIOD as usize]) = (true, true);
         assert_eq!(looks(&ended), expected);
     }
 
     #[test]
     fn without_new_connections_a_few_closed_ones_trigger_a_trim() {
-        let mut watch = FloodWatch::default();
+        let mut watch = FloodDetector::default();
         let looks = [1, 1, 30, 100, 100, 100].map(|ended| watch.look(ended, true));
         assert_eq!(looks, [false, true, false, false, true, false]);
     }

@@ -126,7 +126,7 @@ pub struct Offer {
 }
 
 /// Largest number of the server's own addresses in a `Welcome`.
-pub const MAX_OWN: usize = 8;
+pub const MAX_OWN_ADDRESSES: usize = 8;
 
 /// Id of a visitor: a connection to a remote forward that waits to be accepted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,7 +167,7 @@ pub enum Message {
         /// The session that this connection's handshake began.
         session: Option<Offer>,
         /// Addresses that belong to this server alone. Several servers may share the address that the client
-        /// connected to. At most [`MAX_OWN`], and none without a session.
+        /// connected to. At most [`MAX_OWN_ADDRESSES`], and none without a session.
         own: Vec<SocketAddr>,
     },
     /// The client's target.
@@ -265,7 +265,9 @@ impl Message {
                 if let Some(Offer { id, lifetime_s }) = session {
                     out.extend_from_slice(id.as_bytes());
                     out.extend_from_slice(&lifetime_s.to_be_bytes());
-                    own.iter().take(MAX_OWN).for_each(|address| encode_address(*address, out));
+                    own.iter()
+                        .take(MAX_OWN_ADDRESSES)
+                        .for_each(|address| encode_address(*address, out));
                 }
             }
             Message::Connect(target) => encode_target(target, out),
@@ -421,7 +423,7 @@ fn decode_offer(bytes: &[u8]) -> Option<(Option<Offer>, Vec<SocketAddr>)> {
     let (lifetime, mut rest) = rest.split_first_chunk()?;
     let offer = Offer { id: SessionId::from_bytes(*id), lifetime_s: u32::from_be_bytes(*lifetime) };
     let mut own = Vec::new();
-    while !rest.is_empty() && own.len() < MAX_OWN {
+    while !rest.is_empty() && own.len() < MAX_OWN_ADDRESSES {
         let length = match rest.get(2)? {
             1 => 7,
             4 => 19,

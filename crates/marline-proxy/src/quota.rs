@@ -223,7 +223,7 @@ pub fn period(day: u8, now_unix_s: u64) -> Period {
     let (first, next) = if begun {
         ((year, month), following(year, month))
     } else {
-        (preceding(year, month), (year, month))
+        (previous_month(year, month), (year, month))
     };
     Period {
         start_unix_s: begins(first.0, first.1) * DAY_S,
@@ -251,7 +251,7 @@ const fn days_of(year: u64, month: u64) -> u64 {
 }
 
 /// The month before. Before 1970-01 it is 1970-01 itself, since nothing was counted then.
-const fn preceding(year: u64, month: u64) -> (u64, u64) {
+const fn previous_month(year: u64, month: u64) -> (u64, u64) {
     match (year, month) {
         (1970, 1) => (1970, 1),
         (_, 1) => (year - 1, 12),

@@ -75,7 +75,7 @@ impl Traffic {
     }
 
     /// Traffic of an account whose relays take turns with those of other accounts.
-    pub(crate) fn taking_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
+    pub(crate) fn with_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
         Traffic::of(Of::All { memory, turns: Some(turns) })
     }
 
@@ -152,7 +152,7 @@ where
 
 /// Logs the end of a connection, if the log includes that: its owner, duration and bytes. The target is never
 /// logged.
-pub(crate) fn tell_end<R>(
+pub(crate) fn log_end<R>(
     who: &dyn Display,
     begun: Instant,
     traffic: &Traffic,
@@ -192,7 +192,7 @@ where
         let blocked = (out.is_blocked(), back.is_blocked());
         buffers.note_blocked(local.inner.socket(), memory, blocked);
         // Independent of blocking: the rest of a record may take long to arrive.
-        buffers.note_kept(memory, remote.buffered(socket_buffers::is_tight(memory)));
+        buffers.note_kept(memory, remote.buffered(socket_buffers::is_memory_tight(memory)));
         if out_ended.is_ready() && back_ended.is_ready() {
             return Poll::Ready(Ok(()));
         }

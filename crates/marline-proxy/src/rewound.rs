@@ -13,20 +13,20 @@ use crate::transport::{PeerState, Transport};
 
 /// A stream and the bytes that were already read from it.
 #[derive(Debug)]
-pub struct Rewound<T> {
+pub struct PrefixedStream<T> {
     head: Vec<u8>,
     given: usize,
     inner: T,
 }
 
-impl<T> Rewound<T> {
+impl<T> PrefixedStream<T> {
     /// Reads `head` first, then the rest of `inner`.
-    pub fn new(head: Vec<u8>, inner: T) -> Rewound<T> {
-        Rewound { head, given: 0, inner }
+    pub fn new(head: Vec<u8>, inner: T) -> PrefixedStream<T> {
+        PrefixedStream { head, given: 0, inner }
     }
 }
 
-impl<T: Transport> Transport for Rewound<T> {
+impl<T: Transport> Transport for PrefixedStream<T> {
     fn abort(self) {
         self.inner.abort();
     }
@@ -60,7 +60,7 @@ impl<T: Transport> Transport for Rewound<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -82,7 +82,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Rewound<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -134,14 +134,14 @@ impl Stopper {
 pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> Told {
     tokio::select! {
         told = signals.next() => told,
-        () = poll_fn(|cx| running.poll_asked(cx)) => Told::Reload,
+        () = poll_fn(|cx| running.poll_reload_request(cx)) => Told::Reload,
     }
 }
 
 /// Reaction of a program to signals.
 pub trait Reload {
     /// Ready when a source other than a signal requests a reload, which then follows.
-    fn poll_asked(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_reload_request(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 

@@ -94,7 +94,7 @@ pub enum SocksError {
     #[error("{}", unsupported(*.0, *.1))]
     Command(Version, u8),
     /// A text of SOCKS4 that exceeds its limit.
-    #[error("the {0} of a SOCKS4 request is longer than {max} bytes", max = version_four::LONGEST_TEXT)]
+    #[error("the {0} of a SOCKS4 request is longer than {max} bytes", max = version_four::MAX_TEXT_BYTES)]
     TooLong(&'static str),
     /// An address type other than 1, 3 and 4.
     #[error("SOCKS address type {0} is unknown")]

@@ -127,13 +127,13 @@ const SERVERS_RESOLVER: &str = "resolver.marline.invalid";
 impl Target {
     /// The resolver that the server itself uses, by DNS over TCP.
     #[must_use]
-    pub fn servers_resolver() -> Target {
+    pub fn server_resolver() -> Target {
         Target { host: Host::Name(SERVERS_RESOLVER.to_owned()), port: DNS_PORT }
     }
 
     /// True if this is the server's own resolver.
     #[must_use]
-    pub fn is_servers_resolver(&self) -> bool {
+    pub fn is_server_resolver(&self) -> bool {
         self.port == DNS_PORT && self.host.as_name() == Ok(SERVERS_RESOLVER)
     }
 

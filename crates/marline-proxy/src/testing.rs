@@ -168,12 +168,12 @@ impl Connect for Bound {
 }
 
 /// Connects to a bench and counts the connections.
-pub(crate) struct ToBench {
+pub(crate) struct BenchConnector {
     pub(crate) bench: Arc<Bench>,
     pub(crate) connects: Arc<AtomicUsize>,
 }
 
-impl Connect for ToBench {
+impl Connect for BenchConnector {
     type Stream = DuplexStream;
 
     async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<DuplexStream> {

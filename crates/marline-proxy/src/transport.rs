@@ -122,7 +122,7 @@ impl Transport for TcpStream {
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             // Within `try_io`, so that room that appears after the check is not missed.
-            if self.try_io(Interest::WRITABLE, || look_for_room(self.as_fd())).is_ok() {
+            if self.try_io(Interest::WRITABLE, || request_writability(self.as_fd())).is_ok() {
                 return Poll::Ready(());
             }
             // The next write reports any error.
@@ -150,7 +150,7 @@ impl Transport for UnixStream {
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.try_io(Interest::WRITABLE, || look_for_room(self.as_fd())).is_ok() {
+            if self.try_io(Interest::WRITABLE, || request_writability(self.as_fd())).is_ok() {
                 return Poll::Ready(());
             }
             let _ = ready!(self.poll_write_ready(cx));
@@ -160,7 +160,7 @@ impl Transport for UnixStream {
 
 /// Asks the kernel whether a socket has room now. If not, the kernel will report when it has, which it does only
 /// after a check or a refused write.
-fn look_for_room(socket: BorrowedFd<'_>) -> io::Result<()> {
+fn request_writability(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     match poll(&mut polled, Some(&Timespec::default())) {
         Ok(0) => Err(io::ErrorKind::WouldBlock.into()),

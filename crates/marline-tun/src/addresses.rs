@@ -7,7 +7,7 @@ use marline_proxy::udp::DNS_PORT;
 
 /// MTU of the interface, in bytes: an IPv6 packet with the longest supported datagram. Paths have smaller limits,
 /// and longer datagrams are sent in pieces.
-pub const MTU: u32 = 40 + 8 + marline_proxy::udp::LONGEST_DATAGRAM as u32;
+pub const MTU: u32 = 40 + 8 + marline_proxy::udp::MAX_APPLICATION_DATAGRAM as u32;
 
 /// Common prefix length of the two IPv4 ends.
 pub const PREFIX_V4: u8 = 30;
@@ -33,7 +33,7 @@ pub struct Addresses {
 
 /// DNS queries that the gateway answers itself.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum TakenQueries {
+pub enum GatewayQueries {
     /// Queries to the gateway.
     #[default]
     Own,
@@ -75,7 +75,7 @@ impl Addresses {
 
     /// Returns true if this is on the interface's own network.
     #[must_use]
-    pub fn is_near(&self, address: IpAddr) -> bool {
+    pub fn is_on_link(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(v4) => {
                 let shift = 32 - u32::from(PREFIX_V4);
@@ -89,11 +89,11 @@ impl Addresses {
     }
 
     /// Returns true if the gateway answers queries to this address.
-    pub(crate) fn is_resolver(&self, place: SocketAddr, taken: TakenQueries) -> bool {
+    pub(crate) fn is_resolver(&self, place: SocketAddr, taken: GatewayQueries) -> bool {
         let is_taken = match taken {
-            TakenQueries::Own => self.is_gateway(place.ip()),
-            TakenQueries::Private => self.is_gateway(place.ip()) || !is_public(place.ip()),
-            TakenQueries::All => true,
+            GatewayQueries::Own => self.is_gateway(place.ip()),
+            GatewayQueries::Private => self.is_gateway(place.ip()) || !is_public(place.ip()),
+            GatewayQueries::All => true,
         };
         is_taken && place.port() == DNS_PORT
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use marline_proxy::rules::{BadCidr, Cidr};
 use marline_proxy::target::{BadTarget, Host};
 
-use crate::addresses::TakenQueries;
+use crate::addresses::GatewayQueries;
 
 /// Destination of an exception: a network, or a domain with all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Exceptions {
 pub(crate) struct Destinations {
     pub(crate) exceptions: Arc<Exceptions>,
     /// Queries that the gateway answers.
-    pub(crate) queries: TakenQueries,
+    pub(crate) queries: GatewayQueries,
 }
 
 fn is_within(name: &str, domain: &str) -> bool {

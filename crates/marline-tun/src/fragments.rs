@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use marline_proxy::udp::LONGEST_DATAGRAM;
+use marline_proxy::udp::MAX_APPLICATION_DATAGRAM;
 use marline_wire::{Assembly, IpPacket, PROTOCOL_UDP, UDP_HEADER_LEN, emit_ip, ip_header_len};
 
 use crate::icmp::PROTOCOL_ICMPV6;
@@ -17,7 +17,7 @@ use crate::icmp::PROTOCOL_ICMPV6;
 /// Maximum number of incomplete packets.
 const MOST: usize = 64;
 /// Maximum length of a packet's payload, in bytes.
-const LONGEST: usize = UDP_HEADER_LEN + LONGEST_DATAGRAM;
+const LONGEST: usize = UDP_HEADER_LEN + MAX_APPLICATION_DATAGRAM;
 /// Maximum time to wait for the other fragments. Linux waits 30 s, but fragments that far apart are of no use.
 const AGE: Duration = Duration::from_secs(5);
 

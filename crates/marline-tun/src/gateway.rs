@@ -12,7 +12,7 @@ use marline_proxy::relay::Traffic;
 use marline_proxy::shutdown::Stop;
 use tokio::sync::mpsc;
 
-use crate::addresses::{Addresses, TakenQueries};
+use crate::addresses::{Addresses, GatewayQueries};
 use crate::datagram::{DatagramWriter, Datagrams};
 use crate::dns::{DirectNames, Forwarder, QUEUED, Query};
 use crate::exceptions::{Destinations, Exceptions};
@@ -39,7 +39,7 @@ pub enum Served {
         exceptions: Exceptions,
         /// Set if queries to resolvers of a private network are answered here, because these would get names that
         /// the tunnel resolves. If there are exceptions for names, queries to all resolvers are answered here.
-        takes_names: bool,
+        handles_dns_queries: bool,
         /// Resolution of names that are reached directly.
         direct_names: DirectNames,
     },
@@ -99,11 +99,11 @@ impl Gateway {
             settings;
         let (destinations, direct_names) = match served {
             Served::Program => (Destinations::default(), None),
-            Served::Machine { exceptions, takes_names, direct_names } => {
-                let queries = match (takes_names, exceptions.has_domains()) {
-                    (true, true) => TakenQueries::All,
-                    (true, false) => TakenQueries::Private,
-                    (false, false) => TakenQueries::Own,
+            Served::Machine { exceptions, handles_dns_queries, direct_names } => {
+                let queries = match (handles_dns_queries, exceptions.has_domains()) {
+                    (true, true) => GatewayQueries::All,
+                    (true, false) => GatewayQueries::Private,
+                    (false, false) => GatewayQueries::Own,
                     (false, true) => {
                         let text = "exceptions for names need names to go through the tunnel";
                         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));

@@ -28,18 +28,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Opener of connections by one interface.
 #[derive(Clone, Debug)]
-pub struct PortalWay {
+pub struct PortalOpener {
     interface: String,
     mark: u32,
     resolvers: Vec<SocketAddr>,
 }
 
-impl PortalWay {
+impl PortalOpener {
     /// Uses this interface, whose network has these resolvers. Packets get this mark if the process has the
     /// permission (CAP_NET_ADMIN).
     #[must_use]
-    pub const fn new(interface: String, mark: u32, resolvers: Vec<SocketAddr>) -> PortalWay {
-        PortalWay { interface, mark, resolvers }
+    pub const fn new(interface: String, mark: u32, resolvers: Vec<SocketAddr>) -> PortalOpener {
+        PortalOpener { interface, mark, resolvers }
     }
 
     /// Name of the interface.
@@ -79,7 +79,7 @@ impl PortalWay {
     }
 }
 
-impl Open for PortalWay {
+impl Open for PortalOpener {
     type Stream = PortalStream;
 
     async fn open(&self, target: &Target) -> Result<PortalStream, OpenError> {

@@ -73,7 +73,7 @@ impl Resolvers {
 }
 
 /// All resolvers of this machine on the network, except the gateway's own.
-pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
+pub(crate) fn host_resolvers(gateway: IpAddr) -> Vec<SocketAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let usable = |text: &str| -> Vec<SocketAddr> {
         let network = resolv_conf::of_network(text);

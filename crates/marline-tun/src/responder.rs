@@ -9,7 +9,7 @@ use marline_wire::{
     verify_udp_checksum,
 };
 
-use crate::addresses::{Addresses, TakenQueries};
+use crate::addresses::{Addresses, GatewayQueries};
 use crate::datagram::{Datagram, Echo};
 use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
 
@@ -59,14 +59,14 @@ pub enum Taken<'a> {
 #[derive(Debug)]
 pub struct Responder {
     addresses: Addresses,
-    queries: TakenQueries,
+    queries: GatewayQueries,
     counters: Arc<PacketCounters>,
 }
 
 impl Responder {
     /// Creates a responder for a gateway with these addresses, which answers these DNS queries.
     #[must_use]
-    pub fn new(addresses: Addresses, queries: TakenQueries) -> Responder {
+    pub fn new(addresses: Addresses, queries: GatewayQueries) -> Responder {
         Responder { addresses, queries, counters: Arc::default() }
     }
 

@@ -130,7 +130,7 @@ impl<O: Open> Service<O> {
             Ok(_place) => self.serve(request).await,
             Err(failure) => {
                 let path = request.path();
-                self.turn_away(request, path, Refusal::of(&OpenError::Refused(failure)));
+                self.reject_request(request, path, Refusal::of(&OpenError::Refused(failure)));
             }
         }
     }
@@ -140,7 +140,7 @@ impl<O: Open> Service<O> {
         let target = match self.destination(path.local) {
             Ok(Destination::Target(target)) => target,
             Ok(Destination::Names) => return self.answer_names(request).await,
-            Err(refusal) => return self.turn_away(request, path, refusal),
+            Err(refusal) => return self.reject_request(request, path, refusal),
         };
         // Boxed, because a handshake needs several times the memory of a relay, which may last for hours.
         let opened = tokio::select! {
@@ -209,10 +209,10 @@ impl<O: Open> Service<O> {
                 }
             }
         }
-        self.turn_away(request, path, Refusal::of(error));
+        self.reject_request(request, path, Refusal::of(error));
     }
 
-    fn turn_away(&self, request: Request, path: FourTuple, refusal: Refusal) {
+    fn reject_request(&self, request: Request, path: FourTuple, refusal: Refusal) {
         let Refusal::Icmp(why) = refusal else { return request.refuse() };
         let Some(seq) = request.forget() else { return };
         let from = self.addresses.gateway_for(path.remote.ip());

@@ -7,7 +7,7 @@ use marline_io::{PacketSink, Tun};
 use marline_proxy::udp::DNS_PORT;
 use tokio::sync::mpsc;
 
-use crate::addresses::TakenQueries;
+use crate::addresses::GatewayQueries;
 use crate::datagram::{DatagramWriter, Datagrams, Fate};
 use crate::dns::Query;
 use crate::exceptions::Destinations;
@@ -84,7 +84,7 @@ impl Sink {
                     // Without a lane, DNS queries to other resolvers are also answered, by the resolver used for all
                     // names.
                     Fate::Refused
-                        if self.destinations.queries != TakenQueries::Own
+                        if self.destinations.queries != GatewayQueries::Own
                             && datagram.destination.port() == DNS_PORT =>
                     {
                         let _ = self.queries.try_send(Query::of(&datagram));

@@ -92,7 +92,7 @@ fn hosts(addresses: &Addresses, from: IpAddr, to: IpAddr) -> bool {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().is_none(),
     };
     let host = !to.is_multicast() && !to.is_unspecified() && !to.is_loopback();
-    !addresses.is_gateway(from) && elsewhere && host && !addresses.is_near(to)
+    !addresses.is_gateway(from) && elsewhere && host && !addresses.is_on_link(to)
 }
 
 /// Passes on the datagrams for a program's port until its socket is closed.

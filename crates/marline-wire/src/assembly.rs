@@ -6,7 +6,7 @@
 use core::ops::Range;
 
 /// Maximum number of disjoint ranges. A piece that would need more is rejected.
-const MOST_RANGES: usize = 64;
+const MAX_RANGE_COUNT: usize = 64;
 
 /// Bytes of a datagram, and which of them have arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Assembly {
             Some(len) => end <= len && (!ends || end == len),
             None => !ends || end >= longest,
         };
-        if !fits || self.arrived.len() >= MOST_RANGES {
+        if !fits || self.arrived.len() >= MAX_RANGE_COUNT {
             return Err(BadPiece);
         }
         if ends {
@@ -152,7 +152,7 @@ mod tests {
     fn many_gaps_are_bounded() {
         let mut assembly = Assembly::default();
         let taken = (0..1_000).filter(|at| assembly.take(2 * at, b"x", false).is_ok()).count();
-        assert_eq!(taken, MOST_RANGES);
+        assert_eq!(taken, MAX_RANGE_COUNT);
         let mut empty = Assembly::default();
         empty.take(0, b"", true).unwrap();
         assert_eq!(empty.whole(), Some(&b""[..]));

@@ -73,7 +73,7 @@ impl FastOpenOption {
 
     /// Whether it fits into a header together with these options.
     #[must_use]
-    pub const fn fits_beside(&self, options: &TcpOptions) -> bool {
+    pub const fn fits_with(&self, options: &TcpOptions) -> bool {
         options.encoded_len() + self.encoded_len() <= MAX_OPTIONS
     }
 

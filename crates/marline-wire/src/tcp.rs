@@ -173,7 +173,7 @@ impl<'a> TcpSegment<'a> {
         let raw_options = &head[TCP_HEADER_LEN..];
         // Fast path with the same result: the usual options are written directly to the result, without a large
         // intermediate value that costs more to move than to parse.
-        if let Some((timestamps, dss)) = tcp_options::parse_usual(raw_options) {
+        if let Some((timestamps, dss)) = tcp_options::parse_common_options(raw_options) {
             let options = TcpOptions { timestamps: Some(timestamps), dss, ..TcpOptions::EMPTY };
             return Ok(TcpSegment { header, options, payload, raw_options });
         }

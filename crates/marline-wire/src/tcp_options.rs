@@ -104,7 +104,7 @@ impl SackBlocks {
 
     /// Number of blocks that fit into `room` bytes of options (see [`TcpOptions::room`]), at most four.
     #[must_use]
-    pub const fn that_fit(room: usize) -> usize {
+    pub const fn fitting_block_count(room: usize) -> usize {
         let blocks = room.saturating_sub(4) / 8;
         if blocks > 4 { 4 } else { blocks }
     }
@@ -309,7 +309,7 @@ impl TcpOptions {
 /// Parses the options of most segments: NOP, NOP, timestamps, then DSS or nothing, then NOPs. `None` if there are
 /// others or they are malformed. [`TcpOptions::parse`] handles those.
 #[inline]
-pub(crate) fn parse_usual(bytes: &[u8]) -> Option<(Timestamps, Option<Dss>)> {
+pub(crate) fn parse_common_options(bytes: &[u8]) -> Option<(Timestamps, Option<Dss>)> {
     let mut r = Reader::new(bytes);
     if r.array()? != NOP_NOP_TIMESTAMPS {
         return None;

@@ -132,7 +132,7 @@ impl<S: OwnSettings> Builder<S> {
     }
 
     /// Sets how long the driver polls its sockets after each exchange before it sleeps, at most
-    /// [`LONGEST_BUSY_POLL`](crate::LONGEST_BUSY_POLL). An answer that arrives within that time is read some
+    /// [`MAX_BUSY_POLL`](crate::MAX_BUSY_POLL). An answer that arrives within that time is read some
     /// microseconds sooner, and a processor is busy meanwhile. Default: zero (off).
     pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
         self.busy_poll = length;

@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
-use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, Winner, connect_error};
+use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, WinningAttempt, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, Evidence, PathChange, PathRestriction, PathStatus, PathTable};
@@ -33,14 +33,14 @@ use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
 };
 pub use builder::{ClientBuilder, ClientSettings};
-use watching::watch_out;
+use watching::start_watch_tasks;
 
 /// Number of path events by which a slow receiver may lag behind.
 const PATH_EVENT_CAPACITY: usize = 64;
 /// Minimum interval of path checks: contacts of a busy client change with every packet.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of servers whose addresses are remembered for judging paths.
-const MOST_SERVERS: usize = 64;
+const MAX_SERVERS: usize = 64;
 /// Limits of the stagger between attempts.
 const STAGGER: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_millis(250);
@@ -134,7 +134,7 @@ impl Client {
         }
         let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
         let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
-        let connection = Mutex::new(Arc::new(as_opened(&config.transport)));
+        let connection = Mutex::new(Arc::new(single_connection_config(&config.transport)));
         let inner = Arc::new(Inner {
             shard,
             config,
@@ -150,7 +150,7 @@ impl Client {
             path_events,
             tasks: Mutex::default(),
         });
-        *lock(&inner.tasks) = watch_out(&inner);
+        *lock(&inner.tasks) = start_watch_tasks(&inner);
         Ok(Client { inner })
     }
 
@@ -220,14 +220,14 @@ impl Client {
         first_bytes: &[u8],
     ) -> Result<Stream, ConnectError> {
         let begun = tokio::time::Instant::now();
-        lock(&self.inner.asked).servers = servers.iter().copied().take(MOST_SERVERS).collect();
+        lock(&self.inner.asked).servers = servers.iter().copied().take(MAX_SERVERS).collect();
         let winner = *lock(&self.inner.winner);
         let ways = || {
             let paths = lock(&self.inner.paths);
             (paths.candidates(servers, winner), paths.local_addresses())
         };
         let (mut candidates, mut local_addresses) = ways();
-        if candidates.is_empty() && self.inner.prefixes.is_asking() {
+        if candidates.is_empty() && self.inner.prefixes.is_lookup_pending() {
             // The only network has just IPv6, and its NAT64 prefix is not known yet.
             let _ = tokio::time::timeout(patience, self.inner.prefixes.settled()).await;
             (candidates, local_addresses) = ways();
@@ -248,7 +248,7 @@ impl Client {
         let schedule = match &self.inner.config.path_health {
             None => AttemptSchedule::staggered(candidates, stagger),
             Some(monitor) => {
-                AttemptSchedule::by_health(candidates, stagger, |c| is_bad(monitor, c))
+                AttemptSchedule::order_by_health(candidates, stagger, |c| is_bad(monitor, c))
             }
         };
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
@@ -259,10 +259,10 @@ impl Client {
             // Lasting problems are reported once by the watcher.
             tracing::debug!("{failure}");
         }
-        let Some(Winner { stream, ends, written }) = outcome.winner else {
+        let Some(WinningAttempt { stream, ends, written }) = outcome.winner else {
             return Err(match connect_error(outcome.failures) {
                 ConnectError::NoPath { .. } => {
-                    ConnectError::NoPath { reasons: lock(&self.inner.paths).why_unusable() }
+                    ConnectError::NoPath { reasons: lock(&self.inner.paths).unusable_reason() }
                 }
                 other => other,
             });
@@ -350,7 +350,7 @@ impl Client {
             servers: &asked.servers,
             rejection: asked.rejection.as_deref(),
             doubted: &doubted,
-            rates: &shard.slower_by_datagrams(),
+            rates: &shard.routes_faster_by_tcp(),
             tcp: &tcp,
         })
     }
@@ -420,7 +420,7 @@ impl Client {
     pub fn set_transport(&self, transport: &TransportConfig) {
         let mut opened = transport.clone();
         opened.as_core_mut().receive_probes.get_or_insert_default();
-        *lock(&self.inner.connection) = Arc::new(as_opened(&opened));
+        *lock(&self.inner.connection) = Arc::new(single_connection_config(&opened));
     }
 
     /// Requires an answer on each connection to one of these servers within this time; a connection without one ends
@@ -495,7 +495,7 @@ fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
 
 /// Configuration of a single connection. The attempts of `connect` are separate connections, and cover servers as
 /// well as paths.
-fn as_opened(transport: &TransportConfig) -> ConnectionConfig {
+fn single_connection_config(transport: &TransportConfig) -> ConnectionConfig {
     let mut connection = transport.as_core().clone();
     connection.connection_attempt_delay = None;
     connection

@@ -47,7 +47,7 @@ struct Running {
 
 /// Winning attempt.
 #[derive(Debug)]
-pub(crate) struct Winner {
+pub(crate) struct WinningAttempt {
     pub(crate) stream: Stream,
     /// Both ends, without our port.
     pub(crate) ends: (IpAddr, SocketAddr),
@@ -124,7 +124,7 @@ impl core::fmt::Display for Reason<'_> {
 
 /// Result of a race.
 pub(crate) struct Outcome {
-    pub(crate) winner: Option<Winner>,
+    pub(crate) winner: Option<WinningAttempt>,
     pub(crate) failures: Vec<Failure>,
 }
 
@@ -165,7 +165,10 @@ impl HappyEyeballs<'_> {
                         loser.stream.abort();
                     }
                     let ends = (candidate.end.address, candidate.remote);
-                    return Outcome { winner: Some(Winner { stream, ends, written }), failures };
+                    return Outcome {
+                        winner: Some(WinningAttempt { stream, ends, written }),
+                        failures,
+                    };
                 }
                 Some((at, Err(reason))) => {
                     let candidate = running.swap_remove(at).candidate;

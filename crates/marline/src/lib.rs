@@ -108,7 +108,7 @@ pub use marline_core::{
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
-    DeliveryErrorKind, LONGEST_BUSY_POLL, LocalSpec, PathSpec, PathSpecError, Prefix64, RadioKind,
+    DeliveryErrorKind, LocalSpec, MAX_BUSY_POLL, PathSpec, PathSpecError, Prefix64, RadioKind,
 };
 pub use marline_policy as policy;
 pub use marline_time::{DelayHistogram, Duration, Instant};
@@ -120,4 +120,4 @@ pub use transport_config::TransportConfig;
 
 /// Maximum time between two datagrams on a path with connections, which keeps NAT mappings open: many NATs drop a
 /// UDP mapping after 30 s of silence.
-pub const LONGEST_KEEPALIVE: Duration = Duration::from_secs(20);
+pub const MAX_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);

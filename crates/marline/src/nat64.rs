@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use advertised::Advertised;
 
 /// Time after which a network without NAT64 is asked again, unless it has changed earlier.
-const NONE_FOR: Duration = Duration::from_secs(600);
+const NAT64_RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay after a missing answer; doubles up to the maximum.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ impl PrefixWatch {
     }
 
     /// Returns true if the result for a network is pending.
-    pub(crate) fn is_asking(&self) -> bool {
+    pub(crate) fn is_lookup_pending(&self) -> bool {
         self.lock().networks.values().any(|known| !known.settled)
     }
 
@@ -82,7 +82,7 @@ impl PrefixWatch {
     pub(crate) async fn settled(&self) {
         loop {
             let news = self.answered.notified();
-            if !self.is_asking() {
+            if !self.is_lookup_pending() {
                 return;
             }
             news.await;
@@ -131,7 +131,7 @@ impl PrefixWatch {
             };
             match due {
                 Some((end, at)) if at <= now => {
-                    let found = match self.by_router(&end, now) {
+                    let found = match self.router_prefix(&end, now) {
                         Some(prefix) => Some(Some(prefix)),
                         None => {
                             let asked = unless(self.changed.notified(), discover_nat64(&end));
@@ -168,7 +168,7 @@ impl PrefixWatch {
 
     /// Returns the valid prefix that a router of this network has advertised, and schedules the next check for its
     /// end.
-    fn by_router(&self, end: &LocalEnd, now: Instant) -> Option<Prefix64> {
+    fn router_prefix(&self, end: &LocalEnd, now: Instant) -> Option<Prefix64> {
         let mut state = self.lock();
         let State { networks, advertised } = &mut *state;
         let (prefix, until) = advertised.of(end.interface.1, now)?;
@@ -194,7 +194,7 @@ impl PrefixWatch {
             PrefixAnswer::None => {
                 known.prefix = None;
                 known.silences = 0;
-                known.due = now + NONE_FOR;
+                known.due = now + NAT64_RECHECK_INTERVAL;
             }
             // A missing answer does not revoke an earlier one.
             PrefixAnswer::Silence => {
@@ -239,13 +239,13 @@ mod tests {
     #[test]
     fn a_prefix_outlives_silence_and_ends_with_the_network_or_its_word() {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
-        assert!(!watch.is_asking());
+        assert!(!watch.is_lookup_pending());
         watch.follow(vec![here.clone()]);
-        assert!(watch.is_asking());
+        assert!(watch.is_lookup_pending());
         let prefix = Prefix64::WELL_KNOWN;
         let found = PrefixAnswer::Prefix { prefix, ttl_s: 300 };
         assert_eq!(watch.on_answer(&here, found), Some(Some(prefix)));
-        assert!(!watch.is_asking());
+        assert!(!watch.is_lookup_pending());
         assert!(due_in(&watch) > Duration::from_secs(299));
         assert_eq!(watch.on_answer(&here, PrefixAnswer::Silence), Some(Some(prefix)));
         assert!(due_in(&watch) <= RETRY);
@@ -256,10 +256,10 @@ mod tests {
         assert_eq!(watch.on_answer(&here, PrefixAnswer::None), Some(None));
         let moved = end("2001:db8:1::2", 7);
         watch.follow(vec![moved]);
-        assert!(watch.is_asking(), "another network by the same interface");
+        assert!(watch.is_lookup_pending(), "another network by the same interface");
         assert_eq!(watch.on_answer(&here, found), None, "the old one's answer came late");
         watch.follow(Vec::new());
-        assert!(!watch.is_asking());
+        assert!(!watch.is_lookup_pending());
     }
 
     #[test]
@@ -273,13 +273,13 @@ mod tests {
         assert!(due_in(&watch) > Duration::from_secs(299), "another interface");
         watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 80 });
         assert_eq!(due_in(&watch), Duration::ZERO);
-        assert_eq!(watch.by_router(&here, Instant::now()), Some(advertised));
+        assert_eq!(watch.router_prefix(&here, Instant::now()), Some(advertised));
         let lifetime = due_in(&watch);
         assert!(lifetime > Duration::from_secs(79) && lifetime <= Duration::from_secs(80));
         // The prefix is revoked, and a resolver without an answer provides none.
         watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 0 });
         assert_eq!(due_in(&watch), Duration::ZERO);
-        assert_eq!(watch.by_router(&here, Instant::now()), None);
+        assert_eq!(watch.router_prefix(&here, Instant::now()), None);
         assert_eq!(watch.on_answer(&here, PrefixAnswer::Silence), Some(None));
     }
 
@@ -289,10 +289,14 @@ mod tests {
         let prefix = Prefix64::WELL_KNOWN;
         watch.on_advertised(7, Pref64 { prefix, lifetime_s: 80 });
         watch.follow(vec![here.clone()]);
-        assert!(watch.is_asking());
-        assert_eq!(watch.by_router(&here, Instant::now()), Some(prefix));
-        assert!(!watch.is_asking());
+        assert!(watch.is_lookup_pending());
+        assert_eq!(watch.router_prefix(&here, Instant::now()), Some(prefix));
+        assert!(!watch.is_lookup_pending());
         let other = end("2001:db8::3", 7);
-        assert_eq!(watch.by_router(&other, Instant::now()), None, "it has another address by now");
+        assert_eq!(
+            watch.router_prefix(&other, Instant::now()),
+            None,
+            "it has another address by now"
+        );
     }
 }

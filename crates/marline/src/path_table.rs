@@ -46,7 +46,7 @@ pub(crate) struct Candidate {
 }
 
 /// Maximum number of remembered automatic paths without an interface that were changed by hand.
-const MOST_VANISHED: usize = 16;
+const MAX_VANISHED_PATHS: usize = 16;
 
 /// Address of a path, which has an address id. Two paths may share an address and differ in their server.
 type Key = (IpAddr, Option<SocketAddr>);
@@ -157,7 +157,7 @@ impl PathTable {
             let found = PathSpec::defaults(interfaces);
             for entry in &mut self.entries {
                 entry.ends.clear();
-                entry.error = Some(why_not_a_path(entry, interfaces).to_owned());
+                entry.error = Some(missing_path_reason(entry, interfaces).to_owned());
             }
             for (spec, ends) in found {
                 let known = self.entries.iter().position(|entry| entry.spec == spec);
@@ -168,7 +168,7 @@ impl PathTable {
                 self.entries[at].ends = ends;
                 self.entries[at].error = None;
             }
-            self.forget_vanished(interfaces);
+            self.drop_vanished_paths(interfaces);
             return;
         }
         for entry in &mut self.entries {
@@ -176,7 +176,7 @@ impl PathTable {
             let down = |end: &LocalEnd| {
                 interfaces.by_name(&end.interface.0).is_none_or(|i| !i.up && !i.loopback)
             };
-            entry.set_found(found.and_then(|ends| match ends.iter().all(down) {
+            entry.set_lookup_result(found.and_then(|ends| match ends.iter().all(down) {
                 true => Err("the interface is down".to_owned()),
                 false => Ok(ends),
             }));
@@ -185,13 +185,13 @@ impl PathTable {
 
     /// Drops paths whose interfaces are gone for good: a tethered phone returns with another name. The latest ones
     /// that were changed by hand are kept, so that the change still applies if the interface returns.
-    fn forget_vanished(&mut self, interfaces: &Interfaces) {
+    fn drop_vanished_paths(&mut self, interfaces: &Interfaces) {
         let is_gone = |entry: &Entry| match &entry.spec.local {
             LocalSpec::Interface(name) => interfaces.by_name(name).is_none(),
             LocalSpec::Address(_) => false,
         };
         let kept = self.entries.iter().filter(|entry| is_gone(entry) && entry.is_changed()).count();
-        let mut too_many = kept.saturating_sub(MOST_VANISHED);
+        let mut too_many = kept.saturating_sub(MAX_VANISHED_PATHS);
         self.entries.retain(|entry| {
             let stays = !is_gone(entry) || entry.is_changed() && too_many == 0;
             too_many -= usize::from(too_many > 0 && is_gone(entry) && entry.is_changed());
@@ -200,9 +200,9 @@ impl PathTable {
     }
 
     /// Problems of configured paths. Empty if paths are found automatically, or if none is known.
-    pub(crate) fn why_unusable(&self) -> Vec<String> {
+    pub(crate) fn unusable_reason(&self) -> Vec<String> {
         let named = self.entries.iter().filter(|_| !self.automatic);
-        named.filter_map(Entry::why_unusable).collect()
+        named.filter_map(Entry::unusable_reason).collect()
     }
 
     fn apply(&mut self, shard: &Shard) {
@@ -340,7 +340,7 @@ impl PathTable {
     }
 
     /// Local ends of the paths that may be used now.
-    pub(crate) fn ends_in_use(&self) -> Vec<LocalEnd> {
+    pub(crate) fn usable_local_ends(&self) -> Vec<LocalEnd> {
         let usable = self.entries.iter().filter(|entry| entry.is_up());
         usable.flat_map(|entry| &entry.ends).filter(|end| !end.behind_tun).cloned().collect()
     }
@@ -350,7 +350,7 @@ impl PathTable {
     }
 
     /// Ends of IPv6-only networks without a configured prefix, one per interface.
-    pub(crate) fn to_be_asked(&self) -> Vec<LocalEnd> {
+    pub(crate) fn nat64_lookup_ends(&self) -> Vec<LocalEnd> {
         let unknown = |entry: &&Entry| entry.has_only_ipv6() && entry.spec.nat64.is_none();
         let mut ends: Vec<LocalEnd> = Vec::new();
         for end in self.entries.iter().filter(unknown).filter_map(|entry| entry.ends.first()) {
@@ -429,7 +429,7 @@ impl PathTable {
                 other.spec.local == entry.spec.local && other.spec.remote == entry.spec.remote
             };
             if let Some(before) = old.iter().find(same) {
-                entry.continue_from(before);
+                entry.inherit_changes(before);
             }
         }
         self.apply(shard);
@@ -454,7 +454,7 @@ impl PathTable {
 }
 
 /// Reason why the interface of a former path is not a path now.
-fn why_not_a_path(entry: &Entry, interfaces: &Interfaces) -> &'static str {
+fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     let interface = match &entry.spec.local {
         LocalSpec::Interface(name) => interfaces.by_name(name),
         LocalSpec::Address(_) => None,
@@ -463,7 +463,7 @@ fn why_not_a_path(entry: &Entry, interfaces: &Interfaces) -> &'static str {
         Some(interface) if interface.tunnel && interface.default_addresses().next().is_some() => {
             "a tunnel that leads over another path"
         }
-        Some(interface) if interfaces.shares_a_wire(interface) => {
+        Some(interface) if interfaces.uses_shared_network(interface) => {
             "it shares the wire of another path"
         }
         _ => "no default route",

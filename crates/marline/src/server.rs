@@ -24,8 +24,8 @@ use crate::shards::{
     Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
 };
 use crate::{
-    BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, TransportConfig, UnknownPath,
-    carrier, multimob,
+    BindError, MAX_KEEPALIVE_INTERVAL, PathChange, PolicyError, Stream, TransportConfig,
+    UnknownPath, carrier, multimob,
 };
 use announced::Announced;
 pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
@@ -308,10 +308,10 @@ fn open_framed(
 ) -> Result<(Vec<SocketAddr>, Place), BindError> {
     let generations = Generations::new(config.own.generation, shards, links);
     if config.own.shards > 1 {
-        Shard::introduce(shards);
+        Shard::connect_shards(shards);
     }
     if let Some(estate) = config.take_inherited() {
-        shards.iter().for_each(|shard| shard.wait_with_receiving());
+        shards.iter().for_each(|shard| shard.defer_receiving());
         let listen = succession::adopt_sockets(config, shards, estate.sockets)?;
         let listeners = Mutex::new(succession::waiting(estate.listeners));
         let elders = Mutex::new(estate.elders);
@@ -331,11 +331,11 @@ fn open_native(
     let generations = Generations::new(config.own.generation, shards, links);
     let (mut elders, mut inherited) = (Vec::new(), None);
     if shards.len() > 1 {
-        Shard::introduce(shards);
+        Shard::connect_shards(shards);
         share_fast_open_keys(shards)?;
     }
     if let Some(estate) = config.take_inherited() {
-        shards.iter().for_each(|shard| shard.wait_with_receiving());
+        shards.iter().for_each(|shard| shard.defer_receiving());
         (elders, inherited) = (estate.elders, Some(estate.native));
     }
     let each: Vec<&Shard> = shards.iter().map(|shard| &***shard).collect();
@@ -389,7 +389,7 @@ fn start_shard(
         limits: config.limits,
         queue: Some(Arc::clone(queue)),
         monitor: config.monitor.then(|| monitor.clone()),
-        carrier: carrier::kind(&config.carrier, LONGEST_KEEPALIVE),
+        carrier: carrier::kind(&config.carrier, MAX_KEEPALIVE_INTERVAL),
         capture,
         tap: config.tap.clone(),
         links: Arc::clone(links),

@@ -163,7 +163,7 @@ impl Engine {
         let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
         let woke = self.clock.now();
         let slept = woke.since(now);
-        if slept > Starvation::WORTH_A_LOOK {
+        if slept > Starvation::CHECK_THRESHOLD {
             starvation.look();
         }
         let round = woke.since(self.last_wake);

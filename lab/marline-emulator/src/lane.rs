@@ -16,7 +16,7 @@ pub(crate) struct FlowKey {
 
 /// A datagram on the link.
 #[derive(Clone, Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct LinkDatagram {
     pub(crate) flow: FlowKey,
     pub(crate) ecn: Option<EcnCodepoint>,
     /// Bytes of IP and UDP header below the payload.
@@ -24,7 +24,7 @@ pub(crate) struct Parcel {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Packet for Parcel {
+impl Packet for LinkDatagram {
     fn wire_len(&self) -> usize {
         self.headers + self.bytes.len()
     }
@@ -40,26 +40,26 @@ impl Packet for Parcel {
 
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
         let bytes = marline_link::ip_with_tcp(&self.bytes, segment, false)?;
-        Some(Parcel { bytes, ..self.clone() })
+        Some(LinkDatagram { bytes, ..self.clone() })
     }
 
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let bytes = marline_link::ip_with_tcp(&self.bytes, segment, true)?;
-        Some(Parcel { bytes, ..self.clone() })
+        Some(LinkDatagram { bytes, ..self.clone() })
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
         // Between sockets nobody could be told: ICMP is the kernel's there.
         let whole = self.headers == 0;
         let bytes = whole.then(|| marline_link::ip_too_big(&self.bytes, mtu_bytes))??;
-        Some(Parcel { bytes, ..self.clone() })
+        Some(LinkDatagram { bytes, ..self.clone() })
     }
 }
 
 /// A direction: the link and what is known of its host's punctuality.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    link: Link<Parcel>,
+    link: Link<LinkDatagram>,
     /// The latest time the link was told: it must not go back.
     clock: Instant,
     waited: Micros,
@@ -81,19 +81,19 @@ impl Lane {
     }
 
     /// A packet that reached the machine `age` before `now`, if that is known.
-    pub(crate) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: Parcel) {
+    pub(crate) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: LinkDatagram) {
         age.iter().for_each(|age| self.waited.record(*age));
         self.clock = self.clock.max(now - age.unwrap_or_default());
         self.link.offer(self.clock, parcel);
     }
 
     /// A packet that a middlebox on this link, or a router in front of it, sends back.
-    pub(crate) fn take_answer(&mut self) -> Option<Parcel> {
+    pub(crate) fn take_answer(&mut self) -> Option<LinkDatagram> {
         self.link.take_answer()
     }
 
     /// The next datagram that is due, with the time at which it was.
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<(Instant, Parcel)> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(Instant, LinkDatagram)> {
         self.clock = self.clock.max(now);
         self.link.poll_timed(self.clock)
     }
@@ -104,7 +104,7 @@ impl Lane {
     }
 
     /// A dropped datagram whose memory can be used again.
-    pub(crate) fn take_dropped(&mut self) -> Option<Parcel> {
+    pub(crate) fn take_dropped(&mut self) -> Option<LinkDatagram> {
         self.link.take_dropped()
     }
 

@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::command::{LinkCommand, Side};
 use crate::config::RelayConfig;
 use crate::flows::Flows;
-use crate::lane::{FlowKey, Lane, Parcel};
+use crate::lane::{FlowKey, Lane, LinkDatagram};
 use crate::lanes::Lanes;
 use crate::report::{RelayReport, Starved};
 use crate::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
@@ -39,7 +39,7 @@ struct Batch {
 
 impl Batch {
     /// A batch has one destination and one size, but for a shorter last datagram.
-    fn takes(&self, parcel: &Parcel, limit: usize) -> bool {
+    fn takes(&self, parcel: &LinkDatagram, limit: usize) -> bool {
         let ends_full = self.bytes.len() == self.segment * self.due.len();
         self.to == Some((parcel.flow, parcel.ecn))
             && self.due.len() < limit
@@ -49,7 +49,7 @@ impl Batch {
             && self.bytes.len() + parcel.bytes.len() <= MAX_BATCH_BYTES
     }
 
-    fn push(&mut self, due: Instant, parcel: &Parcel) {
+    fn push(&mut self, due: Instant, parcel: &LinkDatagram) {
         if self.due.is_empty() {
             self.to = Some((parcel.flow, parcel.ecn));
             self.segment = parcel.bytes.len();
@@ -117,7 +117,7 @@ impl Relay {
                     lanes.up.offer(
                         now,
                         Some(datagram.age),
-                        Parcel { flow, ecn: datagram.ecn, headers, bytes },
+                        LinkDatagram { flow, ecn: datagram.ecn, headers, bytes },
                     );
                 });
             }
@@ -130,7 +130,7 @@ impl Relay {
                     lanes.down.offer(
                         clock.now(),
                         Some(datagram.age),
-                        Parcel { flow, ecn, headers, bytes },
+                        LinkDatagram { flow, ecn, headers, bytes },
                     );
                 });
                 flows.answered(slot, now);
@@ -193,7 +193,7 @@ impl Relay {
         self.batch.clear();
     }
 
-    fn recycle(&mut self, parcel: Parcel) {
+    fn recycle(&mut self, parcel: LinkDatagram) {
         if self.pool.len() < MAX_POOL {
             self.pool.push(parcel.bytes);
         }

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use marline_link::radio::RadioReading;
 
 /// Lateness is kept up to this long; later is counted as this.
-const LONGEST_US: u64 = 10_000_000;
+const MAX_LATENESS_US: u64 = 10_000_000;
 
 /// Microseconds, collected in a histogram of two significant digits and bounded size.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Micros(Histogram<u64>);
 
 impl Micros {
     pub(crate) fn new() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_US, 2);
+        let histogram = Histogram::new_with_bounds(1, MAX_LATENESS_US, 2);
         Micros(histogram.unwrap_or_else(|_| unreachable!("the bounds are constants")))
     }
 

@@ -22,7 +22,7 @@ impl Rest {
     /// One part in so many of the time belongs to others.
     const SHARE: u32 = 8;
     /// Paid when there is so much of it.
-    const PORTION: Duration = Duration::from_micros(60);
+    const REST_STEP: Duration = Duration::from_micros(60);
     /// Rounds at full load take half a millisecond: what they owe is paid at once. More than this is
     /// forgotten, or a stall would be followed by another.
     const LONGEST: Duration = Duration::from_micros(300);
@@ -30,7 +30,7 @@ impl Rest {
     /// A round took `round`, of which `slept` was sleep. What is to be slept now, if anything.
     pub(crate) fn after(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
         self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::LONGEST);
-        (self.debt >= Self::PORTION).then(|| std::mem::take(&mut self.debt))
+        (self.debt >= Self::REST_STEP).then(|| std::mem::take(&mut self.debt))
     }
 }
 

@@ -15,7 +15,7 @@ const KERNEL_BUFFER: usize = 4 << 20;
 const SLOT: usize = 65_536;
 
 /// An age beyond this is a stepped wall clock, not a datagram that waited.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_PLAUSIBLE_AGE: Duration = Duration::from_secs(1);
 
 /// A non-blocking UDP socket with segmentation offload.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl DatagramSocket {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for (slot, meta) in slots.iter().zip(meta.iter()).take(count) {
             let age = meta.timestamp.map_or(Duration::ZERO, |at| wall.saturating_sub(at));
-            let age = if age > LONGEST_WAIT { Duration::ZERO } else { age };
+            let age = if age > MAX_PLAUSIBLE_AGE { Duration::ZERO } else { age };
             let whole = &slot[..meta.len];
             for bytes in whole.chunks(meta.stride.max(1)) {
                 let (from, to_ip, ecn) = (meta.addr, meta.dst_ip, meta.ecn);

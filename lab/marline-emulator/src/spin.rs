@@ -27,17 +27,17 @@ impl Spin {
     /// Spinning may take one part in so many of the time.
     const SHARE: u32 = 3;
     /// Unused time is kept up to this.
-    const MOST_BUDGET: Duration = Duration::from_millis(2);
+    const MAX_BUDGET: Duration = Duration::from_millis(2);
     /// Of how much a sleep was later than expected, one part in so many is believed at once.
     const RISE: u32 = 4;
     /// And of how much it was earlier. One in 17 sleeps may be later than the estimate says.
-    const FALL: u32 = 64;
+    const RELEASE_DIVISOR: u32 = 64;
     /// Between the end of a sleep in time and the packet there is still some work.
     const MARGIN: Duration = Duration::from_micros(5);
 
     /// Spins of at most `most`.
     pub(crate) fn new(most: Duration) -> Self {
-        let budget = Self::MOST_BUDGET;
+        let budget = Self::MAX_BUDGET;
         Spin { most, length: most, budget, last: Instant::ZERO, spinning: false }
     }
 
@@ -49,7 +49,7 @@ impl Spin {
         if self.spinning && round < self.length {
             self.budget = self.budget.saturating_sub(round);
         }
-        self.budget = (self.budget + round / Self::SHARE).min(Self::MOST_BUDGET);
+        self.budget = (self.budget + round / Self::SHARE).min(Self::MAX_BUDGET);
         // Some in stock, so that it does not stop in the middle of each wait.
         self.spinning = self.budget > self.length;
         if self.spinning { self.length } else { Duration::ZERO }
@@ -61,7 +61,7 @@ impl Spin {
         if needed > self.length {
             self.length += (needed - self.length) / Self::RISE;
         } else {
-            self.length -= (self.length - needed) / Self::FALL;
+            self.length -= (self.length - needed) / Self::RELEASE_DIVISOR;
         }
     }
 }

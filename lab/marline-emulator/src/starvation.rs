@@ -32,7 +32,7 @@ struct Waits {
 
 impl Starvation {
     /// Looking costs about a microsecond: it is for sleeps that were longer.
-    pub(crate) const WORTH_A_LOOK: Duration = Duration::from_micros(200);
+    pub(crate) const CHECK_THRESHOLD: Duration = Duration::from_micros(200);
 
     /// Of the calling thread, from now on. Where the kernel does not count, nothing is seen.
     pub(crate) fn of_this_thread() -> Self {

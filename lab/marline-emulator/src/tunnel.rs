@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use crate::clock::Clock;
 use crate::command::LinkCommand;
-use crate::lane::{FlowKey, Parcel};
+use crate::lane::{FlowKey, LinkDatagram};
 use crate::lanes::Lanes;
 use crate::netns;
 use crate::report::{RelayReport, Starved};
@@ -23,7 +23,7 @@ use marline_io::Tun;
 /// Vectors kept for packets to come.
 const MAX_POOL: usize = 4_096;
 /// Packets read in one go, so that what is due on the other side leaves in between.
-const READ_AT_ONCE: usize = 32;
+const READ_BATCH: usize = 32;
 /// Largest packet that may come.
 const LARGEST_PACKET: usize = 65_536;
 
@@ -119,7 +119,7 @@ impl Tunnel {
             End::Client => (client, up, down),
             End::Server => (server, down, up),
         };
-        for _ in 0..READ_AT_ONCE {
+        for _ in 0..READ_BATCH {
             let len = match open.tun.read(buffer) {
                 Ok(len) => len,
                 Err(error) => {
@@ -226,12 +226,12 @@ fn parse_drops(table: &str, interface: &str) -> Option<u64> {
     numbers.split_ascii_whitespace().nth(TRANSMIT_DROPS)?.parse().ok()
 }
 
-fn parcel(bytes: Vec<u8>) -> Parcel {
+fn parcel(bytes: Vec<u8>) -> LinkDatagram {
     // An IP packet carries all its headers itself, and there is nobody to tell apart.
-    Parcel { flow: FlowKey { slot: 0, generation: 0 }, ecn: None, headers: 0, bytes }
+    LinkDatagram { flow: FlowKey { slot: 0, generation: 0 }, ecn: None, headers: 0, bytes }
 }
 
-fn recycle(pool: &mut Vec<Vec<u8>>, parcel: Parcel) {
+fn recycle(pool: &mut Vec<Vec<u8>>, parcel: LinkDatagram) {
     if pool.len() < MAX_POOL {
         pool.push(parcel.bytes);
     }

@@ -51,7 +51,7 @@ pub struct Args {
 /// # Errors
 /// Runs are not possible on this machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.rows.iter().any(|word| Results::is_meant(word)) {
+    if args.rows.iter().any(|word| Results::is_side_word(word)) {
         let [a, b] = &args.rows[..] else {
             anyhow::bail!("compare two results: DIR[:VARIANT] DIR[:VARIANT]");
         };
@@ -101,7 +101,7 @@ impl<'a> Results<'a> {
     }
 
     /// Whether a word is such a side, and no row's name.
-    fn is_meant(word: &str) -> bool {
+    fn is_side_word(word: &str) -> bool {
         let of = Results::of(word);
         of.place.is_dir() && (Kept::is_there(of.place) || word.contains(['/', ':']))
     }

@@ -37,7 +37,11 @@ impl FromStr for Engine {
 ///
 /// # Errors
 /// The package or Ray is not installed, or something else than virtual time is asked for.
-pub(crate) fn by_ray(file: &Path, how: &How, address: Option<&str>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_on_ray(
+    file: &Path,
+    how: &How,
+    address: Option<&str>,
+) -> anyhow::Result<ExitCode> {
     let How { stacks, seeds, formats, trace_dir, .. } = how;
     ensure!(stacks[..] == [Stack::Sim], "--engine ray makes runs of stack sim only");
     let python = std::env::var_os("MARLINE_PYTHON").unwrap_or_else(|| "python3".into());

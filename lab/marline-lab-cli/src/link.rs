@@ -13,7 +13,7 @@ use anyhow::Context;
 use marline_lab::scenario::Path;
 
 use super::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
-use marline_cli::native::{drop_privileges, kept_for_ports};
+use marline_cli::native::{capabilities_for_ports, drop_privileges};
 use relay::Relay;
 
 /// Arguments of `marline-lab link`.
@@ -76,7 +76,7 @@ impl Args {
     /// The system's.
     pub fn drop_privileges(&self) -> anyhow::Result<()> {
         match self.listen {
-            Some(address) => drop_privileges(kept_for_ports([address.port()])),
+            Some(address) => drop_privileges(capabilities_for_ports([address.port()])),
             None => Ok(()),
         }
     }

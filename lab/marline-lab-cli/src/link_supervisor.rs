@@ -142,7 +142,7 @@ impl LinkSupervisor {
             _ = self.terminated.recv() => {}
             () = over => {}
             () = quit.notified() => {}
-            () = obey_standard_input(&*running) => {}
+            () = run_stdin_commands(&*running) => {}
         }
         let stats = running.stats()?;
         let text = if args.json { format!("{}\n", stats.json()) } else { stats.text() };
@@ -153,7 +153,7 @@ impl LinkSupervisor {
 }
 
 /// Obeys commands on standard input; returns at `quit`. At its end the links go on.
-async fn obey_standard_input(running: &impl Supervised) {
+async fn run_stdin_commands(running: &impl Supervised) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if line.trim().is_empty() {

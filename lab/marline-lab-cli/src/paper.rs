@@ -12,7 +12,7 @@ use marline_lab::figure::number;
 use marline_lab::keep;
 use marline_lab::parallel::available;
 use marline_papers::{
-    self as papers, Context, Counts, Effort, LEAST_ROOTS, Machine, Paper, PaperFile, Reproduction,
+    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, Reproduction,
     Row, RunInfo, Spent, Table, Value, Verdict,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use marline_cli::cmd::monitor::print;
 
 /// Rows of a grid that are printed; all are in its file.
-const LONGEST_GRID: usize = 50;
+const MAX_PRINTED_ROWS: usize = 50;
 
 /// Arguments of `marline-lab paper`.
 #[derive(Debug, clap::Args)]
@@ -206,7 +206,7 @@ fn effort_words(effort: Effort) -> String {
     match effort {
         Effort::Full => "as many roots as verdicts need".to_owned(),
         Effort::Quick => "a quick look, which judges nothing".to_owned(),
-        Effort::Roots(count) if count < LEAST_ROOTS => {
+        Effort::Roots(count) if count < MIN_ROOTS => {
             format!("{count} roots of each part, which judge nothing")
         }
         Effort::Roots(count) => format!("{count} roots of each part"),
@@ -244,7 +244,7 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
     }
     for grid in &result.grids {
         let cells = grid_cells(grid);
-        let (shown, left) = cells.split_at(cells.len().min(LONGEST_GRID + 1));
+        let (shown, left) = cells.split_at(cells.len().min(MAX_PRINTED_ROWS + 1));
         write!(text, "\n{}\n{}", grid.title, aligned(shown))?;
         if !left.is_empty() {
             writeln!(text, "  and {} rows more in {}.csv", left.len(), grid.name)?;

@@ -42,11 +42,11 @@ impl Ahead {
 pub(crate) struct Bar {
     bar: ProgressBar,
     total: usize,
-    so_far: Mutex<SoFar>,
+    so_far: Mutex<ProgressState>,
 }
 
 #[derive(Debug, Default)]
-struct SoFar {
+struct ProgressState {
     cost_s: f64,
     runs: usize,
     failed: usize,

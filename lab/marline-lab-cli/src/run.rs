@@ -346,12 +346,12 @@ impl How {
         let records = series.run(&jobs, &|progress| bar.note(progress));
         bar.end();
         records?;
-        shard_is_made(shard, (bar.failed(), jobs.len(), all), &store)
+        report_shard(shard, (bar.failed(), jobs.len(), all), &store)
     }
 }
 
 /// Says where the runs of a shard are, of how many they are, and how many failed.
-pub(crate) fn shard_is_made(
+pub(crate) fn report_shard(
     shard: Shard,
     (failed, made, all): (usize, usize, usize),
     store: &Store,

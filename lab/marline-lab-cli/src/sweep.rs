@@ -7,10 +7,10 @@ use anyhow::ensure;
 use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::runs::{Seeds, Sweep};
 
-use super::engine::{Engine, by_ray};
+use super::engine::{Engine, run_on_ray};
 use super::paper::aligned;
 use super::progress::Ahead;
-use super::run::{How, shard_is_made, warn};
+use super::run::{How, report_shard, warn};
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab sweep`.
@@ -61,13 +61,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Engine::Ray(address) = &args.engine {
-        return by_ray(&args.file, &args.how, address.as_deref());
+        return run_on_ray(&args.file, &args.how, address.as_deref());
     }
     let out = args.how.place(&args.file)?;
     let store = args.how.store(&out)?;
     let series = args.how.series(&store);
     let (mut ahead, mut mine) = (Ahead::default(), 0);
-    sweep.for_some(args.how.shard, |jobs| {
+    sweep.run_selected(args.how.shard, |jobs| {
         mine += jobs.len();
         ahead.add(&series, jobs);
         Ok(())
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     bar.end();
     made?;
     if let Some(shard) = args.how.shard {
-        return shard_is_made(shard, (bar.failed(), mine, sweep.runs()), &store);
+        return report_shard(shard, (bar.failed(), mine, sweep.runs()), &store);
     }
     let swept = sweep.collect(&store, &out, &args.how.formats())?;
     print(&aligned(&swept.table()))?;

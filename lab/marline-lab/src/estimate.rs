@@ -15,7 +15,7 @@ use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 
 /// Fewer roots judge nothing.
-pub const LEAST_ROOTS: usize = 20;
+pub const MIN_ROOTS: usize = 20;
 /// Share of the intervals that hold the true value. Rows are looked at up to four times while roots
 /// are added, and a hundred rows stand side by side: 95 % would let one of them flip every day.
 pub const CONFIDENCE: f64 = 0.99;
@@ -30,7 +30,7 @@ struct Level {
 }
 
 /// Of verdicts: [`CONFIDENCE`].
-const OF_VERDICTS: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
+const VERDICT_LEVEL: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
 /// Of what is shown beside a number: customary.
 const SHOWN: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
 
@@ -141,7 +141,7 @@ impl<T> Samples<T> {
     /// Measurements, and where the resamples come from.
     #[must_use]
     pub fn new(all: Vec<T>, master: u64) -> Samples<T> {
-        Samples { all, seeds: SeedTree::new(master).branch("bootstrap"), level: OF_VERDICTS }
+        Samples { all, seeds: SeedTree::new(master).branch("bootstrap"), level: VERDICT_LEVEL }
     }
 
     /// With intervals that hold the true value in 95 of 100 cases, as tables show them: they judge nothing.
@@ -376,7 +376,7 @@ mod tests {
         for (x, below) in [(0.0, 0.5), (-1.959_964, 0.025), (2.575_829, 0.995)] {
             assert!((normal_below(x) - below).abs() < 1e-6, "{x}");
         }
-        assert!((student(19.0, OF_VERDICTS.z) - 2.861).abs() < 0.005);
+        assert!((student(19.0, VERDICT_LEVEL.z) - 2.861).abs() < 0.005);
         assert!((student(9.0, SHOWN.z) - 2.262).abs() < 0.005);
     }
 }

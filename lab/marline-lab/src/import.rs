@@ -26,9 +26,9 @@ pub use pcap::{Passage, passages, read as read_pcaps};
 pub use round_trips::{RoundTrips, round_trips};
 
 /// Most samples of a file.
-pub const MOST_SAMPLES: usize = 100_000;
+pub const MAX_SAMPLES: usize = 100_000;
 /// Mistakes that are told of a file; of the rest there is the number.
-const TOLD: usize = 8;
+const MAX_REPORTED_MISTAKES: usize = 8;
 
 /// A direction of a path, or both.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +74,7 @@ pub struct Measurement {
 pub type Value = (Way, Quantity, f64);
 
 /// Whether a link stands still.
-fn stands_still((_, quantity, value): &Value) -> bool {
+fn is_stalled_link((_, quantity, value): &Value) -> bool {
     *quantity == Quantity::Rate && *value * 1e6 < 1.0
 }
 
@@ -86,7 +86,7 @@ fn item(value: &Value) -> Option<String> {
         Way::Up => "up.",
         Way::Down => "down.",
     };
-    (!stands_still(value)).then(|| match quantity {
+    (!is_stalled_link(value)).then(|| match quantity {
         Quantity::Rate => format!("{way}rate={:.0}", number * 1e6),
         Quantity::Delay => format!("{way}delay={:.0}us", number * 1e3),
         Quantity::Loss => format!("{way}loss={}%", (number * 1e6).round() / 1e4),
@@ -98,13 +98,13 @@ fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
     let mut orders = Vec::new();
     for value in values.iter().filter(|value| value.1 == Quantity::Rate) {
         let stood =
-            before.iter().any(|old| (old.0, old.1) == (value.0, value.1) && stands_still(old));
+            before.iter().any(|old| (old.0, old.1) == (value.0, value.1) && is_stalled_link(old));
         let side = match value.0 {
             Way::Both => "",
             Way::Up => " uplink",
             Way::Down => " downlink",
         };
-        match (stood, stands_still(value)) {
+        match (stood, is_stalled_link(value)) {
             (false, true) => orders.push(format!("down{side}")),
             (true, false) => orders.push(format!("up{side}")),
             _ => {}
@@ -128,13 +128,13 @@ impl Measurement {
         let Some(first) = self.samples.first() else { bail!("there is no sample") };
         let mut link: Vec<String> = first.values.iter().filter_map(item).collect();
         link.extend(queue.map(|queue| format!("queue={queue}")));
-        if self.samples.iter().flat_map(|sample| &sample.values).any(stands_still) {
+        if self.samples.iter().flat_map(|sample| &sample.values).any(is_stalled_link) {
             // A rate of nothing keeps what is on the link.
             link.push("outage=suspend".to_owned());
         }
         let mut text = format!("[[path]]\nname = \"{name}\"\nlink = \"{}\"\n", checked(&link)?);
         let mut now: Vec<Value> =
-            first.values.iter().filter(|v| !stands_still(v)).copied().collect();
+            first.values.iter().filter(|v| !is_stalled_link(v)).copied().collect();
         for Sample { at, values } in &self.samples {
             let changed: Vec<Value> =
                 values.iter().filter(|value| !now.contains(value)).copied().collect();
@@ -172,7 +172,7 @@ struct Mistakes {
 impl Mistakes {
     fn note(&mut self, line: usize, what: impl std::fmt::Display) {
         self.count += 1;
-        if self.told.len() < TOLD {
+        if self.told.len() < MAX_REPORTED_MISTAKES {
             self.told.push(format!("line {line}: {what}"));
         }
     }
@@ -191,7 +191,7 @@ impl Mistakes {
 fn from_zero(file: &str, mut samples: Vec<Sample>) -> anyhow::Result<Vec<Sample>> {
     ensure!(!samples.is_empty(), "{file} has no sample");
     let count = samples.len();
-    ensure!(count <= MOST_SAMPLES, "{file} has {count} samples, at most {MOST_SAMPLES}");
+    ensure!(count <= MAX_SAMPLES, "{file} has {count} samples, at most {MAX_SAMPLES}");
     let first = samples[0].at;
     samples.iter_mut().for_each(|sample| sample.at -= first);
     Ok(samples)

@@ -72,7 +72,7 @@ impl Net {
     /// The part that could not be created, with the cause; nothing is left behind.
     pub fn up(scenario: &Scenario, options: &Options) -> anyhow::Result<Net> {
         scenario.check()?;
-        let claim = Claim::stake(&options.instance)?;
+        let claim = Claim::claim_instance(&options.instance)?;
         for side in [Side::Client, Side::Server] {
             configure::make_namespace(claim.namespace(side))?;
         }

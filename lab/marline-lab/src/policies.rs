@@ -11,7 +11,7 @@ static CHOSEN: OnceLock<Registry> = OnceLock::new();
 
 thread_local! {
     /// What [`with`] lends to this thread.
-    static LENT: RefCell<Option<Registry>> = const { RefCell::new(None) };
+    static THREAD_REGISTRY: RefCell<Option<Registry>> = const { RefCell::new(None) };
 }
 
 /// All of them, by name: those that [`with`] lends to this thread, else those given to [`choose`], else the built-in
@@ -19,7 +19,7 @@ thread_local! {
 #[must_use]
 pub fn registry() -> Registry {
     let chosen = || CHOSEN.get().cloned().unwrap_or_else(marline_research::registry);
-    LENT.with_borrow(Clone::clone).unwrap_or_else(chosen)
+    THREAD_REGISTRY.with_borrow(Clone::clone).unwrap_or_else(chosen)
 }
 
 /// Does `work` with other policies: on this thread, experiments are checked and run in virtual time by them meanwhile.
@@ -29,10 +29,10 @@ pub fn with<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
     struct Before(Option<Registry>);
     impl Drop for Before {
         fn drop(&mut self) {
-            LENT.set(self.0.take());
+            THREAD_REGISTRY.set(self.0.take());
         }
     }
-    let _before = Before(LENT.replace(Some(registry.clone())));
+    let _before = Before(THREAD_REGISTRY.replace(Some(registry.clone())));
     work()
 }
 

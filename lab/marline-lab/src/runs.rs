@@ -33,7 +33,7 @@ pub use captures::{CaptureFiles, Captures};
 pub use comparison::{Compared, Comparison, Outcome};
 pub use figures::Figures;
 pub use kept::{Kept, KeptLane};
-pub use measured::{LEAST_RUNS, Measure, Measured};
+pub use measured::{MIN_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
 pub use real_time::RealTimeFiles;
@@ -164,7 +164,7 @@ impl Series<'_> {
         let missing: Vec<(usize, &Job)> =
             jobs.iter().enumerate().filter(|(at, _)| records[*at].is_none()).collect();
         if missing.iter().any(|(_, job)| job.lane.stack.is_real_time()) {
-            may_run_in_real_time()?;
+            check_real_time()?;
         }
         // What runs in virtual time would take the processors from what does not.
         for real_time in [false, true] {
@@ -209,7 +209,7 @@ pub struct Progress<'a> {
 }
 
 /// Refuses what cannot be run without root, and removes what a killed run left.
-pub(crate) fn may_run_in_real_time() -> anyhow::Result<()> {
+pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, and \

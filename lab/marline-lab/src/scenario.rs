@@ -223,7 +223,7 @@ impl Path {
             }
         }
         let said = self.link.split(',').any(|item| item.trim_start().starts_with("radio"));
-        if !said && let Some(kind) = self.supposed_radio() {
+        if !said && let Some(kind) = self.guessed_radio() {
             let radio = Some(RadioSpec { kind, wakes: RadioUse::Meter });
             (spec.up.radio, spec.down.radio) = (radio, radio);
         }
@@ -231,7 +231,7 @@ impl Path {
     }
 
     /// The radio that the preset at the beginning of the description, or the path's name, speaks of.
-    fn supposed_radio(&self) -> Option<RadioKind> {
+    fn guessed_radio(&self) -> Option<RadioKind> {
         let preset = match self.link.split(',').next().unwrap_or_default().trim() {
             "walkout" => Some(RadioKind::Wifi),
             other => other.parse().ok(),

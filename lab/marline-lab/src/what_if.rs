@@ -23,7 +23,7 @@ use crate::import::Passage;
 /// Blocks of time that are drawn together.
 const BLOCKS: usize = 30;
 /// Fewer pairs in a block say nothing.
-const LEAST_IN_BLOCK: usize = 10;
+const MIN_BLOCK_PAIRS: usize = 10;
 /// Weight of a new sample in a smoothed round trip.
 const GAIN: f64 = 1.0 / 8.0;
 
@@ -82,7 +82,7 @@ pub fn what_if(
     delay: Delay,
 ) -> anyhow::Result<WhatIf> {
     let pairs = paired(first, second, within);
-    let least = BLOCKS * LEAST_IN_BLOCK;
+    let least = BLOCKS * MIN_BLOCK_PAIRS;
     ensure!(
         pairs.len() >= least,
         "{} and {} packets make {} pairs that were sent within {within:?}; at least {least} are needed. Were both \

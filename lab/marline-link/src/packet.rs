@@ -93,7 +93,7 @@ pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
     const TTL: u8 = 64;
     /// IPv4: header and 64 bits (RFC 792). IPv6: as much as fits into its minimum MTU.
     const QUOTED_V4: usize = 8;
-    const LEAST_MTU_V6: usize = 1_280;
+    const MIN_MTU_V6: usize = 1_280;
     let (first, mtu) = (packet.first()?, mtu_bytes.min(65_535).to_be_bytes());
     match first >> 4 {
         4 if packet.len() >= 20 && packet[6] & DONT_FRAGMENT != 0 && packet[9] != ICMP => {
@@ -112,7 +112,7 @@ pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
             Some(made)
         }
         6 if packet.len() >= 40 && packet[6] != ICMP_V6 => {
-            let quoted = &packet[..packet.len().min(LEAST_MTU_V6 - 48)];
+            let quoted = &packet[..packet.len().min(MIN_MTU_V6 - 48)];
             let length = (quoted.len() as u16 + 8).to_be_bytes();
             let mut made = vec![0x60, 0, 0, 0, length[0], length[1], ICMP_V6, TTL];
             made.extend_from_slice(&packet[24..40]);

@@ -7,7 +7,7 @@ use crate::judge::{Row, Verdict};
 use crate::table::Reproduction;
 
 /// Most of the judged rows that may be undecided, percent.
-const MOST_UNDECIDED_PERCENT: f64 = 10.0;
+const MAX_UNDECIDED_PERCENT: f64 = 10.0;
 
 /// Verdicts of the same rows under several master roots.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,7 +35,7 @@ impl Agreement {
     pub fn holds(&self) -> bool {
         self.contradictions.is_empty()
             && self.rows > 0
-            && self.undecided_percent() <= MOST_UNDECIDED_PERCENT
+            && self.undecided_percent() <= MAX_UNDECIDED_PERCENT
     }
 }
 

@@ -73,7 +73,7 @@ fn on_recorded(
     let mut pairs: Vec<Pair> = pairs(directory, &links)?;
     anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
     if context.effort == Effort::Quick {
-        pairs = recorded::one_of_each_half(pairs);
+        pairs = recorded::pick_one_per_half(pairs);
     }
     let view = |half| View { setup, limits, pairs: &pairs, half };
     let (samples, mut judged) = context.judge(

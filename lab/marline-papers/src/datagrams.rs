@@ -9,7 +9,7 @@ mod lossy;
 mod rows;
 mod setup;
 
-use crate::auto::recorded::{Half, one_of_each_half};
+use crate::auto::recorded::{Half, pick_one_per_half};
 use crate::file::PaperFile;
 use crate::paper::{Context, Effort, Paper};
 use crate::recorded::pairs::{Pair, pairs};
@@ -72,7 +72,7 @@ fn on_recorded(
     let mut pairs: Vec<Pair> = pairs(directory, &links)?;
     anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
     if context.effort == Effort::Quick {
-        pairs = one_of_each_half(pairs);
+        pairs = pick_one_per_half(pairs);
     }
     let view = |half| View { setup, limits, pairs: &pairs, half };
     let (samples, judged) = context.judge(

@@ -53,8 +53,8 @@ impl Published {
     const fn shares(&self) -> studied::Shares<'_> {
         studied::Shares {
             better_than_best: &self.better_than_best,
-            above_three_worst: &self.above_three_times_the_worse,
-            above_part_of_sum: &self.above_seven_tenths_of_the_sum,
+            exceeds_three_worst: &self.above_three_times_the_worse,
+            exceeds_share_of_sum: &self.above_seven_tenths_of_the_sum,
             above_10_mbit: &self.above_10_mbit,
         }
     }

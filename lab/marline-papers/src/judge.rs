@@ -7,7 +7,7 @@
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::{Asked, Estimate, LEAST_ROOTS, Standing};
+use crate::estimate::{Asked, Estimate, MIN_ROOTS, Standing};
 use crate::value::Value;
 
 /// Verdict on a row.
@@ -113,7 +113,7 @@ impl Row {
 
     /// The paper's claim, as text.
     #[must_use]
-    pub fn paper_says(mut self, text: impl Into<String>) -> Row {
+    pub fn paper_claim(mut self, text: impl Into<String>) -> Row {
         self.paper = Some(Value::Text(text.into()));
         self
     }
@@ -139,7 +139,7 @@ impl Row {
 
     /// Our finding, as text.
     #[must_use]
-    pub fn ours_says(mut self, text: impl Into<String>) -> Row {
+    pub fn our_finding(mut self, text: impl Into<String>) -> Row {
         self.ours = Some(Value::Text(text.into()));
         self
     }
@@ -185,7 +185,7 @@ impl Row {
     #[must_use]
     pub fn also(mut self, of: &Estimate, asked: Asked, requirement: impl Into<String>) -> Row {
         let standing = of.stands(asked);
-        if (1..LEAST_ROOTS).contains(&of.roots) {
+        if (1..MIN_ROOTS).contains(&of.roots) {
             self = self.combined(standing, requirement.into());
             self.verdict = Verdict::NotJudged;
             return self;

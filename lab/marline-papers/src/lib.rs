@@ -44,9 +44,7 @@ pub use file::PaperFile;
 pub use judge::{Row, Verdict};
 pub use markdown::{page_with_summary, page_with_verdicts};
 use marline_lab::estimate;
-pub use marline_lab::estimate::{
-    Asked, CONFIDENCE, Estimate, LEAST_ROOTS, Samples, pooled_quantile,
-};
+pub use marline_lab::estimate::{Asked, CONFIDENCE, Estimate, MIN_ROOTS, Samples, pooled_quantile};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, Spent, trace_directory};
 pub use roots::{Part, Root, forget};
@@ -88,10 +86,10 @@ pub fn run(paper: &dyn Paper, context: &Context<'_>) -> anyhow::Result<(Reproduc
     let judges = match context.effort {
         Effort::Full => true,
         Effort::Quick => false,
-        Effort::Roots(count) => count >= LEAST_ROOTS,
+        Effort::Roots(count) => count >= MIN_ROOTS,
     };
     if !judges {
-        result.unjudge();
+        result.clear_verdicts();
     }
     Ok((result, digest.unwrap_or_default()))
 }

@@ -149,10 +149,10 @@ impl View<'_> {
         contestant: usize,
         among: &[usize],
     ) -> f64 {
-        let less_is_better = SCENES[scene].measures[measure].less_is_better();
+        let is_lower_better = SCENES[scene].measures[measure].is_lower_better();
         let of = |contestant: usize| mean(picked, scene, contestant, measure);
         let own = of(contestant);
-        let ratio = |other: usize| if less_is_better { own / of(other) } else { of(other) / own };
+        let ratio = |other: usize| if is_lower_better { own / of(other) } else { of(other) / own };
         among.iter().map(|other| ratio(*other)).fold(1.0, f64::max)
     }
 

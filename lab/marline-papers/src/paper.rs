@@ -42,7 +42,7 @@ pub enum Effort {
     /// Two roots, shorter runs: whether it works. Judges nothing.
     Quick,
     /// So many roots of each part, runs of full length; fewer than
-    /// [`LEAST_ROOTS`](crate::LEAST_ROOTS) judge nothing.
+    /// [`MIN_ROOTS`](crate::MIN_ROOTS) judge nothing.
     Roots(usize),
 }
 

@@ -15,5 +15,5 @@ pub(crate) fn skipped(key: &str) -> anyhow::Result<Row> {
     let required = std::env::var_os("MARLINE_REQUIRE_ALL").is_some_and(|value| value == "1");
     anyhow::ensure!(!required, "{why}, and MARLINE_REQUIRE_ALL=1");
     eprintln!("{key}: {why}");
-    Ok(Row::new("recorded traces").ours_says(why))
+    Ok(Row::new("recorded traces").our_finding(why))
 }

@@ -24,7 +24,7 @@ use crate::judge::{Row, Verdict};
 use crate::paper::{Context, Effort};
 
 /// A row is given up if more than this many times the most roots of its part would tell.
-const HOPELESS: u64 = 2;
+const MAX_ROOT_FACTOR: u64 = 2;
 /// Roots of a quick look.
 const QUICK_ROOTS: usize = 2;
 
@@ -51,7 +51,7 @@ impl Root {
 pub struct Part {
     /// Name of its file: letters, digits, `-`.
     pub name: &'static str,
-    /// Roots at first; rows are judged from [`LEAST_ROOTS`](crate::LEAST_ROOTS) on.
+    /// Roots at first; rows are judged from [`MIN_ROOTS`](crate::MIN_ROOTS) on.
     pub least: usize,
     /// Roots at most, while rows are undecided.
     pub most: usize,
@@ -65,7 +65,7 @@ impl Part {
     }
 
     /// A part with nothing to judge, or nothing that more roots would decide. With fewer than
-    /// [`LEAST_ROOTS`](crate::LEAST_ROOTS) it is shown only.
+    /// [`MIN_ROOTS`](crate::MIN_ROOTS) it is shown only.
     #[must_use]
     pub const fn fixed(name: &'static str, roots: usize) -> Part {
         Part { name, least: roots, most: roots }
@@ -91,7 +91,7 @@ impl Context<'_> {
     where
         T: Serialize + DeserializeOwned + Send,
     {
-        self.sample_so_many(part, self.first(part), &measure)
+        self.sample_count(part, self.first(part), &measure)
     }
 
     /// Measures a part and judges it; as long as a row is undecided that more roots would tell, and the
@@ -110,7 +110,7 @@ impl Context<'_> {
     {
         let mut count = self.first(part);
         loop {
-            let samples = self.sample_so_many(part, count, &measure)?;
+            let samples = self.sample_count(part, count, &measure)?;
             let rows = rows(&samples)?;
             match (self.effort, next(&rows, count, part.most)) {
                 (Effort::Full, Some(more)) => count = more,
@@ -133,7 +133,7 @@ impl Context<'_> {
         }
     }
 
-    fn sample_so_many<T>(
+    fn sample_count<T>(
         &self,
         part: Part,
         count: usize,
@@ -183,7 +183,7 @@ impl Context<'_> {
 /// How many roots to go on with; `None`: it is decided, or more would not tell.
 fn next(rows: &[Row], count: usize, most: usize) -> Option<usize> {
     let undecided = rows.iter().filter(|row| row.verdict == Verdict::NotToldApart);
-    let hope = HOPELESS * most as u64;
+    let hope = MAX_ROOT_FACTOR * most as u64;
     let wanted = undecided.filter_map(|row| row.needed).filter(|needed| *needed <= hope).max()?;
     let more = (wanted + wanted / 4).clamp(count as u64 * 3 / 2, count as u64 * 4) as usize;
     (count < most).then(|| more.min(most))

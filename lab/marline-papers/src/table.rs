@@ -133,7 +133,7 @@ impl Reproduction {
     }
 
     /// Takes back all verdicts: what was run was for a look.
-    pub(crate) fn unjudge(&mut self) {
+    pub(crate) fn clear_verdicts(&mut self) {
         for row in self.tables.iter_mut().flat_map(|table| &mut table.rows) {
             if row.verdict.is_judged() {
                 (row.verdict, row.needed) = (Verdict::NotJudged, None);

@@ -131,7 +131,7 @@ fn never_worse(samples: &Samples<Cells>, margins: (f64, f64), never: f64) -> Vec
         for value in [&mut share.value, &mut share.low, &mut share.high] {
             *value *= 100.0;
         }
-        let row = Row::new(what).paper_says("never worse, which is our own promise");
+        let row = Row::new(what).paper_claim("never worse, which is our own promise");
         row.estimate(&share, "%").asked(Asked::at_least(100.0 * never), text)
     };
     let each = Measure::ALL.map(|measure| {

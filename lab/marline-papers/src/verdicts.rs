@@ -209,7 +209,7 @@ mod tests {
         assert_eq!((kept.count(Verdict::Accepted), kept.count(Verdict::Fitted)), (1, 1));
         assert_eq!(kept.changes(&result(3.0)), Vec::<String>::new());
         let mut quick = result(3.0);
-        quick.unjudge();
+        quick.clear_verdicts();
         assert_eq!(kept.changes(&quick), Vec::<String>::new());
         let asks = kept.changes(&result(1.0));
         assert_eq!(asks, ["t: a \"b\" \\: asks `at most 1 ms`, not `at most 3 ms`"]);

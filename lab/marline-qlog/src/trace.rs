@@ -73,8 +73,8 @@ impl Trace {
         self.written_bytes += (out.len() - before) as u64;
     }
 
-    fn pen<'a>(&self, at: Instant, out: &'a mut String) -> Pen<'a> {
-        Pen { after: after(at, self.zero), out }
+    fn pen<'a>(&self, at: Instant, out: &'a mut String) -> RecordWriter<'a> {
+        RecordWriter { after: after(at, self.zero), out }
     }
 
     fn begin_line<'a>(&self, at: Instant, name: &str, out: &'a mut String) -> Line<'a> {
@@ -257,12 +257,12 @@ impl Trace {
 }
 
 /// Starts the record of an event.
-struct Pen<'a> {
+struct RecordWriter<'a> {
     after: Duration,
     out: &'a mut String,
 }
 
-impl<'a> Pen<'a> {
+impl<'a> RecordWriter<'a> {
     fn begin(self, name: &str) -> Line<'a> {
         Line::begin(self.out, self.after, name)
     }

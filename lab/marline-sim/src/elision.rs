@@ -17,7 +17,7 @@ const STRIDE: usize = 64;
 /// Length of a key in bytes.
 const KEY_BYTES: usize = 8;
 /// Minimum length of an elided payload. Eliding shorter ones would save too little, and each longer one contains a key.
-const LEAST_BYTES: usize = 2 * (STRIDE + KEY_BYTES);
+const MIN_BYTES: usize = 2 * (STRIDE + KEY_BYTES);
 /// After repeated failures, only one of this many packets is searched for.
 const MAX_PAUSE: u32 = 64;
 
@@ -55,7 +55,7 @@ impl Elider {
         const DATA_OFFSET: usize = 12;
         let header = usize::from(*segment.get(DATA_OFFSET)? >> 4) * 4;
         let payload = segment.get(header..)?;
-        if !(LEAST_BYTES..=MAX_PIECE.min(usize::from(u16::MAX))).contains(&payload.len()) {
+        if !(MIN_BYTES..=MAX_PIECE.min(usize::from(u16::MAX))).contains(&payload.len()) {
             return None;
         }
         let place = self.place_of(payload)?;

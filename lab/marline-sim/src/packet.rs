@@ -166,7 +166,7 @@ impl Pool {
     }
 
     /// Restores the payload of an arrived packet in memory shared by all such packets. Returns whether it was elided;
-    /// if so, [`put_aside`](Self::put_aside) must be called before the next packet.
+    /// if so, [`keep_memory`](Self::keep_memory) must be called before the next packet.
     pub(crate) fn complete(&mut self, packet: &mut Packet) -> bool {
         let was_without = packet.elided.len() > 0;
         if was_without {
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     /// Returns the memory that [`complete`](Self::complete) lent.
-    pub(crate) const fn put_aside(&mut self, packet: &mut Packet) {
+    pub(crate) const fn keep_memory(&mut self, packet: &mut Packet) {
         core::mem::swap(&mut self.whole, &mut packet.segment);
     }
 

@@ -61,11 +61,12 @@ pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf, String> {
 
 /// A static program for checks, from crates that the tests have compiled already: the last of them alone, which is
 /// a page long, is compiled again and linked.
-pub(crate) fn static_from_tests(root: &Path, to: &Path) -> Result<(), String> {
+pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
     let messages = output(&mut command(root, "cargo", &arguments))?;
-    let library = messages.lines().find_map(library_of).ok_or("cargo compiled no marline_cli")?;
+    let library =
+        messages.lines().find_map(compiled_library).ok_or("cargo compiled no marline_cli")?;
     let path = format!("marline_cli={}", library.display());
     let beside = format!("dependency={}", library.parent().unwrap_or(root).display());
     let mut rustc = command(root, "rustc", &["--edition", "2024", "--crate-name", "marline"]);
@@ -75,7 +76,7 @@ pub(crate) fn static_from_tests(root: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// The compiled library of the program, if it is what this message of cargo is about.
-fn library_of(message: &str) -> Option<PathBuf> {
+fn compiled_library(message: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let ours = message["target"]["name"] == "marline_cli" && message["profile"]["test"] == false;
     let files = message["filenames"].as_array().filter(|_| ours)?;

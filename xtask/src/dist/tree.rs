@@ -38,11 +38,11 @@ pub(super) fn fill(release: &Release, program: &Path) -> TaskResult {
     put(&others, &tree.join("usr/share/doc/marline/THIRD-PARTY.txt"))?;
     for shelf in SHELVES {
         let to = tree.join("usr/share/doc/marline").join(shelf);
-        put_all(&release.root.join("docs").join(shelf), &to, "md")?;
+        copy_all(&release.root.join("docs").join(shelf), &to, "md")?;
     }
     for (from, to) in [("packaging", "system"), ("packaging/user", "user")] {
         let to = tree.join("usr/lib/systemd").join(to);
-        put_all(&release.root.join(from), &to, "service")?;
+        copy_all(&release.root.join(from), &to, "service")?;
     }
     pages(release, program, &tree)
 }
@@ -74,7 +74,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn put_all(from: &Path, to: &Path, ending: &str) -> TaskResult {
+fn copy_all(from: &Path, to: &Path, ending: &str) -> TaskResult {
     for file in files(from)? {
         if file.extension().is_some_and(|end| end == ending) {
             put(&file, &to.join(file.file_name().unwrap_or_default()))?;

@@ -28,7 +28,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let folder = root.join(FOLDER);
     let tree = archive(root, &folder)?;
     python(&tree, &folder)?;
-    own_crate(&tree, &folder)
+    test_copied_template(&tree, &folder)
 }
 
 /// The tree as somebody gets it, in a directory `marline`.
@@ -76,19 +76,19 @@ fn typed(place: &Path, folder: &Path, line: &str) -> Command {
 }
 
 /// Copies the template out of the tree, and tests it there.
-fn own_crate(tree: &Path, folder: &Path) -> TaskResult {
+fn test_copied_template(tree: &Path, folder: &Path) -> TaskResult {
     let own = folder.join("outside-policy");
     let _ = fs::remove_dir_all(&own);
     let from = tree.join(TEMPLATE).display().to_string();
     run(&mut command(folder, "cp", &["--recursive", &from, "."]))?;
     let manifest = own.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).map_err(|error| error.to_string())?;
-    fs::write(&manifest, beside_a_checkout(&text)).map_err(|error| error.to_string())?;
+    fs::write(&manifest, local_template(&text)).map_err(|error| error.to_string())?;
     run(&mut typed(&own, folder, "cargo test -p outside-policy"))
 }
 
 /// The template's manifest for a crate that lies beside a checkout.
-fn beside_a_checkout(manifest: &str) -> String {
+fn local_template(manifest: &str) -> String {
     TREES.iter().fold(manifest.to_owned(), |text, tree| {
         text.replace(&format!("\"../../{tree}/"), &format!("\"../marline/{tree}/"))
     })
@@ -132,8 +132,7 @@ mod tests {
 
     #[test]
     fn dependencies_in_the_documentation_are_those_of_a_template_beside_a_checkout() {
-        let manifest =
-            beside_a_checkout(include_str!("../../../examples/outside-policy/Cargo.toml"));
+        let manifest = local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
         let [told] = blocks(PAGE, "toml")[..] else { panic!("one block") };
         let lines = told.lines().map(|line| line.split('#').next().unwrap_or_default().trim_end());
         let lines: Vec<&str> = lines.filter(|line| line.contains(" = ")).collect();

@@ -14,7 +14,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         clone(root, place)?;
         // Files that are older or newer, and another time of the day, must not matter either.
         run(&mut command(place, "cargo", &["xtask", "dist"]))?;
-        says_its_commit(place)?;
+        check_version_commit(place)?;
         let file = place.join("target/dist/SHA256SUMS");
         sums.push(
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?,
@@ -35,7 +35,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 }
 
 /// `marline --version` of the release that was built there names the commit.
-fn says_its_commit(place: &Path) -> TaskResult {
+fn check_version_commit(place: &Path) -> TaskResult {
     /// As many digits as `marline --version` shows.
     const DIGITS: usize = 12;
     let commit = output(&mut command(place, "git", &["rev-parse", "HEAD"]))?;

@@ -18,7 +18,7 @@ fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
 }
 
 /// WiFi carried everything, and then LTE did.
-fn went_over(found: &mut Found<'_>) {
+fn check_switch_to_lte(found: &mut Found<'_>) {
     for way in [Way::Up, Way::Down] {
         found.carried(WIFI, (0, 1), way, true);
         found.carried(LTE, (0, 1), way, false);
@@ -31,11 +31,11 @@ fn went_over(found: &mut Found<'_>) {
 pub(super) fn cases() -> Vec<Special> {
     vec![
         dies("mk-interactive", Marline, Kernel, |found| {
-            went_over(found);
+            check_switch_to_lte(found);
             found.at_least(Side::Server, "MPJoinAckRx", 1);
         }),
         dies("mm-interactive", Marline, Marline, |found| {
-            went_over(found);
+            check_switch_to_lte(found);
             found.seen("HMACs of Fast JOINs", 2);
         }),
     ]

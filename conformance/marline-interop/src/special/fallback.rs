@@ -66,7 +66,7 @@ fn rewritten(
     }
 }
 
-fn kept_to_wifi(found: &mut Found<'_>) {
+fn check_only_wifi_used(found: &mut Found<'_>) {
     found.seen("MP_FAIL", 1);
     found.carried(WIFI, (0, 1), Way::Up, true);
     found.carried(WIFI, (0, 1), Way::Down, true);
@@ -95,19 +95,19 @@ pub(super) fn cases() -> Vec<Special> {
     cases.extend([
         rewritten("mk-rewrite-down", (Marline, Kernel), "set down.rewrite=100%", |found| {
             found.at_least(Side::Server, "MPFailRx", 1);
-            kept_to_wifi(found);
+            check_only_wifi_used(found);
         }),
         rewritten("mk-rewrite-up", (Marline, Kernel), "set up.rewrite=100%", |found| {
             found.at_least(Side::Server, "DataCsumErr", 1);
-            kept_to_wifi(found);
+            check_only_wifi_used(found);
         }),
         rewritten("km-rewrite-down", (Kernel, Marline), "set down.rewrite=100%", |found| {
             found.at_least(Side::Client, "DataCsumErr", 1);
-            kept_to_wifi(found);
+            check_only_wifi_used(found);
         }),
         rewritten("km-rewrite-up", (Kernel, Marline), "set up.rewrite=100%", |found| {
             found.at_least(Side::Client, "MPFailRx", 1);
-            kept_to_wifi(found);
+            check_only_wifi_used(found);
         }),
     ]);
     cases.extend(one_way());

@@ -24,7 +24,7 @@ fn three_paths() -> Scenario {
 }
 
 /// One of the two carried data, whichever came first. After both were closed the third path could join.
-fn one_then_the_third(found: &mut Found<'_>) {
+fn check_third_path_joined(found: &mut Found<'_>) {
     let used = [LTE, THIRD].map(|path| found.between(path, 0, 1).1 > 60_000);
     if used[0] == used[1] {
         found.problems.push(format!("with room for one of two more paths, used: {used:?}"));
@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<Special> {
             ..case("mk-room-again", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynRx", 3);
                 found.exactly(Side::Server, "MPJoinAckRx", 2);
-                one_then_the_third(found);
+                check_third_path_joined(found);
             })
         },
         Special {
@@ -79,7 +79,7 @@ pub(super) fn cases() -> Vec<Special> {
             ..case("km-room-again", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynTx", 3);
                 found.exactly(Side::Client, "MPJoinSynAckRx", 2);
-                one_then_the_third(found);
+                check_third_path_joined(found);
             })
         },
     ]

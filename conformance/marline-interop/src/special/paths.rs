@@ -13,10 +13,16 @@ use crate::peer::Stack::{Kernel, Marline};
 use crate::peer::{Announced, Extra};
 
 pub(super) fn cases() -> Vec<Special> {
-    [announcing_kernel(), announcing_marline(), announcing_afar(), refusing(), removing()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        announcing_kernel(),
+        announcing_marline(),
+        distant_announcement_cases(),
+        refusing(),
+        removing(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn with_server_endpoint(endpoint: Endpoint) -> Scenario {
@@ -148,7 +154,7 @@ fn announcing_marline() -> Vec<Special> {
 }
 
 /// Announcements with other families, full mesh and NAT.
-fn announcing_afar() -> Vec<Special> {
+fn distant_announcement_cases() -> Vec<Special> {
     vec![
         Special {
             extra: serving(at(v4(1, 1))),

@@ -41,21 +41,21 @@ fn joining(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-fn both_carried(found: &mut Found<'_>) {
-    let way = if found.marline_sends_up() { Way::Up } else { Way::Down };
+fn check_both_paths_used(found: &mut Found<'_>) {
+    let way = if found.is_marline_client_case() { Way::Up } else { Way::Down };
     found.carried(WIFI, (0, 1), way, true);
     found.carried(LTE, (0, 1), way, true);
 }
 
 /// At least this many copies, on two paths.
 fn repeated(found: &mut Found<'_>, least: u64) {
-    both_carried(found);
+    check_both_paths_used(found);
     copied(found, least);
 }
 
 /// Copies by Marline. The kernel's do not count.
 fn copied(found: &mut Found<'_>, least: u64) {
-    let ours = found.marline_sends_up();
+    let ours = found.is_marline_client_case();
     found.seen(if ours { "copies from the client" } else { "copies from the server" }, least);
 }
 

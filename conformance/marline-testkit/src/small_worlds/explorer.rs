@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::choice::Choice;
 use super::ends::Ends;
 use super::scene::Scene;
-use super::verdict::{Complaint, Verdict, judge};
-use super::world::{Failed, OptionFate, World};
+use super::verdict::{RuleViolation, Verdict, judge};
+use super::world::{Failed, OptionTreatment, World};
 use marline_time::Instant;
 
 /// Number of waits in a world after which it gets no further faults.
 const MAX_WAITS: usize = 12;
 /// Number of waits after the last fault for which a packet can be held back.
-const HELD_WAITS: usize = 5;
+const MAX_HOLD_WAITS: usize = 5;
 /// Time after which a world is judged as endless.
 const END: Instant = Instant::from_secs(6 * 3_600);
 /// Number of steps after which a world is judged as endless.
@@ -26,7 +26,7 @@ const PANICKED: &str = "panicked";
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The broken rule, and its details.
-    pub complaint: Complaint,
+    pub complaint: RuleViolation,
     /// Choices that lead to it. [`replay`] repeats them.
     pub script: Vec<Choice>,
     /// Number of worlds that had been entered when it was first found.
@@ -152,8 +152,8 @@ fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
     prompt.or(any).map(Choice::Deliver).or_else(timer)
 }
 
-fn panicked(words: &str) -> Complaint {
-    Complaint { rule: PANICKED, details: words.to_owned() }
+fn panicked(words: &str) -> RuleViolation {
+    RuleViolation { rule: PANICKED, details: words.to_owned() }
 }
 
 struct Walk<'a> {
@@ -224,10 +224,10 @@ impl Walk<'_> {
             choices.push(if world.is_busy() { Choice::TimeOut } else { Choice::Wait });
         }
         for path in 0..self.scene.paths {
-            if kinds.strips && world.options[path] == OptionFate::Pass && !world.lost[path] {
+            if kinds.strips && world.options[path] == OptionTreatment::Pass && !world.lost[path] {
                 choices.extend([Choice::StripPath(path), Choice::BlockOptions(path)]);
             }
-            if kinds.lost_addresses && !world.lost[path] && !world.client_is_over(&self.ends) {
+            if kinds.lost_addresses && !world.lost[path] && !world.has_client_ended(&self.ends) {
                 choices.push(Choice::LoseAddress(path));
             }
         }
@@ -241,7 +241,7 @@ impl Walk<'_> {
             let packet = &world.in_flight[n];
             choices.push(Choice::Duplicate(n));
             // Losing a held packet has the same effect as losing it at once.
-            if !packet.held && world.is_missed(n) {
+            if !packet.held && world.is_loss_distinct(n) {
                 choices.extend([Choice::Hold(n), Choice::Lose(n)]);
             }
             if self.scene.faults.strips && packet.has_mptcp {
@@ -266,7 +266,7 @@ impl Walk<'_> {
                 return self.script.truncate(length);
             }
         }
-        if world.calm_waits < HELD_WAITS && world.deadline(&self.ends).is_some() {
+        if world.calm_waits < MAX_HOLD_WAITS && world.deadline(&self.ends).is_some() {
             self.branch(&world, &[Choice::Deliver(0), Choice::Wait]);
         } else {
             self.end(world);
@@ -289,7 +289,7 @@ impl Walk<'_> {
         let alone = replay(self.scene, &self.script).map_or_else(|e| e, |verdict| verdict.outcome);
         if alone != outcome {
             let details = format!("{outcome}; alone {alone}");
-            self.note(&Complaint { rule: "equal states went on in different ways", details });
+            self.note(&RuleViolation { rule: "equal states went on in different ways", details });
         }
     }
 
@@ -325,7 +325,7 @@ impl Walk<'_> {
         }) as u32
     }
 
-    fn note(&mut self, complaint: &Complaint) {
+    fn note(&mut self, complaint: &RuleViolation) {
         let after_worlds = self.report.worlds;
         let script = self.script.clone();
         let same = |finding: &&mut Finding| finding.complaint.rule == complaint.rule;

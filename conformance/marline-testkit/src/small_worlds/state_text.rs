@@ -3,7 +3,7 @@
 use core::fmt::{self, Debug, Write};
 
 /// True for fields that are left out: configuration, statistics, and reused memory.
-fn is_left_out(field: &str) -> bool {
+fn is_excluded_field(field: &str) -> bool {
     matches!(
         field,
         "config"
@@ -72,7 +72,7 @@ impl Write for Text {
         if self.last_was_name && piece == ": " {
             self.left_out = Some(0);
         }
-        self.last_was_name = is_left_out(piece);
+        self.last_was_name = is_excluded_field(piece);
         self.take(piece);
         Ok(())
     }

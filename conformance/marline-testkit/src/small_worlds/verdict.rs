@@ -8,14 +8,14 @@ use super::application::Facts;
 
 /// A broken rule in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Complaint {
+pub struct RuleViolation {
     /// The rule that was broken.
     pub rule: &'static str,
     /// The states of both ends.
     pub details: String,
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for RuleViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.rule, self.details)
     }
@@ -29,12 +29,12 @@ pub struct Verdict {
     /// Joins that came up at both ends.
     pub joins: usize,
     /// The broken rule, if there is one.
-    pub complaint: Option<Complaint>,
+    pub complaint: Option<RuleViolation>,
 }
 
 /// Effect of a world's faults, apart from loss, copies and delay of packets.
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Harm {
+pub(super) enum FaultEffect {
     None,
     /// No options pass on the first path from an early point on (`World::is_early`), and there was no other effect.
     NoOptions,
@@ -51,7 +51,7 @@ pub(super) struct Ended<'a> {
     /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters.
     pub(super) late_fallback: [bool; 2],
     /// Effects other than delayed, lost and copied packets.
-    pub(super) harm: Harm,
+    pub(super) harm: FaultEffect,
     /// True if the world was stopped because it would never end.
     pub(super) endless: bool,
 }
@@ -68,23 +68,23 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
     let [client, server] = world.ends;
     let complaint = broken_bytes(world)
         .or_else(|| world.endless.then(|| complain("never comes to rest", world)))
-        .or_else(|| waits_forever(world))
-        .or_else(|| false_success(world))
+        .or_else(|| find_stuck_end(world))
+        .or_else(|| find_false_success(world))
         .or_else(|| different_modes(world))
-        .or_else(|| left_behind(world))
+        .or_else(|| find_leaked_state(world))
         .or_else(|| server.crowded.then(|| complain("a second connection", world)))
         .or_else(|| withdrawn(world))
         .or_else(|| match world.harm {
-            Harm::Other => None,
+            FaultEffect::Other => None,
             _ if world.is_aborted() => misread_abort(world),
-            Harm::None => needless(world),
-            Harm::NoOptions => not_plain(world),
+            FaultEffect::None => needless(world),
+            FaultEffect::NoOptions => find_failed_fallback(world),
         });
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
 /// Complaints about results that a fault which only delays, loses or copies packets must not cause.
-fn needless(world: &Ended<'_>) -> Option<Complaint> {
+fn needless(world: &Ended<'_>) -> Option<RuleViolation> {
     let failed = |end: &Facts| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&Facts) -> bool| world.ends.into_iter().any(is);
     let rule = match () {
@@ -99,7 +99,7 @@ fn needless(world: &Ended<'_>) -> Option<Complaint> {
 }
 
 /// Complains if the other end of an aborted connection reports that its peer violated the protocol.
-fn misread_abort(world: &Ended<'_>) -> Option<Complaint> {
+fn misread_abort(world: &Ended<'_>) -> Option<RuleViolation> {
     let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);
     any.then(|| complain("an abort was taken for a broken protocol", world))
@@ -107,21 +107,21 @@ fn misread_abort(world: &Ended<'_>) -> Option<Complaint> {
 
 /// Complains about an error in a world where no options pass on the first path from an early point on. Plain TCP or
 /// another path is sufficient there.
-fn not_plain(world: &Ended<'_>) -> Option<Complaint> {
+fn find_failed_fallback(world: &Ended<'_>) -> Option<RuleViolation> {
     let failed = |end: &&Facts| end.closed != Some(CloseReason::Finished);
     let any = world.ends.iter().any(failed);
     any.then(|| complain("an error where plain TCP was possible", world))
 }
 
 /// Complains if a subflow to an address stayed although the peer withdrew the address.
-fn withdrawn(world: &Ended<'_>) -> Option<Complaint> {
+fn withdrawn(world: &Ended<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
     any.then(|| complain("a subflow to an address that is gone", world))
 }
 
 /// A complaint with the states of both ends.
-fn complain(rule: &'static str, world: &Ended<'_>) -> Complaint {
-    Complaint { rule, details: description(world) }
+fn complain(rule: &'static str, world: &Ended<'_>) -> RuleViolation {
+    RuleViolation { rule, details: description(world) }
 }
 
 /// The result and the mode of both ends.
@@ -155,7 +155,7 @@ fn description(world: &Ended<'_>) -> String {
     format!("{}; {}", one(0), one(1))
 }
 
-fn broken_bytes(world: &Ended<'_>) -> Option<Complaint> {
+fn broken_bytes(world: &Ended<'_>) -> Option<RuleViolation> {
     let wrong = |at: usize| {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         end.wrong_byte.is_some() || end.received > peer.written
@@ -164,14 +164,14 @@ fn broken_bytes(world: &Ended<'_>) -> Option<Complaint> {
 }
 
 /// Complains if an end is still open although no further events are possible.
-fn waits_forever(world: &Ended<'_>) -> Option<Complaint> {
+fn find_stuck_end(world: &Ended<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let open = |end: &Facts| end.is_open || (end.connects && end.closed.is_none());
     (open(client) || open(server)).then(|| complain("waits forever", world))
 }
 
 /// Complains if an end reports a success that did not occur.
-fn false_success(world: &Ended<'_>) -> Option<Complaint> {
+fn find_false_success(world: &Ended<'_>) -> Option<RuleViolation> {
     for at in [0, 1] {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         let has_all = |reader: &Facts, writer: &Facts| reader.received == writer.all_written;
@@ -197,8 +197,8 @@ fn false_success(world: &Ended<'_>) -> Option<Complaint> {
 /// sends nor expects further bytes (`docs/spec/fallback.md`). Either its peer has finished, or the end has the
 /// peer's whole stream, has sent all of its own with mappings, and detects only now that options do not pass.
 /// Nothing that it still sends can inform the peer. A peer that lacks some of these bytes receives them without a
-/// mapping, and falls back as well. [`false_success`] has already verified that both ends have all bytes.
-fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
+/// mapping, and falls back as well. [`find_false_success`] has already verified that both ends have all bytes.
+fn different_modes(world: &Ended<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
     let differ = client.fallback.is_some() != server.fallback.is_some();
@@ -207,6 +207,6 @@ fn different_modes(world: &Ended<'_>) -> Option<Complaint> {
 }
 
 /// Complains if an endpoint holds a connection or an ended subflow permanently.
-fn left_behind(world: &Ended<'_>) -> Option<Complaint> {
+fn find_leaked_state(world: &Ended<'_>) -> Option<RuleViolation> {
     world.ends.iter().any(|end| end.holds).then(|| complain("something is held for good", world))
 }

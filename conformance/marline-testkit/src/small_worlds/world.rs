@@ -11,7 +11,7 @@ use super::choice::Choice;
 use super::ends::{Ends, Input, START, StateId, Step};
 use super::packet::PacketId;
 use super::scene::{MAX_PATHS, Order, Scene};
-use super::verdict::{Ended, Harm};
+use super::verdict::{Ended, FaultEffect};
 use crate::{Seg, Side};
 
 /// Maximum number of timers in one wait before an endpoint does something.
@@ -30,7 +30,7 @@ pub(super) struct InFlight {
 
 /// Treatment of MPTCP options on a path.
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
-pub(super) enum OptionFate {
+pub(super) enum OptionTreatment {
     Pass,
     /// The options are removed.
     Removed,
@@ -54,13 +54,13 @@ pub(super) struct World {
     pub(super) in_flight: Vec<InFlight>,
     pub(super) now: Instant,
     /// Treatment of options, by path.
-    pub(super) options: [OptionFate; MAX_PATHS],
+    pub(super) options: [OptionTreatment; MAX_PATHS],
     pub(super) lost: [bool; MAX_PATHS],
     /// Number of times that timers ran: in total, and since the last fault.
     pub(super) waits: usize,
     pub(super) calm_waits: usize,
     pub(super) faults: usize,
-    harm: Harm,
+    harm: FaultEffect,
     /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters
     /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
@@ -80,12 +80,12 @@ impl World {
             states: [ends.first(Side::A), ends.first(Side::B)],
             in_flight: Vec::new(),
             now: START,
-            options: [OptionFate::Pass; MAX_PATHS],
+            options: [OptionTreatment::Pass; MAX_PATHS],
             lost: [false; MAX_PATHS],
             waits: 0,
             calm_waits: 0,
             faults: 0,
-            harm: Harm::None,
+            harm: FaultEffect::None,
             late_fallback: [false; 2],
             bound: None,
             order: scene.order,
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// True if the client's connection is over and its application has released it.
-    pub(super) fn client_is_over(&self, ends: &Ends<'_>) -> bool {
+    pub(super) fn has_client_ended(&self, ends: &Ends<'_>) -> bool {
         self.facts(ends, Side::A).closed.is_some()
     }
 
@@ -169,7 +169,7 @@ impl World {
     /// True if losing or holding back this packet now differs from doing so later.
     ///
     /// There is no difference before the next packet of its path and direction can arrive, or before time passes.
-    pub(super) fn is_missed(&self, n: usize) -> bool {
+    pub(super) fn is_loss_distinct(&self, n: usize) -> bool {
         let packet = self.in_flight[n];
         let others = self.in_flight.iter().enumerate().filter(|(at, _)| *at != n);
         let mut prompt = others.filter(|(_, other)| !other.held).map(|(_, other)| other);
@@ -209,10 +209,10 @@ impl World {
                 self.bound = Some(n);
             }
             Choice::StripPath(path) if path < self.options.len() => {
-                self.options[path] = OptionFate::Removed;
+                self.options[path] = OptionTreatment::Removed;
             }
             Choice::BlockOptions(path) if path < self.options.len() => {
-                self.options[path] = OptionFate::Lost;
+                self.options[path] = OptionTreatment::Lost;
             }
             Choice::LoseAddress(path) if path < self.lost.len() => {
                 self.lost[path] = true;
@@ -238,8 +238,8 @@ impl World {
     fn count(&mut self, ends: &Ends<'_>, choice: Choice) {
         self.harm = match self.harm {
             harm if choice.is_benign() => harm,
-            Harm::None if self.is_early(ends, choice) => Harm::NoOptions,
-            _ => Harm::Other,
+            FaultEffect::None if self.is_early(ends, choice) => FaultEffect::NoOptions,
+            _ => FaultEffect::Other,
         };
         if choice.is_fault() {
             (self.faults, self.calm_waits) = (self.faults + 1, 0);
@@ -313,7 +313,7 @@ impl World {
 
     fn send(&mut self, ends: &mut Ends<'_>, mut id: PacketId) {
         let path = ends.packets.get(id).path;
-        if self.options[path] == OptionFate::Removed {
+        if self.options[path] == OptionTreatment::Removed {
             id = ends.packets.stripped(id, self.scope);
         }
         let packet = ends.packets.get(id);
@@ -322,7 +322,7 @@ impl World {
             let words = in_words(&packet.seg());
             log.push(format!("    {from:?} sends {place} on path {path}: {words}"));
         }
-        let blocked = self.options[path] == OptionFate::Lost && packet.has_mptcp;
+        let blocked = self.options[path] == OptionTreatment::Lost && packet.has_mptcp;
         if !self.lost[path] && !blocked {
             let (to, has_mptcp) = (packet.to, packet.has_mptcp);
             self.in_flight.push(InFlight { id, to, path, has_mptcp, held: false });

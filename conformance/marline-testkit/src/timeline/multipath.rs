@@ -72,12 +72,12 @@ impl Subflows {
     /// A listening endpoint without connections yet.
     #[must_use]
     pub fn listening(config: ConnectionConfig) -> Self {
-        Subflows::listening_as(endpoint_config(Some(config)))
+        Subflows::listening_with_config(endpoint_config(Some(config)))
     }
 
     /// Like [`listening`](Self::listening), with other limits.
     #[must_use]
-    pub fn listening_as(config: EndpointConfig) -> Self {
+    pub fn listening_with_config(config: EndpointConfig) -> Self {
         let peer = Peer::new(path(0, 2, 40_000), KEY);
         Subflows {
             script: Script::new(with_known_mtu(config), 7),
@@ -125,7 +125,7 @@ impl Subflows {
     /// If no SYN is sent.
     #[must_use]
     pub fn calling(config: ConnectionConfig) -> Self {
-        let mut line = Subflows::listening_as(endpoint_config(None));
+        let mut line = Subflows::listening_with_config(endpoint_config(None));
         let local = SocketAddr::from(([10, 0, 0, 1], 40_000));
         let remote = SocketAddr::from(([10, 0, 0, 2], 443));
         line.peers[0].path = FourTuple { local, remote };
@@ -237,7 +237,7 @@ impl Subflows {
 
     /// The endpoint's DSN at this position in its stream, counted from 1.
     #[must_use]
-    pub fn their_dsn(&self, at: u64) -> u64 {
+    pub fn endpoint_dsn(&self, at: u64) -> u64 {
         keys::idsn(self.peers[0].their_key).wrapping_add(at)
     }
 

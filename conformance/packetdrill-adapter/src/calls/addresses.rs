@@ -6,7 +6,7 @@ use libc::{c_int, c_long, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
 
 use super::{answer, machine, status};
 use crate::abi::Userdata;
-use crate::sockets::{told_to, unmapped};
+use crate::sockets::{to_socket_family, unmapped};
 
 /// A descriptor of a kernel socket that stays unused.
 fn token(v6: bool) -> Result<c_int, c_int> {
@@ -174,7 +174,7 @@ pub(super) extern "C" fn accept(
     };
     match machine.wait(|state| state.accept(fd, new_fd)) {
         Ok(remote) => {
-            tell(told_to(v6, remote), peer, len);
+            tell(to_socket_family(v6, remote), peer, len);
             new_fd
         }
         Err(errno) => {

@@ -9,7 +9,7 @@ use crate::sockets::Report;
 const ORIGIN_TIME: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
 /// `SO_EE_CODE_ZEROCOPY_COPIED`.
-const CODE_COPIED: u8 = 1;
+const ZEROCOPY_COPIED: u8 = 1;
 /// `SCM_TIMESTAMPING`.
 const TIMESTAMPING: c_int = 37;
 /// Length of a control message's header in bytes: a length, a level and a type.
@@ -35,7 +35,7 @@ impl Control {
     /// Adds an entry of the error queue. Returns the flags of its message.
     pub(super) fn report(&mut self, report: Report, v6: bool) -> c_int {
         let (errno, origin, code, info, data) = match report {
-            Report::Copied { first, last } => (0, ORIGIN_ZEROCOPY, CODE_COPIED, first, last),
+            Report::Copied { first, last } => (0, ORIGIN_ZEROCOPY, ZEROCOPY_COPIED, first, last),
             Report::Time { kind, key, .. } => (libc::ENOMSG, ORIGIN_TIME, 0, kind, key),
         };
         let mut flags = 0;

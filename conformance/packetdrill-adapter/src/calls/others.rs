@@ -13,7 +13,7 @@ const MOST: usize = 1 << 20;
 
 /// Writes the answer to the caller's address by a system call, which checks the address: `ioctl` may be called with
 /// fewer arguments, and then the address is an arbitrary register value.
-fn tell_number(place: *mut c_void, value: c_int) -> Result<(), c_int> {
+fn write_answer_to_caller(place: *mut c_void, value: c_int) -> Result<(), c_int> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe(ends.as_mut_ptr()) } != 0 {
@@ -46,7 +46,7 @@ pub(super) extern "C" fn ioctl(_: Userdata, fd: c_int, code: c_ulong, place: *mu
         return status(wanted.and_then(|on| machine.call(|s| s.set_nonblocking(fd, on != 0))));
     }
     let asked = machine.call(|state| state.ask(fd, code));
-    status(asked.and_then(|value| tell_number(place, value)))
+    status(asked.and_then(|value| write_answer_to_caller(place, value)))
 }
 
 pub(super) extern "C" fn epoll_create(_: Userdata, size: c_int) -> c_int {

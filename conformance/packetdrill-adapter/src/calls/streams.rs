@@ -187,7 +187,7 @@ fn receive_message(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usiz
         return Ok(0);
     }
     let len = receive(&machine, fd, parts(message.msg_iov, message.msg_iovlen)?, flags)?;
-    let left = machine.call(|state| state.left_to_read(fd));
+    let left = machine.call(|state| state.unread_byte_count(fd));
     if let Some(left) = left {
         control.number(libc::SOL_TCP, TCP_INQ, left);
     }

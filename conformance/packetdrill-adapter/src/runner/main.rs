@@ -168,13 +168,13 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
     });
     let results = results.into_inner().unwrap_or_default();
     if options.names.is_empty() {
-        tell_figures(&results);
+        print_suite_results(&results);
     }
     Ratchet::read(&options.ratchet())?.judge(&results, options.write)
 }
 
 /// Prints the number of passing scripts per suite, for `cargo xtask figures`.
-fn tell_figures(results: &[(String, bool)]) {
+fn print_suite_results(results: &[(String, bool)]) {
     let mut suites: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, passed) in results {
         let suite = name.split('/').next().unwrap_or_default();

@@ -135,7 +135,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
 
 /// The directory in which a script expects to run: its own, or an ancestor that contains the first program that the
 /// script names.
-fn home_of(script: &Path) -> PathBuf {
+fn working_directory_of(script: &Path) -> PathBuf {
     let own = script.parent().unwrap_or(Path::new("."));
     let text = fs::read(script).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -191,7 +191,7 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     command.args(addresses(&version, script, setting));
     command.args(version.mtu.map(|mtu| format!("--mtu={mtu}")));
     command.args(version.defines.iter().flat_map(|define| ["-D", define]));
-    let home = home_of(script);
+    let home = working_directory_of(script);
     command.arg(script.strip_prefix(&home).unwrap_or(script));
     command.current_dir(home);
     command.env("MARLINE_LIBRARY", &setting.library).env("MARLINE_STATE", state);

@@ -8,7 +8,7 @@ use crate::machine::State;
 /// `SIOCOUTQNSD`.
 const UNSENT: c_ulong = 0x894b;
 /// `SIOCATMARK`.
-const AT_MARK: c_ulong = 0x8905;
+const SIOCATMARK_REQUEST: c_ulong = 0x8905;
 
 impl State {
     /// Answer to a request.
@@ -16,7 +16,7 @@ impl State {
         let socket = self.sockets.get(fd)?;
         let id = match socket.kind {
             Kind::Stream(id) => Some(id),
-            Kind::Listener(_) if request != AT_MARK => return Err(libc::EINVAL),
+            Kind::Listener(_) if request != SIOCATMARK_REQUEST => return Err(libc::EINVAL),
             _ => None,
         };
         let info = id.and_then(|id| self.endpoint.info(id));
@@ -24,7 +24,7 @@ impl State {
             libc::FIONREAD => info.map_or(0, |info| info.readable),
             libc::TIOCOUTQ => info.map_or(0, |info| info.bytes_written - info.bytes_acked),
             UNSENT => info.map_or(0, |info| info.unsent),
-            AT_MARK => 0,
+            SIOCATMARK_REQUEST => 0,
             _ => return Err(libc::ENOTTY),
         };
         Ok(c_int::try_from(bytes).unwrap_or(c_int::MAX))

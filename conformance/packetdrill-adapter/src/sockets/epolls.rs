@@ -12,9 +12,9 @@ use super::{Kind, Sockets};
 use crate::machine::{Attempt, State};
 
 const EDGE: u32 = libc::EPOLLET as u32;
-const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const EPOLL_ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 /// Conditions that are always reported.
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const ALWAYS_REPORTED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// State at the last call, and the number of changes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) struct Wakes {
 
 impl Wakes {
     /// Records a change.
-    pub(super) fn stir(&mut self) {
+    pub(super) fn record_change(&mut self) {
         self.count += 1;
     }
 
@@ -104,7 +104,7 @@ impl State {
     }
 
     /// Detects changes of all watched descriptors.
-    pub(crate) fn notice_all(&mut self) {
+    pub(crate) fn detect_all_changes(&mut self) {
         if self.sockets.epolls.is_empty() {
             return;
         }
@@ -140,7 +140,7 @@ impl State {
         if room == 0 || !self.sockets.epolls.contains_key(&epoll) {
             return Attempt::Done(Err(libc::EINVAL));
         }
-        self.notice_all();
+        self.detect_all_changes();
         let found = self.ready_entries(epoll, room);
         if !found.is_empty() || deadline.is_some_and(|at| at <= self.now) {
             return Attempt::Done(Ok(found));
@@ -159,14 +159,14 @@ impl State {
                 continue;
             }
             let conditions = self.readiness(fd, !0) as u16;
-            let told = u32::from(conditions) & (entry.events | ALWAYS);
+            let told = u32::from(conditions) & (entry.events | ALWAYS_REPORTED);
             if told != 0 {
                 found.push((told, entry.data));
             }
             let known = self.sockets.epolls.get_mut(&epoll).and_then(|e| e.entries.get_mut(&fd));
             if let Some(known) = known {
                 known.seen = Some(news);
-                known.spent = told != 0 && entry.events & ONCE != 0;
+                known.spent = told != 0 && entry.events & EPOLL_ONE_SHOT != 0;
             }
         }
         found

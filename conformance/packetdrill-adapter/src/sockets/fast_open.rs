@@ -18,7 +18,7 @@ const CLIENT: u64 = 1;
 const SERVER: u64 = 2;
 const CLIENT_WITHOUT_COOKIE: u64 = 4;
 const SERVER_WITHOUT_COOKIE: u64 = 0x200;
-const EVERY_LISTENER: u64 = 0x400;
+const ENABLED_FOR_ALL_LISTENERS: u64 = 0x400;
 /// Default limit of pending connections at a listener.
 const PENDING: u32 = 1_024;
 
@@ -42,7 +42,7 @@ pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
     let mode = mode();
     let asked = options.remembered(libc::SOL_TCP, TCP_FASTOPEN);
     let pending = match u32::try_from(asked) {
-        Ok(0) if mode & EVERY_LISTENER != 0 => PENDING,
+        Ok(0) if mode & ENABLED_FOR_ALL_LISTENERS != 0 => PENDING,
         Ok(asked) => asked,
         Err(_) => 0,
     };
@@ -127,7 +127,7 @@ impl State {
 
     /// Number of bytes that may be sent with the SYN of an unconnected socket.
     fn room_in_syn(&mut self, fd: c_int, remote: SocketAddr) -> Option<usize> {
-        self.follow_flushes();
+        self.apply_metrics_flush();
         let socket = self.sockets.by_fd.get(&fd)?;
         let mut config =
             self.mirror.connection_config(Opening::Active, socket.mptcp, &socket.options);

@@ -66,7 +66,7 @@ impl State {
             ..Socket::new(Kind::Stream(id), socket.mptcp, socket.v6)
         };
         self.sockets.by_fd.insert(new_fd, accepted);
-        self.tell_settings(new_fd, id);
+        self.apply_socket_settings(new_fd, id);
         let life = self.sockets.lives.get(&id);
         Attempt::Done(life.map(|life| life.path.remote).ok_or(libc::ECONNABORTED))
     }
@@ -152,7 +152,7 @@ impl State {
         let socket = self.sockets.get(fd)?;
         socket.kind = Kind::Stream(id);
         socket.connecting = true;
-        self.tell_settings(fd, id);
+        self.apply_socket_settings(fd, id);
         Ok(true)
     }
 
@@ -220,7 +220,7 @@ pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
 }
 
 /// Form of an address for a socket of this family.
-pub(crate) fn told_to(v6: bool, address: SocketAddr) -> SocketAddr {
+pub(crate) fn to_socket_family(v6: bool, address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if v6 => SocketAddr::new(IpAddr::V6(v4.to_ipv6_mapped()), address.port()),
         _ => address,
@@ -235,7 +235,7 @@ mod tests {
     fn mapped_addresses_are_those_of_ipv4() {
         let mapped: SocketAddr = "[::ffff:10.0.0.1]:80".parse().expect("an address");
         assert_eq!(unmapped(mapped), "10.0.0.1:80".parse().expect("an address"));
-        assert_eq!(told_to(true, unmapped(mapped)), mapped);
+        assert_eq!(to_socket_family(true, unmapped(mapped)), mapped);
         assert!(unmapped("[::]:80".parse().expect("an address")).ip().is_unspecified());
     }
 }

@@ -22,7 +22,7 @@ const ACKED: c_int = 1 << 9;
 const NO_PAYLOAD: c_int = 1 << 11;
 
 /// Largest number of notifications kept.
-const MOST_REPORTS: usize = 4_096;
+const MAX_REPORTS: usize = 4_096;
 
 /// One entry of the queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Reports {
             *last = newest;
             return;
         }
-        if self.queue.len() < MOST_REPORTS {
+        if self.queue.len() < MAX_REPORTS {
             self.queue.push_back(report);
         }
     }
@@ -114,12 +114,12 @@ impl Socket {
     pub(super) fn note_written(&mut self, end: u64, flags: c_int) {
         let reports = &mut self.reports;
         let zerocopy = self.options.is_on(libc::SOL_SOCKET, SO_ZEROCOPY);
-        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.uncopied.len() < MOST_REPORTS {
+        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.uncopied.len() < MAX_REPORTS {
             reports.uncopied.push_back((end, reports.next_uncopied));
             reports.next_uncopied = reports.next_uncopied.wrapping_add(1);
         }
         let wanted = reports.stamping & (SENT | SCHEDULED | ACKED) != 0;
-        if wanted && reports.stamps.len() < MOST_REPORTS {
+        if wanted && reports.stamps.len() < MAX_REPORTS {
             let place = end.saturating_sub(1).saturating_sub(reports.stamps_from) as u32;
             let key = if reports.stamping & ID != 0 { place } else { 0 };
             reports.stamps.push_back(Stamp { end, key, sent: false });
@@ -129,14 +129,14 @@ impl Socket {
 
 impl Sockets {
     /// Checks the totals of all connections with pending notifications.
-    pub(crate) fn follow_reports(&mut self, now: Instant, endpoint: &Endpoint) {
+    pub(crate) fn update_reports(&mut self, now: Instant, endpoint: &Endpoint) {
         for socket in self.by_fd.values_mut().filter(|socket| socket.reports.waits()) {
             let Kind::Stream(id) = socket.kind else { continue };
             let everything = (u64::MAX, u64::MAX);
             let told = |info: ConnectionInfo| (info.bytes_written - info.unsent, info.bytes_acked);
             let (sent, acked) = endpoint.info(id).map_or(everything, told);
             if socket.reports.follow(now, sent, acked) {
-                socket.wakes.stir();
+                socket.wakes.record_change();
             }
         }
     }
@@ -144,7 +144,12 @@ impl Sockets {
 
 impl State {
     /// Handles an option that was set on a connected socket and may concern timestamps.
-    pub(super) fn errors_follow(&mut self, fd: c_int, option: (c_int, c_int), value: c_int) {
+    pub(super) fn apply_timestamping_option(
+        &mut self,
+        fd: c_int,
+        option: (c_int, c_int),
+        value: c_int,
+    ) {
         if option != (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
             return;
         }

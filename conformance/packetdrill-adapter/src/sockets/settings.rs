@@ -12,13 +12,13 @@ use crate::options::{
 };
 
 /// Largest MSS on IPv4, bytes.
-const LARGEST_MSS: u16 = 1_460;
+const MAX_IPV4_MSS: u16 = 1_460;
 /// Smallest send buffer that the kernel allows, bytes.
-const LEAST_SEND_BUFFER: u64 = 4_608;
+const MIN_SEND_BUFFER: u64 = 4_608;
 /// Smallest receive buffer that the kernel allows, bytes.
-const LEAST_RECEIVE_BUFFER: u64 = 2_304;
+const MIN_RECEIVE_BUFFER: u64 = 2_304;
 /// Largest buffer in bytes. The kernel's limit is that of `int`.
-const MOST_BUFFER: u64 = (c_int::MAX / 2) as u64;
+const MAX_SOCKET_BUFFER: u64 = (c_int::MAX / 2) as u64;
 
 impl State {
     /// Handles flags of a descriptor. Everything else is refused.
@@ -103,7 +103,7 @@ impl State {
     pub(crate) fn announced_mss(&self, fd: c_int) -> u16 {
         let socket = self.sockets.by_fd.get(&fd);
         let asked = socket.and_then(|socket| socket.options.max_segment);
-        asked.map_or(LARGEST_MSS, |asked| asked.min(LARGEST_MSS))
+        asked.map_or(MAX_IPV4_MSS, |asked| asked.min(MAX_IPV4_MSS))
     }
 
     /// The first subflow of a socket's connection.
@@ -135,13 +135,13 @@ impl State {
             State::may_set_fast_open(socket, name)?;
         }
         let options = &mut socket.options;
-        let doubled = u64::try_from(value).unwrap_or(0).min(MOST_BUFFER) * 2;
+        let doubled = u64::try_from(value).unwrap_or(0).min(MAX_SOCKET_BUFFER) * 2;
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-                options.send_buffer = Some(doubled.max(LEAST_SEND_BUFFER));
+                options.send_buffer = Some(doubled.max(MIN_SEND_BUFFER));
             }
             (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
-                options.receive_buffer = Some(doubled.max(LEAST_RECEIVE_BUFFER));
+                options.receive_buffer = Some(doubled.max(MIN_RECEIVE_BUFFER));
             }
             (libc::SOL_TCP, libc::TCP_NODELAY) => options.no_delay = value != 0,
             (libc::SOL_TCP, libc::TCP_CORK) => options.cork = value != 0,
@@ -173,14 +173,14 @@ impl State {
                 self.endpoint.set(self.now, id, SocketOption::Nagle(false));
                 self.gather();
             }
-            self.tell_settings(fd, id);
-            self.errors_follow(fd, (level, name), value);
+            self.apply_socket_settings(fd, id);
+            self.apply_timestamping_option(fd, (level, name), value);
         }
         Ok(())
     }
 
     /// Applies a socket's options to its connection in the core.
-    pub(crate) fn tell_settings(&mut self, fd: c_int, id: ConnectionId) {
+    pub(crate) fn apply_socket_settings(&mut self, fd: c_int, id: ConnectionId) {
         let Some(socket) = self.sockets.by_fd.get(&fd) else { return };
         let options = &socket.options;
         let sysctl_lowat = || sysctl("net/ipv4/tcp_notsent_lowat", 0).unwrap_or(u64::MAX);

@@ -90,7 +90,7 @@ impl State {
 
     /// The value of `TCP_INQ` beside a message, if requested: number of bytes left, and 1 at the end of the stream,
     /// so that a reader calls again.
-    pub(crate) fn left_to_read(&mut self, fd: c_int) -> Option<c_int> {
+    pub(crate) fn unread_byte_count(&mut self, fd: c_int) -> Option<c_int> {
         let socket = self.sockets.by_fd.get(&fd)?;
         if !socket.options.is_on(libc::SOL_TCP, TCP_INQ) {
             return None;

@@ -44,7 +44,7 @@ use self::states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_
 use super::filter::{LeastRtt, MaxRate, Rounds};
 
 /// Minimum number of segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
-const LEAST_SEGMENTS: u64 = 4;
+const MIN_SEGMENTS: u64 = 4;
 /// Share of the measured rate used for pacing.
 const PACING_MARGIN: f64 = 0.99;
 
@@ -122,7 +122,7 @@ impl Bbr {
     }
 
     const fn least_window(&self) -> u64 {
-        LEAST_SEGMENTS * self.mss
+        MIN_SEGMENTS * self.mss
     }
 
     /// Bytes in flight according to the model at this gain.

@@ -158,7 +158,7 @@ impl Cubic {
 
     /// Sets this subflow's share of one TCP's growth, more than 0 and at most 1. It scales the curve's steepness and
     /// the estimate of Reno's window from the next loss or pause on.
-    pub(super) fn take_share(&mut self, share: f64) {
+    pub(super) fn set_growth_share(&mut self, share: f64) {
         self.share = share;
     }
 
@@ -174,8 +174,8 @@ impl Cubic {
     }
 
     /// Keeps at most this much of a partly used window, but no less than after a pause.
-    pub(super) fn keep_at_most(&mut self, bytes: f64) {
-        self.window.keep_at_most(bytes);
+    pub(super) fn limit_window_to(&mut self, bytes: f64) {
+        self.window.limit_window_to(bytes);
         if let Some(curve) = &mut self.curve {
             curve.last_ack = None;
         }

@@ -9,7 +9,8 @@
 //! - *A loss without a queue is not congestion.* A queue shows before it overflows. At the loss, the smoothed RTT
 //!   exceeds the smallest one by the delay of the queue, and more is in flight than the path delivers in a smallest RTT
 //!   at its fastest within the last [`RATE_ROUNDS`] round trips. If either condition fails ([`QUEUE_SHARE`] of the
-//!   smallest RTT, at least [`LEAST_QUEUE`]), and at most [`MOST_LOSS`] of recent data was lost, the window stays as it
+//!   smallest RTT, at least [`MIN_QUEUE_DELAY`]), and at most [`MAX_LOSS`] of recent data was lost, the window stays
+//!   as it
 //!   is, grows as if nothing had happened, and applies during recovery. A further loss in the same episode is judged
 //!   again. The RTT alone is not enough, because a radio's RTT varies without a queue. By Little's law, a smoothed rate
 //!   adds nothing to the RTT. The largest rate of several round trips does, because it was measured when the RTT was
@@ -17,11 +18,12 @@
 //! - *A reduction stops at what the path delivers.* Where there is a queue, the window falls to 0.7 of itself, but not
 //!   below rate x smallest RTT, with the rate smoothed over the last deliveries (Westwood+). Behind a buffer of one
 //!   bandwidth-delay product or more, 0.7 of the window is the larger of the two, so beside CUBIC this is CUBIC.
-//! - *A recovery is not limited by ACKs alone.* Rate x smallest RTT, and at least [`LEAST_IN_RECOVERY`] segments, may
+//! - *A recovery is not limited by ACKs alone.* Rate x smallest RTT, and at least [`MIN_RECOVERY_FLIGHT`] segments, may
 //!   be in flight whatever PRR allows. PRR sends in response to ACKs. Where a burst ends with a loss, hardly any ACKs
 //!   are left: the last twenty segments are retransmitted one, two, four and eight at a time, and a small message
 //!   written meanwhile waits for them.
-//! - *Pauses.* A used window is kept for [`KEPT_FOR`] (RFC 7661's five minutes) instead of one timeout. If less than
+//! - *Pauses.* A used window is kept for [`WINDOW_VALIDITY`] (RFC 7661's five minutes) instead of one timeout. If
+//!   less than
 //!   half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The first burst is paced
 //!   over half a round trip if there is no queue.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
@@ -43,25 +45,25 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
 use super::filter::{MaxRate, Rounds};
-use super::shared_bottleneck::{SharedBottleneck, look_again_after};
+use super::shared_bottleneck::{SharedBottleneck, sampling_interval};
 use crate::slow_start::SlowStartKind;
 
 /// There is a queue if the smoothed RTT exceeds the smallest by one `QUEUE_SHARE`th of it.
 const QUEUE_SHARE: u32 = 8;
 /// Minimum for that excess, because less is jitter.
-const LEAST_QUEUE: Duration = Duration::from_millis(3);
+const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
 /// Number of round trips whose largest delivery rate is taken as the path's rate. More would hide a queue behind a link
 /// that became slower.
 const RATE_ROUNDS: u64 = 4;
 /// Largest share of losses, smoothed over [`LOSS_MEMORY`], for random loss. A path that loses more is congested or
 /// failing.
-const MOST_LOSS: f64 = 0.1;
+const MAX_LOSS: f64 = 0.1;
 /// Number of segments over which the share of losses is smoothed.
 const LOSS_MEMORY: f64 = 300.0;
 /// A validated window is kept across pauses up to this length (RFC 7661 section 4.4).
-const KEPT_FOR: Duration = Duration::from_secs(300);
+const WINDOW_VALIDITY: Duration = Duration::from_secs(300);
 /// Segments that may always be in flight during recovery; more if the path holds more.
-const LEAST_IN_RECOVERY: f64 = 4.0;
+const MIN_RECOVERY_FLIGHT: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
 /// The maximum of bytes in flight covers one to two of these spans.
@@ -133,16 +135,18 @@ impl CubicWestwood {
 
     /// Whether a loss now counts as congestion.
     fn is_congested(&self) -> bool {
-        self.min_rtt.is_zero() || self.lost > MOST_LOSS || (self.queues() && self.is_overfull())
+        self.min_rtt.is_zero()
+            || self.lost > MAX_LOSS
+            || (self.queues() && self.exceeds_path_capacity())
     }
 
     /// Whether packets wait in a queue on the path.
     fn queues(&self) -> bool {
-        self.srtt > self.min_rtt + (self.min_rtt / QUEUE_SHARE).max(LEAST_QUEUE)
+        self.srtt > self.min_rtt + (self.min_rtt / QUEUE_SHARE).max(MIN_QUEUE_DELAY)
     }
 
     /// Whether more is in flight than fits on the path without a queue, at the largest rate of the last round trips.
-    fn is_overfull(&self) -> bool {
+    fn exceeds_path_capacity(&self) -> bool {
         let fits = self.fastest.get().bytes_in(self.min_rtt + self.min_rtt / QUEUE_SHARE);
         self.in_flight > fits
     }
@@ -204,24 +208,24 @@ impl CubicWestwood {
 
     /// Handles a pause: keeps the window if it was used, otherwise the used part of it.
     fn on_pause(&mut self, now: Instant, me: SubflowId) {
-        if now.since(self.last_ack) > KEPT_FOR {
+        if now.since(self.last_ack) > WINDOW_VALIDITY {
             self.cubic.on_signal(CongestionSignal::Idle, now, me, &[]);
             return;
         }
         let used = self.pipe[0].max(self.pipe[1]);
-        self.cubic.keep_at_most(2.0 * used as f64);
+        self.cubic.limit_window_to(2.0 * used as f64);
     }
 }
 
 impl CubicWestwood {
     /// Examines the other subflows at intervals while the window limits this one.
-    fn look_at_siblings(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
+    fn sample_siblings(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         if self.looks {
-            self.next_look = ack.now + look_again_after(group);
+            self.next_look = ack.now + sampling_interval(group);
             if group.len() > 1 {
                 let shared = self.shared.get_or_insert_with(|| Box::new(SharedBottleneck::new()));
                 shared.look(me, group);
-                self.cubic.take_share(shared.share());
+                self.cubic.set_growth_share(shared.share());
             }
         }
         self.looks = ack.cwnd_limited
@@ -233,7 +237,7 @@ impl CubicWestwood {
 impl CongestionController for CubicWestwood {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         self.measure(ack);
-        self.look_at_siblings(ack, me, group);
+        self.sample_siblings(ack, me, group);
         if self.episode == Episode::Random {
             if ack.lost > 0 && self.is_congested() {
                 self.episode = Episode::Congestion;
@@ -309,7 +313,7 @@ impl CongestionController for CubicWestwood {
     }
 
     fn recovery_floor(&self) -> u64 {
-        let floor = self.delivered_per_rtt().max(LEAST_IN_RECOVERY * self.mss);
+        let floor = self.delivered_per_rtt().max(MIN_RECOVERY_FLIGHT * self.mss);
         (floor as u64).min(self.cubic.window())
     }
 }

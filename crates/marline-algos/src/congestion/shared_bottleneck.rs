@@ -6,7 +6,7 @@
 //!
 //! *How.* Subflows behind one bottleneck share one queue, so the queueing delays of all of them rise and fall together.
 //! While its window is the limit, a subflow examines its siblings at intervals (half of the longest round trip, at
-//! least [`LEAST_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that
+//! least [`MIN_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that
 //! of each sibling, over about [`MEMORY`] samples. A sibling counts as sharing the bottleneck once the correlation
 //! exceeds [`SHARED`], until it falls below [`DISTINCT`]. A delay that hardly varies is not evidence. Among subflows
 //! that share a bottleneck, growth is coupled as in RFC 6356: each takes w max(w/r^2) / sum(w/r)^2 of one TCP's growth,
@@ -25,18 +25,18 @@ use marline_policy::{SubflowId, SubflowView};
 use marline_time::Duration;
 
 /// Shortest time between two samples.
-const LEAST_SPAN: Duration = Duration::from_millis(25);
+const MIN_SPAN: Duration = Duration::from_millis(25);
 /// Number of samples after which the weight of a sample has decayed to about a third.
 const MEMORY: f32 = 100.0;
 /// Samples needed before there is a verdict.
-const LEAST_LOOKS: u16 = 30;
+const MIN_SAMPLES: u16 = 30;
 /// A sibling shares the bottleneck above the first correlation, until it falls below the second.
 const SHARED: f32 = 0.75;
 const DISTINCT: f32 = 0.4;
 /// A queueing delay with a smaller standard deviation, in seconds, is not evidence.
-const LEAST_DEVIATION: f32 = 0.001;
+const MIN_DEVIATION: f32 = 0.001;
 /// Maximum number of siblings tracked.
-const MOST_SIBLINGS: usize = 7;
+const MAX_SIBLINGS: usize = 7;
 
 /// Two delays in seconds sampled together: their exponentially weighted means, variances and covariance.
 #[derive(Copy, Clone, Debug, Default)]
@@ -63,8 +63,8 @@ impl Together {
     /// Correlation from -1 to 1; `None` if there were too few samples or the delays hardly varied.
     fn correlation(&self) -> Option<f32> {
         let deviations = self.variances.map(f32::sqrt);
-        let varies = deviations.iter().all(|deviation| *deviation >= LEAST_DEVIATION);
-        (self.looks >= LEAST_LOOKS && varies)
+        let varies = deviations.iter().all(|deviation| *deviation >= MIN_DEVIATION);
+        (self.looks >= MIN_SAMPLES && varies)
             .then(|| self.covariance / (deviations[0] * deviations[1]))
     }
 }
@@ -98,13 +98,13 @@ impl SharedBottleneck {
     /// Adds a sample of all subflows of the connection.
     pub(super) fn look(&mut self, me: SubflowId, group: &[SubflowView]) {
         let Some(mine) = group.iter().find(|view| view.id == me) else { return };
-        let Some(queueing) = delay_of_queues(mine) else { return };
+        let Some(queueing) = queueing_delay(mine) else { return };
         let others = || group.iter().filter(|view| view.id != me && view.is_usable());
         self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
         // A sibling that pauses has no queue to compare and needs no share.
         let busy = || others().filter(|view| view.bytes_in_flight > 0);
         for other in busy() {
-            if let Some(theirs) = delay_of_queues(other) {
+            if let Some(theirs) = queueing_delay(other) {
                 self.note(other.id, queueing, theirs);
             }
         }
@@ -117,7 +117,7 @@ impl SharedBottleneck {
     fn note(&mut self, id: SubflowId, mine: f32, theirs: f32) {
         let at = match self.siblings.iter().position(|sibling| sibling.id == id) {
             Some(at) => at,
-            None if self.siblings.len() == MOST_SIBLINGS => return,
+            None if self.siblings.len() == MAX_SIBLINGS => return,
             None => {
                 self.siblings.push(Sibling { id, together: Together::default(), shares: false });
                 self.siblings.len() - 1
@@ -131,13 +131,13 @@ impl SharedBottleneck {
 }
 
 /// Time between two samples.
-pub(super) fn look_again_after(group: &[SubflowView]) -> Duration {
+pub(super) fn sampling_interval(group: &[SubflowView]) -> Duration {
     let longest = group.iter().filter_map(|view| view.srtt).max().unwrap_or_default();
-    (longest / 2).max(LEAST_SPAN)
+    (longest / 2).max(MIN_SPAN)
 }
 
 /// Queueing delay within a round trip, in seconds.
-fn delay_of_queues(view: &SubflowView) -> Option<f32> {
+fn queueing_delay(view: &SubflowView) -> Option<f32> {
     let queueing = view.srtt?.saturating_sub(view.min_rtt?);
     Some(queueing.as_nanos() as f32 / 1e9)
 }
@@ -234,7 +234,7 @@ mod tests {
         let mut shared = SharedBottleneck::new();
         let group: Vec<SubflowView> = (0..20).map(|id| behind(id, 20, 30)).collect();
         shared.look(SubflowId(0), &group);
-        assert_eq!(shared.siblings.len(), MOST_SIBLINGS);
+        assert_eq!(shared.siblings.len(), MAX_SIBLINGS);
     }
 
     #[test]

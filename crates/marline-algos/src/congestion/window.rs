@@ -115,7 +115,7 @@ impl Window {
 
     /// Limits the window to `bytes`, but not below the initial window. ssthresh is set to at least three quarters of
     /// the old window, so that slow start regains it.
-    pub(super) fn keep_at_most(&mut self, bytes: f64) {
+    pub(super) fn limit_window_to(&mut self, bytes: f64) {
         let kept = bytes.max(self.initial);
         if kept < self.cwnd {
             if self.ssthresh.is_finite() {

@@ -9,14 +9,14 @@
 //! - *Sparse flows* (voice, the inputs of a game) leave on two paths as long as the budget lasts, which for them is
 //!   always.
 //! - *Other flows* go on the path whose forecast p90, behind what waits there, is earliest. A flow stays where it is
-//!   until another path is better by [`BETTER_SHARE`] and [`BETTER_LEAST`], so that paths that are alike do not
+//!   until another path is better by [`MIN_RELATIVE_GAIN`] and [`MIN_TIME_GAIN`], so that paths that are alike do not
 //!   reorder it.
 //! - *Signs of trouble* on that path (an answer overdue or lost lately, the machine says that it fades, its round
 //!   trips vary by a share of themselves) put a copy on a second path for as long as they last.
 //! - *A new path* may lose some of what it carries without a sign so far: until that is known there is a copy too.
 //! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
 //!   what is spent.
-//! - *Repairs* take the place of copies where a path loses single packets ([`RADIO_LOSES`]) and nothing else speaks
+//! - *Repairs* take the place of copies where a path loses single packets ([`MIN_REPAIR_LOSS`]) and nothing else speaks
 //!   against it, for flows that hand over several datagrams at once: a sum of the group, a quarter of it, saves
 //!   whichever is lost. The fuller the group, the more of the budget may be spent on it. What interrupts a path takes
 //!   more than one of a group, so that in other trouble copies are made.
@@ -42,46 +42,46 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant, Rate};
 
-use super::candidates::{self, is_dear};
+use super::candidates::{self, is_costly};
 use crate::budget::{Budget, BudgetConfig};
 
 /// A flow changes to a path that is earlier by this share and by this time.
-const BETTER_SHARE: f32 = 0.15;
-const BETTER_LEAST: Duration = Duration::from_millis(3);
+const MIN_RELATIVE_GAIN: f32 = 0.15;
+const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
 /// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// A datagram that is lost counts as if it came so much later: a path that loses one in a hundred is left for one that
 /// loses none and is later by a hundredth of this.
-const LOSS_COSTS: Duration = Duration::from_secs(10);
+const LOSS_PENALTY: Duration = Duration::from_secs(10);
 /// Before the first answer a path counts as if answers took so long.
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Signs of trouble last for so long.
-const TROUBLE_LASTS: Duration = Duration::from_millis(1_500);
+const TROUBLE_DURATION: Duration = Duration::from_millis(1_500);
 /// Round trips vary much if their variation is this share of them.
-const VARIES: u32 = 4;
+const RTT_VARIATION_DIVISOR: u32 = 4;
 /// Shares of the budget up to which copies without and with signs of trouble are made, and rescues.
-const SPENT_CALM: f32 = 0.7;
-const SPENT_TROUBLE: f32 = 0.9;
-const SPENT_RESCUE: f32 = 1.25;
+const CALM_COPY_LIMIT: f32 = 0.7;
+const TROUBLE_COPY_LIMIT: f32 = 0.9;
+const RESCUE_LIMIT: f32 = 1.25;
 /// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least so many
 /// datagrams in a burst; one for each so many frames.
-const RADIO_LOSES: f32 = 0.002;
-const LEAST_BURST: f32 = 1.5;
+const MIN_REPAIR_LOSS: f32 = 0.002;
+const MIN_BURST: f32 = 1.5;
 const FRAMES_PER_REPAIR: u8 = 4;
 /// Shares of the budget up to which there are repairs of groups of one frame, two, three, and more.
-const SPENT_REPAIRS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
+const REPAIR_LIMITS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
 /// A copy without signs is made if it is first with this chance, plus the square of what is spent.
-const LEAST_CHANCE: f32 = 0.02;
+const MIN_COPY_CHANCE: f32 = 0.02;
 /// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much
 /// faster at any time. What it has on its way and the window on the other path are lost time.
-const FASTER: f64 = 1.5;
-const MUCH_FASTER: f64 = 2.5;
-const BULK_STAYS: Duration = Duration::from_secs(5);
+const MIN_BULK_SPEEDUP: f64 = 1.5;
+const IMMEDIATE_BULK_SPEEDUP: f64 = 2.5;
+const MIN_BULK_STAY: Duration = Duration::from_secs(5);
 /// It waits for so long for a path that has fallen silent.
-const BULK_WAITS: Duration = Duration::from_secs(1);
+const MAX_BULK_WAIT: Duration = Duration::from_secs(1);
 /// How often a path that carries nothing is asked, for its round trip and for its rate.
-const EXPLORES: Duration = Duration::from_millis(500);
-const EXPLORES_RATE: Duration = Duration::from_secs(2);
+const EXPLORE_INTERVAL: Duration = Duration::from_millis(500);
+const RATE_EXPLORE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Settings.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -129,9 +129,10 @@ impl Auto {
             FlowClass::Bulk => false,
             FlowClass::Sparse => spent < 1.0,
             // What a path loses shows only after a while.
-            FlowClass::Steady if trouble || !main.losses_known => spent < SPENT_TROUBLE,
+            FlowClass::Steady if trouble || !main.losses_known => spent < TROUBLE_COPY_LIMIT,
             FlowClass::Steady => {
-                spent < SPENT_CALM && chance_first(other, main, flow) > LEAST_CHANCE + spent * spent
+                spent < CALM_COPY_LIMIT
+                    && chance_first(other, main, flow) > MIN_COPY_CHANCE + spent * spent
             }
         };
         wanted.then_some(other.id)
@@ -149,7 +150,7 @@ impl DatagramPolicy for Auto {
             }
         };
         let Some(main) = main else { return Route::only(context.paths[0].id) };
-        let grouped = self.config.repairs && is_repaired(context, flow, main);
+        let grouped = self.config.repairs && uses_group_repair(context, flow, main);
         let copy = if grouped { None } else { self.copy_of(context, flow, main) };
         Route { path: main.id, copy, grouped }
     }
@@ -160,7 +161,7 @@ impl DatagramPolicy for Auto {
         flow: &FlowView,
         group: Group,
     ) -> Option<Repairs> {
-        let most = SPENT_REPAIRS[usize::from(group.frames.clamp(1, 4)) - 1];
+        let most = REPAIR_LIMITS[usize::from(group.frames.clamp(1, 4)) - 1];
         if self.spent(context.now) > most {
             return None;
         }
@@ -176,7 +177,7 @@ impl DatagramPolicy for Auto {
         flow: &FlowView,
         on: PathId,
     ) -> Option<PathId> {
-        if flow.class == FlowClass::Bulk || self.spent(context.now) > SPENT_RESCUE {
+        if flow.class == FlowClass::Bulk || self.spent(context.now) > RESCUE_LIMIT {
             return None;
         }
         let other = earliest(candidates::for_copies(context, on, true), flow)?;
@@ -193,11 +194,11 @@ impl DatagramPolicy for Auto {
     }
 
     fn explores_every(&self) -> Option<Duration> {
-        Some(EXPLORES)
+        Some(EXPLORE_INTERVAL)
     }
 
     fn explores_rate_every(&self) -> Option<Duration> {
-        Some(EXPLORES_RATE)
+        Some(RATE_EXPLORE_INTERVAL)
     }
 }
 
@@ -211,8 +212,8 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
 
 /// The same, later by what has to be saved where using the path costs more than time, and by what it loses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
-    let price = if is_dear(path) { PATIENCE } else { Duration::ZERO };
-    delay(path, flow) + price + LOSS_COSTS.mul_f32(path.losses)
+    let price = if is_costly(path) { PATIENCE } else { Duration::ZERO };
+    delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)
 }
 
 fn earliest<'a>(
@@ -230,28 +231,32 @@ fn settled<'a>(
 ) -> &'a DatagramPathView {
     let Some(stays) = stays else { return best };
     let (now, then) = (priced_delay(stays, flow), priced_delay(best, flow));
-    let better = then.mul_f32(1.0 + BETTER_SHARE).max(then + BETTER_LEAST);
+    let better = then.mul_f32(1.0 + MIN_RELATIVE_GAIN).max(then + MIN_TIME_GAIN);
     if now <= better { stays } else { best }
 }
 
 fn in_trouble(now: Instant, path: &DatagramPathView) -> bool {
-    let lately = path.last_trouble_at.is_some_and(|at| now.since(at) < TROUBLE_LASTS);
-    lately || !path.overdue.is_zero() || is_unsteady(path)
+    let lately = path.last_trouble_at.is_some_and(|at| now.since(at) < TROUBLE_DURATION);
+    lately || !path.overdue.is_zero() || has_trouble_signs(path)
 }
 
 /// Signs of trouble that are not those of single losses.
-fn is_unsteady(path: &DatagramPathView) -> bool {
-    let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / VARIES);
+fn has_trouble_signs(path: &DatagramPathView) -> bool {
+    let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / RTT_VARIATION_DIVISOR);
     varies || path.fading || !path.is_fine() || !path.stalled.is_zero()
 }
 
 /// Whether what leaves on this path is repaired together rather than copied one by one.
-fn is_repaired(context: &DatagramContext<'_>, flow: &FlowView, main: &DatagramPathView) -> bool {
+fn uses_group_repair(
+    context: &DatagramContext<'_>,
+    flow: &FlowView,
+    main: &DatagramPathView,
+) -> bool {
     context.repairs
         && flow.class == FlowClass::Steady
-        && flow.burst >= LEAST_BURST
-        && main.lone_losses >= RADIO_LOSES
-        && !is_unsteady(main)
+        && flow.burst >= MIN_BURST
+        && main.lone_losses >= MIN_REPAIR_LOSS
+        && !has_trouble_signs(main)
 }
 
 /// How likely it is that the answer to a copy on `other` comes first.
@@ -265,10 +270,10 @@ fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowVi
 /// Where bulk is delivered fastest, by what is known.
 fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
     let now = context.now;
-    let order = |path: &&DatagramPathView| (!is_dear(path), rate(path), Reverse(path.srtt));
+    let order = |path: &&DatagramPathView| (!is_costly(path), rate(path), Reverse(path.srtt));
     let best = candidates::best(context).max_by_key(order)?;
     let waits = |path: &&DatagramPathView| match path.health {
-        Health::Silent { since, .. } => !path.backup && now.since(since) < BULK_WAITS,
+        Health::Silent { since, .. } => !path.backup && now.since(since) < MAX_BULK_WAIT,
         Health::Fine | Health::Doubtful { .. } => path.backup == best.backup,
     };
     let stays = flow.last.and_then(|(id, since)| {
@@ -276,12 +281,13 @@ fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a Dat
         Some((since, path))
     });
     let Some((since, stays)) = stays else { return Some(best) };
-    if is_dear(stays) && !is_dear(best) {
+    if is_costly(stays) && !is_costly(best) {
         return Some(best);
     }
     let delivers = rate(stays).max(stays.delivery_rate.unwrap_or(Rate::ZERO));
     let times = rate(best).bits_per_s() as f64 / delivers.bits_per_s().max(1) as f64;
-    let wanted = if now.since(since) < BULK_STAYS { MUCH_FASTER } else { FASTER };
+    let wanted =
+        if now.since(since) < MIN_BULK_STAY { IMMEDIATE_BULK_SPEEDUP } else { MIN_BULK_SPEEDUP };
     Some(if times > wanted { best } else { stays })
 }
 

@@ -7,7 +7,7 @@
 use marline_policy::{DatagramContext, DatagramPathView, PathId};
 
 /// Whether its use costs more than time: money, or the sleep of a radio.
-pub(super) const fn is_dear(path: &DatagramPathView) -> bool {
+pub(super) const fn is_costly(path: &DatagramPathView) -> bool {
     path.metered || path.radio
 }
 
@@ -43,6 +43,6 @@ pub(super) fn for_copies<'a>(
     let lost = paths.iter().find(|path| path.id == on).is_none_or(|path| rank(path) > 1);
     paths.iter().filter(move |path| {
         let answers = !path.health.is_silent() && path.id != on;
-        answers && (!is_dear(path) || trouble) && (!path.backup || lost)
+        answers && (!is_costly(path) || trouble) && (!path.backup || lost)
     })
 }

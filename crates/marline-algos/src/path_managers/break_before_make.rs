@@ -148,7 +148,7 @@ impl BreakBeforeMake {
             self.needed = true;
         }
         if self.needed {
-            self.see_to_backups(cx, primary.healthy > 0);
+            self.update_backups(cx, primary.healthy > 0);
         } else {
             self.chosen = None;
         }
@@ -203,7 +203,7 @@ impl BreakBeforeMake {
     }
 
     /// Chooses the backup address, notifies the peer, and closes backup subflows that are no longer needed.
-    fn see_to_backups(&mut self, cx: &PathContext<'_>, healthy: bool) {
+    fn update_backups(&mut self, cx: &PathContext<'_>, healthy: bool) {
         let used = cx.paths.iter().find_map(|path| backup_of(path, cx)).map(|local| local.id);
         let up = |id: AddressId| backups(cx).any(|local| local.id == id);
         if self.chosen.filter(|id| up(*id)).is_none() {

@@ -202,7 +202,7 @@ impl Mesh {
         self.announce(cx);
         if cx.role == Role::Client {
             self.open(cx, plan);
-            self.leave_balancer(cx);
+            self.close_balanced_subflows(cx);
         }
     }
 
@@ -225,12 +225,12 @@ impl Mesh {
 
     /// Closes subflows to the address that the peer forbade, if another subflow replaces them: behind a load balancer,
     /// both lead to the same server.
-    fn leave_balancer(&mut self, cx: &PathContext<'_>) {
+    fn close_balanced_subflows(&mut self, cx: &PathContext<'_>) {
         let denied = cx.remote.iter().find(|r| r.id == AddressId(0)).filter(|_| cx.deny_join_id0);
         let Some(denied) = denied.map(|r| r.address) else { return };
         let leads_there = |path: &SubflowPath| {
             let local = cx.local.iter().find(|local| starts_at(path, local));
-            local.map_or(path.remote, |local| local.end_of_way(path.remote)) == denied
+            local.map_or(path.remote, |local| local.remote_reached_by(path.remote)) == denied
         };
         for path in cx.paths.iter().filter(|path| path.established && leads_there(path)) {
             let serves = |other: &SubflowPath| {
@@ -239,7 +239,7 @@ impl Mesh {
                     && same_start
                     && !leads_there(other)
                     && !self.stuck.contains(other.id)
-                    && is_as_good(other.id, path.id, cx.subflows)
+                    && can_replace_subflow(other.id, path.id, cx.subflows)
             };
             if cx.paths.iter().any(serves) && !self.work().left.contains(path.id) {
                 self.work().left.insert(path.id);
@@ -385,7 +385,7 @@ fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
 }
 
 /// Whether one subflow can replace another: a backup cannot replace a regular subflow.
-fn is_as_good(other: SubflowId, than: SubflowId, views: &[SubflowView]) -> bool {
+fn can_replace_subflow(other: SubflowId, than: SubflowId, views: &[SubflowView]) -> bool {
     let view = |id| views.iter().find(|view| view.id == id);
     let (Some(other), Some(than)) = (view(other), view(than)) else { return true };
     !other.backup || than.backup
@@ -399,7 +399,8 @@ mod tests {
 
     #[test]
     fn a_backup_does_not_replace_a_regular_subflow() {
-        let stands_in = |other, than| is_as_good(SubflowId(1), SubflowId(0), &[than, other]);
+        let stands_in =
+            |other, than| can_replace_subflow(SubflowId(1), SubflowId(0), &[than, other]);
         assert!(stands_in(view(1, 20), view(0, 20)));
         assert!(!stands_in(backup(view(1, 20)), view(0, 20)));
         assert!(stands_in(backup(view(1, 20)), backup(view(0, 20))));

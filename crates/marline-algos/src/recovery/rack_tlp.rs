@@ -124,7 +124,7 @@ impl LossRecovery for RackTlp {
         }
     }
 
-    fn judges_runs(&self) -> bool {
+    fn allows_segment_runs(&self) -> bool {
         true
     }
 

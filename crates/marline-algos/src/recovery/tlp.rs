@@ -138,14 +138,14 @@ pub struct Tlp {
     peer_ack_delay_ns: u64,
     pto_at: Option<Instant>,
     episode: Option<Episode>,
-    lone: LoneAcks,
+    lone: LoneAckDelay,
     /// Number of RTT samples when the last probe was sent (low 32 bits).
     samples_at_probe: u32,
 }
 
 /// How much longer than the shortest RTT the ACKs of lone segments took.
 #[derive(Copy, Clone, Debug, Default)]
-struct LoneAcks {
+struct LoneAckDelay {
     /// Start of the lone segment in flight.
     waiting: Option<Ssn>,
     samples: u32,
@@ -153,7 +153,7 @@ struct LoneAcks {
     excess_ns: u64,
 }
 
-impl LoneAcks {
+impl LoneAckDelay {
     /// Minimum number of samples to use instead of the default.
     const ENOUGH: u32 = 4;
 
@@ -172,7 +172,7 @@ impl Tlp {
     /// The state before the first probe.
     #[must_use]
     pub const fn new(config: ProbeConfig) -> Self {
-        let lone = LoneAcks { waiting: None, samples: 0, excess_ns: 0 };
+        let lone = LoneAckDelay { waiting: None, samples: 0, excess_ns: 0 };
         Tlp {
             formula: config.formula,
             most_probes: config.most_probes,

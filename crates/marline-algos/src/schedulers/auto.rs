@@ -19,7 +19,7 @@
 //!   considered. One is the end of the written data, going backwards: the last segment of a path waits behind all
 //!   others there, and no later segment reveals its loss. The other is the front, as far as only paths with overdue
 //!   answers carry it, because it blocks everything behind it. In the worst case, both may spend the budget
-//!   [twice](MOST_SPENT).
+//!   [twice](MAX_SPENDING).
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -51,8 +51,8 @@
 //! *p99 of a small message:* that of full redundancy while the budget lasts.
 
 use marline_policy::{
-    Decision, Dsn, Question, Reason, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
-    SchedulerEvent, Spending, Terms,
+    BudgetState, Decision, Dsn, Question, Reason, Reinjection, Scheduler, SchedulerAction,
+    SchedulerContext, SchedulerEvent, Terms,
 };
 use marline_time::{Duration, Rate};
 
@@ -70,7 +70,7 @@ mod worth;
 
 use costs::Costs;
 use judge::Judge;
-use purses::Purses;
+use purses::PathBudgets;
 use repairs::Repairs;
 
 /// Settings of [`Auto`].
@@ -101,15 +101,15 @@ impl Default for AutoConfig {
 }
 
 /// Cost of trouble on a path in multiples of its answer time: one to detect it, one to retransmit.
-const TROUBLE_ANSWERS: u32 = 2;
+const TROUBLE_COST: u32 = 2;
 /// Weight of the tail relative to the mean.
 const TAIL_WEIGHT: f32 = 1.0;
 /// Idle time after which a path gets a copy of the newest segment.
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
 /// Maximum number of mappings examined for copies.
-const MOST_MAPPINGS: usize = 64;
+const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending in multiples of the budget.
-const MOST_SPENT: f32 = 2.0;
+const MAX_SPENDING: f32 = 2.0;
 
 /// Rules for a slow path that blocks the others.
 const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
@@ -121,10 +121,10 @@ pub struct Auto {
     limits: (BudgetConfig, BudgetConfig),
     opportunistic: Opportunistic,
     budget: Budget,
-    purses: Purses,
+    purses: PathBudgets,
     repairs: Repairs,
     /// Spent shares of the budgets. Not updated with a single path, where they are not needed.
-    spending: Spending,
+    spending: BudgetState,
     /// Position in the stream and repeated bytes when last counted.
     sent: Dsn,
     repeated: u64,
@@ -138,12 +138,12 @@ impl Auto {
             limits: (config.budget, config.purse),
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
-            purses: Purses::default(),
+            purses: PathBudgets::default(),
             repairs: Repairs::default(),
-            spending: Spending {
+            spending: BudgetState {
                 unlimited: config.budget.is_unlimited(),
                 terms: config.terms,
-                ..Spending::default()
+                ..BudgetState::default()
             },
             sent: Dsn(0),
             repeated: 0,
@@ -208,7 +208,7 @@ impl Scheduler for Auto {
     ) {
         let before = out.len();
         self.opportunistic.on_event(event, cx, out);
-        Costs(&self.spending).leave_out_dear_repeats(out, before, cx);
+        Costs(&self.spending).drop_costly_repeats(out, before, cx);
     }
 
     fn explain_send(&mut self, cx: &SchedulerContext<'_>, reasons: &mut Vec<Reason>) -> Decision {

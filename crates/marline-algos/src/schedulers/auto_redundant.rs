@@ -33,7 +33,7 @@ use marline_time::{Duration, Instant};
 
 use super::classes::Class;
 use super::copies::WithCopies;
-use super::hedged::{Hedge, HedgedConfig, Impatience};
+use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule};
 use super::per_subflow::PerSubflow;
 
 /// Conditions for immediate copies, and the delay of the others.
@@ -56,19 +56,19 @@ impl Default for AutoRedundantConfig {
 
 /// Copies sent at once, for data on a path that is unknown or likely to be in trouble.
 #[derive(Debug)]
-pub struct Doubts {
+pub struct RiskyPaths {
     tail: f64,
     stale: Duration,
     /// When each path came up or was first used.
     known_since: PerSubflow<Option<Instant>>,
 }
 
-impl Impatience for Doubts {
+impl ImmediateCopyRule for RiskyPaths {
     type Config = AutoRedundantConfig;
 
     fn of(config: AutoRedundantConfig) -> (HedgedConfig, Self) {
         let AutoRedundantConfig { hedged, tail, stale } = config;
-        (hedged, Doubts { tail, stale, known_since: PerSubflow::new() })
+        (hedged, RiskyPaths { tail, stale, known_since: PerSubflow::new() })
     }
 
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
@@ -83,7 +83,7 @@ impl Impatience for Doubts {
         let Some(answer) = on.forecast.answer(Quantile::P90) else { return true };
         // This segment is exposed to trouble that began while the path was idle.
         let exposed = answer.max(cx.now.since(on.last_sent_at));
-        f64::from(on.forecast.risk_while_it_lasts(exposed)) > self.tail
+        f64::from(on.forecast.ongoing_trouble_risk(exposed)) > self.tail
     }
 
     fn on_event(&mut self, event: SchedulerEvent) {
@@ -94,7 +94,7 @@ impl Impatience for Doubts {
 }
 
 /// Min-RTT; copies at once on risky paths, hedged ones on others.
-pub type AutoRedundant = WithCopies<Hedge<Doubts>>;
+pub type AutoRedundant = WithCopies<HedgeRule<RiskyPaths>>;
 
 #[cfg(test)]
 mod tests;

@@ -99,7 +99,7 @@ pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
 /// Places new data when no subflow is healthy: on the one heard from last that has room, even if it is slower. Waiting
 /// for an idle one would never end.
 #[must_use]
-pub fn among_doubted(class: Class, cx: &SchedulerContext<'_>) -> Decision {
+pub fn choose_latest_heard(class: Class, cx: &SchedulerContext<'_>) -> Decision {
     let candidates = || members(cx.subflows, class);
     pick(candidates(), class).map_or_else(
         || wait(candidates()),
@@ -165,15 +165,15 @@ fn has_fresh(all: &[SubflowView], class: Class, carried_by: SubflowSet) -> bool 
 }
 
 /// Cost of a path other than time: money, or a sleeping radio.
-fn dearness(view: &SubflowView) -> (bool, bool) {
+fn cost_rank(view: &SubflowView) -> (bool, bool) {
     (view.metered, view.wake_share >= 1.0)
 }
 
 fn send(all: &[SubflowView], class: Class, avoid: SubflowSet, item: &Reinjection) -> Decision {
     let fresh = || members(all, class).filter(|view| !avoid.contains(view.id));
     // Avoid paths that cost more than time while another one can carry the data.
-    let least = if class.is_fine() { fresh().map(dearness).min() } else { None };
-    let candidates = || fresh().filter(|view| least.is_none_or(|least| dearness(view) == least));
+    let least = if class.is_fine() { fresh().map(cost_rank).min() } else { None };
+    let candidates = || fresh().filter(|view| least.is_none_or(|least| cost_rank(view) == least));
     pick(candidates(), class).map_or_else(
         || wait(candidates()),
         |view| Decision::Send { subflow: view.id, range: item.range },

@@ -164,7 +164,11 @@ pub fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
 
 /// The first data at or after `from` that this subflow did not carry and the peer does not have.
 #[must_use]
-pub fn not_on(id: SubflowId, from: Dsn, cx: &SchedulerContext<'_>) -> Option<DataRange> {
+pub fn first_uncarried_range(
+    id: SubflowId,
+    from: Dsn,
+    cx: &SchedulerContext<'_>,
+) -> Option<DataRange> {
     let from = from.max(cx.data_una);
     let mapping = cx.mappings.next_not_on(id, from)?;
     let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
@@ -177,7 +181,7 @@ pub fn not_on(id: SubflowId, from: Dsn, cx: &SchedulerContext<'_>) -> Option<Dat
 pub fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) -> Option<Decision> {
     classes::members(cx.subflows, class)
         .filter(|view| view.is_ready())
-        .filter_map(|view| Some((view, not_on(view.id, from, cx)?)))
+        .filter_map(|view| Some((view, first_uncarried_range(view.id, from, cx)?)))
         .min_by_key(|(view, range)| (range.start, classes::rank(view)))
         .map(|(view, range)| Decision::Send { subflow: view.id, range })
 }

@@ -25,8 +25,8 @@ use marline_time::Duration;
 
 use super::classes::Class;
 use super::copies::WithCopies;
-use super::delivery::{arrival_by, way_back};
-use super::hedged::{Hedge, HedgedConfig, Impatience, overdue_after};
+use super::delivery::{arrival_by, return_delay};
+use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule, overdue_after};
 
 /// Settings of the deadline.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -48,13 +48,13 @@ impl Default for DeadlineConfig {
 
 /// Copies sent at once, for data that may be late and could not be saved later.
 #[derive(Debug)]
-pub struct InDanger {
+pub struct MissedDeadlines {
     deviations: f64,
     within: Duration,
     risk: f64,
 }
 
-impl InDanger {
+impl MissedDeadlines {
     /// Whether a copy that waits for an overdue answer still arrives in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
@@ -65,12 +65,12 @@ impl InDanger {
     }
 }
 
-impl Impatience for InDanger {
+impl ImmediateCopyRule for MissedDeadlines {
     type Config = DeadlineConfig;
 
     fn of(config: DeadlineConfig) -> (HedgedConfig, Self) {
         let DeadlineConfig { hedged, within, risk } = config;
-        (hedged, InDanger { deviations: hedged.deviations, within, risk })
+        (hedged, MissedDeadlines { deviations: hedged.deviations, within, risk })
     }
 
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
@@ -79,14 +79,14 @@ impl Impatience for InDanger {
         }
         let bytes = cx.unsent.len().min(on.mss.into());
         let ahead = on.forecast.queued().saturating_add(on.forecast.passing(bytes));
-        let answered = self.within.saturating_add(way_back(on));
+        let answered = self.within.saturating_add(return_delay(on));
         let late = on.forecast.chance_later(answered.saturating_sub(ahead));
         f64::from(late) > self.risk
     }
 }
 
 /// Min-RTT with copies of data that may be late.
-pub type Deadline = WithCopies<Hedge<InDanger>>;
+pub type Deadline = WithCopies<HedgeRule<MissedDeadlines>>;
 
 #[cfg(test)]
 mod tests;

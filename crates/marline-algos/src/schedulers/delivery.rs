@@ -15,7 +15,7 @@
 //! - [`Rivals::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster ones
 //!   deliver their rate times that time. If that and S's outstanding data exceed the buffers, S gets nothing now. The
 //!   DATA_ACK is later the longer S's queue is, so S is only kept as full as the buffers allow;
-//! - [`Rivals::full_is_sooner`]: a full path has delivered all unsent data once its window has released the last byte
+//! - [`Rivals::sooner_full_path`]: a full path has delivered all unsent data once its window has released the last byte
 //!   and its queue has transmitted it. If that is before the segment arrives, S gets nothing now. While the send buffer
 //!   is nearly full, the application has more to write, and nothing is held back.
 //!
@@ -38,14 +38,14 @@ use marline_time::{Duration, Instant, Rate};
 use super::classes::{Class, members};
 
 /// Time between the arrival of a segment and its answer.
-pub(super) fn way_back(view: &SubflowView) -> Duration {
+pub(super) fn return_delay(view: &SubflowView) -> Duration {
     view.min_rtt.unwrap_or_default() / 2
 }
 
 /// Time until `bytes` more bytes sent now have arrived, at this quantile; `None` if nothing is known.
 pub(super) fn arrival_by(view: &SubflowView, bytes: u64, quantile: Quantile) -> Option<Duration> {
     let answer = view.forecast.answer_after(bytes, quantile)?;
-    Some(answer.saturating_sub(way_back(view)))
+    Some(answer.saturating_sub(return_delay(view)))
 }
 
 /// The same at the 90th percentile; `Duration::MAX` if nothing is known.
@@ -59,12 +59,12 @@ pub(super) fn is_overdue(view: &SubflowView, now: Instant) -> bool {
 }
 
 /// Whether answers to data in flight open the window. A window closed by a loss opens when that is repaired.
-pub(super) fn opens_soon(view: &SubflowView) -> bool {
+pub(super) fn will_window_open(view: &SubflowView) -> bool {
     view.phase == Phase::Open && view.bytes_queued == 0
 }
 
 /// Whether the writer has more than is written now: writers are woken before the buffer is empty, and fill it again.
-pub(super) fn writer_has_more(cx: &SchedulerContext<'_>) -> bool {
+pub(super) fn expects_more_data(cx: &SchedulerContext<'_>) -> bool {
     cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3
 }
 
@@ -128,7 +128,7 @@ impl<'a> Rivals<'a> {
             return false;
         }
         let Rivals { of, cx, .. } = self;
-        let back = self.all().map(way_back).min().unwrap_or_default();
+        let back = self.all().map(return_delay).min().unwrap_or_default();
         let until = arrives.saturating_add(back);
         let faster = self.all().filter(|other| arrival(other, other.mss.into()) < arrives);
         let brought = faster.map(|other| rate(other).bytes_in(until)).fold(0, u64::saturating_add);
@@ -139,17 +139,17 @@ impl<'a> Rivals<'a> {
 
     /// A full path that will have delivered all unsent data before a segment would arrive on this path, and when.
     /// `last_leaves` computes when its window releases the last of a number of bytes.
-    pub(super) fn full_is_sooner(
+    pub(super) fn sooner_full_path(
         self,
         arrives: Duration,
         last_leaves: fn(&SubflowView, u64) -> Option<Duration>,
     ) -> Option<(SubflowId, Duration)> {
         let cx = self.cx;
-        if writer_has_more(cx) {
+        if expects_more_data(cx) {
             return None;
         }
         let left = cx.written.since(cx.unsent.start);
-        let brings_all = |other: &SubflowView| {
+        let delivery_time_of_rest = |other: &SubflowView| {
             let leaves = last_leaves(other, left).filter(|_| other.forecast.is_known())?;
             let opens = match other.eligibility {
                 Eligibility::PacingLimited(at) => at.since(cx.now),
@@ -158,22 +158,22 @@ impl<'a> Rivals<'a> {
             Some(opens + arrival(other, left).max(arrival(other, 0) + leaves))
         };
         self.all()
-            .filter(|other| !other.is_ready() && opens_soon(other))
-            .filter_map(|other| Some((other.id, brings_all(other)?)))
+            .filter(|other| !other.is_ready() && will_window_open(other))
+            .filter_map(|other| Some((other.id, delivery_time_of_rest(other)?)))
             .find(|(_, all)| *all < arrives)
     }
 }
 
 /// When the last of `bytes` is sent if windows keep their size: one round trip per whole window. `None` if the RTT is
 /// unknown.
-pub(super) fn in_whole_windows(view: &SubflowView, bytes: u64) -> Option<Duration> {
+pub(super) fn send_time_by_windows(view: &SubflowView, bytes: u64) -> Option<Duration> {
     let rounds = u32::try_from(bytes / view.cwnd.max(1)).unwrap_or(u32::MAX).min(1_000);
     Some(view.srtt? * rounds)
 }
 
 /// When the last of `bytes` is sent if each answer releases as much as it acknowledges, or in slow start twice as much,
 /// so that a round trip doubles the window. `None` if the RTT is unknown.
-pub(super) fn answer_by_answer(view: &SubflowView, bytes: u64) -> Option<Duration> {
+pub(super) fn send_time_by_answers(view: &SubflowView, bytes: u64) -> Option<Duration> {
     let srtt = view.srtt?;
     let window = view.cwnd.max(1);
     let (mut rounds, mut before, mut round) = (0, 0, window);

@@ -36,7 +36,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
-use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
+use super::copies::{CopyRule, WithCopies, first_uncarried_range, queue_is_empty};
 
 /// Maximum number of segments watched. Older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
@@ -84,7 +84,7 @@ pub(super) fn overdue_after(
 }
 
 /// Selects copies that are sent without delay.
-pub trait Impatience: Debug + Send {
+pub trait ImmediateCopyRule: Debug + Send {
     /// Settings, including those of delayed copies.
     type Config: Copy + Debug + Default + Send + Sync;
 
@@ -101,7 +101,7 @@ pub trait Impatience: Debug + Send {
 }
 
 /// All copies are delayed.
-impl Impatience for () {
+impl ImmediateCopyRule for () {
     type Config = HedgedConfig;
 
     fn of(config: HedgedConfig) -> (HedgedConfig, Self) {
@@ -115,13 +115,13 @@ impl Impatience for () {
 
 /// The copy rule, including copies without delay.
 #[derive(Debug)]
-pub struct Hedge<I> {
+pub struct HedgeRule<I> {
     config: HedgedConfig,
     impatience: I,
     watched: VecDeque<Watched>,
 }
 
-impl<I> Hedge<I> {
+impl<I> HedgeRule<I> {
     /// When the answer to a segment sent now is due; `None` if nothing is known.
     fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
         Some(cx.now + overdue_after(on, self.config.deviations, cx)?)
@@ -151,7 +151,7 @@ impl<I> Hedge<I> {
     }
 
     /// Makes copies due for everything that silent paths carry.
-    fn give_up_silent(&mut self, cx: &SchedulerContext<'_>) {
+    fn copy_silent_paths(&mut self, cx: &SchedulerContext<'_>) {
         for view in cx.subflows {
             if !self.is_silent(view, cx.now) {
                 continue;
@@ -172,7 +172,8 @@ impl<I> Hedge<I> {
             }
             let others = || classes::members(cx.subflows, class);
             let missing = |view: &SubflowView| {
-                not_on(view.id, range.start, cx).map(|copy| copy.intersection(&range))
+                first_uncarried_range(view.id, range.start, cx)
+                    .map(|copy| copy.intersection(&range))
             };
             let copy = others()
                 .filter(|view| view.is_ready())
@@ -199,12 +200,12 @@ impl<I> Hedge<I> {
     }
 }
 
-impl<I: Impatience> CopyRule for Hedge<I> {
+impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
     type Config = I::Config;
 
     fn of(config: I::Config) -> Self {
         let (config, impatience) = I::of(config);
-        Hedge { config, impatience, watched: VecDeque::new() }
+        HedgeRule { config, impatience, watched: VecDeque::new() }
     }
 
     fn watches_segments(&self) -> bool {
@@ -229,7 +230,7 @@ impl<I: Impatience> CopyRule for Hedge<I> {
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         self.settle(cx);
-        self.give_up_silent(cx);
+        self.copy_silent_paths(cx);
         let copy = if queue_is_empty(cx) { self.due(class, cx) } else { None };
         copy.unwrap_or_else(|| self.next_time(cx.now).map_or(Decision::Wait, Decision::WaitUntil))
     }
@@ -240,7 +241,7 @@ impl<I: Impatience> CopyRule for Hedge<I> {
 }
 
 /// Min-RTT with a copy elsewhere of data that is not acknowledged in time.
-pub type Hedged = WithCopies<Hedge<()>>;
+pub type Hedged = WithCopies<HedgeRule<()>>;
 
 #[cfg(test)]
 mod tests;

@@ -41,7 +41,7 @@ const ACTIVE_MARKS: u32 = STALE_MARKS - 1;
 /// A backup repeats data if all that hold it have more marks than this.
 const BACKUP_MARKS: u32 = 1;
 /// Bytes repeated when the timer fires.
-const REPEATED: u64 = 32_768;
+const TIMEOUT_REPEAT_BYTES: u64 = 32_768;
 
 /// Marks against a subflow.
 #[derive(Copy, Clone, Debug, Default)]
@@ -101,14 +101,14 @@ impl Linux {
             least_marks = least_marks.min(self.mark(view));
         }
         for view in cx.subflows.iter().filter(|view| view.is_usable()).filter(holds) {
-            self.make_stale(view, cx);
+            self.mark_stale(view, cx);
         }
         let idle = |backup: bool| {
             self.active(cx).find(|view| !holds(view) && view.backup == backup).map(|view| view.id)
         };
         let backup = || idle(true).filter(|_| least_marks > BACKUP_MARKS);
         if let (Some(on), None) = (idle(false).or_else(backup), self.repeat) {
-            let end = cx.data_una.plus(REPEATED).min(cx.written);
+            let end = cx.data_una.plus(TIMEOUT_REPEAT_BYTES).min(cx.written);
             self.repeat = Some(Repeat { on, end });
         }
     }
@@ -127,7 +127,7 @@ impl Linux {
         silence.marks
     }
 
-    fn make_stale(&mut self, view: &SubflowView, cx: &SchedulerContext<'_>) {
+    fn mark_stale(&mut self, view: &SubflowView, cx: &SchedulerContext<'_>) {
         let silence = *self.silence(view.id);
         if silence.stale || silence.marks <= STALE_MARKS {
             return;

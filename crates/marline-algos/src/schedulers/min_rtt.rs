@@ -32,7 +32,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::classes::{self, Class};
-use super::delivery::{Overdue, Rivals, answer_by_answer, arrival_by};
+use super::delivery::{Overdue, Rivals, arrival_by, send_time_by_answers};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 
 /// Behavior of a [`MinRtt`] beyond choosing the lowest RTT.
@@ -101,7 +101,7 @@ impl MinRtt {
         let Some(rivals) = rivals else { return true };
         let bytes = ahead + u64::from(view.mss);
         let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };
-        let sooner = || rivals.full_is_sooner(arrives, answer_by_answer).is_some();
+        let sooner = || rivals.sooner_full_path(arrives, send_time_by_answers).is_some();
         !(blocking && rivals.would_block(arrives) || completion && sooner())
     }
 }
@@ -119,7 +119,7 @@ impl Scheduler for MinRtt {
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         if !class.is_fine() {
-            return classes::among_doubted(class, cx);
+            return classes::choose_latest_heard(class, cx);
         }
         let candidates = || classes::members(cx.subflows, class);
         let picked =

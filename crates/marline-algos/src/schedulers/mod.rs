@@ -21,12 +21,12 @@ mod round_robin;
 
 pub use crate::budget::BudgetConfig;
 pub use auto::{Auto, AutoConfig};
-pub use auto_redundant::{AutoRedundant, AutoRedundantConfig, Doubts};
+pub use auto_redundant::{AutoRedundant, AutoRedundantConfig, RiskyPaths};
 pub use burst_end::{BurstEnd, BurstEndConfig, Tail};
 pub use coded::{Coded, CodedConfig, Repairs, Without};
-pub use deadline::{Deadline, DeadlineConfig, InDanger};
+pub use deadline::{Deadline, DeadlineConfig, MissedDeadlines};
 pub use follow_client::{FollowClient, FollowClientConfig};
-pub use hedged::{Hedge, Hedged, HedgedConfig, Impatience};
+pub use hedged::{HedgeRule, Hedged, HedgedConfig, ImmediateCopyRule};
 pub use linux::Linux;
 pub use min_rtt::{MinRtt, MinRttConfig};
 pub use opportunistic::{Opportunistic, OpportunisticRules, Penalise, Retransmit};

@@ -172,19 +172,23 @@ impl Opportunistic {
     ) {
         let (Some(fast), Some(oldest)) = (cx.subflow(picked), cx.mappings.oldest()) else { return };
         let Some(fast_srtt) = fast.srtt else { return };
-        let held_up = HeldUp { fast, fast_srtt, oldest, cx };
+        let held_up = HeadOfLineBlocking { fast, fast_srtt, oldest, cx };
         if penalise {
             match self.rules.penalise {
                 Penalise::Off => {}
-                Penalise::Paper => self.penalise_as_2012(&held_up, out),
-                Penalise::Kernel => self.penalise_as_later(&held_up, out),
+                Penalise::Paper => self.penalise_trailing_holder(&held_up, out),
+                Penalise::Kernel => self.penalise_slow_holders(&held_up, out),
             }
         }
         held_up.repeat(self.rules.retransmit, out);
     }
 
     /// Penalizes the holder of the trailing edge if its throughput is lower, once per its own round trip.
-    fn penalise_as_2012(&mut self, held_up: &HeldUp<'_>, out: &mut Vec<SchedulerAction>) {
+    fn penalise_trailing_holder(
+        &mut self,
+        held_up: &HeadOfLineBlocking<'_>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let Some(slow) = held_up.holders().next() else { return };
         let Some(slow_srtt) = slow.srtt else { return };
         // Compares window / RTT without a division.
@@ -202,7 +206,11 @@ impl Opportunistic {
     }
 
     /// Penalizes every holder with a longer round trip, once per round trip of the fast subflow.
-    fn penalise_as_later(&mut self, held_up: &HeldUp<'_>, out: &mut Vec<SchedulerAction>) {
+    fn penalise_slow_holders(
+        &mut self,
+        held_up: &HeadOfLineBlocking<'_>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let (now, fast_srtt) = (held_up.cx.now, held_up.fast_srtt);
         let stamp = self.stamp(held_up.fast.id);
         if stamp.is_some_and(|last| now.since(last) < fast_srtt) {
@@ -223,14 +231,14 @@ impl Opportunistic {
 }
 
 /// A fast subflow has room, but the oldest data is elsewhere.
-struct HeldUp<'a> {
+struct HeadOfLineBlocking<'a> {
     fast: &'a SubflowView,
     fast_srtt: Duration,
     oldest: Mapping,
     cx: &'a SchedulerContext<'a>,
 }
 
-impl HeldUp<'_> {
+impl HeadOfLineBlocking<'_> {
     /// The other subflows that carry the oldest data.
     fn holders(&self) -> impl Iterator<Item = &SubflowView> {
         let holds =
@@ -256,15 +264,15 @@ impl HeldUp<'_> {
             let range = self.oldest.range.prefix(u64::from(fast.mss) + MAPPING_OPTION);
             out.push(SchedulerAction::Reinject { range, on: fast.id });
             if rule == Retransmit::Wide {
-                self.repeat_what_much_slower_ones_hold(range.end, out);
+                self.repeat_data_of_slow_subflows(range.end, out);
             }
         }
     }
 
     /// Beyond the oldest segment, repeats as much as the fast subflow has room for of data held only by subflows with a
     /// much longer RTT.
-    fn repeat_what_much_slower_ones_hold(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
-        let HeldUp { fast, fast_srtt, cx, .. } = *self;
+    fn repeat_data_of_slow_subflows(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
+        let HeadOfLineBlocking { fast, fast_srtt, cx, .. } = *self;
         let Eligibility::Ready { room } = fast.eligibility else { return };
         let mut left = room.saturating_sub(from.since(self.oldest.range.start));
         let mut at = from;

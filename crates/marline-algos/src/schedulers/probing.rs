@@ -19,7 +19,7 @@ use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::Instant;
 
 use super::classes::{self, Class};
-use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
+use super::copies::{CopyRule, WithCopies, first_uncarried_range, queue_is_empty};
 
 /// When a path counts as idle.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl CopyRule for IdlePaths {
         };
         classes::members(cx.subflows, class)
             .filter(|view| view.is_ready() && self.config.is_idle(view, cx.now))
-            .filter_map(|view| Some((view, not_on(view.id, last.range.start, cx)?)))
+            .filter_map(|view| Some((view, first_uncarried_range(view.id, last.range.start, cx)?)))
             .min_by_key(|(view, _)| classes::rank(view))
             .map_or(Decision::Wait, |(view, range)| Decision::Send { subflow: view.id, range })
     }

@@ -22,7 +22,7 @@ use marline_policy::{
 use super::classes;
 
 /// Default number of segments per turn.
-const TURN: u32 = 16;
+const DEFAULT_TURN_SEGMENTS: u32 = 16;
 
 /// Length and conditions of a turn.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct RoundRobinConfig {
 
 impl Default for RoundRobinConfig {
     fn default() -> Self {
-        RoundRobinConfig { segments: TURN, skips_full: true }
+        RoundRobinConfig { segments: DEFAULT_TURN_SEGMENTS, skips_full: true }
     }
 }
 

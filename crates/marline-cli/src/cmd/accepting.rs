@@ -11,11 +11,11 @@ use tokio::task::JoinSet;
 use marline_proxy::shutdown::Stop;
 
 /// Interval at which a process that has handed over checks for remaining connections.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection that is half open for longer than this belongs to a client that has repeated its SYN, which the new
 /// process has answered.
-const HALF_OPEN: Duration = Duration::from_secs(5);
+const MAX_HALF_OPEN_TIME: Duration = Duration::from_secs(5);
 
 /// Accepts connections until the drain, and serves them until they end. After a handover this accepts only
 /// connections whose handshake was in progress.
@@ -36,16 +36,16 @@ where
 }
 
 /// Resolves when another process accepts and no connection is left here.
-async fn left_alone(stop: &Stop, listener: &Server) {
+async fn wait_until_unused(stop: &Stop, listener: &Server) {
     stop.handed_over().await;
     let since = Instant::now();
     loop {
-        let late = since.elapsed() > HALF_OPEN;
+        let late = since.elapsed() > MAX_HALF_OPEN_TIME;
         let counts = |connection: &ConnectionInfo| !(late && is_half_open(connection));
         if !listener.connections().iter().any(counts) {
             return;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -69,7 +69,7 @@ where
             // Removes ended tasks.
             Some(_) = running.join_next(), if !running.is_empty() => continue,
             () = stop.draining() => break,
-            () = left_alone(&stop, &listener), if running.is_empty() => break,
+            () = wait_until_unused(&stop, &listener), if running.is_empty() => break,
         };
         match next {
             Some((stream, peer)) => {

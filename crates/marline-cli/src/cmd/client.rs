@@ -34,7 +34,7 @@ use super::watched::{Watched, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::memory;
-use crate::native::kept_for_ports;
+use crate::native::capabilities_for_ports;
 use crate::reload::{Reloads, reloads};
 use ports::{Opened, Ports, Wanted};
 
@@ -76,7 +76,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let bind = |forward: &Forward| UdpForward::bind(forward.listen, forward.target.clone());
     let udp_ports = plan.udp_forwards.iter().map(bind).collect::<anyhow::Result<_>>()?;
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
-    let kept = kept_for_ports(shown.map(|address| address.port()));
+    let kept = capabilities_for_ports(shown.map(|address| address.port()));
     plan.network.carrier(plan.carrier.clone().open(kept)?);
     Ok(Prepared { plan, settings, ports, transparent, udp_ports })
 }
@@ -105,7 +105,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
         running.serve(way, |_| Ok(Box::new(|| ())), |_, _| Ok(())).await?;
     } else {
-        running.go_through().await?;
+        running.relay_through_server().await?;
     }
     opened.close().await;
     Ok(ExitCode::SUCCESS)
@@ -120,14 +120,14 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    async fn go_through(mut self) -> anyhow::Result<()> {
+    async fn relay_through_server(mut self) -> anyhow::Result<()> {
         let opened = self.opened;
         let renewal = Renewal::begin(&opened.client, &opened.deadlines, &self.prepared.plan)?;
-        opened.goes_by(&renewal.way);
+        opened.set_server_tunnel(&renewal.way);
         let remotes = self.prepared.plan.remote_forwards.clone();
         let udp_ports = std::mem::take(&mut self.prepared.udp_ports);
         let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
-            keep_remotes(remotes, front, serving);
+            maintain_remotes(remotes, front, serving);
             if let Some(lanes) = renewal.lanes() {
                 carry_udp(lanes, (Arc::clone(&opened.udp), udp_ports), front, serving)?;
             }
@@ -154,7 +154,7 @@ impl Running<'_> {
             plan.max_connections,
             stopper.listen(),
             opened.handle.targets.clone(),
-            memory::own_account().clone(),
+            memory::process_account().clone(),
         );
         let mut serving = JoinSet::new();
         // First, because an application at a port may need these services.
@@ -228,7 +228,7 @@ fn carry_udp(
 }
 
 /// Maintains the remote forwards. Each prints a line to standard output whenever the server starts to listen.
-fn keep_remotes(forwards: Vec<Forward>, front: &Arc<Front>, serving: &mut JoinSet<()>) {
+fn maintain_remotes(forwards: Vec<Forward>, front: &Arc<Front>, serving: &mut JoinSet<()>) {
     for Forward { listen, target } in forwards {
         let to = target.clone();
         let announce =

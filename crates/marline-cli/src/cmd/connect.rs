@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::opened::FAREWELL;
+use super::opened::CLOSING_TIME;
 use crate::config::Word;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;
@@ -84,11 +84,11 @@ enum Way {
 /// # Errors
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
-    prepare_way(args).map_err(in_one_line)
+    prepare_way(args).map_err(single_line_error)
 }
 
 /// Removes line breaks, because the parent process, such as ssh, shows the error in its own terminal.
-fn in_one_line(error: anyhow::Error) -> anyhow::Error {
+fn single_line_error(error: anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     match text.contains('\n') {
         true => anyhow::anyhow!("{}", text.split_whitespace().collect::<Vec<_>>().join(" ")),
@@ -124,7 +124,7 @@ fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
 /// # Errors
 /// An error message for the user, in one line.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    carry(prepared).await.map_err(in_one_line)
+    carry(prepared).await.map_err(single_line_error)
 }
 
 async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
@@ -132,7 +132,7 @@ async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let plan = match prepared.way {
         Way::Own(plan) => plan,
         Way::Socks5(address) => {
-            pass(through_socks(address, &target).await?).await?;
+            pass(connect_by_socks(address, &target).await?).await?;
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -148,7 +148,7 @@ async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
             join(&*tunnel, &target).await
         }
     };
-    client.drained(FAREWELL).await;
+    client.drained(CLOSING_TIME).await;
     result?;
     Ok(ExitCode::SUCCESS)
 }
@@ -157,7 +157,7 @@ async fn join<O: Open>(way: &O, target: &Target) -> anyhow::Result<()> {
     pass(way.open(target).await?).await
 }
 
-async fn through_socks(address: SocketAddr, target: &Target) -> anyhow::Result<TcpStream> {
+async fn connect_by_socks(address: SocketAddr, target: &Target) -> anyhow::Result<TcpStream> {
     let connected = TcpStream::connect(address).await;
     let mut stream = connected.with_context(|| format!("cannot connect to SOCKS5 {address}"))?;
     stream.set_nodelay(true)?;

@@ -154,7 +154,7 @@ async fn way_to(server: &Target, paths: &[PathSpec]) -> Report {
             None => Vec::new(),
         }
     };
-    let (framed, mut native) = tokio::join!(invite::knock(server, paths), native);
+    let (framed, mut native) = tokio::join!(invite::probe_server(server, paths), native);
     let framed_works = framed.works();
     let native_works = native.iter().any(|finding| finding.status == FindingStatus::Works);
     let mut findings = framed.findings;

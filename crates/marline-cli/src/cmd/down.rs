@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// Time limit for `marline up` to end its connections and restore the machine's routing.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time limit for removing what a killed `marline up` has left.
-const UNDONE: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Arguments of `marline down`.
 #[derive(Debug, clap::Args)]
@@ -60,10 +60,10 @@ impl PidFile {
         while let Err(error) = file.try_lock() {
             match error {
                 fs::TryLockError::Error(error) => return Err(error.into()),
-                fs::TryLockError::WouldBlock if begun.elapsed() > UNDONE => {
+                fs::TryLockError::WouldBlock if begun.elapsed() > CLEANUP_TIMEOUT => {
                     bail!("`marline up` runs already (`marline down` ends it)")
                 }
-                fs::TryLockError::WouldBlock => std::thread::sleep(LOOK_EVERY),
+                fs::TryLockError::WouldBlock => std::thread::sleep(CHECK_INTERVAL),
             }
         }
         Ok(file)

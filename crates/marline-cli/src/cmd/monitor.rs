@@ -64,7 +64,7 @@ async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<E
         Answer::Monitoring => {}
         other => bail!("asked to monitor, got {other:?}"),
     }
-    let mut alike = Alike::default();
+    let mut alike = ShownDecisions::default();
     while let Some(event) = client.event().await? {
         let line = if args.json {
             serde_json::to_string(&event)?
@@ -84,12 +84,12 @@ type Kind = (Option<u64>, String, Option<u64>);
 
 /// Last shown decisions by kind.
 #[derive(Debug, Default)]
-struct Alike {
+struct ShownDecisions {
     /// Time in us at which it was shown, and the number of hidden ones since.
     shown: BTreeMap<Kind, (u64, u64)>,
 }
 
-impl Alike {
+impl ShownDecisions {
     /// Interval between two shown decisions of the same kind.
     const EVERY_US: u64 = 1_000_000;
     /// Largest number of remembered kinds. Beyond it, old ones are removed.
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn equal_decisions_are_shown_once_a_second() {
-        let mut alike = Alike::default();
+        let mut alike = ShownDecisions::default();
         let first = alike.line(&decision(1_000, "late"));
         let line = "[     1.000000]       DECISION conn=2 subflow=1 copy of 14 kB on lte";
         assert_eq!(first.as_deref(), Some(line));
@@ -198,6 +198,6 @@ mod tests {
         for connection in 0..2_000 {
             alike.line(&Event { connection: Some(connection), ..decision(4_000, "late") });
         }
-        assert!(alike.shown.len() <= Alike::MOST + 1);
+        assert!(alike.shown.len() <= ShownDecisions::MOST + 1);
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn resolvers(plan: &ClientPlan) -> anyhow::Result<Resolvers> {
         (Some(resolver), _) => Ok(Resolvers::new(resolver.into(), [])),
         (None, Route::Direct) => Ok(Resolvers::new(first_of_host()?, [])),
         (None, Route::Through(_)) => {
-            Ok(Resolvers::new(Target::servers_resolver(), first_of_host().ok()))
+            Ok(Resolvers::new(Target::server_resolver(), first_of_host().ok()))
         }
     }
 }

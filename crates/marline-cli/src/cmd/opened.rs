@@ -21,10 +21,10 @@ use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
 /// Time that closing connections get at the end of a process to notify the peer.
-pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
+pub(super) const CLOSING_TIME: marline::Duration = marline::Duration::from_secs(2);
 
 /// The way through a server.
-pub(super) type ServerWay = Arc<Current<Tunnel<Dialer>>>;
+pub(super) type CurrentTunnel = Arc<Current<Tunnel<Dialer>>>;
 
 /// An opened network of a client.
 pub(super) struct OpenedClient {
@@ -35,7 +35,7 @@ pub(super) struct OpenedClient {
     signals: SignalReader,
     mobile_data: MobileDataNotice,
     pub(super) handle: Arc<ClientHandle>,
-    way: Arc<OnceLock<ServerWay>>,
+    way: Arc<OnceLock<CurrentTunnel>>,
     _keeping: JoinSet<()>,
 }
 
@@ -49,7 +49,7 @@ impl OpenedClient {
         let mut network = plan.network.clone();
         let client = network.observer(quotas.observer()).bind().await?;
         memory::set_limit(plan.runtime.memory);
-        client.set_memory_account(memory::own_account());
+        client.set_memory_account(memory::process_account());
         // A path whose quota is used up must not be used for the first connection either.
         quotas.look(&client, unix_s());
         let mut keeping = JoinSet::new();
@@ -62,7 +62,7 @@ impl OpenedClient {
         mobile_data.look(&client, &quotas);
         let (notice, of, limits) = (mobile_data.clone(), client.clone(), quotas.clone());
         keeping.spawn(async move { notice.keep(&of, &limits).await });
-        let (udp, way) = (UdpTunnel::charged_to(memory::own_account().clone()), Arc::default());
+        let (udp, way) = (UdpTunnel::charged_to(memory::process_account().clone()), Arc::default());
         let udp = Arc::new(udp);
         let handle = ClientHandle {
             client: client.clone(),
@@ -90,7 +90,7 @@ impl OpenedClient {
     }
 
     /// Sets the server's way, from which the server's rejection is read.
-    pub(super) fn goes_by(&self, way: &ServerWay) {
+    pub(super) fn set_server_tunnel(&self, way: &CurrentTunnel) {
         let _ = self.way.set(Arc::clone(way));
     }
 
@@ -113,7 +113,7 @@ impl OpenedClient {
 
     /// Waits until closing streams have sent their last messages, and saves the counts.
     pub(super) async fn close(&self) {
-        self.client.drained(FAREWELL).await;
+        self.client.drained(CLOSING_TIME).await;
         self.quotas.close(&self.client).await;
     }
 }

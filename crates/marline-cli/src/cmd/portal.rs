@@ -19,7 +19,7 @@ use marline_tun::datagram::NoDatagrams;
 use marline_tun::gateway::{Gateway, GatewaySettings, Served};
 use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
 use marline_tun::machine::routing::MARK;
-use marline_tun::portal::{Finding, PortalWay, Probe};
+use marline_tun::portal::{Finding, PortalOpener, Probe};
 use marline_tun::resolver::{self, Resolvers};
 
 use super::run::{become_command, end};
@@ -32,9 +32,9 @@ const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
 /// Placeholder for the page in the program's arguments, as in desktop entries.
 const PLACEHOLDER: &str = "%u";
 /// Interval of checks whether the portal is gone.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time after that in which the page behind the login can still be read.
-const FAREWELL: Duration = Duration::from_secs(5);
+const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// Largest number of connections of a browser on a login page.
 const CONNECTIONS: usize = 256;
 
@@ -60,11 +60,11 @@ pub struct Args {
 #[derive(Debug)]
 pub enum Prepared {
     /// Check for a portal and report the result.
-    Look(PortalWay, Probe),
+    Look(PortalOpener, Probe),
     /// Relay a program's traffic.
     Carry {
         /// Way through the network.
-        way: PortalWay,
+        way: PortalOpener,
         /// Page that is requested repeatedly.
         probe: Probe,
         /// Receiver of results.
@@ -86,7 +86,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         return Ok(Some(Prepared::Look(way, args.probe)));
     }
     let addresses = Addresses::default();
-    let half = Names::by_gateway(&addresses).and_then(|names| Ok((names, inside::split()?)));
+    let half = Names::use_gateway_dns(&addresses).and_then(|names| Ok((names, inside::split()?)));
     let outside = match half {
         Ok((_, Half::Outside(outside))) => outside,
         Ok((names, Half::Program(program))) => {
@@ -113,12 +113,12 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
 }
 
-fn way(args: &Args) -> anyhow::Result<PortalWay> {
+fn way(args: &Args) -> anyhow::Result<PortalOpener> {
     let interfaces = Interfaces::now().context("cannot list interfaces")?;
     let interface = choose(&interfaces, args.interface.as_deref())?;
     let found = || resolvers_of((&interface.name, interface.index));
     let resolvers = args.dns.map_or_else(found, |dns| vec![dns]);
-    Ok(PortalWay::new(interface.name.clone(), MARK, resolvers))
+    Ok(PortalOpener::new(interface.name.clone(), MARK, resolvers))
 }
 
 fn choose<'a>(interfaces: &'a Interfaces, name: Option<&str>) -> anyhow::Result<&'a Interface> {
@@ -182,7 +182,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn said(way: &PortalWay, probe: &Probe, finding: &Finding) -> String {
+fn said(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
     let interface = way.interface();
     match finding {
         Finding::Open => format!("{interface}: no login required: {probe} answers"),
@@ -200,7 +200,7 @@ fn said(way: &PortalWay, probe: &Probe, finding: &Finding) -> String {
 }
 
 async fn carry(
-    way: PortalWay,
+    way: PortalOpener,
     probe: &Probe,
     outside: Outside,
     interface: ProgramInterface,
@@ -213,7 +213,7 @@ async fn carry(
         served: Served::Program,
         connections: CONNECTIONS,
         targets: OpenTargets::default(),
-        memory: memory::own_account().clone(),
+        memory: memory::process_account().clone(),
     };
     let stopper = Stopper::default();
     let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {
@@ -235,7 +235,7 @@ async fn carry(
         () = gone(&way, probe) => {
             let interface = way.interface();
             eprintln!("marline: {interface}: logged in; this program's network ends in 5 s");
-            tokio::time::sleep(FAREWELL).await;
+            tokio::time::sleep(CLOSING_TIME).await;
         }
     }
     stopper.end();
@@ -243,9 +243,9 @@ async fn carry(
 }
 
 /// Waits until the probed page itself answers.
-async fn gone(way: &PortalWay, probe: &Probe) {
+async fn gone(way: &PortalOpener, probe: &Probe) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         if probe.ask(way).await == Finding::Open {
             return;
         }

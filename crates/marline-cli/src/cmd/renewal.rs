@@ -14,7 +14,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::tls::connector;
 use tokio::sync::watch;
 
-use super::opened::ServerWay;
+use super::opened::CurrentTunnel;
 use crate::config::client::{ClientPlan, Route};
 
 /// Final step of a change, after everything that may fail has succeeded.
@@ -34,7 +34,7 @@ pub(super) struct Renewal<'a> {
     client: &'a Client,
     deadlines: Deadlines,
     names: NameLookup,
-    pub(super) way: ServerWay,
+    pub(super) way: CurrentTunnel,
     transport: &'static str,
     used: RefCell<Made>,
     /// Settings of new lanes for datagrams. `None`: the carrier does not support lanes.

@@ -33,7 +33,7 @@ use super::watched::{Watched, watched};
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::program::ProgramOptions;
 use crate::memory;
-use crate::native::kept_for_ports;
+use crate::native::capabilities_for_ports;
 use crate::reload::{Reloads, reloads};
 use crate::{log, state_file};
 
@@ -85,7 +85,7 @@ pub fn prepare(args: Args) -> Option<Prepared> {
         Err(error) => end(&error),
     };
     let Begun { mut plan, settings, resolvers, outside } = half;
-    match equip(&mut plan, &outside) {
+    match open_privileged_sockets(&mut plan, &outside) {
         Ok(interface) => {
             let interface = interface?;
             Some(Prepared {
@@ -124,7 +124,7 @@ fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     options.refuse_ports()?;
     let (settings, plan) = Settings::read(ProgramOptions(options), config)?;
     let resolvers = resolvers(&plan)?;
-    let names = Names::by_gateway(&addresses)?;
+    let names = Names::use_gateway_dns(&addresses)?;
     match inside::split()? {
         Half::Outside(outside) => Ok(Begun { plan, settings, resolvers, outside }),
         Half::Program(program) => match become_program(program, &command, &addresses, &names) {
@@ -155,10 +155,13 @@ pub(super) fn become_command(command: &mut Command) -> ! {
 }
 
 /// Opens the sockets that need privileges, and waits for the interface.
-fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<ProgramInterface>> {
+fn open_privileged_sockets(
+    plan: &mut ClientPlan,
+    outside: &Outside,
+) -> anyhow::Result<Option<ProgramInterface>> {
     // The program's half is another process by now and keeps its privileges.
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
-    let kept = kept_for_ports(shown.map(|address| address.port()));
+    let kept = capabilities_for_ports(shown.map(|address| address.port()));
     plan.network.carrier(plan.carrier.clone().open(kept)?);
     outside.receive_interface().context("did not receive the TUN device")
 }
@@ -173,11 +176,11 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = match OpenedClient::open(&plan, Some(ask)).await {
         Ok(opened) => opened,
-        Err(error) => return Ok(not_begun(outside, &error)),
+        Err(error) => return Ok(report_start_failure(outside, &error)),
     };
     let watched = match watched(&plan.runtime, Arc::clone(&opened.handle) as _) {
         Ok(watched) => watched,
-        Err(error) => return Ok(not_begun(outside, &error)),
+        Err(error) => return Ok(report_start_failure(outside, &error)),
     };
     let gateway = GatewaySettings {
         addresses,
@@ -185,7 +188,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         served: Served::Program,
         connections: plan.max_connections,
         targets: opened.handle.targets.clone(),
-        memory: memory::own_account().clone(),
+        memory: memory::process_account().clone(),
     };
     let patience = watch::Sender::new(plan.runtime.drain);
     let traffic = ProgramTraffic {
@@ -210,14 +213,14 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
                 never = beside.reread(settings, None) => match never {},
             }
         }
-        Route::Through(_) => beside.go_through(&plan, settings, traffic).await?,
+        Route::Through(_) => beside.relay_through_server(&plan, settings, traffic).await?,
     }
     opened.close().await;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Reports to the other half that the program cannot be started.
-fn not_begun(outside: Outside, error: &anyhow::Error) -> ExitCode {
+fn report_start_failure(outside: Outside, error: &anyhow::Error) -> ExitCode {
     outside.failed(&format!("{error:#}"));
     ExitCode::FAILURE
 }
@@ -234,7 +237,7 @@ struct Beside<'a> {
 
 impl Beside<'_> {
     /// Relays the traffic through a server.
-    async fn go_through(
+    async fn relay_through_server(
         self,
         plan: &ClientPlan,
         settings: Settings<ProgramOptions>,
@@ -244,7 +247,7 @@ impl Beside<'_> {
         let addresses = traffic.settings.addresses;
         let renewal = Renewal::begin(client, &self.opened.deadlines, plan)?;
         let way = &renewal.way;
-        self.opened.goes_by(way);
+        self.opened.set_server_tunnel(way);
         let reread = self.reread(settings, Some(&renewal));
         match renewal.lanes() {
             Some(lanes) => {
@@ -285,11 +288,11 @@ impl Beside<'_> {
             patience.send_replace(plan.runtime.drain);
             Ok(())
         })
-        .beside_a_service();
+        .without_service_notices();
         loop {
             tokio::select! {
                 _ = hangups.recv() => {}
-                () = poll_fn(|cx| live.poll_asked(cx)) => {}
+                () = poll_fn(|cx| live.poll_reload_request(cx)) => {}
             }
             live.reload();
         }
@@ -297,8 +300,8 @@ impl Beside<'_> {
 }
 
 /// Moves the log away from the terminal, where it would disturb the program's output.
-fn yield_terminal() {
-    let path = state_file::log_of_run();
+fn redirect_log() {
+    let path = state_file::run_log_path();
     if let Err(error) = log::continue_in(&path) {
         let shown = path.display();
         tracing::warn!("cannot write {shown}: {error}; further warnings are lost (-v shows them)");
@@ -336,7 +339,7 @@ impl ProgramTraffic {
         };
         let serving = tokio::spawn(gateway.serve(way, stopper.listen()));
         if yields_terminal {
-            yield_terminal();
+            redirect_log();
         }
         outside.ready();
         program.ended().await?;

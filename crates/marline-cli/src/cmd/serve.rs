@@ -12,13 +12,13 @@ use marline_proxy::signals::Signals;
 
 use super::accepting::accept;
 use super::monitor::print;
-use super::opened::FAREWELL;
+use super::opened::CLOSING_TIME;
 use super::settings::{Live, Settings};
-use super::watched::watched_again;
+use super::watched::watched_after_upgrade;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
 use crate::memory;
-use crate::native::kept_for_ports;
+use crate::native::capabilities_for_ports;
 use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
 
@@ -57,7 +57,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     let successor = Successor::arrive(&mut plan.network)?;
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
-    let kept = kept_for_ports(shown.map(|address| address.port()));
+    let kept = capabilities_for_ports(shown.map(|address| address.port()));
     plan.carrier.clone().listen(&mut plan.network, plan.no_offload, kept)?;
     Ok(Prepared { plan, settings, successor })
 }
@@ -71,13 +71,13 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen())
-        .charged_to(memory::own_account());
+        .charged_to(memory::process_account());
     let listener = plan.network.bind().await?;
-    listener.set_memory_account(memory::own_account());
+    listener.set_memory_account(memory::process_account());
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), None, ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
-    let watched = watched_again(&plan.runtime, Arc::new(handle), further)?;
+    let watched = watched_after_upgrade(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
         let _ = print(&format!("listening on {address}\n"));
@@ -108,6 +108,6 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
         () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}
     }
-    listener.drained(FAREWELL).await;
+    listener.drained(CLOSING_TIME).await;
     Ok(ExitCode::SUCCESS)
 }

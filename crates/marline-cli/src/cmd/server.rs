@@ -24,13 +24,13 @@ use tokio::sync::Notify;
 
 use super::accepting::accept;
 use super::monitor::print;
-use super::opened::FAREWELL;
+use super::opened::CLOSING_TIME;
 use super::settings::{Live, Settings};
-use super::watched::watched_again;
+use super::watched::watched_after_upgrade;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::memory;
-use crate::native::kept_for_ports;
+use crate::native::capabilities_for_ports;
 use crate::qr::of_invite;
 use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
@@ -123,7 +123,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     if args.init {
         let (client, options) = (&args.client, args.options);
         let destination = Destination::at(args.invite_out)?;
-        let invite = destination.unless_failed(setup::init(file, options, client))?;
+        let invite = destination.remove_on_failure(setup::init(file, options, client))?;
         eprintln!("made {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
         hand_over(destination, &invite, client, args.qr)?;
@@ -144,7 +144,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
     let successor = Successor::arrive(&mut plan.network)?;
-    plan.carrier.clone().listen(&mut plan.network, false, kept_for_ports(plan.ports.clone()))?;
+    plan.carrier.clone().listen(
+        &mut plan.network,
+        false,
+        capabilities_for_ports(plan.ports.clone()),
+    )?;
     Ok(Some(Prepared { plan, settings, successor }))
 }
 
@@ -152,7 +156,7 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
     match change {
         Credential::Add { name, invite_out, qr } => {
             let destination = Destination::at(invite_out)?;
-            let invite = destination.unless_failed(setup::add_client(file, &options, &name))?;
+            let invite = destination.remove_on_failure(setup::add_client(file, &options, &name))?;
             hand_over(destination, &invite, &name, qr)?;
         }
         Credential::List { json } => {
@@ -214,7 +218,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams, plan.udp_filtering);
     server.deadlines().change(plan.deadlines);
-    server.keep_book(Ledger::open(plan.state_file), suspensions);
+    server.use_ledger(Ledger::open(plan.state_file), suspensions);
     server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
     listener.set_memory_account(server.strangers());
@@ -222,7 +226,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), Some(Arc::clone(&server)), ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
-    let watched = watched_again(&plan.runtime, Arc::new(handle), further)?;
+    let watched = watched_after_upgrade(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
         let _ = print(&format!("listening on {address}\n"));
@@ -252,10 +256,10 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
         () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}
-        () = server.keep_accounts() => {}
+        () = server.run_account_updates() => {}
     }
-    listener.drained(FAREWELL).await;
-    server.close_book().await;
+    listener.drained(CLOSING_TIME).await;
+    server.close_ledger().await;
     Ok(ExitCode::SUCCESS)
 }
 

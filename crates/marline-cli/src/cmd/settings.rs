@@ -19,11 +19,11 @@ use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::config::shared::RuntimeOptions;
 use crate::control::protocol::{PendingSetting, Reloaded};
-use crate::reload::{Asker, Reloads};
+use crate::reload::{Reloads, ReplySender};
 use crate::{log, service};
 
 /// Longest displayed value of a setting, in characters.
-const LONGEST_VALUE: usize = 120;
+const MAX_VALUE_CHARS: usize = 120;
 
 /// Options of a long-running program.
 pub(super) trait Options: Reloadable {
@@ -83,7 +83,7 @@ pub(super) struct Live<O, F> {
     apply: F,
     reloads: Reloads,
     /// The requester of the next reload. `None`: a signal.
-    asker: Option<Asker>,
+    asker: Option<ReplySender>,
     /// True if the service manager, if there is one, is notified.
     is_service: bool,
 }
@@ -94,13 +94,13 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Live<O, F> {
     }
 
     /// Disables notifications of the service manager, for a program that is not itself the service.
-    pub(super) fn beside_a_service(self) -> Self {
+    pub(super) fn without_service_notices(self) -> Self {
         Live { is_service: false, ..self }
     }
 }
 
 impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F> {
-    fn poll_asked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_reload_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.reloads.poll_next(cx).map(|asker| self.asker = Some(asker))
     }
 
@@ -145,7 +145,7 @@ impl<O: Options> Settings<O> {
         let (plan, in_force) = flags.read(file.as_deref())?;
         let runtime = O::runtime(&plan);
         log::set_level(runtime.log);
-        log::tell_connections(runtime.log_connections);
+        log::set_connection_logging(runtime.log_connections);
         let drain = runtime.drain;
         Ok((Settings { flags, file, in_force, drain }, plan))
     }
@@ -162,7 +162,7 @@ impl<O: Options> Settings<O> {
             Ok((plan, wanted)) => {
                 let runtime = O::runtime(&plan);
                 log::set_level(runtime.log);
-                log::tell_connections(runtime.log_connections);
+                log::set_connection_logging(runtime.log_connections);
                 self.drain = runtime.drain;
                 Ok(self.take_over(by, wanted))
             }
@@ -221,7 +221,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
 /// A value for display. It contains no secrets: an invite is printed without its token.
 fn shown(value: &toml::Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(LONGEST_VALUE) {
+    match text.char_indices().nth(MAX_VALUE_CHARS) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text,
     }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_long_value_is_cut() {
         let long = toml::Value::String("ä".repeat(500));
-        assert_eq!(shown(&long).chars().count(), LONGEST_VALUE + 3);
+        assert_eq!(shown(&long).chars().count(), MAX_VALUE_CHARS + 3);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use marline_proxy::client::open::OpenError;
 use marline_proxy::client::trouble::Trouble;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::opened::ServerWay;
+use super::opened::CurrentTunnel;
 use crate::service;
 
 /// Time without an answer after which the server is tried again.
@@ -17,22 +17,22 @@ const PROOF: Duration = Duration::from_secs(30);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// Interval of checks for paths while waiting for one.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the service manager is notified that the start takes longer. Each notification extends the
 /// time limit by twice this time.
-const EXTEND_EVERY: Duration = Duration::from_secs(60);
+const START_EXTENSION_PERIOD: Duration = Duration::from_secs(60);
 
 /// Waits until there is a path, and until the server has answered over it. A service waits without a limit.
 ///
 /// # Errors
 /// Waiting cannot help: the server has another key than the invite, or refuses this client. At a terminal, also:
 /// the server does not answer.
-pub(super) async fn reach_server(client: &Client, way: &ServerWay) -> anyhow::Result<()> {
+pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
     let mut said = None;
     loop {
         wait_for_path(client.clone()).await;
-        service::extend_start(2 * EXTEND_EVERY);
+        service::extend_start(2 * START_EXTENSION_PERIOD);
         let why = match ask(way).await {
             Ok(()) => {
                 service::status("");
@@ -66,7 +66,7 @@ enum Failed {
 }
 
 /// Checks that the server accepts this client.
-async fn ask(way: &ServerWay) -> Result<(), Failed> {
+async fn ask(way: &CurrentTunnel) -> Result<(), Failed> {
     match timeout(PROOF, way.now().check()).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
@@ -98,11 +98,11 @@ pub(super) async fn wait_for_path(client: Client) {
     service::status(&text);
     let mut extended: Option<Instant> = None;
     loop {
-        if extended.is_none_or(|at| at.elapsed() > EXTEND_EVERY) {
-            service::extend_start(2 * EXTEND_EVERY);
+        if extended.is_none_or(|at| at.elapsed() > START_EXTENSION_PERIOD) {
+            service::extend_start(2 * START_EXTENSION_PERIOD);
             extended = Some(Instant::now());
         }
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_INTERVAL).await;
         let paths = client.paths();
         let names: Vec<String> =
             paths.iter().filter(|path| path.up).map(|path| path.spec.short_name()).collect();
@@ -138,7 +138,7 @@ async fn pause_until_change(client: &Client, pause: Duration) {
     };
     let (before, until) = (usable(), Instant::now() + pause);
     while Instant::now() < until && usable() == before {
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -24,7 +24,7 @@ const NO_PATH: u8 = 2;
 /// Exit status: no process is running.
 const NOT_RUNNING: u8 = 3;
 /// Duplicate bytes are shown from this fraction of the received bytes on: one hundredth.
-const LEAST_TWICE: u64 = 100;
+const DUPLICATE_DISPLAY_DIVISOR: u64 = 100;
 
 /// Arguments of `marline status`.
 #[derive(Debug, clap::Args)]
@@ -180,16 +180,16 @@ fn shown(status: &Status) -> String {
         let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));
         text += &format!("repairs: {sent} sent; {computed} computed from the peer's\n");
     }
-    text += &memory_shown(&status.memory);
+    text += &format_memory(&status.memory);
     if !status.paths.is_empty() {
-        text += &paths_shown(&status.paths);
+        text += &format_paths(&status.paths);
     }
-    text += &clients_shown(&status.clients, SystemTime::now());
-    text + &status.targets.as_deref().map(targets_shown).unwrap_or_default()
+    text += &format_clients(&status.clients, SystemTime::now());
+    text + &status.targets.as_deref().map(format_targets).unwrap_or_default()
 }
 
 /// A line about memory, if it is scarce or a writer had to wait for it.
-fn memory_shown(memory: &Memory) -> String {
+fn format_memory(memory: &Memory) -> String {
     let Memory { limit: Some(limit), used, waits, by_kind } = memory else { return String::new() };
     if *waits == 0 && *used < limit / 2 {
         return String::new();
@@ -203,7 +203,7 @@ fn memory_shown(memory: &Memory) -> String {
 }
 
 /// A row for each path, and additional remarks.
-fn paths_shown(paths: &[PathSummary]) -> String {
+fn format_paths(paths: &[PathSummary]) -> String {
     let head = ["path", "state", "local", "heard", "srtt", "again", "sent", "copies", "received"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(paths.iter().map(row));
@@ -215,7 +215,9 @@ fn paths_shown(paths: &[PathSummary]) -> String {
             text += &format!("{}: {word}\n", path.name);
         }
     }
-    let twice = |path: &&PathSummary| path.bytes_duplicate > path.bytes_received / LEAST_TWICE;
+    let twice = |path: &&PathSummary| {
+        path.bytes_duplicate > path.bytes_received / DUPLICATE_DISPLAY_DIVISOR
+    };
     let twice: Vec<String> = paths
         .iter()
         .filter(twice)
@@ -228,7 +230,7 @@ fn paths_shown(paths: &[PathSummary]) -> String {
 }
 
 /// A row for each stream, in order of opening. Only the last column has no limit.
-fn targets_shown(targets: &[OpenTarget]) -> String {
+fn format_targets(targets: &[OpenTarget]) -> String {
     if targets.is_empty() {
         return "no stream is open\n".to_owned();
     }
@@ -266,13 +268,13 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
     let copied = of_all(copied) * 100.0;
     let mut text = format!("new data by {}; copies {copied:.1} % of it", used.join(", "));
     for path in left {
-        text += &format!("; none by {}: {}", path.name, why_left_out(path, paths));
+        text += &format!("; none by {}: {}", path.name, exclusion_reason(path, paths));
     }
     Some(text)
 }
 
 /// Reason why a path has no share.
-fn why_left_out(path: &PathSummary, paths: &[PathSummary]) -> String {
+fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     let soonest = paths.iter().filter(|other| other.state == PathHealth::Usable);
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
     match (path.state, soonest, path.srtt_us) {
@@ -290,7 +292,7 @@ fn why_left_out(path: &PathSummary, paths: &[PathSummary]) -> String {
 }
 
 /// Up to 20 clients: those with connections, then the most recent ones.
-fn clients_shown(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
+fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
     const MOST: usize = 20;
     let mut text = String::new();
     if !clients.is_empty() {
@@ -539,12 +541,12 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let by_kind = by_kind.map(|(kind, bytes)| (kind.to_owned(), bytes)).into();
         let memory = Memory { limit: Some(300_000_000), used: 190_001_000, waits: 0, by_kind };
         assert_eq!(
-            memory_shown(&memory),
+            format_memory(&memory),
             "memory: 190MB of 300MB (socket 100MB, send 90MB, relay 1.0kB), 0 waits for it\n"
         );
-        assert_eq!(memory_shown(&Memory { used: 100, ..memory.clone() }), "");
-        assert_ne!(memory_shown(&Memory { used: 100, waits: 1, ..memory.clone() }), "");
-        assert_eq!(memory_shown(&Memory { limit: None, ..memory }), "");
+        assert_eq!(format_memory(&Memory { used: 100, ..memory.clone() }), "");
+        assert_ne!(format_memory(&Memory { used: 100, waits: 1, ..memory.clone() }), "");
+        assert_eq!(format_memory(&Memory { limit: None, ..memory }), "");
     }
 
     #[test]
@@ -565,7 +567,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         clients[0].quota = Some(Quota { standing: "hard".into(), text, ..Quota::default() });
         let refusals = [("credential".to_owned(), 10_000)].into();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let text = clients_shown(&Clients { clients, refusals }, now);
+        let text = format_clients(&Clients { clients, refusals }, now);
         let expected = "\
 client  open  so far  to targets  from targets   last came
 busy       2       7        12kB         3.4MB    10 s ago

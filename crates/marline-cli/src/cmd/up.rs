@@ -24,10 +24,10 @@ use tokio::sync::mpsc;
 
 use super::down::PidFile;
 use super::names::resolvers;
-use super::opened::{FAREWELL, OpenedClient};
+use super::opened::{CLOSING_TIME, OpenedClient};
 use super::renewal::Renewal;
 use super::settings::{Live, Settings};
-use super::startup::reach_server;
+use super::startup::wait_for_server;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::machine::{MachineOptions, MachinePlan};
@@ -85,7 +85,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     options.refuse_ports()?;
     let options = MachineOptions { options, up };
     if lockdown_only {
-        lock_down_only(options, config.as_deref())?;
+        engage_lockdown_only(options, config.as_deref())?;
         return Ok(None);
     }
     let (settings, plan) = Settings::read(options, config)?;
@@ -93,7 +93,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     // The undo process also holds the lock, but must not get the interface.
     let pid_file = PidFile::write()?;
     if routing.lockdown {
-        lock_down(&routing)?;
+        engage_lockdown(&routing)?;
     }
     // Rules of a killed `marline up` would misroute the server's answers.
     let left = at_once(clean_up(Extent::AllButSwitch))?;
@@ -116,13 +116,13 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
 
 /// Engages the lockdown, without exceptions if the configuration cannot be read, so that the machine is not left
 /// open.
-fn lock_down_only(options: MachineOptions, config: Option<&Path>) -> anyhow::Result<()> {
+fn engage_lockdown_only(options: MachineOptions, config: Option<&Path>) -> anyhow::Result<()> {
     let routing = options.with_file(config).and_then(MachineOptions::routing);
-    lock_down(routing.as_ref().unwrap_or(&RoutingSettings::default()))?;
+    engage_lockdown(routing.as_ref().unwrap_or(&RoutingSettings::default()))?;
     routing.map(drop).context("locked down without the exceptions of the configuration")
 }
 
-fn lock_down(routing: &RoutingSettings) -> anyhow::Result<()> {
+fn engage_lockdown(routing: &RoutingSettings) -> anyhow::Result<()> {
     at_once(engage(routing, &Addresses::default()))?.context("cannot engage the lockdown")?;
     println!("locked down: nothing leaves this machine directly until `marline down`");
     Ok(())
@@ -147,7 +147,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _)?;
     let renewal = Renewal::begin(client, &opened.deadlines, &plan)?;
     let way = &renewal.way;
-    opened.goes_by(way);
+    opened.set_server_tunnel(way);
     let mut live = Live::new(settings, reloads, |plan: &MachinePlan| {
         // First everything that may fail, then the rest.
         let shown = watched.prepare(&plan.client.runtime)?;
@@ -158,14 +158,14 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         Ok(())
     });
     tokio::select! {
-        reached = reach_server(client, way) => reached.map_err(|error| not_reached(&error, held))?,
-        () = ended_early(&mut signals) => return Ok(ExitCode::SUCCESS),
+        reached = wait_for_server(client, way) => reached.map_err(|error| unreached_server_error(&error, held))?,
+        () = wait_for_early_end(&mut signals) => return Ok(ExitCode::SUCCESS),
     }
     let addresses = Addresses::default();
     let (ask, mut asked) = mpsc::channel(QUEUED);
     let served = Served::Machine {
         exceptions,
-        takes_names: routing.takes_names(),
+        handles_dns_queries: routing.handles_dns_queries(),
         direct_names: DirectNames::new(MARK, addresses.gateway_v4.into(), ask),
     };
     let settings = GatewaySettings {
@@ -174,7 +174,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         served,
         connections: plan.max_connections,
         targets: opened.handle.targets.clone(),
-        memory: memory::own_account().clone(),
+        memory: memory::process_account().clone(),
     };
     let datagrams = TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::All);
     let gateway = Gateway::start(tun, settings, Box::new(datagrams))
@@ -199,7 +199,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     // Resets notify programs that their connections have ended.
     stopper.end();
     if !serving.is_finished() {
-        let _ = tokio::time::timeout(FAREWELL, serving).await;
+        let _ = tokio::time::timeout(CLOSING_TIME, serving).await;
     }
     way.now().close();
     opened.close().await;
@@ -209,7 +209,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 
 /// Adds the resulting state of the machine to the error of an `up` that ends without its server. `held`: a kill
 /// switch was already engaged.
-fn not_reached(error: &anyhow::Error, held: bool) -> anyhow::Error {
+fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
     let state = match held {
         true => "the kill switch holds (`sudo marline down` removes it)",
         false => "nothing of this machine was changed",
@@ -219,7 +219,7 @@ fn not_reached(error: &anyhow::Error, held: bool) -> anyhow::Error {
 
 /// Waits for a request to end, before the machine's traffic uses the tunnel. Reload requests from the control
 /// socket wait.
-async fn ended_early(signals: &mut Signals) {
+async fn wait_for_early_end(signals: &mut Signals) {
     while signals.next().await == Told::Reload {
         tracing::info!(
             "SIGHUP: the configuration has just been read, and the server is still asked"

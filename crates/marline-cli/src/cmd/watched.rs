@@ -21,7 +21,7 @@ use crate::config::shared::{Recording, RuntimeOptions};
 use crate::control::Handle;
 use crate::dashboard::Opening;
 use crate::metrics_http::MetricsServer;
-use crate::succession::Aside;
+use crate::succession::UpgradeResources;
 use crate::{control, dashboard, metrics_http, service};
 
 /// Views of a running program, served until this is dropped.
@@ -89,11 +89,11 @@ pub(super) fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
 ) -> anyhow::Result<Watched> {
-    watched_again(runtime, handle, Vec::new())
+    watched_after_upgrade(runtime, handle, Vec::new())
 }
 
 /// Like [`watched`], for a successor: sockets of the previous process are used if they are still configured.
-pub(super) fn watched_again(
+pub(super) fn watched_after_upgrade(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
     mut inherited: Inherited,
@@ -120,7 +120,7 @@ pub(super) fn watched_again(
     let mut memory = JoinSet::new();
     memory.spawn(memory_trim::give_back());
     let alive = Arc::clone(&handle);
-    memory.spawn(service::give_signs_of_life(move || drop(alive.paths())));
+    memory.spawn(service::send_watchdog_keepalives(move || drop(alive.paths())));
     let recording = runtime.recording.clone();
     // Here, because traces use the same connection numbers as the other views.
     if let Some(traces) = recording.traces(handle.role(), handle.numbers())? {
@@ -297,7 +297,7 @@ impl Watched {
     }
 }
 
-impl Aside for Watched {
+impl UpgradeResources for Watched {
     /// Copies of sockets at configured addresses.
     fn copies(&self) -> io::Result<Inherited> {
         let shown = self.shown.borrow();
@@ -320,7 +320,7 @@ impl Aside for Watched {
         (*metrics, *dashboard, *is_left) = (None, None, true);
         match control {
             Some(control) if *is_named => control.leave(),
-            Some(control) => control.step_aside(),
+            Some(control) => control.yield_socket_name(),
             None => {}
         }
     }

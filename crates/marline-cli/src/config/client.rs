@@ -296,7 +296,7 @@ impl ClientOptions {
         let Some(file) = &self.invite_file else {
             return self.last_invite.find_stored();
         };
-        self.last_invite.or_last(|| {
+        self.last_invite.or_last_invite(|| {
             private_file::check_mode(file)?;
             let shown = file.display();
             let text = std::fs::read_to_string(file);
@@ -444,7 +444,7 @@ impl ClientOptions {
         }
         self.shared().make_trace_dir()?;
         if let Some(Word(Span(keepalive))) = self.keepalive {
-            let longest = marline::LONGEST_KEEPALIVE;
+            let longest = marline::MAX_KEEPALIVE_INTERVAL;
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
             if keepalive > longest || keepalive < marline::Duration::from_secs(1) {
                 bail!("--keepalive must be 1s to 20s: NATs forget UDP mappings after 30s");

@@ -385,7 +385,7 @@ pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
 /// Duration of `--busy-poll`, if a driver supports it.
 pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::Duration> {
     let length = marline::Duration::from_micros(given.unwrap_or(0).into());
-    let longest = marline::LONGEST_BUSY_POLL;
+    let longest = marline::MAX_BUSY_POLL;
     if length > longest {
         bail!("--busy-poll must be at most {} microseconds", longest.as_micros());
     }

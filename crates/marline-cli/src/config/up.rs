@@ -116,7 +116,7 @@ impl UpOptions {
         let exceptions = Exceptions::new(direct, blocked);
         let routing = RoutingSettings {
             direct: exceptions.direct_networks().collect(),
-            sorts_names: exceptions.has_domains(),
+            has_domain_exceptions: exceptions.has_domains(),
             only: self.only.into_iter().map(|word| word.0).collect(),
             reachable: self.reachable.into_iter().map(|word| word.0).collect(),
             kill_switch: self.kill_switch || self.lockdown,

@@ -48,7 +48,7 @@ impl<T: Display> Serialize for Word<T> {
 pub struct Span(pub Duration);
 
 /// Ten years.
-const LONGEST_MS: u64 = 3_650 * 86_400_000;
+const MAX_DURATION_MS: u64 = 3_650 * 86_400_000;
 /// The last unit that divides the value is printed. Minutes have two names, because links and experiments use
 /// `min`.
 const UNITS: [(&str, u64); 6] =
@@ -67,7 +67,7 @@ impl FromStr for Span {
         let (number, unit) = text.split_at(digits);
         let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
         let millis = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
-        let millis = millis.filter(|millis| *millis <= LONGEST_MS);
+        let millis = millis.filter(|millis| *millis <= MAX_DURATION_MS);
         millis.map(|millis| Span(Duration::from_millis(millis))).ok_or_else(wrong)
     }
 }

@@ -29,9 +29,9 @@ use crate::succession::{PendingUpgrade, UpgradeSender};
 
 /// Mode of new connections, if it was set. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ModeInForce(Arc<Mutex<Option<Mode>>>);
+pub(super) struct CurrentMode(Arc<Mutex<Option<Mode>>>);
 
-impl ModeInForce {
+impl CurrentMode {
     pub(super) fn get(&self) -> Option<Mode> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,7 +45,7 @@ impl ModeInForce {
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub(super) numbers: ConnectionNumbers,
-    pub(super) mode: ModeInForce,
+    pub(super) mode: CurrentMode,
 }
 
 /// Handle of a client.

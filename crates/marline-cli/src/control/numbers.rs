@@ -13,7 +13,7 @@ const LARGEST: u32 = 999_999;
 /// Ended connections whose numbers are kept, so that late reports about them use the same number.
 const KEPT: usize = 8_192;
 /// Largest number of new connections between two calls with the open ones. Beyond it, the oldest are forgotten.
-const UNSEEN: usize = 131_072;
+const MAX_NEW_CONNECTIONS: usize = 131_072;
 
 /// Numbers of a program's connections. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl ConnectionNumbers {
     pub fn of(&self, id: ConnectionId) -> u64 {
         let mut numbers = self.lock();
         let number = numbers.of(id);
-        if numbers.known.len() > 2 * numbers.open + UNSEEN {
+        if numbers.known.len() > 2 * numbers.open + MAX_NEW_CONNECTIONS {
             numbers.forget_oldest();
         }
         number.into()
@@ -159,6 +159,6 @@ mod tests {
         for generation in 8_000..400_000 {
             let _ = numbers.of(ended(generation));
         }
-        assert!(numbers.lock().known.len() <= UNSEEN);
+        assert!(numbers.lock().known.len() <= MAX_NEW_CONNECTIONS);
     }
 }

@@ -66,11 +66,11 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
 const fn is_closed(mode: u32, unasked: bool) -> bool {
     const ALL_WRITE: u32 = 0o002;
     const GROUP_WRITES: u32 = 0o020;
-    const STICKY: u32 = 0o1000;
+    const STICKY_BIT: u32 = 0o1000;
     if unasked {
         return mode & (ALL_WRITE | GROUP_WRITES) == 0;
     }
-    mode & ALL_WRITE == 0 || mode & STICKY != 0
+    mode & ALL_WRITE == 0 || mode & STICKY_BIT != 0
 }
 
 /// The only existing socket, for use when none is named.
@@ -78,14 +78,14 @@ const fn is_closed(mode: u32, unasked: bool) -> bool {
 /// # Errors
 /// There is none, or there are several. The message lists them.
 pub fn find() -> Result<PathBuf, String> {
-    find_in(&directory())
+    find_socket_in(&directory())
 }
 
 /// The only socket of a running process in this directory.
 ///
 /// # Errors
 /// There is none, or there are several. The message lists them.
-pub fn find_in(directory: &Path) -> Result<PathBuf, String> {
+pub fn find_socket_in(directory: &Path) -> Result<PathBuf, String> {
     let mut live = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -135,12 +135,12 @@ mod tests {
         prepare(&dir).expect("it may be there already");
         let mode = std::fs::metadata(&dir).expect("directory").mode();
         assert_eq!(mode & 0o777, 0o700);
-        assert!(find_in(&dir).expect_err("none").contains("--control"));
+        assert!(find_socket_in(&dir).expect_err("none").contains("--control"));
         let _first = UnixListener::bind(dir.join("client-1.sock")).expect("bind");
         drop(UnixListener::bind(dir.join("client-2.sock")).expect("bind"));
-        assert_eq!(find_in(&dir).expect("one lives"), dir.join("client-1.sock"));
+        assert_eq!(find_socket_in(&dir).expect("one lives"), dir.join("client-1.sock"));
         let _third = UnixListener::bind(dir.join("server-3.sock")).expect("bind");
-        let error = find_in(&dir).expect_err("two live");
+        let error = find_socket_in(&dir).expect_err("two live");
         assert!(error.contains("client-1.sock") && error.contains("server-3.sock"), "{error}");
         std::fs::remove_dir_all(&dir).expect("clean up");
     }

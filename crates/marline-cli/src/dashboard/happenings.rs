@@ -28,7 +28,7 @@ const FEW: usize = 16;
 const DECISIONS: usize = 256;
 
 /// Interval of checks whether decisions are needed.
-const RETHINK: Duration = Duration::from_secs(1);
+const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rules that react to trouble, in the order of their display, with a description.
 const ANSWERS: [(&str, &str); 6] = [
@@ -49,7 +49,7 @@ struct Decision {
 }
 
 /// Source of a dashboard's events.
-pub(super) struct Happenings {
+pub(super) struct DashboardEvents {
     handle: Arc<dyn Handle>,
     dashboard: Dashboard,
     open: OpenConnections,
@@ -61,13 +61,13 @@ pub(super) struct Happenings {
     decisions: VecDeque<Decision>,
 }
 
-impl Happenings {
+impl DashboardEvents {
     pub(super) fn new(
         handle: Arc<dyn Handle>,
         dashboard: Dashboard,
         open: OpenConnections,
     ) -> Self {
-        Happenings {
+        DashboardEvents {
             handle,
             dashboard,
             open,
@@ -83,7 +83,7 @@ impl Happenings {
     pub(super) async fn tell(mut self) {
         let mut events = self.handle.events();
         let mut path_events = self.handle.path_events();
-        let mut rethink = tokio::time::interval(RETHINK);
+        let mut rethink = tokio::time::interval(DECISION_CHECK_INTERVAL);
         loop {
             let happening = tokio::select! {
                 event = events.recv() => match event {

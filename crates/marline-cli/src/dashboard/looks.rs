@@ -16,7 +16,7 @@ use super::places;
 use crate::control::Handle;
 use crate::control::protocol::{Connection, Path, Subflow};
 use crate::memory;
-use crate::path_summary::{ip, is_on, share_repeated, summarise_those};
+use crate::path_summary::{ip, is_on, retransmitted_share, summarise_where};
 
 /// Largest number of connections listed, the busiest first.
 const LISTED: usize = 100;
@@ -101,14 +101,14 @@ struct Before {
 
 /// Use of a path by connections.
 #[derive(Copy, Clone, Debug, Default)]
-struct OnLane {
+struct LanePathUse {
     sum: Moved,
     /// The busiest subflow since the last look: its bytes, and its round-trip time. Other subflows may have
     /// measured theirs long ago.
     busiest: (u64, Option<u64>),
 }
 
-impl OnLane {
+impl LanePathUse {
     fn note(&mut self, bytes: u64, connection: &Connection, lane: &Lane) {
         if bytes > self.busiest.0 {
             let mut there = connection.subflows.iter().filter(|subflow| lane.has(subflow));
@@ -191,12 +191,12 @@ impl Looks {
     }
 
     /// Adds the changes since the last look: sums for each path, and bytes moved for each connection.
-    fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<OnLane>, Vec<u64>) {
+    fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<LanePathUse>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let Counted { paths, connections: before } = &mut *counted;
         let mut open = BTreeMap::new();
         let mut news = Vec::with_capacity(connections.len());
-        let mut on_lanes = vec![OnLane::default(); lanes.len()];
+        let mut on_lanes = vec![LanePathUse::default(); lanes.len()];
         for connection in connections {
             let last = before.remove(&connection.connection).unwrap_or_default();
             let mut now = Before {
@@ -246,11 +246,11 @@ impl Source for Looks {
         let at_us = self.clock.now().as_micros();
         let lanes = self.lanes(&connections);
         let (sums, news) = self.count(&lanes, &connections);
-        let summary = |(lane, OnLane { sum, busiest }): (&Lane, OnLane)| {
-            let all = summarise_those(&lane.path, &connections, &|subflow| lane.has(subflow));
+        let summary = |(lane, LanePathUse { sum, busiest }): (&Lane, LanePathUse)| {
+            let all = summarise_where(&lane.path, &connections, &|subflow| lane.has(subflow));
             PathSummary {
                 srtt_us: busiest.1.or(all.srtt_us),
-                retransmitted: share_repeated(sum.sent, sum.repeated),
+                retransmitted: retransmitted_share(sum.sent, sum.repeated),
                 bytes_sent: sum.sent,
                 bytes_repeated: sum.repeated,
                 bytes_copied: sum.copied,

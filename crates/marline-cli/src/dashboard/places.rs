@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Largest number of entries in a message. Further ones are only counted.
 const MOST: usize = 2_000;
 /// Entries within this time are merged into one piece.
-const TOGETHER_US: u64 = 10_000;
+const MERGE_WINDOW_US: u64 = 10_000;
 
 /// Starts to report the traffic of a connection's streams.
 pub(super) fn watch(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Receiver<Places>> {
@@ -124,7 +124,9 @@ impl Gathered {
         }
         let goes_on = |before: &&mut Carried| {
             let alike = (before.subflow, before.sent, before.manner) == (on.0, sent, manner);
-            alike && before.dsn + before.bytes == data.start.0 && at_us - before.at_us < TOGETHER_US
+            alike
+                && before.dsn + before.bytes == data.start.0
+                && at_us - before.at_us < MERGE_WINDOW_US
         };
         let list = &mut self.places.carried;
         if let Some(before) = list.last_mut().filter(goes_on) {

@@ -18,7 +18,7 @@ const KEPT_LINES: usize = 12;
 const READY: Duration = Duration::from_secs(10);
 
 /// Time limit for an orderly end before the process is killed.
-const FAREWELL: Duration = Duration::from_secs(3);
+const CLOSING_TIME: Duration = Duration::from_secs(3);
 
 /// A running process. Dropping it kills the process.
 #[derive(Debug)]
@@ -84,20 +84,22 @@ impl Process {
         };
         match tokio::time::timeout(READY, address).await {
             Ok(Some(address)) => Ok((process, address)),
-            Ok(None) => bail!("{what} ended before it was ready:\n{}", process.last_words()),
-            Err(_) => bail!("{what} is not ready after {READY:?}:\n{}", process.last_words()),
+            Ok(None) => bail!("{what} ended before it was ready:\n{}", process.last_output_lines()),
+            Err(_) => {
+                bail!("{what} is not ready after {READY:?}:\n{}", process.last_output_lines())
+            }
         }
     }
 
     /// Last lines of output.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn last_output_lines(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = said.iter().map(|line| format!("    {line}")).collect();
         lines.join("\n")
     }
 
     /// The rest of the first line with this beginning, if it soon appears among the last lines.
-    pub(super) async fn said_after(&self, begin: &str) -> Option<String> {
+    pub(super) async fn find_output_after(&self, begin: &str) -> Option<String> {
         for _ in 0..50 {
             let found = {
                 let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,9 +114,9 @@ impl Process {
     }
 
     /// The error if the process ended by itself.
-    pub(super) fn has_died(&mut self) -> Option<String> {
+    pub(super) fn exit_error(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
-        Some(format!("{} ended ({status}):\n{}", self.what, self.last_words()))
+        Some(format!("{} ended ({status}):\n{}", self.what, self.last_output_lines()))
     }
 
     /// Requests an orderly end, and kills the process if it does not end.
@@ -124,7 +126,7 @@ impl Process {
             // The process may have ended by itself.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
-        if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSING_TIME, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await;
         }
     }

@@ -116,7 +116,7 @@ struct Paced {
 const CHUNK: u64 = 64 << 10;
 
 /// Interval between two pieces with a rate limit.
-const BEAT: Duration = Duration::from_millis(20);
+const PIECE_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Paced {
     fn new(file: File) -> Self {
@@ -134,7 +134,7 @@ impl Paced {
     /// Bytes that may be sent now. With a rate limit, those due since the start at the next piece.
     fn allowed(&self) -> u64 {
         let Some(pace) = self.pace else { return CHUNK };
-        let elapsed = self.started.elapsed() + BEAT;
+        let elapsed = self.started.elapsed() + PIECE_INTERVAL;
         let due = (elapsed.as_secs_f64() * pace as f64) as u64;
         due.saturating_sub(self.sent).min(CHUNK)
     }
@@ -158,13 +158,13 @@ impl Body for Paced {
                 self.left -= allowed;
                 self.sent += allowed;
                 if self.pace.is_some() {
-                    let next = Instant::now() + BEAT;
+                    let next = Instant::now() + PIECE_INTERVAL;
                     self.sleep.as_mut().reset(next);
                 }
                 return Poll::Ready(Some(Ok(Frame::data(bytes.into()))));
             }
             ready!(self.sleep.as_mut().poll(context));
-            let next = Instant::now() + BEAT;
+            let next = Instant::now() + PIECE_INTERVAL;
             self.sleep.as_mut().reset(next);
         }
     }

@@ -31,7 +31,7 @@ pub struct DemoPlan {
     pub pace: Option<u64>,
     /// Length of the file in bytes.
     pub file_bytes: u64,
-    /// Address of the dashboard for the way [that is shown](Way::is_shown).
+    /// Address of the dashboard for the way [that is shown](Way::shows_dashboard).
     pub dashboard: Option<SocketAddr>,
     /// Directory for the traces of that way.
     pub qlog: Option<PathBuf>,
@@ -79,7 +79,7 @@ pub struct Way {
 impl Way {
     /// True if its client has the dashboard: Marline with default settings.
     #[must_use]
-    pub fn is_shown(&self) -> bool {
+    pub fn shows_dashboard(&self) -> bool {
         self.is_multipath() && self.scheduler == DEFAULT
     }
 

@@ -21,7 +21,7 @@ use super::progress::Progress;
 use marline_emulator::traces;
 
 /// Pause between the last preparation and the first message.
-const BREATH: Duration = Duration::from_millis(200);
+const START_PAUSE: Duration = Duration::from_millis(200);
 
 /// Time limit for a connection through SOCKS5, generous for a loaded machine.
 const OPENING: Duration = Duration::from_secs(8);
@@ -62,18 +62,18 @@ pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Relay
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;
     let mut running = start_ways(&ports, &links, directory.path(), plan).await?;
-    let shown = running.iter().find(|way| plan.dashboard.is_some() && way.way.is_shown());
+    let shown = running.iter().find(|way| plan.dashboard.is_some() && way.way.shows_dashboard());
     if let Some(way) = shown
-        && let Some(address) = way.client.said_after("dashboard at ").await
+        && let Some(address) = way.client.find_output_after("dashboard at ").await
     {
         progress.say(&format!("Marline's client, live: {address}"));
     }
     let wifi = links.iter().filter_map(|links| links.wifi).map(|link| link.relay).collect();
-    let director = Director { emulator: &emulator, wifi, progress: &progress };
+    let director = FailureController { emulator: &emulator, wifi, progress: &progress };
     let results = run_applications(plan, &running, &origin, &director).await;
     progress.finish();
     for process in running.iter_mut().flat_map(|way| [&mut way.server, &mut way.client]) {
-        if let Some(words) = process.has_died() {
+        if let Some(words) = process.exit_error() {
             anyhow::bail!(words);
         }
     }
@@ -156,11 +156,11 @@ async fn start_ways(
         };
         let mut client: String =
             [path(links.wifi, "WiFi"), path(links.lte, "LTE")].into_iter().flatten().collect();
-        if let Some(address) = plan.dashboard.filter(|_| way.is_shown()) {
+        if let Some(address) = plan.dashboard.filter(|_| way.shows_dashboard()) {
             client.push_str(&format!(" --dashboard {address}"));
         }
         let (way, port) = (*way, *port);
-        let traces = plan.qlog.clone().filter(|_| way.is_shown());
+        let traces = plan.qlog.clone().filter(|_| way.shows_dashboard());
         let traces = traces.map(|directory| ["--qlog".to_owned(), directory.display().to_string()]);
         let start = async move { start_way(way, port, (&client, traces), &place).await };
         starting.push(tokio::spawn(start));
@@ -217,7 +217,7 @@ async fn run_applications(
     plan: &DemoPlan,
     running: &[Running],
     origin: &Origin,
-    director: &Director<'_>,
+    director: &FailureController<'_>,
 ) -> anyhow::Result<Vec<(EchoResult, Download)>> {
     let expected = Content::new(plan.seed, plan.file_bytes).hash();
     let mut streams = Vec::new();
@@ -227,11 +227,11 @@ async fn run_applications(
         let opened = tokio::time::timeout(OPENING, both).await.context("not in time");
         let opened = opened.and_then(|result| result);
         streams.push(opened.with_context(|| {
-            let (name, words) = (way.way.name, way.client.last_words());
+            let (name, words) = (way.way.name, way.client.last_output_lines());
             format!("{name}: no connection through SOCKS5; its client said:\n{words}")
         })?);
     }
-    let start = Instant::now() + BREATH;
+    let start = Instant::now() + START_PAUSE;
     let deadline = start + plan.run + DemoPlan::GRACE;
     let echo_plan = EchoPlan {
         start,
@@ -265,14 +265,14 @@ async fn run_applications(
 
 /// Controls the failure of WiFi.
 #[derive(Debug)]
-struct Director<'a> {
+struct FailureController<'a> {
     emulator: &'a Emulator,
     /// Relays of the WiFi-like links.
     wifi: Vec<usize>,
     progress: &'a Progress,
 }
 
-impl Director<'_> {
+impl FailureController<'_> {
     /// Lets WiFi fail and return. Returns only with an error.
     async fn direct(&self, plan: &DemoPlan, start: Instant) -> anyhow::Error {
         let acts = [

@@ -10,7 +10,7 @@ use crate::path_table::bytes;
 #[must_use]
 pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;
-    let both = outcomes.iter().find(|outcome| outcome.way.is_shown())?;
+    let both = outcomes.iter().find(|outcome| outcome.way.shows_dashboard())?;
     let (with, without) = (both.echo.longest_hole, wifi.echo.longest_hole);
     let begin = if with < without { "" } else { ", and the second path did not help" };
     Some(format!(

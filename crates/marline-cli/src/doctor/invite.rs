@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(4_800);
 /// Time after which a name counts as unresolvable.
 const RESOLVING: Duration = Duration::from_millis(1_200);
 /// Largest number of server addresses tried over each path.
-const MOST_SERVERS: usize = 8;
+const MAX_SERVERS: usize = 8;
 
 /// Findings of the checks.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ pub async fn examine(invite: &Invite, paths: &[PathSpec]) -> Examination {
 }
 
 /// Checks over each path whether a server answers by UDP or TCP, without identifying the client.
-pub async fn knock(server: &Target, paths: &[PathSpec]) -> Examination {
+pub async fn probe_server(server: &Target, paths: &[PathSpec]) -> Examination {
     check_all(std::slice::from_ref(server), paths, None).await
 }
 
@@ -76,7 +76,7 @@ async fn check_all(
     for (number, path) in paths.iter().enumerate() {
         // A path may have its own address for the server.
         let to = path.remote.map_or_else(|| addresses.clone(), |remote| vec![remote]);
-        for (nth, server) in to.iter().take(MOST_SERVERS).enumerate() {
+        for (nth, server) in to.iter().take(MAX_SERVERS).enumerate() {
             for transport in [Transport::Udp, Transport::Tcp] {
                 let way = Way { path: path.clone(), server: *server, transport };
                 let (servers, credential) = (to.clone(), credential.clone());

@@ -25,7 +25,7 @@ use marline_io::{SegmentLog, Tapped};
 use tokio::time::timeout;
 
 use self::diagnosis::{Behaviour, WHAT, diagnose};
-use self::exchange::{Exchanged, exchange, fetch_report};
+use self::exchange::{ExchangeResult, exchange, fetch_report};
 use super::invite::usable_paths;
 use super::{Finding, FindingStatus};
 pub use responder::{respond, responder};
@@ -35,7 +35,7 @@ const LOG: usize = 8_192;
 /// Time limit for all checks on one path.
 const PATIENCE: Duration = Duration::from_secs(75);
 /// Time limit for the other end's report.
-const REPORT_PATIENCE: Duration = Duration::from_secs(12);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Checks each of these paths to a server, or all that a client would use.
 pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
@@ -87,7 +87,7 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
     let exchanged = exchange(&probing, server).await;
     let theirs = match client(&path, false, None).await {
         Ok(plain) if exchanged.answered => {
-            timeout(REPORT_PATIENCE, fetch_report(&plain, server, exchanged.nonce))
+            timeout(REPORT_TIMEOUT, fetch_report(&plain, server, exchanged.nonce))
                 .await
                 .ok()
                 .flatten()
@@ -98,7 +98,11 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
 }
 
 /// Findings from the records of both sides.
-fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -> Vec<Finding> {
+fn findings(
+    ours: &[Tapped],
+    theirs: Option<&[Tapped]>,
+    exchanged: &ExchangeResult,
+) -> Vec<Finding> {
     let behaviours = diagnose(ours, theirs);
     let mut findings: Vec<Finding> = Vec::new();
     findings.push(outcome(exchanged));
@@ -115,7 +119,7 @@ fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -
 }
 
 /// Finding about the connection itself.
-fn outcome(exchanged: &Exchanged) -> Finding {
+fn outcome(exchanged: &ExchangeResult) -> Finding {
     let how = match &exchanged.fallback {
         None => "Multipath TCP".to_owned(),
         Some(reason) => format!("plain TCP ({reason})"),

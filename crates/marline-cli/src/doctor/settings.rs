@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Finding;
 
 /// Size of a receive buffer that holds a burst while the thread is busy, in bytes.
-const ENOUGH_BUFFER: u64 = 4 << 20;
+const RECOMMENDED_BUFFER: u64 = 4 << 20;
 /// Bit of CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
 /// Bit of CAP_SYS_ADMIN.
@@ -28,7 +28,7 @@ pub(super) fn tun() -> Finding {
 pub(super) fn examine() -> Vec<Finding> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let admin = has(&status, NET_ADMIN);
-    let mut findings = vec![buffers(setting("net/core/rmem_max"), admin), exact_guard(admin)];
+    let mut findings = vec![buffers(setting("net/core/rmem_max"), admin), check_exact_guard(admin)];
     findings.extend(reverse_path(setting("net/ipv4/conf/all/rp_filter")));
     findings.push(firewall());
     let ip = Command::new("ip").arg("-V").output().is_ok();
@@ -51,7 +51,7 @@ fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
     const WHAT: &str = "buffers";
     match rmem_max {
         _ if admin => Finding::works(WHAT, "may exceed net.core.rmem_max (CAP_NET_ADMIN)"),
-        Some(bytes) if bytes >= ENOUGH_BUFFER => {
+        Some(bytes) if bytes >= RECOMMENDED_BUFFER => {
             Finding::works(WHAT, format!("net.core.rmem_max is {bytes}"))
         }
         Some(bytes) => Finding::note(
@@ -65,7 +65,7 @@ fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
     }
 }
 
-fn exact_guard(admin: bool) -> Finding {
+fn check_exact_guard(admin: bool) -> Finding {
     const WHAT: &str = "guard's filter";
     match admin {
         true => Finding::works(WHAT, "exact (CAP_NET_ADMIN)"),

@@ -23,9 +23,9 @@ const ANSWERING: Duration = Duration::from_millis(3_300);
 /// Time without an answer after which a report that the server or a host on the path refuses is accepted.
 const SETTLING: Duration = Duration::from_millis(700);
 /// Enough time for an answer of a resolver in the local network.
-const NAMING: Duration = Duration::from_millis(500);
+const RESOLVER_WAIT: Duration = Duration::from_millis(500);
 /// Time limit for closing a connection that served only for the check.
-const FAREWELL: marline::Duration = marline::Duration::from_millis(300);
+const CLOSING_TIME: marline::Duration = marline::Duration::from_millis(300);
 
 const KEY: &str = "key";
 const CREDENTIAL: &str = "credential";
@@ -153,7 +153,7 @@ pub(super) async fn go(
     };
     let took = begun.elapsed();
     let mut findings = Vec::new();
-    for prefix in prefixes_in_time(&client).await {
+    for prefix in wait_for_prefixes(&client).await {
         findings.push(Finding::note("paths", format!("{}: {}", way.path, by_nat64(&prefix))));
     }
     let end = match credential {
@@ -168,7 +168,7 @@ pub(super) async fn go(
             refused.map_or(End::Served, |error| End::TurnedAway(Trouble::from(&error)))
         }
     };
-    client.drained(FAREWELL).await;
+    client.drained(CLOSING_TIME).await;
     Some(Gone { way, end, took, findings })
 }
 
@@ -193,7 +193,7 @@ async fn unreached(client: &Client, way: &Way, error: Option<String>) -> End {
         }
         Err(_) => {
             let silent = || format!("no answer within {:.1} s", ANSWERING.as_secs_f64());
-            End::Unreached { cause: error.unwrap_or_else(silent), help: open_the_port(way) }
+            End::Unreached { cause: error.unwrap_or_else(silent), help: open_port_hint(way) }
         }
     }
 }
@@ -211,14 +211,14 @@ fn help(status: &PathStatus, way: &Way) -> String {
         Some(Reach::Blocked { .. }) => {
             "check the routes and the firewall of this machine and of its network".to_owned()
         }
-        Some(_) => open_the_port(way),
+        Some(_) => open_port_hint(way),
         None => {
             "use a path that has an address of that family, or a server that has one".to_owned()
         }
     }
 }
 
-fn open_the_port(way: &Way) -> String {
+fn open_port_hint(way: &Way) -> String {
     let (transport, port) = (way.transport.name(), way.server.port());
     format!(
         "is the server running, is {transport} port {port} open in its firewall and its provider's, and does this \
@@ -227,7 +227,7 @@ fn open_the_port(way: &Way) -> String {
 }
 
 /// NAT64 prefixes of the client's paths. Gives an IPv6-only network time to announce its own.
-async fn prefixes_in_time(client: &Client) -> Vec<String> {
+async fn wait_for_prefixes(client: &Client) -> Vec<String> {
     let prefixes = || {
         let found = client.paths().into_iter().filter_map(|path| path.nat64);
         found.map(|prefix| prefix.to_string()).collect::<Vec<_>>()
@@ -238,7 +238,7 @@ async fn prefixes_in_time(client: &Client) -> Vec<String> {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let _ = timeout(NAMING, named).await;
+    let _ = timeout(RESOLVER_WAIT, named).await;
     prefixes()
 }
 

@@ -137,14 +137,14 @@ fn an_invite_that_is_out_of_reach_later_stays_in_use() {
     let first = invite("a.example:1");
     places.store(&first, false).unwrap();
     let last = LastInvite::default();
-    let read = || last.clone().or_last(|| places.find());
+    let read = || last.clone().or_last_invite(|| places.find());
     assert_eq!(read().unwrap(), first);
     let path = dir.path().join("config/marline/invite");
     fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
     without_override(|| {
         assert!(is_denied(&places.find().unwrap_err()), "the test's premise");
         assert_eq!(read().unwrap(), first);
-        assert!(LastInvite::default().or_last(|| places.find()).is_err());
+        assert!(LastInvite::default().or_last_invite(|| places.find()).is_err());
     });
     // Any other error is reported.
     fs::remove_file(&path).unwrap();

@@ -33,9 +33,9 @@ const LOG_LOST: &str = "marline_log_lost_lines_total";
 const NOT_CAPTURED: &str = "marline_capture_missing_packets_total";
 const BUILD: &str = "marline_build_info";
 
-type OfCarrier = fn(&CarrierCounters) -> u64;
+type CarrierCounter = fn(&CarrierCounters) -> u64;
 
-const CARRIER_EVENTS: [(&str, OfCarrier); 27] = [
+const CARRIER_EVENTS: [(&str, CarrierCounter); 27] = [
     ("malformed", |c| c.malformed),
     ("syns", |c| c.syns),
     ("syns_refused", |c| c.syns_refused),

@@ -101,10 +101,10 @@ const GAUGES: [(&str, &str, Of); 5] = [
     }),
 ];
 
-type OfAddressPair = fn(&AddressPair) -> f64;
+type AddressPairCounter = fn(&AddressPair) -> f64;
 
 /// Gauges of the path health monitor per address pair: name, help text, source.
-const ADDRESS_PAIRS: [(&str, &str, OfAddressPair); 5] = [
+const ADDRESS_PAIRS: [(&str, &str, AddressPairCounter); 5] = [
     ("marline_address_pair_members", "Subflows and plain TCP connections", |n| n.members as f64),
     ("marline_address_pair_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
     ("marline_address_pair_retransmission_ratio", "Smoothed share of retransmissions", |n| {
@@ -117,7 +117,7 @@ const ADDRESS_PAIRS: [(&str, &str, OfAddressPair); 5] = [
         f64::from(u8::from(n.health == "bad"))
     }),
 ];
-const TIMES_BAD: &str = "marline_address_pair_bad_total";
+const BAD_PAIRS_METRIC: &str = "marline_address_pair_bad_total";
 const SRTT: &str = "marline_path_srtt_seconds";
 /// 1 for the current state of a path, 0 for the others.
 const STATE: &str = "marline_interface_state";
@@ -147,7 +147,7 @@ impl Totals {
             counted.describe_gauge(name, meaning);
         }
         counted.describe_counter(
-            TIMES_BAD,
+            BAD_PAIRS_METRIC,
             "How often path health monitoring came to hold it to be bad",
         );
         counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
@@ -237,7 +237,7 @@ impl Totals {
             for (name, _, of) in ADDRESS_PAIRS {
                 counted.set(name, label.clone(), of(pair));
             }
-            counted.raise(TIMES_BAD, label, pair.times_bad);
+            counted.raise(BAD_PAIRS_METRIC, label, pair.times_bad);
         }
     }
 

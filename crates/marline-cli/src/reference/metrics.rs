@@ -19,7 +19,7 @@ const LISTED: [&str; 6] = ["cause", "direction", "event", "kind", "reason", "sta
 
 /// Description of a metric on the page.
 #[derive(Debug, Default)]
-struct Described {
+struct MetricDescription {
     kind: String,
     about: String,
     labels: BTreeMap<String, BTreeSet<String>>,
@@ -81,7 +81,7 @@ fn client() -> ClientCounts {
 }
 
 /// Adds the metrics of a scrape by name.
-fn read(metrics: &mut BTreeMap<String, Described>, text: &str) {
+fn read(metrics: &mut BTreeMap<String, MetricDescription>, text: &str) {
     let mut current = String::new();
     for line in text.lines() {
         if let Some((name, about)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
@@ -103,7 +103,7 @@ fn read(metrics: &mut BTreeMap<String, Described>, text: &str) {
 }
 
 /// Returns ` {label, label: value value}`, or nothing.
-fn labels(metric: &Described) -> String {
+fn labels(metric: &MetricDescription) -> String {
     let shown = metric.labels.iter().filter(|(label, _)| *label != "le").map(|(label, values)| {
         let words: Vec<&str> =
             values.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();

@@ -19,13 +19,13 @@ use crate::{ConnectionConfig, FourTuple};
 /// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire, and
 /// are at the end of the range, where peers do not start counting. An address announced with such an id replaces
 /// the entry.
-const LEARNED: core::ops::RangeInclusive<u8> = 240..=255;
+const LEARNED_IDS: core::ops::RangeInclusive<u8> = 240..=255;
 /// Limit on queued signals. Beyond it the oldest are dropped.
 const MAX_SIGNALS: usize = 64;
 /// Announcements without echo after which we stop repeating.
 const MAX_ANNOUNCEMENTS: u32 = 8;
 /// Minimum time to wait for an echo, before backoff.
-const LEAST_PAUSE: Duration = Duration::from_millis(200);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// An option to be sent, on one subflow or on any.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -44,13 +44,14 @@ struct Announcement {
 
 /// Pending announcements and signals.
 #[derive(Debug, Default)]
-struct Unsaid {
+struct PendingMessages {
     announcements: Vec<Announcement>,
     signals: VecDeque<Signal>,
 }
 
-impl Unused for Unsaid {
-    const UNUSED: &'static Self = &Unsaid { announcements: Vec::new(), signals: VecDeque::new() };
+impl Unused for PendingMessages {
+    const UNUSED: &'static Self =
+        &PendingMessages { announcements: Vec::new(), signals: VecDeque::new() };
 }
 
 /// Known addresses and pending messages about them.
@@ -62,7 +63,7 @@ pub(super) struct Addresses {
     /// Local address of the initial subflow. Its id is 0 on the wire, regardless of the configured id.
     initial: AddressId,
     remote: Box<[RemoteAddress]>,
-    unsaid: OnDemand<Unsaid>,
+    unsaid: OnDemand<PendingMessages>,
 }
 
 impl Addresses {
@@ -74,7 +75,7 @@ impl Addresses {
         let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
         let initial = known.unwrap_or(AddressId(0));
         let there = local.iter().find(|l| Some(l.id) == known);
-        let address = there.map_or(path.remote, |local| local.end_of_way(path.remote));
+        let address = there.map_or(path.remote, |local| local.remote_reached_by(path.remote));
         let mut addresses = Addresses {
             config,
             own: None,
@@ -119,7 +120,7 @@ impl Addresses {
     /// Sets the addresses of the initial subflow.
     pub(super) fn set_initial(&mut self, id: AddressId, remote: SocketAddr) {
         self.initial = id;
-        let remote = self.find_local(id).map_or(remote, |local| local.end_of_way(remote));
+        let remote = self.find_local(id).map_or(remote, |local| local.remote_reached_by(remote));
         if let Some(first) = self.remote.iter_mut().find(|r| r.id == AddressId(0)) {
             first.address = remote;
         }
@@ -220,7 +221,7 @@ impl Addresses {
 
     /// True if MP_FAIL is queued. It must not be overtaken: a FIN before it would leave a subflow on which no
     /// option is sent any more.
-    pub(super) fn owes_mp_fail(&self) -> bool {
+    pub(super) fn has_pending_mp_fail(&self) -> bool {
         self.unsaid.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
     }
 
@@ -252,7 +253,7 @@ impl Addresses {
         let option = AddAddr { address_id, address: address.ip(), port, hmac };
         let announcements = &mut self.unsaid.announcements;
         announcements.retain(|a| a.id != id);
-        let again_at = now + rto.max(LEAST_PAUSE) * 2;
+        let again_at = now + rto.max(MIN_RETRY_PAUSE) * 2;
         announcements.push(Announcement { id, option, again_at, count: 1 });
         self.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
         true
@@ -260,7 +261,7 @@ impl Addresses {
 
     /// Repeats announcements without an echo; returns their number.
     pub(super) fn repeat_announcements(&mut self, now: Instant, rto: Duration) -> u64 {
-        let base = rto.max(LEAST_PAUSE);
+        let base = rto.max(MIN_RETRY_PAUSE);
         let mut due = Vec::new();
         self.unsaid.announcements.retain_mut(|a| {
             if a.again_at > now {
@@ -337,7 +338,7 @@ impl Addresses {
     }
 
     /// Adds an address of the peer that was learned from another source. `None` if it is known, or there is no room.
-    pub(super) fn on_learned(
+    pub(super) fn add_learned_address(
         &mut self,
         address: SocketAddr,
         limit: usize,
@@ -346,7 +347,7 @@ impl Addresses {
             return None;
         }
         let is_free = |id: &u8| self.remote.iter().all(|r| r.id.0 != *id);
-        let id = LEARNED.rev().find(is_free)?;
+        let id = LEARNED_IDS.rev().find(is_free)?;
         let new = RemoteAddress { id: AddressId(id), address };
         self.remote = self.remote.iter().copied().chain([new]).collect();
         Some(new)
@@ -354,7 +355,7 @@ impl Addresses {
 
     /// Handles a refused join: a learned address belongs to another server and is removed.
     pub(super) fn on_refused(&mut self, id: AddressId) {
-        if LEARNED.contains(&id.0) {
+        if LEARNED_IDS.contains(&id.0) {
             self.on_withdrawn(id);
         }
     }

@@ -86,14 +86,14 @@ impl Unused for Attempts {
 
 impl Attempts {
     /// Records an attempt from this address.
-    pub(super) fn note_begun(&mut self, id: AddressId, ip: IpAddr) {
+    pub(super) fn note_attempt(&mut self, id: AddressId, ip: IpAddr) {
         if !self.begun.contains(&(id, ip)) {
             self.begun.push((id, ip));
         }
     }
 
     /// Allows another attempt from an address that came up.
-    pub(super) fn forget_begun(&mut self, id: AddressId) {
+    pub(super) fn allow_another_attempt(&mut self, id: AddressId) {
         self.begun.retain(|(begun, _)| *begun != id);
     }
 
@@ -120,14 +120,14 @@ impl Attempts {
     }
 
     /// Starts the next attempt now, unless it is one from the reserve, which waits for a second SYN of the others.
-    pub(super) fn hasten(&mut self, now: Instant, next: &Start) {
+    pub(super) fn start_next_early(&mut self, now: Instant, next: &Start) {
         if !next.reserve {
             self.next_at = Some(now);
         }
     }
 
     /// Another attempt is scheduled.
-    pub(super) const fn is_one_due(&self) -> bool {
+    pub(super) const fn is_attempt_scheduled(&self) -> bool {
         self.next_at.is_some()
     }
 
@@ -182,12 +182,12 @@ impl Attempts {
     }
 
     /// Answers without the option are accepted at once.
-    pub(super) const fn is_settled(&self) -> bool {
+    pub(super) const fn accepts_plain_answers(&self) -> bool {
         self.settled
     }
 
     /// An answer without the option is kept.
-    pub(super) const fn keeps_answer(&self) -> bool {
+    pub(super) const fn has_kept_answer(&self) -> bool {
         self.kept.is_some()
     }
 

@@ -20,9 +20,9 @@ const LEAVING: Duration = Duration::from_secs(60);
 /// Repeats of an unanswered DATA_FIN after which a released connection is given up.
 const MAX_FIN_REPEATS: u32 = 10;
 /// Consecutive unanswered probes on all subflows after which the peer counts as silent.
-const SILENT_AFTER: u32 = 2;
+const MAX_UNANSWERED_PROBES: u32 = 2;
 /// DATA_FINs after which ACKs without a DATA_ACK are not a coincidence.
-const BARE_FINS: u32 = 4;
+const MIN_FINS_WITHOUT_DATA_ACK: u32 = 4;
 
 /// Time of the next DATA_FIN.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -224,13 +224,13 @@ impl Closing {
     }
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
-    pub(super) fn fin_under_way(&self) -> Option<(Instant, SubflowSet)> {
+    pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
         let sent_at = self.leaving.fin.asked.at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.went_on))
     }
 
     /// Schedules the DATA_FIN for now.
-    pub(super) fn hasten_fin(&mut self, now: Instant) {
+    pub(super) fn expedite_data_fin(&mut self, now: Instant) {
         self.leaving.fin.due = Due::At(now);
     }
 
@@ -242,7 +242,10 @@ impl Closing {
     }
 
     /// Time of the next DATA_FIN.
-    pub(super) fn fin_at(&self, timeouts: impl FnOnce() -> FinTimeouts) -> Option<Instant> {
+    pub(super) fn next_data_fin_at(
+        &self,
+        timeouts: impl FnOnce() -> FinTimeouts,
+    ) -> Option<Instant> {
         let fin = &self.leaving.fin;
         match fin.due {
             Due::Never => None,
@@ -274,7 +277,7 @@ impl Closing {
     }
 
     /// Records a DATA_FIN on this subflow. Returns true if it was sent on all its subflows.
-    pub(super) fn fin_goes_on(&mut self, id: SubflowId, usable: SubflowSet) -> bool {
+    pub(super) fn record_data_fin(&mut self, id: SubflowId, usable: SubflowSet) -> bool {
         self.leaving.fin.on.remove(id);
         self.leaving.fin.went_on.insert(id);
         !self.leaving.fin.on.iter().any(|id| usable.contains(id))
@@ -316,7 +319,7 @@ impl Closing {
 
     /// Starts the wait for a connection without subflows.
     pub(super) fn begin_wait_without_subflows(&mut self, now: Instant, why: CloseReason) {
-        self.wait.begin_without_subflows(now, why);
+        self.wait.start_wait_without_subflows(now, why);
     }
 
     /// Handles the end of a subflow or an attempt. `last`: it was the last one. Returns true if only resets were
@@ -327,7 +330,7 @@ impl Closing {
 
     /// Handles this number of consecutive unanswered probes on all subflows. One answer may be lost.
     pub(super) fn note_silence(&mut self, now: Instant, unanswered: u32) {
-        if unanswered >= SILENT_AFTER {
+        if unanswered >= MAX_UNANSWERED_PROBES {
             self.wait.begin(now);
         }
     }
@@ -338,7 +341,7 @@ impl Closing {
     }
 
     /// The wait for a peer for which the application has not vouched.
-    pub(super) fn is_stranger_waiting(&self, linger: Linger) -> bool {
+    pub(super) fn is_unvouched_peer_waiting(&self, linger: Linger) -> bool {
         let strange = linger.stranger.is_some() && !self.peer_known;
         self.closed.is_none() && strange && self.wait.since().is_some()
     }
@@ -358,8 +361,8 @@ impl Closing {
     }
 
     /// Starts probes on all subflows until the peer is heard. Returns true if the first is due now.
-    pub(super) fn begin_questions(&mut self, now: Instant) -> bool {
-        self.wait.begin_questions(now)
+    pub(super) fn start_probes(&mut self, now: Instant) -> bool {
+        self.wait.start_probes(now)
     }
 
     /// Stops probes because there is no subflow.
@@ -370,8 +373,8 @@ impl Closing {
     }
 
     /// Time of the next probe.
-    pub(super) fn next_question_at(&self) -> Option<Instant> {
-        self.wait.next_question_at()
+    pub(super) fn next_probe_at(&self) -> Option<Instant> {
+        self.wait.next_probe_at()
     }
 
     /// True if a probe is due; the next one is then scheduled.
@@ -380,13 +383,13 @@ impl Closing {
     }
 
     /// Time at which subflows that do not close are dropped.
-    pub(super) fn leaves_at(&self) -> Option<Instant> {
+    pub(super) fn subflow_drop_at(&self) -> Option<Instant> {
         self.leaving.since.map(|since| since + LEAVING)
     }
 
     /// Extends the closing time if released data is still in flight up to `written` and the peer acknowledged more
     /// of it. A peer that accepts no data, although it answers (a window that stays shut), gets no extension.
-    pub(super) fn prolong_leaving(&mut self, now: Instant, una: Dsn, written: Dsn) -> bool {
+    pub(super) fn extend_closing(&mut self, now: Instant, una: Dsn, written: Dsn) -> bool {
         let delivers = written > una && una > self.leaving.una;
         if delivers {
             self.leaving.since = Some(now);
@@ -397,7 +400,7 @@ impl Closing {
 
     /// The DATA_FIN was sent often enough to conclude from answers without a DATA_ACK that a middlebox removes them.
     pub(super) fn repeats_fin_in_vain(&self) -> bool {
-        self.leaving.fin.count >= BARE_FINS
+        self.leaving.fin.count >= MIN_FINS_WITHOUT_DATA_ACK
     }
 
     /// The peer did not answer the DATA_FIN of a released connection.
@@ -422,25 +425,29 @@ mod tests {
     #[test]
     fn the_time_of_a_data_fin_follows_the_timeout_while_it_is_under_way() {
         let mut closing = Closing::default();
-        assert_eq!(closing.fin_at(timeouts(1_000, None)), None);
+        assert_eq!(closing.next_data_fin_at(timeouts(1_000, None)), None);
         closing.send_fin(ms(10));
-        assert_eq!(closing.fin_at(timeouts(1_000, None)), Some(ms(10)));
+        assert_eq!(closing.next_data_fin_at(timeouts(1_000, None)), Some(ms(10)));
         closing.rearm_fin(ms(20), None);
-        assert_eq!(closing.fin_at(timeouts(60_000, None)), Some(ms(60_020)));
-        assert_eq!(closing.fin_at(timeouts(300, None)), Some(ms(320)), "a round trip was measured");
-        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(145)));
+        assert_eq!(closing.next_data_fin_at(timeouts(60_000, None)), Some(ms(60_020)));
         assert_eq!(
-            closing.fin_at(timeouts(300, Some(900))),
+            closing.next_data_fin_at(timeouts(300, None)),
+            Some(ms(320)),
+            "a round trip was measured"
+        );
+        assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(145)));
+        assert_eq!(
+            closing.next_data_fin_at(timeouts(300, Some(900))),
             Some(ms(320)),
             "a probe is never late"
         );
         closing.rearm_fin(ms(145), None);
-        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(445)), "one probe");
+        assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(445)), "one probe");
         closing.rearm_fin(ms(445), None);
-        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(1_045)));
+        assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(1_045)));
         closing.resume(ms(500), SubflowId(1));
-        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(500)));
+        assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(500)));
         closing.rearm_fin(ms(500), None);
-        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(625)), "there, too");
+        assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(625)), "there, too");
     }
 }

@@ -103,7 +103,7 @@ impl Standing {
 
     /// The peer may have fallen back by itself. Linux does so without an infinite mapping, and also after it
     /// mapped data for its first window.
-    const fn may_be_plain_there(&self) -> bool {
+    const fn may_peer_be_plain(&self) -> bool {
         !self.proven && (!self.proven_to_peer || self.unheard)
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
     let from_first_byte = |says_so| Verdict::FromFirstByte { reason, says_so };
     match trigger {
         Trigger::Handshake(_) => from_first_byte(false),
-        Trigger::UnmappedData if alone && at.is_whole() && at.may_be_plain_there() => {
+        Trigger::UnmappedData if alone && at.is_whole() && at.may_peer_be_plain() => {
             from_first_byte(true)
         }
         Trigger::BareAck if at.proven => Verdict::Stay,
@@ -167,7 +167,7 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
 pub(super) type Point = (Ssn, Dsn);
 
 /// Answered repeats, without an acknowledgment of the infinite mapping's data, that show that options do not pass.
-const ENOUGH_ANSWERS: u8 = 2;
+const MIN_ANSWERS: u8 = 2;
 
 /// The infinite mapping that announces a fallback.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ struct Infinite {
 impl Infinite {
     /// Options do not pass: neither the infinite mapping nor the mappings before it.
     const fn is_futile(&self) -> bool {
-        self.answers >= ENOUGH_ANSWERS
+        self.answers >= MIN_ANSWERS
     }
 }
 
@@ -220,7 +220,7 @@ impl Fallback {
     }
 
     /// Options of data up to the infinite mapping do not pass.
-    pub(super) fn leaves_options_out(&self) -> bool {
+    pub(super) fn drops_options(&self) -> bool {
         self.infinite.as_deref().is_some_and(Infinite::is_futile)
     }
 

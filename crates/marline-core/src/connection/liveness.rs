@@ -40,7 +40,7 @@ pub(super) struct Liveness {
     /// Position from which the peer marks its last data: data sent before the agreement has no mark.
     marked_from: Option<Dsn>,
     /// Subflow that brought data last.
-    brought_by: Option<SubflowId>,
+    last_data_subflow: Option<SubflowId>,
     keepalive: Option<Keepalive>,
     probes: ProbeTimer,
 }
@@ -50,7 +50,7 @@ impl Unused for Liveness {
         clock: ReceiveClock::STOPPED,
         announced: Dsn(0),
         marked_from: None,
-        brought_by: None,
+        last_data_subflow: None,
         keepalive: None,
         probes: ProbeTimer::STOPPED,
     };
@@ -59,12 +59,12 @@ impl Unused for Liveness {
 impl Liveness {
     /// Removes a subflow.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
-        self.brought_by = self.brought_by.filter(|by| *by != id);
+        self.last_data_subflow = self.last_data_subflow.filter(|by| *by != id);
     }
 
     /// Subflow that brought data last.
-    pub(super) const fn brought_by(&self) -> Option<SubflowId> {
-        self.brought_by
+    pub(super) const fn last_data_subflow(&self) -> Option<SubflowId> {
+        self.last_data_subflow
     }
 
     pub(super) const fn knows_marks(&self) -> bool {
@@ -127,7 +127,7 @@ impl Liveness {
             self.clock.stop();
             return false;
         };
-        self.brought_by = Some(id);
+        self.last_data_subflow = Some(id);
         if moved {
             self.clock.on_data(now, next, self.announced, &conditions);
         } else {

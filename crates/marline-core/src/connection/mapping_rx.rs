@@ -203,7 +203,7 @@ impl MappingRx {
     }
 
     /// The last bytes before `delivered` were discarded, or wait for the rest of their mapping.
-    pub(crate) fn ends_torn(&self, delivered: Ssn) -> bool {
+    pub(crate) fn has_torn_end(&self, delivered: Ssn) -> bool {
         self.torn.len_at(Ssn(delivered.0.saturating_sub(1))) > 0 || !self.waiting.is_empty()
     }
 
@@ -234,7 +234,7 @@ impl MappingRx {
     }
 
     /// Plain TCP from the first byte of the subflow on.
-    pub(crate) fn is_plain_from_the_start(&self) -> bool {
+    pub(crate) fn is_plain_from_start(&self) -> bool {
         self.infinite.as_deref() == Some(&(Ssn(1), Dsn(0)))
     }
 

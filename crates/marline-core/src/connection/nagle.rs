@@ -204,7 +204,7 @@ impl Nagle {
     }
 
     /// The amount of unsent data allows to notify a blocked writer.
-    pub(super) fn is_little(&self, unsent: u64) -> bool {
+    pub(super) fn is_unsent_low(&self, unsent: u64) -> bool {
         self.limits.lowat.is_none_or(|lowat| unsent * 2 <= lowat)
     }
 

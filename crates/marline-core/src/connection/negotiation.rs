@@ -20,7 +20,7 @@ use marline_wire::mptcp::Extensions;
 use crate::ConnectionConfig;
 
 /// Extensions that this core implements. Others are never offered or granted, regardless of the configuration.
-const BUILT: Extensions = Extensions::ALL;
+const IMPLEMENTED: Extensions = Extensions::ALL;
 /// HELLOs without an answer after which the client stops asking.
 const MAX_HELLOS: u32 = 5;
 /// HELLOs that a server answers: more than a client sends, but too few for an amplification attack.
@@ -50,7 +50,7 @@ pub(super) struct HelloOutcome {
 /// Extensions that a client's configuration requests and that we implement. PATH_COST is requested only if a path
 /// has a cost or may get one.
 fn asked(config: &ConnectionConfig) -> Extensions {
-    let wanted = config.extensions.and(BUILT);
+    let wanted = config.extensions.and(IMPLEMENTED);
     if config.local_addresses.iter().all(|local| local.cost.is_none()) {
         return wanted;
     }
@@ -63,7 +63,7 @@ fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
     if config.follow_client.is_none() {
         allowed = allowed.without(Extensions::FOLLOW_CLIENT);
     }
-    offered.and(allowed).and(BUILT)
+    offered.and(allowed).and(IMPLEMENTED)
 }
 
 impl Negotiation {
@@ -77,12 +77,16 @@ impl Negotiation {
     }
 
     /// Client: these were requested, and the answer has not come yet.
-    pub(super) fn awaits_word_on(&self, config: &ConnectionConfig, wanted: Extensions) -> bool {
+    pub(super) fn awaits_extension_answer(
+        &self,
+        config: &ConnectionConfig,
+        wanted: Extensions,
+    ) -> bool {
         self.count > 0 && !self.settled && asked(config).contains(wanted)
     }
 
     /// True if a client has extensions to request after confirmation.
-    pub(super) fn wants_to_ask(&self, config: &ConnectionConfig) -> bool {
+    pub(super) fn has_pending_requests(&self, config: &ConnectionConfig) -> bool {
         !asked(config).is_empty() && !self.settled
     }
 

@@ -31,7 +31,7 @@ use super::repeats::Repeats;
 use crate::on_demand::Unused;
 
 /// Answers to probes without options, while data with options is not answered, that identify the option black hole.
-const ENOUGH_ANSWERS: u32 = 2;
+const MIN_ANSWERS: u32 = 2;
 
 /// Consequences of a retransmission timeout of the first data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl OptionBlackhole {
     }
 
     /// Time of the next request for a DATA_ACK.
-    pub(super) fn asks_at(&self) -> Option<Instant> {
+    pub(super) fn next_request_at(&self) -> Option<Instant> {
         self.questions.next_timeout()
     }
 
@@ -105,7 +105,7 @@ impl OptionBlackhole {
         self.timeouts = self.timeouts.saturating_add(1);
         self.answers += u32::from(self.asked_at.is_some_and(|at| heard_at > at));
         let unheard = patience.saturating_mul(2).saturating_add(2);
-        if self.answers >= ENOUGH_ANSWERS || (self.timeouts >= unheard && !passes) {
+        if self.answers >= MIN_ANSWERS || (self.timeouts >= unheard && !passes) {
             TimeoutOutcome::GiveUp
         } else if self.timeouts.saturating_add(1) >= patience {
             self.asked_at = Some(now);

@@ -19,7 +19,7 @@ const UNKNOWN_RTT: Duration = Duration::from_millis(100);
 /// Time that a peer may take to answer an immediate request.
 const ANSWER_DELAY: Duration = Duration::from_millis(25);
 /// Limit on address pairs whose totals are kept after their subflows ended.
-const MAX_GONE: usize = 32;
+const MAX_KEPT_TOTALS: usize = 32;
 /// Largest number of subflows in a set.
 const MAX_SUBFLOWS: usize = 32;
 
@@ -130,7 +130,7 @@ impl PathSet {
     }
 
     /// Subflow in a set that retains most bytes of the stream before `una`, if any does.
-    pub(super) fn largest_keeper(&self, among: SubflowSet, una: Dsn) -> Option<SubflowId> {
+    pub(super) fn largest_retainer(&self, among: SubflowSet, una: Dsn) -> Option<SubflowId> {
         let kept = |subflow: &SubflowContext| -> u64 {
             let acked = |s: &&SentSegment| s.dsn.plus(s.payload_len()) <= una;
             subflow.tcp().unacked().filter(acked).map(SentSegment::payload_len).sum()
@@ -146,7 +146,7 @@ impl PathSet {
     }
 
     /// Sends an empty segment on each usable subflow, which the peer answers.
-    pub(super) fn ask_all(&mut self) {
+    pub(super) fn probe_all_subflows(&mut self) {
         self.iter_mut().filter(|s| s.is_usable()).for_each(|s| s.tcp_mut().request_probe());
     }
 
@@ -249,7 +249,7 @@ impl PathSet {
     }
 
     /// All usable subflows use reserve addresses.
-    pub(super) fn has_reserve_only(&self) -> bool {
+    pub(super) fn has_only_reserve(&self) -> bool {
         self.usable().all(|subflow| self.is_reserve(subflow))
     }
 
@@ -261,7 +261,7 @@ impl PathSet {
     }
 
     /// Data in flight has a pending acknowledgment.
-    pub(super) fn owe_acks(&self) -> bool {
+    pub(super) fn has_pending_acks(&self) -> bool {
         self.iter().any(|subflow| subflow.tcp().unacked().next().is_some())
     }
 
@@ -405,7 +405,7 @@ impl PathSet {
                 sum.state = last.state;
                 sum.last_heard_at = last.last_heard_at;
             }
-            None if self.gone.len() < MAX_GONE => self.gone.push(last),
+            None if self.gone.len() < MAX_KEPT_TOTALS => self.gone.push(last),
             None => {}
         }
     }

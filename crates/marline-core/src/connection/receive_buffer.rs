@@ -122,7 +122,7 @@ impl ReceiveBuffer {
     }
 
     /// The buffer holds more than its minimum while its account allows no more memory.
-    pub(crate) fn is_short_of_memory(&self) -> bool {
+    pub(crate) fn is_memory_short(&self) -> bool {
         self.chunks.memory() > 2 * CHUNK && self.chunks.account().allowance() == 0
     }
 
@@ -142,7 +142,7 @@ impl ReceiveBuffer {
             return full;
         }
         let useful = self.read.0 + self.least_window() - 1;
-        let least = Chunks::end_of_piece(useful).max(self.chunks.end_of_held(self.read.0));
+        let least = Chunks::end_of_piece(useful).max(self.chunks.end_of_held_memory(self.read.0));
         full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
     }
 
@@ -384,7 +384,7 @@ impl ReceiveBuffer {
     }
 
     /// Measures every round trip how much the application read, and adjusts the window.
-    pub(crate) fn follow_reader(&mut self, now: Instant, rtt: Duration) {
+    pub(crate) fn adapt_to_reader(&mut self, now: Instant, rtt: Duration) {
         if !self.is_measured {
             (self.is_measured, self.measured_since, self.measured_from) = (true, now, self.read);
         }
@@ -470,7 +470,7 @@ impl ReceiveBuffer {
     /// Ends a withdrawal, unless memory is still short and the application has something to read.
     fn returns_window(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
-        self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_short_of_memory();
+        self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_memory_short();
         was_withdrawn && !self.is_withdrawn
     }
 

@@ -50,7 +50,7 @@ const GAP_MEMORY: Duration = Duration::from_secs(1);
 /// Delay of a timer that shows that the process was not scheduled. The verdict then waits for the same time again.
 const LATE: Duration = Duration::from_millis(20);
 /// Limit on such waits before one verdict, because a machine may always be late.
-const MAX_GRACES: u32 = 3;
+const MAX_POSTPONEMENTS: u32 = 3;
 
 /// Current inputs of the timer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -92,9 +92,9 @@ struct Running {
 
 impl Running {
     /// Postpones a verdict that was due at `due_at` if the process was not scheduled then.
-    fn grace_for(self, now: Instant, due_at: Instant) -> Option<Running> {
+    fn postpone_verdict(self, now: Instant, due_at: Instant) -> Option<Running> {
         let (not_before, graces) = self.grace;
-        let late = now.since(due_at.max(not_before)) > LATE && graces < MAX_GRACES;
+        let late = now.since(due_at.max(not_before)) > LATE && graces < MAX_POSTPONEMENTS;
         let at = if late { now + LATE } else { not_before };
         let graces = graces + u32::from(late);
         (at > now).then_some(Running { look_at: at, grace: (at, graces), ..self })
@@ -257,7 +257,7 @@ impl ReceiveClock {
         let stalled = cond.stall.is_some_and(|stall| running.since + stall <= now);
         let sent = running.probed.map_or(0, |(_, count)| count);
         if stalled || cond.probing.is_none_or(|probing| sent >= probing.count.max(1)) {
-            if let Some(grace) = running.grace_for(now, due_at) {
+            if let Some(grace) = running.postpone_verdict(now, due_at) {
                 self.running = Some(grace);
                 return Due::Nothing;
             }

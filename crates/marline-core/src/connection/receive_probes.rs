@@ -24,7 +24,7 @@ use crate::ReceiveProbes;
 
 /// Number of probes on a reserve path (a cellular radio), sent in the seconds in which the radio is awake anyway.
 /// Then it may sleep until data is transferred.
-const ON_RESERVE: u32 = 3;
+const MAX_RESERVE_PROBES: u32 = 3;
 
 /// Probes since the last data.
 #[derive(Copy, Clone, Debug, Default)]
@@ -64,8 +64,8 @@ impl ProbeTimer {
     }
 
     /// The reserve's radio may still be probed.
-    pub(super) const fn spares_reserve(&self) -> bool {
-        self.count < ON_RESERVE
+    pub(super) const fn may_probe_reserve(&self) -> bool {
+        self.count < MAX_RESERVE_PROBES
     }
 
     /// Stops the timer until the next data.

@@ -36,7 +36,7 @@ use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 /// Bytes of the largest receive window for each mapping that a connection may keep.
 const BYTES_PER_MAPPING: u64 = 128;
 /// Step by which the limit of a subflow is raised.
-const MORE_MAPPINGS: usize = 256;
+const MAPPING_LIMIT_STEP: usize = 256;
 /// Bytes kept after they were read: the range of a repair.
 const HISTORY: u64 = u16::MAX as u64;
 
@@ -139,8 +139,8 @@ impl Receiver {
     }
 
     /// The buffer holds more than its minimum while its account allows no more memory.
-    pub(super) fn is_short_of_memory(&self) -> bool {
-        self.buffer.is_short_of_memory()
+    pub(super) fn is_memory_short(&self) -> bool {
+        self.buffer.is_memory_short()
     }
 
     /// Limit on bytes that may wait behind holes of all subflows together.
@@ -264,8 +264,8 @@ impl Receiver {
     }
 
     /// Adjusts the window to the reader, with measurements of a round trip.
-    pub(super) fn follow_reader(&mut self, now: Instant, rtt: Duration) {
-        self.buffer.follow_reader(now, rtt);
+    pub(super) fn adapt_to_reader(&mut self, now: Instant, rtt: Duration) {
+        self.buffer.adapt_to_reader(now, rtt);
     }
 
     /// Drops data because the application does not read any more.
@@ -342,14 +342,14 @@ impl Receiver {
             return result;
         }
         let Some(subflow) = self.subflow_mut(id) else { return Ok(()) };
-        subflow.mappings.raise_limit(MORE_MAPPINGS);
+        subflow.mappings.raise_limit(MAPPING_LIMIT_STEP);
         subflow.mappings.announce(mapping, delivered)
     }
 
     fn has_room_for_mappings(&self) -> bool {
         let kept: usize = self.subflows.iter().flatten().map(|s| s.mappings.count()).sum();
         let most = (self.buffer.max_window() / BYTES_PER_MAPPING) as usize;
-        kept.saturating_add(MORE_MAPPINGS) <= most.max(self.mappings)
+        kept.saturating_add(MAPPING_LIMIT_STEP) <= most.max(self.mappings)
     }
 
     /// Stream positions of this many bytes from this position on, as far as mappings are known.
@@ -395,7 +395,7 @@ impl Receiver {
             end = dsn.plus(bytes.len() as u64);
         };
         let result = subflow.mappings.translate(ssn, bytes, &mut insert);
-        let whole = placed > 0 && !subflow.mappings.ends_torn(subflow.delivered);
+        let whole = placed > 0 && !subflow.mappings.has_torn_end(subflow.delivered);
         subflow.in_step = whole && end == buffer.next();
         let early = duplicate.min(subflow.early.into());
         subflow.early -= early as u32;
@@ -476,8 +476,8 @@ impl Receiver {
     }
 
     /// The peer has mapped everything one to one since its first byte.
-    pub(super) fn is_plain_from_the_start(&self, id: SubflowId) -> bool {
-        self.subflow(id).is_some_and(|subflow| subflow.mappings.is_plain_from_the_start())
+    pub(super) fn is_plain_from_start(&self, id: SubflowId) -> bool {
+        self.subflow(id).is_some_and(|subflow| subflow.mappings.is_plain_from_start())
     }
 
     /// Repairs are accepted.

@@ -119,7 +119,7 @@ impl ReinjectionQueue {
     }
 
     /// Withdraws reinjections on suspicion of this subflow, which was heard again.
-    pub(crate) fn absolve(&mut self, subflow: SubflowId) {
+    pub(crate) fn clear_suspicion(&mut self, subflow: SubflowId) {
         let suspected =
             |q: &Queued| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
         if let Some(items) = self.items.if_used() {
@@ -208,9 +208,9 @@ mod tests {
         assert_eq!(ranges(&queue), [(0, 40), (200, 300)]);
         queue.ack(Dsn(250));
         assert_eq!(ranges(&queue), [(250, 300)]);
-        queue.absolve(SubflowId(1));
+        queue.clear_suspicion(SubflowId(1));
         assert!(!queue.is_empty());
-        queue.absolve(SubflowId(0));
+        queue.clear_suspicion(SubflowId(0));
         assert!(queue.is_empty());
     }
 
@@ -221,7 +221,7 @@ mod tests {
         queue.push(Queued { on: Some(SubflowId(0)), from: Some(SubflowId(1)), ..item(100, 200) });
         queue.bury(SubflowId(0));
         assert!(!queue.names(SubflowId(0)) && queue.names(SubflowId(1)));
-        queue.absolve(SubflowId(0));
+        queue.clear_suspicion(SubflowId(0));
         assert_eq!(ranges(&queue), [(0, 100), (100, 200)]);
         let causes: Vec<_> = queue.iter().map(|q| (q.cause, q.on)).collect();
         assert_eq!(causes[0], (ReinjectionCause::SubflowClosed, None));

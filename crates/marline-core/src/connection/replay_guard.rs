@@ -75,7 +75,7 @@ impl Unused for ReplayGuard {
 
 impl ReplayGuard {
     /// True if another HMAC may be checked.
-    pub(super) fn has_patience(&mut self, now: Instant) -> bool {
+    pub(super) fn may_check_hmac(&mut self, now: Instant) -> bool {
         while let Some(at) = self.forgive_at.filter(|at| *at <= now && self.failures > 0) {
             self.failures -= 1;
             self.forgive_at = Some(at + FORGIVE_AFTER);

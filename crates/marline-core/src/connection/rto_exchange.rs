@@ -58,14 +58,14 @@ impl RtoExchange {
     }
 
     /// Records a request.
-    pub(super) fn on_asked(&mut self, now: Instant) {
+    pub(super) fn note_rto_request(&mut self, now: Instant) {
         let in_vain = self.asked.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
         self.asked = Some((now, in_vain));
         self.open = true;
     }
 
     /// Handles an answer. `false` if there was no request.
-    pub(super) fn on_told(&mut self, now: Instant, rto: Duration) -> bool {
+    pub(super) fn on_reported(&mut self, now: Instant, rto: Duration) -> bool {
         let wanted = core::mem::take(&mut self.open);
         if wanted {
             self.told = Some((rto, now));
@@ -100,9 +100,9 @@ mod tests {
         let mut asked = Vec::new();
         for ms in (0..60_000).step_by(100) {
             if exchange.is_due(at(ms), REFRESH) {
-                exchange.on_asked(at(ms));
+                exchange.note_rto_request(at(ms));
                 asked.push(ms);
-                assert!(!answered || exchange.on_told(at(ms), Duration::from_millis(300)));
+                assert!(!answered || exchange.on_reported(at(ms), Duration::from_millis(300)));
             }
         }
         asked
@@ -121,10 +121,10 @@ mod tests {
     #[test]
     fn an_unsolicited_rto_answer_is_ignored() {
         let mut exchange = RtoExchange::default();
-        assert!(!exchange.on_told(at(0), Duration::from_secs(4_000)));
-        exchange.on_asked(at(0));
-        assert!(exchange.on_told(at(10), Duration::from_millis(300)));
-        assert!(!exchange.on_told(at(11), Duration::ZERO), "one answer for one question");
+        assert!(!exchange.on_reported(at(0), Duration::from_secs(4_000)));
+        exchange.note_rto_request(at(0));
+        assert!(exchange.on_reported(at(10), Duration::from_millis(300)));
+        assert!(!exchange.on_reported(at(11), Duration::ZERO), "one answer for one question");
         assert_eq!(exchange.told, Some((Duration::from_millis(300), at(10))));
     }
 

@@ -52,7 +52,7 @@ impl Scheduling {
 
     /// Exchanges the desk for the endpoint's, before and after a call. It is then empty, because its views belong
     /// to another connection.
-    pub(super) fn swap_desk(&mut self, lent: &mut OnDemand<Desk>) {
+    pub(super) fn swap_scratch(&mut self, lent: &mut OnDemand<Desk>) {
         core::mem::swap(&mut self.desk, lent);
         if let Some(desk) = self.desk.if_used() {
             desk.views.clear();
@@ -135,7 +135,7 @@ impl Scheduling {
     pub(super) fn choose(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
         if let Some((at, choice)) = self.decided.take()
             && (at == terms.now || !choice.run)
-            && self.still_holds(&choice, terms, sender)
+            && self.is_choice_valid(&choice, terms, sender)
         {
             return Some(choice);
         }
@@ -150,11 +150,11 @@ impl Scheduling {
         self.decided = Some((now, choice));
     }
 
-    fn still_holds(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {
+    fn is_choice_valid(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {
         let fresh = match choice.kind {
             Kind::New => {
                 let first = !choice.run || sender.reinjections().is_empty();
-                choice.range.start == sender.sent() && first && !sender.has_most_mappings()
+                choice.range.start == sender.sent() && first && !sender.is_mapping_limit_reached()
             }
             Kind::Repeat => choice.range.start >= sender.una(),
             Kind::Repair => choice.range.start >= sender.una() && terms.repairs,

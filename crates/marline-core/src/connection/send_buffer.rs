@@ -35,7 +35,7 @@ use crate::tables::chunks::{ChunkSource, Chunks};
 const BASE_SPACE: u64 = 128 * 1024;
 /// Minimum memory that a connection may hold beyond its send buffer. In a small buffer with several paths, a few
 /// segments on a slow path pin as many chunks as the buffer has.
-const LEAST_KEPT: u64 = 1024 * 1024;
+const MIN_KEPT_BYTES: u64 = 1024 * 1024;
 /// If memory is short, the application gets another piece although subflows keep this much acknowledged data.
 const KEPT_BESIDE_FLOOR: u64 = 4 * CHUNK;
 
@@ -128,7 +128,7 @@ impl SendBuffer {
         let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
         let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
         let gets_another = self.una == self.end && held <= KEPT_BESIDE_FLOOR;
-        let held_end = self.chunks.end_of_held(self.end.0);
+        let held_end = self.chunks.end_of_held_memory(self.end.0);
         let end =
             if gets_another { held_end.max(Chunks::end_of_piece(self.end.0)) } else { held_end };
         more.saturating_add(end - self.end.0)
@@ -148,12 +148,12 @@ impl SendBuffer {
     fn own_room(&self) -> u64 {
         // After a resize, more may have been written than the buffer has space for.
         let unacked = self.max_space().max(self.end.since(self.una));
-        let limit = unacked.saturating_add(self.max_space().max(LEAST_KEPT));
+        let limit = unacked.saturating_add(self.max_space().max(MIN_KEPT_BYTES));
         limit.saturating_sub(self.chunks.memory() + self.chunks.list_memory())
     }
 
     /// True if a blocked application should be woken for this much room.
-    fn is_worth_waking(&self, room: u64) -> bool {
+    fn justifies_wakeup(&self, room: u64) -> bool {
         let space = u64::from(self.space);
         room.min(space) * if self.fixed { 3 } else { 8 } >= space
     }
@@ -201,10 +201,10 @@ impl SendBuffer {
     /// wait for a third, and so does a fixed buffer. With several paths the buffer is the reassembly window of the
     /// slowest one, and an unused third reduces throughput. An eighth still is many segments per wake-up.)
     pub(crate) fn take_writable(&mut self, now: Instant) -> bool {
-        if !self.blocked || !self.is_worth_waking(self.room()) {
+        if !self.blocked || !self.justifies_wakeup(self.room()) {
             return false;
         }
-        if self.is_worth_waking(self.own_room()) && self.account_room() > 0 {
+        if self.justifies_wakeup(self.own_room()) && self.account_room() > 0 {
             (self.blocked, self.held_back) = (false, None);
             return true;
         }
@@ -218,8 +218,8 @@ impl SendBuffer {
     }
 
     /// As [`is_held_back`](Self::is_held_back), because subflows keep too much data.
-    pub(crate) fn keeps_too_much(&self) -> bool {
-        self.is_held_back() && !self.is_worth_waking(self.own_room())
+    pub(crate) fn retains_too_much(&self) -> bool {
+        self.is_held_back() && !self.justifies_wakeup(self.own_room())
     }
 
     /// As [`is_held_back`](Self::is_held_back), for at least this many nanoseconds.
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(buffer.memory(), KEPT_BESIDE_FLOOR + PIECE);
         assert!(!buffer.take_writable(Instant::ZERO));
         // The application waits for the process's memory: no subflow has to be reset for it.
-        assert!(buffer.is_held_back() && !buffer.keeps_too_much());
+        assert!(buffer.is_held_back() && !buffer.retains_too_much());
         buffer.unpin(DataRange::new(Dsn(0), Dsn(CHUNK)));
         assert!(buffer.take_writable(Instant::ZERO));
     }
@@ -366,7 +366,7 @@ mod tests {
             written += n;
             buffer.ack(Dsn(written));
         }
-        assert!(buffer.memory() <= SPACE as u64 + LEAST_KEPT + 16_384, "{}", buffer.memory());
+        assert!(buffer.memory() <= SPACE as u64 + MIN_KEPT_BYTES + 16_384, "{}", buffer.memory());
         assert!(buffer.is_held_back() && buffer.is_held_back_for(0, now));
         assert!(!buffer.is_held_back_for(1_000_000_000, now) && !buffer.take_writable(now));
         assert!(buffer.is_held_back_for(1_000_000_000, now + Duration::from_secs(1)));

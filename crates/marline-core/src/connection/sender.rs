@@ -31,12 +31,12 @@ const MAX_PERSIST: Duration = Duration::from_secs(60);
 /// Maximum data-level RTO, for a hole that no subflow retransmits.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
 /// Data-level timeouts less than this number of RTOs apart, with progress in between, belong to one hole.
-const HOLES_APART: u32 = 4;
+const SAME_HOLE_RTOS: u32 = 4;
 
 /// New data waits if mappings have fewer bytes than this, on average over the send buffer.
 const BYTES_PER_MAPPING: u64 = 64;
 /// Minimum limit on mappings without a DATA_ACK, for small send buffers.
-const LEAST_MAPPINGS: u64 = 1_024;
+const MIN_MAPPING_LIMIT: u64 = 1_024;
 
 /// Sent state of one subflow.
 #[derive(Debug)]
@@ -197,14 +197,18 @@ impl Sender {
     /// New data within the peer's window and the limit on mappings without a DATA_ACK.
     pub(super) fn unsent(&self) -> DataRange {
         let sent = self.sent();
-        let end = if self.has_most_mappings() { sent } else { self.written().min(self.window_end) };
+        let end = if self.is_mapping_limit_reached() {
+            sent
+        } else {
+            self.written().min(self.window_end)
+        };
         DataRange::new(sent, end.max(sent))
     }
 
     /// True if the limit on mappings without a DATA_ACK is reached. Subflows may have acknowledged them all, so
     /// that otherwise only the send buffer bounds them, and each can be as short as a byte.
-    pub(super) fn has_most_mappings(&self) -> bool {
-        let most = (self.buffer.max_space() / BYTES_PER_MAPPING).max(LEAST_MAPPINGS);
+    pub(super) fn is_mapping_limit_reached(&self) -> bool {
+        let most = (self.buffer.max_space() / BYTES_PER_MAPPING).max(MIN_MAPPING_LIMIT);
         self.mappings.count() as u64 >= most
     }
 
@@ -280,8 +284,8 @@ impl Sender {
     }
 
     /// As [`is_held_back`](Self::is_held_back), because subflows keep too much DATA_ACKed data.
-    pub(super) fn keeps_too_much(&self) -> bool {
-        self.buffer.keeps_too_much()
+    pub(super) fn retains_too_much(&self) -> bool {
+        self.buffer.retains_too_much()
     }
 
     /// As [`is_held_back`](Self::is_held_back), for at least this time.
@@ -292,7 +296,7 @@ impl Sender {
     /// True if the application is to be notified of room.
     pub(super) fn take_writable(&mut self, now: Instant) -> bool {
         let unsent = self.written().since(self.sent());
-        self.nagle.is_little(unsent) && self.buffer.take_writable(now)
+        self.nagle.is_unsent_low(unsent) && self.buffer.take_writable(now)
     }
 
     /// True if a writer that was blocked by unsent data is to be notified after data was sent.
@@ -447,7 +451,7 @@ impl Sender {
     }
 
     /// No DATA_ACK came on the subflow since an ACK without options.
-    pub(super) fn is_bare(&self, id: SubflowId) -> bool {
+    pub(super) fn lacks_data_ack(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.bare)
     }
 
@@ -522,7 +526,7 @@ impl Sender {
     }
 
     /// Queues the parts of `range` that a subflow holds and no other healthy one carries.
-    pub(super) fn reinject_lonely(
+    pub(super) fn reinject_sole_copies(
         &mut self,
         now: Instant,
         range: DataRange,
@@ -552,8 +556,8 @@ impl Sender {
     }
 
     /// Withdraws reinjections on suspicion of a subflow.
-    pub(super) fn absolve(&mut self, id: SubflowId) {
-        self.reinjections.absolve(id);
+    pub(super) fn clear_suspicion(&mut self, id: SubflowId) {
+        self.reinjections.clear_suspicion(id);
     }
 
     /// Removes a range from the reinjection queue.
@@ -598,7 +602,7 @@ impl Sender {
     }
 
     /// Moves the data-level timer to this time if that is earlier, unless it has fired since the last progress.
-    pub(super) fn hasten_rto(&mut self, at: Instant) {
+    pub(super) fn advance_rto_timer(&mut self, at: Instant) {
         if self.rto.count == 0 {
             self.rto.at = self.rto.at.map(|due| due.min(at));
         }
@@ -643,7 +647,7 @@ impl Sender {
     }
 
     /// Queues all data that no existing subflow carries: it is certainly missing.
-    pub(super) fn repeat_orphans(&mut self, now: Instant) {
+    pub(super) fn requeue_orphaned_data(&mut self, now: Instant) {
         let sent = DataRange::new(self.una(), self.sent());
         let cause = ReinjectionCause::SubflowClosed;
         for part in self.mappings.parts(sent).filter(|part| part.carried_by.is_empty()) {
@@ -664,7 +668,7 @@ impl Sender {
         held: impl Fn(&Mapping) -> bool,
     ) {
         let una = self.una();
-        let prompt = now.since(fired_at) <= rto * HOLES_APART;
+        let prompt = now.since(fired_at) <= rto * SAME_HOLE_RTOS;
         let again = prompt && self.holes.hole_end.is_some_and(|end| una >= end);
         self.holes.hole_segments =
             if again { self.holes.hole_segments.saturating_mul(2) } else { 1 };
@@ -702,7 +706,7 @@ impl Sender {
     }
 
     /// Postpones the next probe.
-    pub(super) fn put_persist_off(&mut self, until: Option<Instant>) {
+    pub(super) fn postpone_persist(&mut self, until: Option<Instant>) {
         self.persist.at = until;
     }
 

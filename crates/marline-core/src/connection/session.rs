@@ -371,7 +371,7 @@ impl Session {
     ) {
         let back = segment.start.since(segment.mapping_start);
         let first = Dsn(segment.dsn.0.saturating_sub(back));
-        let unmapped = !self.fallback.precedes(segment.start) || self.fallback.leaves_options_out();
+        let unmapped = !self.fallback.precedes(segment.start) || self.fallback.drops_options();
         if self.is_plain() && unmapped {
             options.dss = self.infinite_mapping(segment);
             return;
@@ -453,8 +453,14 @@ impl Session {
     }
 
     /// Client: these were requested, and the answer has not come yet.
-    pub(super) fn awaits_word_on(&self, config: &ConnectionConfig, wanted: Extensions) -> bool {
-        self.is_client() && self.is_multipath() && self.negotiation.awaits_word_on(config, wanted)
+    pub(super) fn awaits_extension_answer(
+        &self,
+        config: &ConnectionConfig,
+        wanted: Extensions,
+    ) -> bool {
+        self.is_client()
+            && self.is_multipath()
+            && self.negotiation.awaits_extension_answer(config, wanted)
     }
 
     /// The peer marks its last data.
@@ -469,7 +475,7 @@ impl Session {
 
     /// Time of the next HELLO or request for a DATA_ACK.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.negotiation.next_timeout().into_iter().chain(self.asks_for_data_ack_at()).min()
+        self.negotiation.next_timeout().into_iter().chain(self.next_data_ack_request_at()).min()
     }
 
     /// Client: starts the wait for a DATA_ACK, which may be lost, because no data may be sent before.
@@ -480,12 +486,17 @@ impl Session {
     }
 
     /// Time of the next request for a DATA_ACK.
-    pub(super) fn asks_for_data_ack_at(&self) -> Option<Instant> {
-        self.blackhole.asks_at()
+    pub(super) fn next_data_ack_request_at(&self) -> Option<Instant> {
+        self.blackhole.next_request_at()
     }
 
     /// True if a request for a DATA_ACK is due ([`OptionBlackhole::is_question_due`]).
-    pub(super) fn asks_for_data_ack(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
+    pub(super) fn is_data_ack_request_due(
+        &mut self,
+        now: Instant,
+        rto: Duration,
+        busy: bool,
+    ) -> bool {
         let blackhole = self.blackhole.if_used();
         blackhole.is_some_and(|blackhole| blackhole.is_question_due(now, rto, busy))
     }
@@ -497,7 +508,7 @@ impl Session {
         config: &ConnectionConfig,
         rto: Duration,
     ) -> Option<Extensions> {
-        let wants = self.is_client() && self.negotiation.wants_to_ask(config);
+        let wants = self.is_client() && self.negotiation.has_pending_requests(config);
         wants.then(|| self.negotiation.ask(now, config, rto))
     }
 

@@ -22,7 +22,7 @@ const HALF_CLOSED: Duration = Duration::from_secs(60);
 /// Unanswered third ACKs after which a join is given up.
 const MAX_THIRD_ACKS: u32 = 6;
 /// Minimum time between third ACKs.
-const LEAST_PAUSE: Duration = Duration::from_millis(10);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Unanswered MP_FAILs after which the subflow is reset, and limit on answers.
 const MAX_MP_FAILS: u32 = 6;
 
@@ -77,7 +77,7 @@ pub(super) struct FastOpened {
 
 impl FastOpened {
     /// A Fast JOIN whose SYN is not built yet.
-    const WANTED: FastOpened =
+    const PLANNED_FAST_JOIN: FastOpened =
         FastOpened { form: FastJoinForm::In, sent: false, range: None, hmac: 0 };
 
     /// A Fast JOIN whose SYN is sent now.
@@ -109,7 +109,7 @@ impl FastAccepted {
 impl Membership {
     /// A join that we open, fast or not.
     pub(super) fn joining(nonce: u32, fast: bool) -> Self {
-        let fast = fast.then_some(FastOpened::WANTED);
+        let fast = fast.then_some(FastOpened::PLANNED_FAST_JOIN);
         Membership::Joining(Box::new(Joining { nonce, fast, ..Joining::default() }))
     }
 
@@ -152,7 +152,7 @@ impl Joined {
     }
 
     /// Fast JOIN that the SYN/ACK answers.
-    pub(super) fn fast_to_answer(&self) -> Option<FastAccepted> {
+    pub(super) fn pending_fast_join(&self) -> Option<FastAccepted> {
         self.fast.filter(|fast| !fast.ordinary)
     }
 }
@@ -174,7 +174,7 @@ enum Phase {
 
 /// Final segment after the end of the subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum LastWord {
+pub(super) enum FinalSegment {
     /// Only TCP's own segments.
     #[default]
     None,
@@ -308,7 +308,7 @@ pub(super) struct SubflowContext {
     /// Cost of using it: known to a client, or reported to its server.
     cost: CompactCost,
     phase: Phase,
-    last_word: LastWord,
+    final_segment: FinalSegment,
     trouble: OnDemand<Trouble>,
     /// Time at which it last brought new data of the stream, or joined.
     last_new_at: Instant,
@@ -329,7 +329,7 @@ impl SubflowContext {
             backup_there: false,
             cost: CompactCost::of(PathCost::NONE),
             phase: Phase::Opening,
-            last_word: LastWord::None,
+            final_segment: FinalSegment::None,
             trouble: OnDemand::new(),
             last_new_at: Instant::ZERO,
         }
@@ -390,7 +390,7 @@ impl SubflowContext {
     }
 
     /// Established, authenticated, and with a complete handshake.
-    pub(super) const fn is_steady(&self) -> bool {
+    pub(super) const fn is_fully_established(&self) -> bool {
         let proven = match &self.membership {
             Membership::Initial => true,
             Membership::Joining(joining) => joining.confirmed,
@@ -491,8 +491,8 @@ impl SubflowContext {
 
     /// Records that a RST was sent on it.
     pub(super) fn note_reset_sent(&mut self) {
-        if self.last_word == LastWord::None {
-            self.last_word = LastWord::Reset;
+        if self.final_segment == FinalSegment::None {
+            self.final_segment = FinalSegment::Reset;
         }
     }
 
@@ -500,12 +500,12 @@ impl SubflowContext {
     /// forever, and a RST needs only one direction.
     pub(super) const fn give_up(&mut self) {
         if self.was_joined() {
-            self.last_word = LastWord::ResetOwed;
+            self.final_segment = FinalSegment::ResetOwed;
         }
     }
 
-    pub(super) const fn last_word(&self) -> LastWord {
-        self.last_word
+    pub(super) const fn final_segment(&self) -> FinalSegment {
+        self.final_segment
     }
 
     /// Records the reason with which the peer resets the subflow.
@@ -847,7 +847,7 @@ fn ranges_of<'a>(
 fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     let rto = tcp.rto();
     match tcp.srtt() {
-        Some(srtt) if repeats < 2 => (srtt * 2).clamp(LEAST_PAUSE, rto.max(LEAST_PAUSE)),
+        Some(srtt) if repeats < 2 => (srtt * 2).clamp(MIN_RETRY_PAUSE, rto.max(MIN_RETRY_PAUSE)),
         _ => (rto * (1 << repeats.min(6))).min(Duration::from_secs(10)),
     }
 }

@@ -7,7 +7,7 @@
 //! - something is received, and the outage was temporary;
 //! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time of a
 //!   server for an unauthenticated peer that sent a RST;
-//! - only resets are received for [`REFUSED_PATIENCE`]: the host is up, but does not know the connection. An
+//! - only resets are received for [`MAX_RESET_ONLY_TIME`]: the host is up, but does not know the connection. An
 //!   unanswered join restarts that time, since a reset on one path says nothing about another one that is silent
 //!   for now. If the peer itself reports an unknown token (MP_TCPRST with an MPTCP error, not transient), the wait
 //!   ends at once.
@@ -34,9 +34,9 @@ use crate::CloseReason;
 use crate::on_demand::Unused;
 
 /// Time for which only resets may be received on every path.
-const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
+const MAX_RESET_ONLY_TIME: Duration = Duration::from_secs(30);
 /// Reception shorter than this without progress of the stream does not end a wait.
-const BRIEFLY: Duration = Duration::from_secs(10);
+const BRIEF_RECEPTION: Duration = Duration::from_secs(10);
 /// Time between the first two probes: a round trip over a satellite, or a radio that wakes up.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum time between probes, as between a path manager's attempts.
@@ -104,7 +104,7 @@ impl Wait {
     }
 
     /// Starts probes. Returns true if the first is due now, and false if they were running.
-    pub(super) fn begin_questions(&mut self, now: Instant) -> bool {
+    pub(super) fn start_probes(&mut self, now: Instant) -> bool {
         let begin = self.questions.is_none();
         self.questions.get_or_insert(Questions { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
         begin
@@ -116,7 +116,7 @@ impl Wait {
     }
 
     /// Time of the next probe.
-    pub(super) fn next_question_at(&self) -> Option<Instant> {
+    pub(super) fn next_probe_at(&self) -> Option<Instant> {
         self.questions.map(|questions| questions.next_at)
     }
 
@@ -132,7 +132,7 @@ impl Wait {
 
     /// Starts a wait for a silent peer.
     pub(super) fn begin(&mut self, now: Instant) {
-        if self.over_at.take().is_some_and(|over| now.since(over) >= BRIEFLY) {
+        if self.over_at.take().is_some_and(|over| now.since(over) >= BRIEF_RECEPTION) {
             let Wait { questions, answer_by, .. } = *self;
             *self = Wait { questions, answer_by, ..Wait::default() };
         }
@@ -140,7 +140,7 @@ impl Wait {
     }
 
     /// Starts a wait without subflows.
-    pub(super) fn begin_without_subflows(&mut self, now: Instant, why: CloseReason) {
+    pub(super) fn start_wait_without_subflows(&mut self, now: Instant, why: CloseReason) {
         self.begin(now);
         self.pathless = true;
         self.by_reset = why == CloseReason::PeerReset;
@@ -162,7 +162,7 @@ impl Wait {
         match why {
             CloseReason::Refused | CloseReason::PeerReset if last => {
                 let since = *self.resets_since.get_or_insert(now);
-                now.since(since) >= REFUSED_PATIENCE
+                now.since(since) >= MAX_RESET_ONLY_TIME
             }
             CloseReason::TimedOut => {
                 self.resets_since = None;
@@ -182,16 +182,16 @@ mod tests {
     #[test]
     fn a_brief_sign_of_life_does_not_restart_the_wait() {
         let mut wait = Wait::default();
-        wait.begin_without_subflows(S(10), CloseReason::PeerReset);
+        wait.start_wait_without_subflows(S(10), CloseReason::PeerReset);
         wait.heard(S(15));
         assert_eq!(wait.since(), None);
-        wait.begin_without_subflows(S(16), CloseReason::PeerReset);
+        wait.start_wait_without_subflows(S(16), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(10)), "nothing came of it");
         wait.heard(S(20));
-        wait.begin_without_subflows(S(40), CloseReason::PeerReset);
+        wait.start_wait_without_subflows(S(40), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(40)), "an idle connection was well for 20 s");
         wait = Wait::default();
-        wait.begin_without_subflows(S(41), CloseReason::PeerReset);
+        wait.start_wait_without_subflows(S(41), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(41)));
     }
 
@@ -211,16 +211,16 @@ mod tests {
         wait.expect_answer(S(10), Duration::from_secs(100));
         wait.expect_answer(S(50), Duration::from_secs(100));
         assert_eq!(wait.answer_by(), Some(S(110)), "the first one counts");
-        assert!(wait.begin_questions(S(10)) && !wait.begin_questions(S(11)));
+        assert!(wait.start_probes(S(10)) && !wait.start_probes(S(11)));
         let asked: Vec<u64> = (10..80).filter(|second| wait.is_question_due(S(*second))).collect();
         assert_eq!(asked, [12, 16, 24, 39, 54, 69]);
-        wait.begin_without_subflows(S(80), CloseReason::TimedOut);
+        wait.start_wait_without_subflows(S(80), CloseReason::TimedOut);
         assert_eq!(wait.answer_by(), Some(S(110)), "that subflows end is no answer");
         wait.heard(S(90));
-        assert_eq!((wait.answer_by(), wait.next_question_at()), (None, None));
+        assert_eq!((wait.answer_by(), wait.next_probe_at()), (None, None));
         // A new wait does not set another deadline either.
         wait.expect_answer(S(91), Duration::from_secs(100));
-        wait.begin_without_subflows(S(105), CloseReason::TimedOut);
+        wait.start_wait_without_subflows(S(105), CloseReason::TimedOut);
         assert_eq!((wait.since(), wait.answer_by()), (Some(S(105)), Some(S(191))));
     }
 

@@ -37,9 +37,9 @@ const SIZES: [u16; 8] = [88, 536, 1_220, 1_300, 1_360, 1_400, 1_440, 1_460];
 const SLOT_S: u64 = 16;
 const SLOTS: u8 = 32;
 /// A cookie is valid in its slot and in this many that follow.
-const GOOD_SLOTS: u8 = 3;
+const VALID_SLOTS: u8 = 3;
 /// Bits of the timestamp that encode options.
-const REMEMBERED_BITS: u32 = 0x3f;
+const OPTION_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 0xf;
 const SACK: u8 = 0x10;
 /// Maximum window of the SYN/ACK, in bytes: it is not scaled.
@@ -97,20 +97,20 @@ impl Remembered {
 }
 
 /// A cookie and the MPTCP key that goes with it.
-struct Baked {
+struct CookieAndKey {
     isn: SeqNum,
     key: Key,
 }
 
 /// Creates a cookie. Of the keys derived from the same input, takes the first whose token belongs to this shard, so
 /// that joins arrive here: with one shard, the very first.
-fn bake(
+fn create_cookie(
     shard: Shard,
     initial: &InitialNumbers,
     path: FourTuple,
     theirs: SeqNum,
     (size, slot): (u8, u8),
-) -> Baked {
+) -> CookieAndKey {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -132,7 +132,7 @@ fn bake(
         bytes.copy_from_slice(&initial.cookie(&[&key.0.to_be_bytes()])[..8]);
         key = Key(u64::from_be_bytes(bytes));
     }
-    Baked { isn: SeqNum(head | tail), key }
+    CookieAndKey { isn: SeqNum(head | tail), key }
 }
 
 fn slot_of(now: Instant) -> u8 {
@@ -149,7 +149,7 @@ impl Endpoint {
         config: &Arc<ConnectionConfig>,
     ) {
         let said = Remembered::of(segment);
-        let baked = bake(
+        let cookie_and_key = create_cookie(
             self.config.shard,
             self.flows.initial(),
             meta.path,
@@ -157,15 +157,17 @@ impl Endpoint {
             (said.size, slot_of(now)),
         );
         // The chance of a token collision is one in four thousand million for each connection.
-        if self.out.replies() >= MAX_REPLIES || self.flows.token(baked.key.derive().0).is_some() {
+        if self.out.replies() >= MAX_REPLIES
+            || self.flows.token(cookie_and_key.key.derive().0).is_some()
+        {
             return;
         }
         let syn = said.syn(segment.header);
         let offset = self.flows.initial().timestamp_offset(meta.path);
         let clock = (now.as_millis() as u32).wrapping_add(offset);
-        let lag = clock.wrapping_sub(u32::from(said.bits())) & REMEMBERED_BITS;
+        let lag = clock.wrapping_sub(u32::from(said.bits())) & OPTION_BITS;
         let capabilities = self.config.capabilities.on(meta.path);
-        let start = Start { isn: baked.isn, ts_offset: offset.wrapping_sub(lag) };
+        let start = Start { isn: cookie_and_key.isn, ts_offset: offset.wrapping_sub(lag) };
         let limits = &self.config.limits;
         let with = self.settings.of(config, capabilities, limits, SynRetries::first(config));
         let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
@@ -182,7 +184,7 @@ impl Endpoint {
                 extensibility: false,
                 deny_join_id0: config.deny_join_id0,
                 hmac_sha256: true,
-                form: MpCapableForm::SynAck { listener_key: baked.key.0 },
+                form: MpCapableForm::SynAck { listener_key: cookie_and_key.key.0 },
             }));
         }
         let key = FlowKey { path: meta.path, local_flow: 0, peer_flow: 0 };
@@ -194,7 +196,7 @@ impl Endpoint {
     /// If a segment without a flow ends a handshake that was answered with a cookie, opens the connection, gives it
     /// the segment and returns true. Returns false if the limit on connections is reached or the key's token is in
     /// use.
-    pub(super) fn takes_cookie(
+    pub(super) fn accept_cookie(
         &mut self,
         now: Instant,
         meta: &PacketMeta,
@@ -202,19 +204,21 @@ impl Endpoint {
     ) -> bool {
         let ends = self.may_show_cookie(now, segment);
         let Some(config) = self.accept.clone().filter(|_| ends) else { return false };
-        let Some((baked, syn)) = self.read_cookie(now, meta, segment) else { return false };
-        let taken = self.flows.token(baked.key.derive().0).is_some();
+        let Some((cookie_and_key, syn)) = self.read_cookie(now, meta, segment) else {
+            return false;
+        };
+        let taken = self.flows.token(cookie_and_key.key.derive().0).is_some();
         if taken || self.slots.count() >= self.config.limits.connections {
             self.out.counters.connections_refused += 1;
             return false;
         }
         self.out.counters.syn_cookies_received += 1;
         let path = meta.path;
-        let (ecn, peer_flow, isn) = (meta.ecn, 0, Some(baked.isn));
+        let (ecn, peer_flow, isn) = (meta.ecn, 0, Some(cookie_and_key.isn));
         let fast_open = FastOpenVerdict::default();
         let accepted = Accepted { segment: &syn, ecn, peer_flow, after: None, isn, fast_open };
         let (id, slot) = self.insert(now, |cx, id, slot| {
-            let origin = Origin { id, slot, path, key: baked.key };
+            let origin = Origin { id, slot, path, key: cookie_and_key.key };
             Connection::accept(cx, config, &origin, &accepted)
         });
         if self.slots.note_half_open(slot) == Some(true) {
@@ -246,12 +250,12 @@ impl Endpoint {
         let asks = segment.payload.is_empty() && !segment.options.has_mptcp();
         asks && self.accept.is_some()
             && self.may_show_cookie(now, segment)
-            && self.baked(now, meta, (segment.header.seq, segment.header.ack)).is_some()
+            && self.cookie_and_key(now, meta, (segment.header.seq, segment.header.ack)).is_some()
     }
 
     /// Returns true if a segment without a flow belongs to a handshake that was answered with a cookie: its last ACK,
     /// or a keepalive probe.
-    pub(super) fn shows_cookie(
+    pub(super) fn belongs_to_cookie(
         &self,
         now: Instant,
         meta: &PacketMeta,
@@ -262,26 +266,27 @@ impl Endpoint {
     }
 
     fn may_show_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {
-        let good = Duration::from_secs(SLOT_S * u64::from(GOOD_SLOTS + 1));
+        let good = Duration::from_secs(SLOT_S * u64::from(VALID_SLOTS + 1));
         let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
         let flags = segment.header.flags;
         fresh && flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN)
     }
 
     /// The cookie that this ACK repeats, and its segment size, if we wrote it for a SYN with this sequence number.
-    fn baked(
+    fn cookie_and_key(
         &self,
         now: Instant,
         meta: &PacketMeta,
         (theirs, ack): (SeqNum, SeqNum),
-    ) -> Option<(Baked, u8)> {
+    ) -> Option<(CookieAndKey, u8)> {
         let isn = SeqNum(ack.0.wrapping_sub(1));
         let (size, slot) = ((isn.0 >> 29) as u8, (isn.0 >> 24) as u8 % SLOTS);
-        if slot_of(now).wrapping_sub(slot) % SLOTS > GOOD_SLOTS {
+        if slot_of(now).wrapping_sub(slot) % SLOTS > VALID_SLOTS {
             return None;
         }
-        let baked = bake(self.config.shard, self.flows.initial(), meta.path, theirs, (size, slot));
-        (baked.isn == isn).then_some((baked, size))
+        let cookie_and_key =
+            create_cookie(self.config.shard, self.flows.initial(), meta.path, theirs, (size, slot));
+        (cookie_and_key.isn == isn).then_some((cookie_and_key, size))
     }
 
     /// Decodes the segment's sequence numbers, if they hold a cookie of ours.
@@ -290,11 +295,12 @@ impl Endpoint {
         now: Instant,
         meta: &PacketMeta,
         segment: &TcpSegment<'_>,
-    ) -> Option<(Baked, TcpSegment<'static>)> {
+    ) -> Option<(CookieAndKey, TcpSegment<'static>)> {
         let theirs = SeqNum(segment.header.seq.0.wrapping_sub(1));
-        let (baked, size) = self.baked(now, meta, (theirs, segment.header.ack))?;
+        let (cookie_and_key, size) =
+            self.cookie_and_key(now, meta, (theirs, segment.header.ack))?;
         let timestamps = segment.options.timestamps;
-        let bits = timestamps.map_or(NO_SCALE, |stamps| (stamps.echo & REMEMBERED_BITS) as u8);
+        let bits = timestamps.map_or(NO_SCALE, |stamps| (stamps.echo & OPTION_BITS) as u8);
         let scale = bits & NO_SCALE;
         let said = Remembered {
             size,
@@ -303,6 +309,6 @@ impl Endpoint {
             sack: bits & SACK != 0,
             capable: mp_capable(segment),
         };
-        Some((baked, said.syn(TcpHeader { seq: theirs, ..segment.header })))
+        Some((cookie_and_key, said.syn(TcpHeader { seq: theirs, ..segment.header })))
     }
 }

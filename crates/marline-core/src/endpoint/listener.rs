@@ -70,7 +70,7 @@ impl Endpoint {
             return;
         }
         // With flow ids the carrier has already required its own cookie.
-        if self.is_pressed() && !self.config.capabilities.flow_ids {
+        if self.is_under_pressure() && !self.config.capabilities.flow_ids {
             self.answer_with_cookie(now, meta, segment, &config);
             return;
         }
@@ -121,7 +121,7 @@ impl Endpoint {
 
     /// Returns true if so many connections are half-open that new clients must prove their addresses first.
     #[must_use]
-    pub const fn is_pressed(&self) -> bool {
+    pub const fn is_under_pressure(&self) -> bool {
         self.half_open.count() >= self.config.limits.syn_queue.div_ceil(2)
     }
 

@@ -66,7 +66,7 @@ impl Endpoint {
             return true;
         }
         match asks {
-            Asks::Nothing => self.shows_cookie(now, meta, &segment),
+            Asks::Nothing => self.belongs_to_cookie(now, meta, &segment),
             Asks::ToJoin(token) => self.knows_token(token),
             Asks::ToOpen => false,
         }
@@ -75,7 +75,7 @@ impl Endpoint {
     /// Forgets the remains of a subflow between these addresses and ports. Another endpoint owns them from now on,
     /// through a SYN that this one does not [claim](Self::claims). Otherwise this endpoint would continue to claim
     /// segments of the other.
-    pub fn make_way(&mut self, path: &FourTuple) {
+    pub fn release_address_pair(&mut self, path: &FourTuple) {
         let flow = self.flows.find(path, 0, 0);
         if let Some(flow) = flow.filter(|flow| flow.slot & TIME_WAIT_BIT != 0) {
             self.flows.forget_ended(flow.slot, &mut self.out);

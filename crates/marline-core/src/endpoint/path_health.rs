@@ -42,7 +42,7 @@ impl PathHealthReporter {
     }
 
     /// Returns true if a timeout may be reported now; otherwise schedules the report.
-    fn tells_trouble(&mut self, now: Instant) -> bool {
+    fn may_report_trouble(&mut self, now: Instant) -> bool {
         let earliest = self.last_visit_at.map_or(now, |at| at + TROUBLE_GAP);
         if earliest > now {
             self.troubles_at = Some(earliest);
@@ -82,7 +82,7 @@ impl Endpoint {
         let Some(reporter) = &mut self.reporter else { return };
         let changed = reporter.monitor.generation() != reporter.seen;
         let due = reporter.next_timeout().is_some_and(|at| at <= now);
-        let troubled = self.faults.has_troubles() && reporter.tells_trouble(now);
+        let troubled = self.faults.has_troubles() && reporter.may_report_trouble(now);
         if changed || due || troubled {
             self.sync_path_health(now);
         } else if reporter.period_ends.is_none() {
@@ -98,11 +98,11 @@ impl Endpoint {
         if let Some(bad) = findings.bad {
             self.faults.set_bad(bad);
             for id in self.connections() {
-                self.with_quietly(now, id, |c, cx| c.adopt_path_health(cx));
+                self.run_without_visit(now, id, |c, cx| c.adopt_path_health(cx));
             }
         }
         for (id, pair) in findings.questions {
-            self.with_quietly(now, id, |c, _| c.ask_address_pair(&pair));
+            self.run_without_visit(now, id, |c, _| c.ask_address_pair(&pair));
         }
     }
 
@@ -177,7 +177,7 @@ impl Endpoint {
     }
 
     /// Runs a command on a connection without another visit.
-    fn with_quietly(
+    fn run_without_visit(
         &mut self,
         now: Instant,
         id: ConnectionId,

@@ -38,7 +38,7 @@ impl Endpoint {
     }
 
     /// Wakes connections whose path answered, and probes silent paths.
-    pub(super) fn attend_silent_paths(&mut self, now: Instant) {
+    pub(super) fn serve_silent_paths(&mut self, now: Instant) {
         while let Some(due) = self.silent_paths.take_due(now) {
             match due {
                 Due::Wake(path, id) => {

@@ -39,7 +39,7 @@ impl Wakeups {
     }
 
     /// Returns true if most alarms must be stale, given this many live connections.
-    pub(super) fn is_overgrown(&self, connections: usize) -> bool {
+    pub(super) fn needs_sweep(&self, connections: usize) -> bool {
         self.heap.len() > 2 * connections + LEAST
     }
 
@@ -74,7 +74,7 @@ mod tests {
         let mut swept = 0;
         for at in (1..10_000).rev() {
             wakeups.push(Instant::from_secs(at), 1);
-            if wakeups.is_overgrown(1) {
+            if wakeups.needs_sweep(1) {
                 wakeups.sweep(|armed, _| armed == Instant::from_secs(at));
                 swept += 1;
             }

@@ -16,7 +16,7 @@ const MAX_INTERFACES: usize = 256;
 
 /// Delay beyond which a wait does not count: the process did not run, and missing segments of that time are no
 /// evidence about the path.
-const OVERSLEPT: Duration = Duration::from_millis(10);
+const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 
 /// Activity of an address pair's members during a period, as counted by one endpoint.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) enum Trouble {
 
 impl Trouble {
     /// The more serious one of two: silence, or the one with the earlier end.
-    pub(crate) fn or_worse(self, other: Trouble) -> Trouble {
+    pub(crate) fn worse_of(self, other: Trouble) -> Trouble {
         match (self, other) {
             (Trouble::Silent { wait: a }, Trouble::Silent { wait: b }) => {
                 Trouble::Silent { wait: a.min(b) }
@@ -322,7 +322,7 @@ impl HealthTable {
         match &mut entry.state {
             State::Good => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Good,
-            State::Watched { wait, next, .. } if now.since(*next) > OVERSLEPT => {
+            State::Watched { wait, next, .. } if now.since(*next) > MAX_WAKEUP_LATENESS => {
                 // The process did not run: received segments are still to be processed.
                 *next = now + *wait;
                 entry.question = true;
@@ -338,7 +338,9 @@ impl HealthTable {
             }
             State::Bad(bad) => {
                 let Some(clean) = self.config.clean else { return };
-                if now.since(bad.next) > OVERSLEPT && bad.asked_at.is_some_and(|at| heard <= at) {
+                if now.since(bad.next) > MAX_WAKEUP_LATENESS
+                    && bad.asked_at.is_some_and(|at| heard <= at)
+                {
                     bad.next = now + clean.probe;
                     return;
                 }

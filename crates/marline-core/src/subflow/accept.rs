@@ -23,7 +23,7 @@ use crate::{Ecn, SubflowState};
 
 /// Minimum time between answers to unacceptable segments without payload, so that two hosts that disagree do not
 /// exchange ACKs forever (Linux: tcp_invalid_ratelimit).
-const ANSWER_GAP: Duration = Duration::from_millis(500);
+const MIN_ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Position of a segment in sequence space.
 #[derive(Copy, Clone, Debug)]
@@ -213,7 +213,7 @@ impl Subflow {
                     // For TCP, a reordered pure ACK contains nothing new. But its Multipath TCP options may be the
                     // only copy: a DATA_FIN, an address, a HELLO.
                     let tells = span.start == span.end && segment.options.has_mptcp();
-                    if !tells || !self.timestamps.is_overtaken(timestamps.value, self.tx.rtt.rto())
+                    if !tells || !self.timestamps.is_reordered(timestamps.value, self.tx.rtt.rto())
                     {
                         return Check::Challenge;
                     }
@@ -269,7 +269,7 @@ impl Subflow {
         let flags = segment.header.flags;
         let loud = flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST);
         if segment.payload.is_empty() && !loud {
-            if self.answered_at.is_some_and(|at| now.since(at) < ANSWER_GAP) {
+            if self.answered_at.is_some_and(|at| now.since(at) < MIN_ANSWER_INTERVAL) {
                 return Ingress::default();
             }
             self.answered_at = Some(now);

@@ -19,7 +19,7 @@ use super::rto::Frto;
 /// Limit on the reordering that is reported (Linux: tcp_max_reordering).
 const MAX_REORDERING: u64 = 300;
 /// Minimum RTT sample, in case the clock does not advance between send and ACK.
-const LEAST_RTT: Duration = Duration::from_micros(1);
+const RTT_FLOOR: Duration = Duration::from_micros(1);
 /// Length of a tick of timestamps.
 const WITHIN_TICK: Duration = Duration::from_nanos(999_999);
 /// Delay before SACKed data at SND.UNA is believed to be reneged.
@@ -207,7 +207,7 @@ impl Subflow {
         if self.tx.board.front().is_some_and(|front| front.lost && front.start == ack) {
             self.tx.queue_lost(0);
         }
-        self.mtu.on_una(ack);
+        self.mtu.on_delivered_up_to(ack);
     }
 
     fn take_selective(&mut self, sack: &SackInput, tally: &mut Tally) {
@@ -328,7 +328,8 @@ impl Subflow {
     /// is then never measured again. Data in flight while the process did not run gives no sample either.
     /// the process did not run.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
-        if tally.untimed || input.sack.dsack.is_some() || self.is_late_news(input, tally) {
+        if tally.untimed || input.sack.dsack.is_some() || self.proves_spurious_timeout(input, tally)
+        {
             return None;
         }
         if self.is_end_of_outage(input) {
@@ -345,7 +346,7 @@ impl Subflow {
             }
             _ => return None,
         };
-        let rtt = now.since(sent_at).max(LEAST_RTT);
+        let rtt = now.since(sent_at).max(RTT_FLOOR);
         if self.is_doubtful(rtt) {
             return None;
         }
@@ -387,8 +388,8 @@ impl Subflow {
     /// True if a single ACK after a timeout acknowledges more segments than a delayed ACK does, all sent before
     /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
     /// one by one.
-    fn is_late_news(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
+    fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
+        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -398,7 +399,7 @@ impl Subflow {
     /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
     /// long, the path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
+        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.doubted
             && self.tx.undo.as_deref().is_some_and(before)
@@ -421,7 +422,7 @@ impl Subflow {
             input.sack.dsack.is_some_and(|(start, end)| undo.on_dsack(start, end.since(start)));
         let echoes_original = self.tx.phase != Phase::Open
             && tally.retransmitted
-            && input.echo.is_some_and(|echo| undo.echo_is_older(echo));
+            && input.echo.is_some_and(|echo| undo.is_echo_older(echo));
         let watched = self.tx.phase == Phase::Loss && self.tx.frto != Frto::Off;
         if repeated || echoes_original || watched && tally.original {
             self.undo_reduction(now);

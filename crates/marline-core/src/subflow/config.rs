@@ -19,9 +19,9 @@ pub(super) const MAX_WINDOW_SCALE: u8 = 14;
 /// Average payload bytes of a segment below which the scoreboard limit is reached before the send buffer limit.
 const BYTES_PER_ENTRY: u64 = 64;
 /// Minimum limit on outstanding bytes, for small send buffers.
-const LEAST_OUTSTANDING: u64 = 1024 * 1024;
+const MIN_OUTSTANDING_LIMIT: u64 = 1024 * 1024;
 /// Minimum limit on outstanding segments, for small send buffers.
-const LEAST_ENTRIES: u64 = 1_024;
+const MIN_ENTRY_LIMIT: u64 = 1_024;
 
 /// Settings of a subflow.
 #[derive(Clone, Debug)]
@@ -154,12 +154,12 @@ impl SubflowConfig {
 /// whose ACKs take as long as its data, if DATA_ACKs arrive instantly on another path.
 pub(super) const fn outstanding_limit(send_buffer: u64) -> u64 {
     let limit = send_buffer.saturating_mul(2);
-    if limit > LEAST_OUTSTANDING { limit } else { LEAST_OUTSTANDING }
+    if limit > MIN_OUTSTANDING_LIMIT { limit } else { MIN_OUTSTANDING_LIMIT }
 }
 
 /// Limit on scoreboard entries for this send buffer.
 fn entries_for(send_buffer: u64) -> usize {
-    usize::try_from((send_buffer / BYTES_PER_ENTRY).max(LEAST_ENTRIES)).unwrap_or(usize::MAX)
+    usize::try_from((send_buffer / BYTES_PER_ENTRY).max(MIN_ENTRY_LIMIT)).unwrap_or(usize::MAX)
 }
 
 /// Smallest shift with which a window of `buffer` bytes fits into 16 bits.

@@ -22,9 +22,9 @@ use marline_time::{Duration, Instant};
 /// Segments acknowledged at once at the start (Linux's maximum).
 const QUICK_ACKS: u8 = 16;
 /// Minimum wait for a second segment.
-const LEAST_WAIT: Duration = Duration::from_millis(5);
+const MIN_SEGMENT_WAIT: Duration = Duration::from_millis(5);
 /// Minimum wait for an answer. Less than any sender's probe timeout for a single segment.
-const LEAST_ANSWER: Duration = Duration::from_millis(4);
+const MIN_ANSWER_WAIT: Duration = Duration::from_millis(4);
 /// Silence after which the sender restarts from its initial window.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Full segments that are acknowledged together on a reliable carrier.
@@ -97,7 +97,7 @@ impl DelayedAck {
     }
 
     /// Requests an ACK, alone or with data, within the minimum wait for an answer.
-    pub(super) fn demand_soon(&mut self, now: Instant) {
+    pub(super) fn request_ack_soon(&mut self, now: Instant) {
         self.owed = false;
         self.due_by(now + self.short(None));
     }
@@ -136,12 +136,12 @@ impl DelayedAck {
     }
 
     fn long(&self, srtt: Option<Duration>) -> Duration {
-        srtt.map_or(self.max(), |srtt| (srtt / 2).max(LEAST_WAIT)).min(self.max())
+        srtt.map_or(self.max(), |srtt| (srtt / 2).max(MIN_SEGMENT_WAIT)).min(self.max())
     }
 
     fn short(&self, srtt: Option<Duration>) -> Duration {
         let quarter = srtt.map_or(Duration::ZERO, |srtt| srtt / 4);
-        quarter.max(LEAST_ANSWER).min(self.max())
+        quarter.max(MIN_ANSWER_WAIT).min(self.max())
     }
 
     const fn max(&self) -> Duration {

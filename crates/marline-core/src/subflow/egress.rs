@@ -12,7 +12,7 @@ use marline_policy::{
 use marline_time::Instant;
 
 use super::config::outstanding_limit;
-use super::reliable::Beneath;
+use super::reliable::SegmentCarrier;
 use super::rto::{Frto, Repeats};
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
@@ -72,7 +72,7 @@ impl Subflow {
 
     /// True if [`next_egress_but_ack`](Self::next_egress_but_ack) may return a segment. The check is cheap,
     /// because it is made at every turn.
-    pub(crate) fn owes_more_than_ack(&self) -> bool {
+    pub(crate) fn has_pending_besides_ack(&self) -> bool {
         self.owed.rst.is_some()
             || self.owed.probe
             || self.owed.plain.is_some()
@@ -102,7 +102,7 @@ impl Subflow {
         }
         let forced = self.tx.force.take();
         if forced.is_none() {
-            if self.tx.frto.holds_repeats() {
+            if self.tx.frto.defers_retransmissions() {
                 return None;
             }
             // After a timeout without SACK, segments counted by duplicate ACKs have left the network.
@@ -189,9 +189,9 @@ impl Subflow {
     /// Send window in bytes.
     pub(super) fn send_window(&self) -> u64 {
         match self.tx.rto.beneath {
-            Beneath::Datagrams => {}
-            Beneath::Stream => return self.cwnd(),
-            Beneath::FullStream => return 0,
+            SegmentCarrier::Datagrams => {}
+            SegmentCarrier::Stream => return self.cwnd(),
+            SegmentCarrier::FullStream => return 0,
         }
         if self.tx.phase == Phase::Recovery && !self.congestion.holds_window_in_recovery() {
             let by_acks = self.tx.board.bytes_in_flight() + self.tx.prr.allowance();
@@ -248,7 +248,7 @@ impl Subflow {
 
     /// True if an entry of the scoreboard may be a run of segments.
     fn sends_runs(&self) -> bool {
-        self.recovery.judges_runs()
+        self.recovery.allows_segment_runs()
             && self.tx.sack_enabled
             && self.max_segment() == self.settled_segment()
             && self.tx.probe == Probe::None
@@ -427,11 +427,11 @@ impl Subflow {
 
     /// Requests an ACK within a few milliseconds, with data or without.
     pub(crate) fn ack_soon(&mut self, now: Instant) {
-        self.ack.demand_soon(now);
+        self.ack.request_ack_soon(now);
     }
 
     /// An ACK is pending now.
-    pub(crate) fn owes_ack(&self) -> bool {
+    pub(crate) fn has_pending_ack(&self) -> bool {
         self.ack.owed()
     }
 
@@ -468,7 +468,7 @@ impl Subflow {
     }
 
     /// As [`close`](Self::close), but an unanswered SYN is not abandoned: the FIN follows the answer.
-    pub(crate) fn close_once_answered(&mut self) {
+    pub(crate) fn close_after_answer(&mut self) {
         if self.state.is(SubflowState::SynSent) {
             self.fin_wanted = true;
         } else {

@@ -16,7 +16,7 @@ use marline_time::{Duration, Instant};
 
 /// After a longer silence the same ACK starts new evidence: no earlier segment is still in flight (RFC 9293
 /// section 3.4.2).
-const MOST_SILENCE: Duration = Duration::from_secs(120);
+const EVIDENCE_LIFETIME: Duration = Duration::from_secs(120);
 
 /// ACKs below SND.UNA.
 #[derive(Copy, Clone, Debug, Default)]
@@ -40,7 +40,7 @@ impl FalseAcks {
         match &mut self.repeated {
             // Reordered with other old ACKs.
             Some(old) if ack < old.ack => {}
-            Some(old) if ack == old.ack && now.since(old.last_at) <= MOST_SILENCE => {
+            Some(old) if ack == old.ack && now.since(old.last_at) <= EVIDENCE_LIFETIME => {
                 old.last_at = now;
             }
             _ => self.repeated = Some(OldAck { ack, first_at: now, last_at: now }),

@@ -38,7 +38,7 @@ use marline_time::{Duration, Instant};
 use crate::ForecastScore;
 
 /// Limit on send times with a kept forecast; beyond it, the oldest is dropped.
-const MOST_PENDING: usize = 8_192;
+const MAX_PENDING_FORECASTS: usize = 8_192;
 /// Quantiles that are judged, and the percentage of answers that each should cover.
 const QUANTILES: [(Quantile, u64); 3] =
     [(Quantile::P50, 50), (Quantile::P90, 90), (Quantile::P99, 99)];
@@ -79,7 +79,7 @@ impl Scorer {
             return;
         }
         let Some(srtt) = rtt.srtt().filter(|_| forecast.is_known()) else { return };
-        if self.pending.len() == MOST_PENDING {
+        if self.pending.len() == MAX_PENDING_FORECASTS {
             self.pending.pop_front();
         }
         let srtt_4var = srtt + 4 * rtt.rttvar();
@@ -120,7 +120,7 @@ impl Scorer {
     }
 
     /// Uncounts segments whose loss mark was removed.
-    pub(super) fn on_found(&mut self, segments: u32) {
+    pub(super) fn on_loss_unmarked(&mut self, segments: u32) {
         self.score.lost_segments = self.score.lost_segments.saturating_sub(segments.into());
     }
 
@@ -216,7 +216,7 @@ mod tests {
         scorer.on_sent(at(0), None, &Forecast::default(), &rtt);
         scorer.on_answer(at(0)..=at(0), MS(40), Duration::ZERO, &forecast());
         scorer.on_lost(3);
-        scorer.on_found(1);
+        scorer.on_loss_unmarked(1);
         let counted = ForecastScore { unforecast: 1, lost_segments: 2, ..ForecastScore::default() };
         assert_eq!(scorer.score(), counted);
         // Forecasts older than the oldest outstanding segment are dropped, and those beyond the limit.
@@ -228,7 +228,7 @@ mod tests {
         for ms in 5..20_000 {
             scorer.on_sent(at(ms), Some(at(3)), &forecast(), &rtt);
         }
-        assert_eq!(scorer.pending.len(), MOST_PENDING);
+        assert_eq!(scorer.pending.len(), MAX_PENDING_FORECASTS);
         assert_eq!(scorer.score(), counted);
     }
 }

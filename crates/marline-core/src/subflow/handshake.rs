@@ -16,7 +16,7 @@ use crate::{Ecn, FourTuple, SubflowState};
 pub(crate) const DEFAULT_MSS: u16 = 536;
 /// Smallest MSS accepted: room for all options and 8 bytes of payload (Linux: `tcp_min_snd_mss`). A host has to
 /// accept 536 bytes (RFC 9293 section 3.7.1), so a request for segments without payload is an attack.
-const LEAST_MSS: u16 = 48;
+const MIN_MSS: u16 = 48;
 
 impl Subflow {
     /// Opens a subflow with a pending SYN.
@@ -62,7 +62,7 @@ impl Subflow {
         self.rx.nxt = Ssn(1);
         self.rx.delivered_to = Ssn(1);
         self.rx.edge = Ssn(1);
-        let mss = options.mss.unwrap_or(DEFAULT_MSS).max(LEAST_MSS);
+        let mss = options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
         self.mtu.limit(mss.saturating_add(super::segment::HEADER as u16));
         match options.window_scale {
             Some(shift) => {

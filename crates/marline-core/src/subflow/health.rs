@@ -65,7 +65,7 @@ pub(crate) struct VerdictChange {
 
 impl VerdictChange {
     /// True if outstanding data is also moved. A long timeout of another subflow only keeps new data away.
-    pub(crate) fn moves_outstanding(self) -> bool {
+    pub(crate) fn reinjects_outstanding(self) -> bool {
         self.fault.is_some_and(|fault| fault != AddressPairFault::Rto)
     }
 }
@@ -145,7 +145,7 @@ impl SubflowHealth {
     }
 
     /// Records the scheduler's conclusion that the subflow is dead.
-    pub(crate) fn on_accusation(&mut self, now: Instant) {
+    pub(crate) fn on_suspected_dead(&mut self, now: Instant) {
         self.silence(now, SilenceCause::Scheduler).awaits_rescue = true;
     }
 
@@ -167,19 +167,19 @@ impl SubflowHealth {
         {
             silence.cause = SilenceCause::LiftedVerdict;
         }
-        self.forget_if_fine();
+        self.clear_if_healthy();
         Some(VerdictChange { fault, turned: before.is_some() != fault.is_some() })
     }
 
     /// Handles a valid segment, the first for this time. `None` if the subflow was not silent.
     pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
-        self.forget_if_fine();
+        self.clear_if_healthy();
         Some(EndOfSilence { was_rescued: silence.rescued, unheard })
     }
 
     /// True if the patience with an unanswered probe ends now.
-    pub(crate) fn loses_patience(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_patience_over(&mut self, now: Instant) -> bool {
         let Some(silence) = self.facts.if_used().and_then(|facts| facts.silence.as_mut()) else {
             return false;
         };
@@ -206,7 +206,7 @@ impl SubflowHealth {
         })
     }
 
-    fn forget_if_fine(&mut self) {
+    fn clear_if_healthy(&mut self) {
         if self.facts.silence.is_none() && self.facts.verdict.is_none() {
             self.facts.retire();
         }

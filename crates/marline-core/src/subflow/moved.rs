@@ -15,7 +15,11 @@ use super::transmission::Probe;
 impl Subflow {
     /// Resets the measurements of the path: initial window, unknown round trip, and the segment size that passes
     /// everywhere.
-    pub(crate) fn start_afresh(&mut self, now: Instant, congestion: &dyn CongestionFactory) {
+    pub(crate) fn reset_path_measurements(
+        &mut self,
+        now: Instant,
+        congestion: &dyn CongestionFactory,
+    ) {
         if self.dead || self.state.is_handshake() {
             return;
         }

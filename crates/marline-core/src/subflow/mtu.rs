@@ -24,25 +24,25 @@ const STEP: u16 = 32;
 /// Losses after which a size counts as too large.
 const LOSSES: u8 = 2;
 /// Maximum overhead of a carrier besides the IP header and the segment: a UDP header and a frame header.
-const MOST_OVERHEAD: u16 = 32;
+const MAX_CARRIER_OVERHEAD: u16 = 32;
 /// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would
 /// be a forgery, or a link too small for useful segments.
-const LEAST_IPV4_PACKET: u16 = 552;
+const MIN_IPV4_PACKET: u16 = 552;
 /// Minimum MTU of every IPv6 link; a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
-const LEAST_IPV6_PACKET: u16 = 1_280;
+const MIN_IPV6_PACKET: u16 = 1_280;
 /// Packet size that every path carries, including headers: Linux does not go below it either.
-const FLOOR: u16 = LEAST_IPV4_PACKET - 20 - MOST_OVERHEAD;
+const FLOOR: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
 /// Maximum options beyond the smallest header: a segment smaller by that may be full.
 const LONG_OPTIONS: u16 = 80;
 /// Consecutive timeouts up to which a repair is repeated unsplit.
-const WHOLE_REPAIRS: u32 = 3;
+const MAX_UNSPLIT_REPAIRS: u32 = 3;
 /// Time after which a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
-const SEARCH_AGAIN: Duration = Duration::from_secs(600);
+const MTU_SEARCH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Smallest segment size that a network report can enforce.
-pub(super) const fn least_reported(ipv6: bool) -> u16 {
-    let (packet, ip_header) = if ipv6 { (LEAST_IPV6_PACKET, 40) } else { (LEAST_IPV4_PACKET, 20) };
-    packet - ip_header - MOST_OVERHEAD
+pub(super) const fn min_reported_mss(ipv6: bool) -> u16 {
+    let (packet, ip_header) = if ipv6 { (MIN_IPV6_PACKET, 40) } else { (MIN_IPV4_PACKET, 20) };
+    packet - ip_header - MAX_CARRIER_OVERHEAD
 }
 
 /// Sizes that have arrived.
@@ -115,7 +115,7 @@ impl MtuSearch {
     /// as a last resort.
     pub(super) fn repeated_segment(&self, count: u32, repair: bool) -> u16 {
         let patience = match (repair, self.arrived) {
-            (true, _) => WHOLE_REPAIRS,
+            (true, _) => MAX_UNSPLIT_REPAIRS,
             (false, Arrived::Full) => 1,
             (false, Arrived::Nothing | Arrived::Smaller) => 0,
         };
@@ -172,7 +172,7 @@ impl MtuSearch {
                 return;
             }
             if self.not_before == Instant::ZERO {
-                self.not_before = now + SEARCH_AGAIN;
+                self.not_before = now + MTU_SEARCH_INTERVAL;
                 return;
             }
             self.ceiling = self.max;
@@ -230,7 +230,7 @@ impl MtuSearch {
     }
 
     /// Handles the delivery of everything before `una`: a probe of which only parts were seen is dropped.
-    pub(super) fn on_una(&mut self, una: Ssn) {
+    pub(super) fn on_delivered_up_to(&mut self, una: Ssn) {
         if self.in_flight.as_ref().is_some_and(|probe| probe.1 <= una) {
             self.in_flight = None;
         }
@@ -421,14 +421,14 @@ mod tests {
     #[test]
     fn an_mtu_report_below_the_minimum_is_clamped() {
         for (ipv6, least) in [(false, 500), (true, 1_208)] {
-            assert_eq!(least_reported(ipv6), least);
+            assert_eq!(min_reported_mss(ipv6), least);
             let mut mtu = MtuSearch::new(1_232, 1_452);
             for forged in [68, 40, 0] {
-                mtu.reduce(forged, least_reported(ipv6));
+                mtu.reduce(forged, min_reported_mss(ipv6));
                 assert_eq!(mtu.current(), least, "reported: {forged}");
             }
             mtu.limit(300);
-            assert!(!mtu.reduce(100, least_reported(ipv6)), "the peer takes no more than 300");
+            assert!(!mtu.reduce(100, min_reported_mss(ipv6)), "the peer takes no more than 300");
             assert_eq!(mtu.current(), 300);
         }
         // A configured size below that stays.

@@ -52,7 +52,7 @@ impl Subflow {
     }
 
     /// Maximum time of an answer to a probe, by the known round trip.
-    pub(crate) fn answer_takes(&self) -> Duration {
+    pub(crate) fn max_answer_time(&self) -> Duration {
         self.srtt().map_or(UNKNOWN_ANSWER, |srtt| srtt + self.tx.rtt.rttvar() * 4)
     }
 }

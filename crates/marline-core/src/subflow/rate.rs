@@ -51,7 +51,7 @@ impl Largest {
 }
 
 impl Peak {
-    const LEAST_SPAN: Duration = Duration::from_secs(1);
+    const MIN_SPAN: Duration = Duration::from_secs(1);
     const SPAN_RTTS: u32 = 5;
 
     fn get(&self) -> Option<Rate> {
@@ -64,7 +64,7 @@ impl Peak {
         }
         if now >= self.span_ends_at {
             self.before = core::mem::take(&mut self.now);
-            self.span_ends_at = now + (rtt * Self::SPAN_RTTS).max(Self::LEAST_SPAN);
+            self.span_ends_at = now + (rtt * Self::SPAN_RTTS).max(Self::MIN_SPAN);
         }
         self.now = self.now.max(Largest::of(rate));
     }

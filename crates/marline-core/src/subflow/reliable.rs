@@ -22,13 +22,13 @@ use super::Subflow;
 
 /// Minimum retransmission timeout on a reliable carrier. Below it TCP repeats the same bytes after 0.2, 0.6, 1.4
 /// and 3 s (RFC 6298 with Linux's minimum): a later success is rarer than a broken connection.
-const LEAST_RTO: Duration = Duration::from_secs(3);
+const MIN_RELIABLE_RTO: Duration = Duration::from_secs(3);
 /// Bytes that may be handed to a carrier that accepts data, between two checks.
 const ROOM: u64 = 32 << 10;
 
 /// Carrier of a subflow's segments.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Beneath {
+pub(super) enum SegmentCarrier {
     /// Independent datagrams.
     #[default]
     Datagrams,
@@ -38,14 +38,14 @@ pub(super) enum Beneath {
     FullStream,
 }
 
-impl Beneath {
+impl SegmentCarrier {
     pub(super) const fn is_reliable(self) -> bool {
-        !matches!(self, Beneath::Datagrams)
+        !matches!(self, SegmentCarrier::Datagrams)
     }
 
     /// Minimum retransmission timeout.
     pub(super) const fn least_rto(self) -> Duration {
-        if self.is_reliable() { LEAST_RTO } else { Duration::ZERO }
+        if self.is_reliable() { MIN_RELIABLE_RTO } else { Duration::ZERO }
     }
 }
 
@@ -60,15 +60,17 @@ impl Subflow {
         if reliable == self.tx.rto.beneath.is_reliable() {
             return;
         }
-        self.tx.rto.beneath = if reliable { Beneath::Stream } else { Beneath::Datagrams };
+        self.tx.rto.beneath =
+            if reliable { SegmentCarrier::Stream } else { SegmentCarrier::Datagrams };
         self.pacer.set_enabled(self.config.pacing && !reliable);
-        self.start_afresh(now, congestion);
+        self.reset_path_measurements(now, congestion);
     }
 
     /// Records that the stream does not accept data now, or does again.
     pub(crate) fn set_carrier_full(&mut self, full: bool) {
         if self.tx.rto.beneath.is_reliable() {
-            self.tx.rto.beneath = if full { Beneath::FullStream } else { Beneath::Stream };
+            self.tx.rto.beneath =
+                if full { SegmentCarrier::FullStream } else { SegmentCarrier::Stream };
         }
     }
 
@@ -76,9 +78,9 @@ impl Subflow {
     pub(crate) fn cwnd(&self) -> u64 {
         let (window, in_flight) = (self.congestion.window(), self.tx.board.bytes_in_flight());
         match self.tx.rto.beneath {
-            Beneath::Datagrams => window,
-            Beneath::Stream => window.max(in_flight + self.tx.board.bytes_lost() + ROOM),
-            Beneath::FullStream => in_flight,
+            SegmentCarrier::Datagrams => window,
+            SegmentCarrier::Stream => window.max(in_flight + self.tx.board.bytes_lost() + ROOM),
+            SegmentCarrier::FullStream => in_flight,
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use marline_policy::{CongestionSignal, Phase, SentKind, SilenceCause};
 use marline_time::{Duration, Instant};
 
-use super::reliable::Beneath;
+use super::reliable::SegmentCarrier;
 use super::undo::Undo;
 use super::{Subflow, SubflowEvent};
 
@@ -36,7 +36,7 @@ pub(super) struct RtoTimer {
     /// The last answer after timeouts was not accepted as a round trip.
     pub(super) doubted: bool,
     /// Carrier of the segments, which determines the minimum timeout.
-    pub(super) beneath: Beneath,
+    pub(super) beneath: SegmentCarrier,
 }
 
 impl RtoTimer {
@@ -79,7 +79,7 @@ pub(super) enum Frto {
 
 impl Frto {
     /// True if retransmissions wait for its verdict.
-    pub(super) const fn holds_repeats(self) -> bool {
+    pub(super) const fn defers_retransmissions(self) -> bool {
         matches!(self, Frto::Wants(_) | Frto::Asked)
     }
 }

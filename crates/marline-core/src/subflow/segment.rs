@@ -206,7 +206,7 @@ impl Subflow {
     /// Adds as many SACK blocks as fit into `room_bytes` of option space: a duplicate first (RFC 2883), then the
     /// ranges that changed last.
     pub(crate) fn fill_sack(&mut self, options: &mut TcpOptions, room_bytes: usize) {
-        let mut room = SackBlocks::that_fit(room_bytes);
+        let mut room = SackBlocks::fitting_block_count(room_bytes);
         if room == 0 || !self.tx.sack_enabled || !self.has_sack_blocks() {
             return;
         }

@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::Timestamps;
 
 /// Age at which a remembered TSval becomes invalid (RFC 7323 section 5.5).
-const OUTDATED: Duration = Duration::from_secs(24 * 86_400);
+const MAX_TIMESTAMP_AGE: Duration = Duration::from_secs(24 * 86_400);
 
 /// The timestamp state of one subflow.
 #[derive(Copy, Clone, Debug)]
@@ -59,12 +59,13 @@ impl TimestampState {
 
     /// PAWS: true if a segment with this TSval is an old duplicate.
     pub(super) fn is_old(&self, now: Instant, value: u32) -> bool {
-        (value.wrapping_sub(self.recent) as i32) < 0 && now.since(self.recent_at) <= OUTDATED
+        (value.wrapping_sub(self.recent) as i32) < 0
+            && now.since(self.recent_at) <= MAX_TIMESTAMP_AGE
     }
 
     /// True if an old TSval is younger than `reach`, if the peer's clock ticks in milliseconds: its segment was
     /// reordered with slightly newer ones, and does not belong to an earlier wrap of the sequence numbers.
-    pub(super) const fn is_overtaken(&self, value: u32, reach: Duration) -> bool {
+    pub(super) const fn is_reordered(&self, value: u32, reach: Duration) -> bool {
         (self.recent.wrapping_sub(value) as u128) <= reach.as_millis()
     }
 

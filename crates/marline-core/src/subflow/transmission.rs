@@ -331,7 +331,7 @@ impl Transmission {
                 let segments = self.segments_at(index);
                 self.tally.lost = self.tally.lost.saturating_sub(segments);
                 if let Some(scorer) = &mut self.scorer {
-                    scorer.on_found(segments);
+                    scorer.on_loss_unmarked(segments);
                 }
             }
             self.board.unmark_lost(index);

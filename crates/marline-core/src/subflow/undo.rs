@@ -35,7 +35,7 @@ impl Undo {
     }
 
     /// True if the echoed `timestamp` in an ACK for a retransmitted segment is older than the first retransmission.
-    pub(super) fn echo_is_older(&self, timestamp: u32) -> bool {
+    pub(super) fn is_echo_older(&self, timestamp: u32) -> bool {
         self.first_retransmission.is_some_and(|first| (timestamp.wrapping_sub(first) as i32) < 0)
     }
 }

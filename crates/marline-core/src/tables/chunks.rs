@@ -40,7 +40,7 @@ impl ChunkSource {
 
     fn give(&mut self, chunk: Chunk) {
         self.held_pieces -= PIECES;
-        self.account.give_chunk(chunk);
+        self.account.return_chunk(chunk);
         self.account.sub(self.kind, CHUNK);
     }
 
@@ -50,7 +50,7 @@ impl ChunkSource {
         Box::new([0; PIECE as usize])
     }
 
-    fn give_piece(&mut self, piece: Box<PieceBytes>) {
+    fn return_piece(&mut self, piece: Box<PieceBytes>) {
         drop(piece);
         self.held_pieces -= 1;
         self.account.sub(self.kind, PIECE);
@@ -170,7 +170,7 @@ impl Slot {
         let pinned = self.pinned();
         match core::mem::replace(self, Slot::Empty { pinned }) {
             Slot::Own { bytes, .. } => source.give(bytes),
-            Slot::Part { bytes, .. } => source.give_piece(bytes),
+            Slot::Part { bytes, .. } => source.return_piece(bytes),
             Slot::Empty { .. } | Slot::Lent { .. } => {}
         }
     }
@@ -216,7 +216,7 @@ impl Slot {
                 Slot::Lent { bytes: lent, .. } => bytes.copy_from_slice(&lent[..]),
                 Slot::Part { piece, bytes: part, .. } => {
                     bytes[start_of(piece)..][..PIECE as usize].copy_from_slice(&part[..]);
-                    source.give_piece(part);
+                    source.return_piece(part);
                 }
                 Slot::Empty { .. } | Slot::Own { .. } => {}
             }
@@ -270,7 +270,7 @@ impl Chunks {
     }
 
     /// First position from `position` on where writing would need more memory.
-    pub(crate) fn end_of_held(&self, position: u64) -> u64 {
+    pub(crate) fn end_of_held_memory(&self, position: u64) -> u64 {
         let number = position / CHUNK;
         let index = number.checked_sub(self.first).map(|index| index as usize);
         let end = match index.and_then(|index| self.slots.get(index)) {

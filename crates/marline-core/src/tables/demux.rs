@@ -75,13 +75,13 @@ impl Hasher for Folded {
 
 /// Ids and tokens are already random; their low bits index the table directly.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RandomAlready;
+pub(crate) struct BuildIdentityHasher;
 
-/// See [`RandomAlready`].
+/// See [`BuildIdentityHasher`].
 #[derive(Debug, Default)]
 pub(crate) struct Identity(u64);
 
-impl BuildHasher for RandomAlready {
+impl BuildHasher for BuildIdentityHasher {
     type Hasher = Identity;
     fn build_hasher(&self) -> Identity {
         Identity(0)
@@ -112,10 +112,10 @@ pub(crate) struct Demux {
     by_ipv4: HashMap<Ipv4Tuple, FlowRef, KeyedState>,
     /// Four-tuples other than IPv4.
     by_tuple: HashMap<FourTuple, FlowRef, KeyedState>,
-    by_flow: HashMap<u64, FlowRef, RandomAlready>,
+    by_flow: HashMap<u64, FlowRef, BuildIdentityHasher>,
     by_ipv4_syn: HashMap<(Ipv4Tuple, u64), FlowRef, KeyedState>,
     by_syn: HashMap<(FourTuple, u64), FlowRef, KeyedState>,
-    by_token: HashMap<u32, u32, RandomAlready>,
+    by_token: HashMap<u32, u32, BuildIdentityHasher>,
 }
 
 /// Lookup key of a subflow.
@@ -133,10 +133,10 @@ impl Demux {
         Demux {
             by_ipv4: HashMap::with_hasher(KeyedState(key)),
             by_tuple: HashMap::with_hasher(KeyedState(key)),
-            by_flow: HashMap::with_hasher(RandomAlready),
+            by_flow: HashMap::with_hasher(BuildIdentityHasher),
             by_ipv4_syn: HashMap::with_hasher(KeyedState(key)),
             by_syn: HashMap::with_hasher(KeyedState(key)),
-            by_token: HashMap::with_hasher(RandomAlready),
+            by_token: HashMap::with_hasher(BuildIdentityHasher),
         }
     }
 

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use marline_time::{Duration, Instant};
 
 /// Time without Fast JOIN on a pair of addresses after a refusal: a middlebox there is permanent.
-const SPARE_REFUSED: Duration = Duration::from_secs(600);
+const REFUSAL_AVOID_TIME: Duration = Duration::from_secs(600);
 /// The same time after a SYN without an answer, which may be a single loss.
 const SPARE_LOST: Duration = Duration::from_secs(60);
 /// Limit on remembered pairs of addresses.
@@ -30,7 +30,7 @@ impl FastJoinMemory {
 
     /// Records that the peer, or a middlebox, refused it.
     pub(crate) fn on_refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
-        self.spare(local, remote, now + SPARE_REFUSED);
+        self.spare(local, remote, now + REFUSAL_AVOID_TIME);
     }
 
     fn spare(&mut self, local: IpAddr, remote: SocketAddr, until: Instant) {

@@ -21,11 +21,11 @@ use marline_wire::{FastOpenOption, MAX_OPTIONS, TCP_HEADER_LEN};
 use crate::FastOpen;
 
 /// Limit on remembered pairs of addresses; the least recently used one is evicted.
-const MOST_ENTRIES: usize = 256;
+const MAX_ENTRIES: usize = 256;
 /// Consecutive SYNs answered only in their repeats without Fast Open that indicate a middlebox.
-const LOST_IN_A_ROW: u8 = 2;
+const MIN_CONSECUTIVE_LOSSES: u8 = 2;
 /// Time without Fast Open on the pair after that.
-const SPARED: Duration = Duration::from_secs(3_600);
+const AVOID_TIME: Duration = Duration::from_secs(3_600);
 
 /// Form of the next request.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -155,13 +155,13 @@ impl FastOpenMemory {
         entry.cookie = cookie.or(entry.cookie);
         let passed = cookie.is_some() || answer.took == Some(true);
         entry.lost = if answer.repeated && !passed { entry.lost.saturating_add(1) } else { 0 };
-        if entry.lost >= LOST_IN_A_ROW {
-            (entry.lost, entry.spared_until) = (0, now + SPARED);
+        if entry.lost >= MIN_CONSECUTIVE_LOSSES {
+            (entry.lost, entry.spared_until) = (0, now + AVOID_TIME);
         }
         if answer.asked.is_some() && !answer.repeated && answer.took.is_none() && cookie.is_none() {
             entry.form = if entry.form == Form::First { Form::Experimental } else { Form::Settled };
         }
-        if self.entries.len() >= MOST_ENTRIES {
+        if self.entries.len() >= MAX_ENTRIES {
             self.entries.pop_front();
         }
         self.entries.push_back(entry);
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(memory.plan(NOW, pair(1), &without_cookie()), Plan::Ordinary);
         assert_ne!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ordinary, "another way");
         assert_eq!(
-            memory.plan(NOW + SPARED, pair(1), &WITH_COOKIE),
+            memory.plan(NOW + AVOID_TIME, pair(1), &WITH_COOKIE),
             Plan::Send(Some(cookie(7)), 1_000)
         );
     }
@@ -294,7 +294,7 @@ mod tests {
         for number in 0..1_000 {
             memory.on_answer(NOW, at(number), &Answer { cookie: Some(cookie(7)), ..asked() });
         }
-        assert_eq!(memory.entries.len(), MOST_ENTRIES);
+        assert_eq!(memory.entries.len(), MAX_ENTRIES);
         assert_eq!(memory.plan(NOW, at(999), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 1_000));
         assert_eq!(memory.plan(NOW, at(0), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
     }

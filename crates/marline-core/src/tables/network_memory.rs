@@ -25,9 +25,9 @@ use marline_time::{Duration, Instant};
 /// Time without the option after the first detection.
 const FIRST: Duration = Duration::from_secs(3_600);
 /// Limit on doublings of the time.
-const MOST_DOUBLINGS: u32 = 4;
+const MAX_TIME_DOUBLINGS: u32 = 4;
 /// Limit on remembered pairs of addresses of either kind.
-const MOST_ENTRIES: usize = 256;
+const MAX_ENTRIES: usize = 256;
 /// An expired entry keeps its count for this multiple of its time.
 const GRACE: u32 = 2;
 
@@ -65,7 +65,7 @@ impl NetworkMemory {
                 if before.until + grace > now { before.times + 1 } else { 0 }
             }
         };
-        if self.entries.len() >= MOST_ENTRIES {
+        if self.entries.len() >= MAX_ENTRIES {
             let ends_first = (0..self.entries.len()).min_by_key(|index| self.entries[*index].until);
             ends_first.map(|index| self.entries.remove(index));
         }
@@ -88,7 +88,7 @@ impl NetworkMemory {
     }
 
     /// Records that the option passed in a SYN and its answer.
-    pub(crate) fn absolve(&mut self, local: IpAddr, remote: IpAddr) {
+    pub(crate) fn clear_suspicion(&mut self, local: IpAddr, remote: IpAddr) {
         self.entries.retain(|entry| (entry.local, entry.remote) != (local, remote));
     }
 
@@ -97,7 +97,7 @@ impl NetworkMemory {
         if self.passes(local, remote) {
             return;
         }
-        if self.passed.len() >= MOST_ENTRIES {
+        if self.passed.len() >= MAX_ENTRIES {
             self.passed.remove(0);
         }
         self.passed.push((local, remote));
@@ -115,7 +115,7 @@ impl NetworkMemory {
 }
 
 fn span(times: u32) -> Duration {
-    FIRST * (1 << times.min(MOST_DOUBLINGS))
+    FIRST * (1 << times.min(MAX_TIME_DOUBLINGS))
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
         let mut memory = NetworkMemory::default();
         let now = Instant::ZERO;
         memory.blame(now, ip(1), ip(9));
-        memory.absolve(ip(1), ip(9));
+        memory.clear_suspicion(ip(1), ip(9));
         assert!(!memory.refuses(now, ip(1), ip(9)));
         memory.blame(now, ip(1), ip(9));
         memory.forget(ip(1));
@@ -158,7 +158,7 @@ mod tests {
             let remote = IpAddr::from((0x0b00_0000 + number).to_be_bytes());
             memory.blame(now + Duration::from_secs(number.into()), ip(1), remote);
         }
-        assert_eq!(memory.entries.len(), MOST_ENTRIES);
+        assert_eq!(memory.entries.len(), MAX_ENTRIES);
         assert!(memory.refuses(Instant::from_secs(999), ip(1), IpAddr::from([11, 0, 3, 231])));
     }
 
@@ -190,7 +190,7 @@ mod tests {
         for number in (0..1_000).chain(999..1_000) {
             memory.on_passed(ip(1), remote(number));
         }
-        assert_eq!(memory.passed.len(), MOST_ENTRIES);
+        assert_eq!(memory.passed.len(), MAX_ENTRIES);
         assert!(memory.passes(ip(1), remote(999)) && !memory.passes(ip(1), remote(0)));
     }
 }

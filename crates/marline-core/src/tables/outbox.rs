@@ -7,12 +7,12 @@ use marline_policy::Reason;
 use marline_time::{DelayHistogram, Instant};
 
 use super::stateless_reply::StatelessReply;
-use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind, Traffic, TrafficOf};
+use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind, Traffic, TrafficFilter};
 
 /// Limit on unread scheduler decisions.
-const MOST_DECISIONS: usize = 4_096;
+const MAX_DECISIONS: usize = 4_096;
 /// Limit on unread traffic events.
-const MOST_TRAFFIC: usize = 16_384;
+const MAX_TRAFFIC_EVENTS: usize = 16_384;
 
 /// Effects of calls, in the order in which they happened.
 #[derive(Debug, Default)]
@@ -25,12 +25,12 @@ pub(crate) struct Outbox {
     /// Monitor events are enabled.
     monitored: bool,
     /// Decision events are enabled.
-    tells_decisions: bool,
+    reports_decisions: bool,
     /// Decisions among the events, and number of decisions dropped since the last of them.
     decisions: usize,
     missed: u64,
     /// Connections whose traffic is reported.
-    traffic_of: TrafficOf,
+    traffic_of: TrafficFilter,
     /// Traffic events among the events, and number dropped since the last of them.
     traffic: usize,
     traffic_missed: u64,
@@ -53,16 +53,16 @@ impl Outbox {
     }
 
     pub(crate) const fn tell_decisions(&mut self, tell: bool) {
-        self.tells_decisions = tell;
+        self.reports_decisions = tell;
     }
 
-    pub(crate) const fn tells_decisions(&self) -> bool {
-        self.tells_decisions
+    pub(crate) const fn reports_decisions(&self) -> bool {
+        self.reports_decisions
     }
 
     /// Reports a scheduler decision. Beyond the limit on unread ones, decisions are only counted.
     pub(crate) fn decided(&mut self, at: Instant, connection: ConnectionId, reason: Reason) {
-        if self.decisions >= MOST_DECISIONS {
+        if self.decisions >= MAX_DECISIONS {
             self.missed += 1;
             return;
         }
@@ -72,23 +72,23 @@ impl Outbox {
         self.event(Event::Monitor(MonitorEvent { at, connection, kind }));
     }
 
-    pub(crate) const fn tell_traffic(&mut self, of: TrafficOf) {
+    pub(crate) const fn tell_traffic(&mut self, of: TrafficFilter) {
         self.traffic_of = of;
     }
 
     /// True if the traffic of this connection is reported.
-    pub(crate) fn tells_traffic(&self, of: ConnectionId) -> bool {
+    pub(crate) fn traces_traffic(&self, of: ConnectionId) -> bool {
         match self.traffic_of {
-            TrafficOf::Nobody => false,
-            TrafficOf::One(one) => one == of,
-            TrafficOf::All => true,
+            TrafficFilter::Nobody => false,
+            TrafficFilter::One(one) => one == of,
+            TrafficFilter::All => true,
         }
     }
 
     /// Reports a traffic event that is enabled. Beyond the limit on unread ones, events are only counted.
     #[cold]
     pub(crate) fn traffic(&mut self, at: Instant, connection: ConnectionId, what: Traffic) {
-        if self.traffic >= MOST_TRAFFIC {
+        if self.traffic >= MAX_TRAFFIC_EVENTS {
             self.traffic_missed += 1;
             return;
         }
@@ -127,8 +127,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use marline_policy::{BudgetState, Decision, Dsn, Grounds, Inputs, Question, Rule};
     use marline_policy::{DataRange, Mapping, MappingIndex, SchedulerContext, SubflowId};
-    use marline_policy::{Decision, Dsn, Grounds, Inputs, Question, Rule, Spending};
 
     use super::*;
 
@@ -166,7 +166,7 @@ mod tests {
             repairs: false,
             mappings: &Nothing,
         };
-        let ((), inputs) = Inputs::of(&cx, &Spending::default(), |_| ());
+        let ((), inputs) = Inputs::of(&cx, &BudgetState::default(), |_| ());
         let (question, grounds) = (Question::Next, Grounds::of(Rule::NoPath));
         Reason { question, decision: Decision::Wait, also: Vec::new(), grounds, inputs }
     }
@@ -178,7 +178,7 @@ mod tests {
         for _ in 0..told {
             out.decided(Instant::ZERO, ConnectionId(1), reason());
         }
-        assert_eq!(out.events.len(), MOST_DECISIONS);
+        assert_eq!(out.events.len(), MAX_DECISIONS);
         let missed = |event: Option<Event>| match event {
             Some(Event::Monitor(MonitorEvent {
                 kind: MonitorKind::Decided { missed, .. },
@@ -192,6 +192,6 @@ mod tests {
         let read: Vec<u64> =
             core::iter::from_fn(|| Some(missed(Some(out.next_event()?)))).collect();
         // The next event read contains the number of dropped ones, once.
-        assert_eq!((read.len(), read.last()), (MOST_DECISIONS, Some(&(told - 4_096))));
+        assert_eq!((read.len(), read.last()), (MAX_DECISIONS, Some(&(told - 4_096))));
     }
 }

@@ -27,7 +27,7 @@ impl PathFaults {
     pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
         let key = (path.local.ip(), path.remote.ip());
         if let Some((_, before)) = self.troubles.get_mut(&key) {
-            *before = before.or_worse(trouble);
+            *before = before.worse_of(trouble);
         } else if self.present && self.troubles.len() < MAX_TROUBLES {
             self.troubles.insert(key, (path, trouble));
         }

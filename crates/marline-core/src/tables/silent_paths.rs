@@ -24,14 +24,14 @@ const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
 /// ... and for each of its shards, as every shard probes for its own connections.
 const SHARD_INTERVAL: Duration = Duration::from_millis(650);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
-const LATER_INTERVAL: Duration = Duration::from_secs(5);
+const LONG_SILENCE_INTERVAL: Duration = Duration::from_secs(5);
 const LONG_SILENCE: Duration = Duration::from_secs(300);
 /// Interval while no connection that waits for the path is in use.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum time between any two probes of the endpoint: if a server's own network fails, all its clients are silent.
 const PROBE_GAP: Duration = Duration::from_millis(5);
 /// Connections that are woken at once, and the time until the next ones are.
-const WOKEN_AT_ONCE: u32 = 16;
+const WAKE_BATCH: u32 = 16;
 const WAKE_GAP: Duration = Duration::from_millis(5);
 /// Limit on silent paths. Connections on others use their retransmission timers.
 const MAX_PATHS: usize = 4_096;
@@ -40,7 +40,7 @@ const MAX_PATHS: usize = 4_096;
 pub(crate) type PathAddresses = (IpAddr, IpAddr);
 
 /// Lowest value in the order of pairs.
-const LOWEST: PathAddresses =
+const FIRST_PATH: PathAddresses =
     (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
 pub(crate) fn addresses_of(path: &FourTuple) -> PathAddresses {
@@ -108,7 +108,7 @@ impl SilentPaths {
     /// Registers a connection with a silent subflow on this path. Returns true if the path is probed.
     pub(crate) fn on_silent(&mut self, now: Instant, path: &FourTuple, id: ConnectionId) -> bool {
         let addresses = addresses_of(path);
-        if self.wait_with_others(path, id) {
+        if self.join_path_waiters(path, id) {
             return true;
         }
         if self.paths.len() >= MAX_PATHS {
@@ -135,7 +135,7 @@ impl SilentPaths {
     }
 
     /// Registers a connection for this path if others wait for it. Returns true if they do.
-    pub(crate) fn wait_with_others(&mut self, path: &FourTuple, id: ConnectionId) -> bool {
+    pub(crate) fn join_path_waiters(&mut self, path: &FourTuple, id: ConnectionId) -> bool {
         let addresses = addresses_of(path);
         let Some(known) = self.paths.get_mut(&addresses) else { return false };
         known.members.insert(id);
@@ -183,7 +183,7 @@ impl SilentPaths {
             && let Some((path, id)) = self.woken.pop_front()
         {
             self.woken_now += 1;
-            if self.woken_now >= WOKEN_AT_ONCE {
+            if self.woken_now >= WAKE_BATCH {
                 (self.woken_now, self.wake_at) = (0, now + WAKE_GAP);
             }
             return Some(Due::Wake(path, id));
@@ -226,7 +226,7 @@ impl SilentPaths {
         }
         let pause = match prober {
             Some(Prober { in_use: true, .. }) if now.since(known.since) >= LONG_SILENCE => {
-                LATER_INTERVAL
+                LONG_SILENCE_INTERVAL
             }
             Some(Prober { in_use: true, is_client: true, .. }) => CLIENT_INTERVAL,
             Some(Prober { in_use: true, .. }) => SERVER_INTERVAL.max(SHARD_INTERVAL * self.shards),
@@ -245,13 +245,13 @@ impl SilentPaths {
     }
 
     /// True if there are paths that are probed slowly.
-    pub(crate) const fn has_idle(&self) -> bool {
+    pub(crate) const fn has_idle_paths(&self) -> bool {
         self.idle_paths > 0
     }
 
     /// Handles a transmission of a connection: the paths that it waits for may be in use again.
     pub(crate) fn on_sent(&mut self, now: Instant, id: ConnectionId) {
-        let waits = self.waits.range((id, LOWEST)..).take_while(|(of, _)| *of == id);
+        let waits = self.waits.range((id, FIRST_PATH)..).take_while(|(of, _)| *of == id);
         for (_, addresses) in waits {
             let Some(known) = self.paths.get_mut(addresses).filter(|known| known.is_idle) else {
                 continue;
@@ -332,7 +332,7 @@ mod tests {
         silent.on_silent(START, &path(1), ConnectionId(1));
         let later = START + Duration::from_secs(61);
         assert_eq!(probes(&mut silent, later, false).len(), 3);
-        assert!(silent.has_idle());
+        assert!(silent.has_idle_paths());
         silent.on_sent(later, ConnectionId(2));
         assert!(silent.next_timeout().is_some_and(|at| at > later + MS(5_000)));
         silent.on_sent(later, ConnectionId(1));
@@ -358,7 +358,7 @@ mod tests {
             at_once = at_once.max(woken.len() - before);
         }
         assert_eq!(woken, (0..100).collect::<Vec<_>>());
-        assert_eq!(at_once, WOKEN_AT_ONCE as usize);
+        assert_eq!(at_once, WAKE_BATCH as usize);
         assert_eq!(
             silent.take_answered().into_iter().collect::<Vec<_>>(),
             [addresses_of(&path(1))]

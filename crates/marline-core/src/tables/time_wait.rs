@@ -72,7 +72,7 @@ impl Ended {
     }
 
     /// Answer to a late segment.
-    pub(crate) fn last_word(&self) -> StatelessReply {
+    pub(crate) fn final_segment(&self) -> StatelessReply {
         let mut options =
             TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
         if let Some(fastclose) = self.fastclose {
@@ -85,7 +85,7 @@ impl Ended {
     /// only with exactly that number (RFC 5961 section 3.2), which is not ours if data was still in flight when we
     /// reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
     pub(crate) fn answer_to(&self, late: &TcpHeader) -> StatelessReply {
-        let mut reply = self.last_word();
+        let mut reply = self.final_segment();
         if self.answer == Answer::Rst && late.flags.contains(TcpFlags::ACK) {
             reply.header.seq = late.ack;
             (reply.header.flags, reply.header.ack) = (TcpFlags::RST, SeqNum(0));
@@ -136,7 +136,7 @@ impl TimeWait {
         for ended in self.entries.iter_mut().flatten().filter(is_from) {
             ended.unsent = false;
             out.counters.resets_out += 1;
-            out.reply(ended.last_word());
+            out.reply(ended.final_segment());
         }
     }
 

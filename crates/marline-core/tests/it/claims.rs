@@ -109,10 +109,10 @@ fn subflow_remains_give_way_to_joins_of_any_endpoint() {
     unknown.their_key = 0x1234;
     let join = peer.join_syn(&unknown, 1, 2).at(SeqNum(77));
     assert!(!claims(&mut script, &peer, join), "another endpoint's");
-    script.run(|endpoint, _| endpoint.make_way(&path));
+    script.run(|endpoint, _| endpoint.release_address_pair(&path));
     assert!(!claims(&mut script, &peer, late), "the ends are the other's");
     // A live connection stays.
-    script.run(|endpoint, _| endpoint.make_way(&first.path));
+    script.run(|endpoint, _| endpoint.release_address_pair(&first.path));
     assert!(claims(&mut script, &first, Seg::ack().at(first.next).acking(first.expected)));
 }
 

@@ -88,8 +88,8 @@ fn an_unmapped_queue_resets_only_its_subflow() {
     assert_eq!(script.read_all(id), b"first");
     let sent = script.take_sent();
     assert!(was_reset(&sent), "{sent:#?}");
-    let last_word = |option| matches!(option, MptcpOption::Fastclose(_));
-    assert!(!sent.iter().any(|sent| sent.seg.options.mptcp.iter().any(last_word)), "{sent:#?}");
+    let final_segment = |option| matches!(option, MptcpOption::Fastclose(_));
+    assert!(!sent.iter().any(|sent| sent.seg.options.mptcp.iter().any(final_segment)), "{sent:#?}");
     peer.next_dsn += 5;
     let mut second = Peer::new(path(0, 2, 40_001), 9);
     second.join(&mut script, &peer, 1);

@@ -144,7 +144,7 @@ fn a_data_ack_of_either_width_frees_its_data() {
         line.ack(0);
         line.write(5);
         let _ = line.sent();
-        let ack = line.their_dsn(6);
+        let ack = line.endpoint_dsn(6);
         let mut seg = Seg::ack();
         let data_ack = if long { DataAck::Long(ack) } else { DataAck::Short(ack as u32) };
         seg.options.dss = Some(Dss { data_ack: Some(data_ack), mapping: None, data_fin: false });
@@ -165,7 +165,7 @@ fn data_without_a_data_ack_is_sent_again() {
     line.write(5);
     assert_eq!(line.sent(), ["a: 6:11 P dack 1 dsn 6+5"]);
     // The subflow has all of it, the connection only the first five.
-    let half = line.their_dsn(6);
+    let half = line.endpoint_dsn(6);
     line.send(0, Seg::ack().data_ack(half));
     line.wait_for_send(10_000).expect("the data-level timer");
     assert_eq!(line.sent(), ["a: 11:16 P dack 1 dsn 6+5"], "the same data, new on the subflow");
@@ -393,9 +393,9 @@ fn an_old_data_ack_and_one_of_unsent_data_change_nothing() {
     line.ack(0);
     line.write(5);
     let _ = line.sent();
-    let never = line.their_dsn(1_000);
+    let never = line.endpoint_dsn(1_000);
     line.send(0, Seg::ack().data_ack(never));
-    let old = line.their_dsn(0).wrapping_sub(9);
+    let old = line.endpoint_dsn(0).wrapping_sub(9);
     line.send(0, Seg::ack().data_ack(old));
     let acked = line.script.endpoint.info(line.id()).expect("it is there").bytes_acked;
     assert_eq!(acked, 0);
@@ -443,7 +443,7 @@ fn data_of_a_dead_subflow_stays_queued_when_its_successor_recovers() {
     line.send(on, third);
     line.wait(1_500);
     let sent = line.script.take_sent();
-    let (mut rounds, end) = (0, line.their_dsn(70_001));
+    let (mut rounds, end) = (0, line.endpoint_dsn(70_001));
     let hear = |line: &mut Subflows, sent: &[marline_testkit::Sent]| {
         let path = line.peers[on].path;
         let peer = &mut line.peers[on];
@@ -474,7 +474,7 @@ fn a_long_hole_is_not_filled_one_mapping_a_timeout() {
     }
     line.write(28_000);
     line.wait(10);
-    let (start, end) = (line.peers[0].expected_dsn, line.their_dsn(56_001));
+    let (start, end) = (line.peers[0].expected_dsn, line.endpoint_dsn(56_001));
     assert_eq!(line.peers[0].hear_all(&mut line.script).len(), 21);
     line.peers[0].expected_dsn = start;
     line.ack(0);

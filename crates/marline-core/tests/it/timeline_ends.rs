@@ -109,7 +109,7 @@ fn a_data_fin_that_the_last_data_overtook_by_a_round_trip_goes_again_at_once() {
     line.shutdown();
     assert_eq!(line.sent(), ["a: 1:4 P dack8 6 dsn 1+3", "a: ack 6 dack8 6 dsn 4+1@0 dfin"]);
     line.wait(9);
-    let data = line.their_dsn(4);
+    let data = line.endpoint_dsn(4);
     line.send(0, Seg::ack().data_ack(data));
     assert_eq!(line.sent(), nothing(), "it may be on its way");
     let mut line = served();
@@ -117,11 +117,11 @@ fn a_data_fin_that_the_last_data_overtook_by_a_round_trip_goes_again_at_once() {
     line.shutdown();
     let _ = line.sent();
     line.wait(20);
-    let data = line.their_dsn(4);
+    let data = line.endpoint_dsn(4);
     line.send(0, Seg::ack().data_ack(data));
     assert_eq!(line.sent(), ["a: ack 6 dack8 6 dsn 4+1@0 dfin"]);
     line.wait(10);
-    let fin = line.their_dsn(5);
+    let fin = line.endpoint_dsn(5);
     line.send(0, Seg::ack().data_ack(fin));
     line.wait(5_000);
     assert_eq!(line.sent(), nothing());
@@ -198,7 +198,7 @@ fn our_data_fin_waits_for_the_last_data_and_is_repeated() {
         line.ack(0);
     }
     // All data, but not the DATA_FIN.
-    let before = line.their_dsn(20_001);
+    let before = line.endpoint_dsn(20_001);
     line.send(0, Seg::ack().data_ack(before));
     line.wait_for_send(5_000).expect("nobody acknowledged it");
     let again = line.sent();
@@ -272,7 +272,7 @@ fn a_release_with_unread_data_is_an_abort_otherwise_orderly() {
     line.release();
     assert_eq!(line.sent(), ["a: ack 6 dack8 6 dsn 1+1@0 dfin"]);
     let whole = line.peers[0].expected_dsn;
-    line.peers[0].expected_dsn = line.their_dsn(1);
+    line.peers[0].expected_dsn = line.endpoint_dsn(1);
     line.data(0, b"late");
     assert_eq!(line.sent(), ["a: ack 10 dack8 10"], "dropped: the peer has not all of ours");
     line.peers[0].expected_dsn = whole;

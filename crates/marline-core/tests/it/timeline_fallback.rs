@@ -102,7 +102,7 @@ fn a_cut_segment_without_options_does_not_cause_fallback() {
     line.send_at(0, 12, Seg::ack().payload(b"piece"));
     assert_eq!(line.fallback(), None);
     let dsn = line.dsn(7);
-    let first = Seg::ack().data_ack(line.their_dsn(4)).mapping(dsn, 7, 10);
+    let first = Seg::ack().data_ack(line.endpoint_dsn(4)).mapping(dsn, 7, 10);
     line.send_at(0, 7, first.payload(b"first"));
     assert_eq!(line.read(), b"firstpiece");
     assert_eq!((line.fallback(), line.closed()), (None, None));
@@ -155,7 +155,7 @@ fn the_first_data_goes_on_without_options_before_a_hole() {
     line.send_at(
         0,
         11,
-        Seg::ack().data_ack(line.their_dsn(1)).mapping(dsn, 11, 5).payload(b"third"),
+        Seg::ack().data_ack(line.endpoint_dsn(1)).mapping(dsn, 11, 5).payload(b"third"),
     );
     let _ = line.sent();
     line.send_at(0, 6, Seg::ack().payload(b" two "));
@@ -233,7 +233,7 @@ fn a_damaged_mapping_on_the_only_subflow() {
     line.wait_for_send(5_000).expect("no answer came");
     assert_eq!(line.sent(), ["a: ack 12 dack8 6 fail 6"]);
     // The answer, and the infinite mapping.
-    let answer = MpFail { dsn: line.their_dsn(1) };
+    let answer = MpFail { dsn: line.endpoint_dsn(1) };
     line.option(0, MptcpOption::Fail(answer));
     assert_eq!(line.fallback(), Some(FallbackReason::ChecksumFailed));
     assert_eq!(line.read(), b"eamage", "what a box made of it goes on as plain TCP does");
@@ -330,8 +330,8 @@ fn failed_at_the_end(shut: bool) -> Subflows {
         line.shutdown();
     }
     let _ = line.sent();
-    let fail = MpFail { dsn: line.their_dsn(1) };
-    line.peers[0].expected_dsn = line.their_dsn(1);
+    let fail = MpFail { dsn: line.endpoint_dsn(1) };
+    line.peers[0].expected_dsn = line.endpoint_dsn(1);
     line.option(0, MptcpOption::Fail(fail));
     assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
     line

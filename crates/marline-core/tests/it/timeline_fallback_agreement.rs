@@ -52,7 +52,7 @@ fn data_without_options_that_is_out_of_order_decides_nothing() {
         line.send_at(0, 6, Seg::ack().payload(b" piece"));
         assert_eq!(line.fallback(), None, "server: {server}");
         let dsn = line.dsn(1);
-        let whole = Seg::ack().data_ack(line.their_dsn(if server { 1 } else { 6 }));
+        let whole = Seg::ack().data_ack(line.endpoint_dsn(if server { 1 } else { 6 }));
         line.send_at(0, 1, whole.mapping(dsn, 1, 11).payload(b"first"));
         assert_eq!((line.read(), line.closed()), (b"first piece".to_vec(), None));
         assert_eq!(line.fallback(), None, "server: {server}");
@@ -115,7 +115,7 @@ fn plain_data_behind_discarded_bytes_ends_the_connection() {
         line.data(0, b"hello");
         let dsn = line.dsn(6);
         line.send(0, Seg::ack().mapping(dsn, 6, 5).payload(b"first second"));
-        let fail = MpFail { dsn: line.their_dsn(1) };
+        let fail = MpFail { dsn: line.endpoint_dsn(1) };
         line.option(0, MptcpOption::Fail(fail));
         assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
         line.send(0, if fin { Seg::fin() } else { Seg::ack().payload(b"third") });
@@ -139,7 +139,7 @@ fn a_side_that_falls_back_without_data_sends_mp_fail() {
     line.wait_for_send(5_000).expect("it may be lost");
     assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
     // The answer ends it, and is not answered.
-    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.endpoint_dsn(6) }));
     assert_eq!(line.sent(), Vec::<String>::new());
     assert_eq!(line.wait_for_send(60_000), None);
 }
@@ -162,11 +162,11 @@ fn fell_back_alone() -> Subflows {
 #[test]
 fn a_peer_that_still_sends_data_acks_gets_mp_fail() {
     let mut line = fell_back_alone();
-    line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
+    line.send(0, Seg::ack().data_ack(line.endpoint_dsn(6)));
     line.wait_for_send(5_000).expect("MP_FAIL");
     assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
     // The peer gets MP_FAIL, and has missed no data.
-    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.endpoint_dsn(6) }));
     line.send(0, Seg::ack());
     line.send(0, Seg::fin());
     line.shutdown();
@@ -180,7 +180,7 @@ fn the_end_of_a_peer_that_lacks_bytes_is_an_error() {
     let mut line = fell_back_alone();
     line.shutdown();
     let _ = line.sent();
-    line.send(0, Seg::fin().data_ack(line.their_dsn(6)));
+    line.send(0, Seg::fin().data_ack(line.endpoint_dsn(6)));
     assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved));
 }
 
@@ -189,7 +189,7 @@ fn a_peer_that_ignores_mp_fail_ends_the_connection() {
     let mut line = fell_back_alone();
     let (mut fails, mut closed) = (0, None);
     while closed.is_none() {
-        line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
+        line.send(0, Seg::ack().data_ack(line.endpoint_dsn(6)));
         line.wait_for_send(120_000).expect("it is told, or it is over");
         fails += line.sent().iter().filter(|words| words.contains("fail")).count();
         closed = line.closed();
@@ -260,7 +260,7 @@ fn mp_fail_of_a_peer_that_fell_back_leads_to_plain_tcp_and_is_answered() {
     line.write(5);
     let _ = line.sent();
     line.ack(0);
-    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.endpoint_dsn(6) }));
     assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
     assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
     line.send(0, Seg::ack().payload(b" plain"));

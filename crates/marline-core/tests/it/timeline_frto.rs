@@ -217,7 +217,7 @@ fn a_healthy_subflow_is_not_kept_waiting_for_f_rto() {
     let repeats = |words: &String| words.starts_with("a: 1:");
     // Data copied to b meanwhile is acknowledged there; the connection waits for the first byte.
     let answer = |line: &mut Subflows| {
-        let first = line.their_dsn(1);
+        let first = line.endpoint_dsn(1);
         line.send(b, Seg::ack().data_ack(first));
     };
     while !line.sent().iter().any(repeats) {
@@ -232,7 +232,7 @@ fn a_healthy_subflow_is_not_kept_waiting_for_f_rto() {
     let first = sent[0].split(['a', ':', ' ']).filter_map(|n| n.parse::<u32>().ok()).nth(1);
     let end = first.expect("its end");
     line.peers[0].expected = line.peers[0].irs.add(end);
-    let have = line.their_dsn(u64::from(end));
+    let have = line.endpoint_dsn(u64::from(end));
     line.send(0, Seg::ack().data_ack(have));
     let sent = line.sent();
     let again = |words: &String| {

@@ -210,7 +210,7 @@ fn syns_that_may_not_join_are_refused_with_a_reason() {
     // More than the limit of half-open joins.
     let limits = Limits { pending_joins: 1, ..Limits::default() };
     let config = EndpointConfig { limits, ..endpoint_config(Some(multipath())) };
-    let mut line = Subflows::listening_as(config);
+    let mut line = Subflows::listening_with_config(config);
     line.open();
     for expected in ["b: S ack join 0 hmac", "c: R 0 reset 3"] {
         let on = line.add_path();

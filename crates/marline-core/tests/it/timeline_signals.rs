@@ -210,7 +210,7 @@ fn mp_fail_on_the_only_subflow_is_answered_by_an_infinite_mapping() {
     let mut line = served();
     line.write(100);
     assert_eq!(line.sent(), ["a: 1:101 P dack8 6 dsn 1+100"]);
-    let fail = MpFail { dsn: line.their_dsn(1) };
+    let fail = MpFail { dsn: line.endpoint_dsn(1) };
     line.option(0, MptcpOption::Fail(fail));
     assert_eq!(line.sent(), ["a: ack 6 fail 6"], "the answer");
     assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
@@ -227,7 +227,7 @@ fn mp_fail_of_unsent_data_is_ignored() {
     let mut line = served();
     line.write(100);
     let _ = line.sent();
-    for dsn in [line.their_dsn(200), line.their_dsn(0).wrapping_sub(50)] {
+    for dsn in [line.endpoint_dsn(200), line.endpoint_dsn(0).wrapping_sub(50)] {
         line.option(0, MptcpOption::Fail(MpFail { dsn }));
     }
     assert_eq!(line.fallback(), None);
@@ -242,7 +242,7 @@ fn mp_fail_beside_another_subflow_ends_the_one_it_came_on() {
     line.write(100);
     let sent = line.sent();
     let on = usize::from(sent[0].starts_with("b"));
-    let fail = MpFail { dsn: line.their_dsn(1) };
+    let fail = MpFail { dsn: line.endpoint_dsn(1) };
     line.option(on, MptcpOption::Fail(fail));
     let sent = line.sent();
     let [gone, left] = [["a: R 101", "b: 1:101"], ["b: R 101", "a: 1:101"]][on];
@@ -260,7 +260,7 @@ fn a_reset_with_mp_fail_says_from_where_the_data_goes_again() {
     line.write(300);
     assert!(line.sent().iter().all(|words| words.starts_with("b: ")));
     // The peer's subflow has everything, its connection lacks the last data: a checksum was wrong.
-    let (have, failed) = (line.their_dsn(301), line.their_dsn(301));
+    let (have, failed) = (line.endpoint_dsn(301), line.endpoint_dsn(301));
     line.send(1, Seg::ack().data_ack(have));
     assert_eq!(line.sent(), nothing());
     let why = MptcpOption::TcpRst(MpTcpRst { transient: false, reason: 6 });

@@ -5,14 +5,14 @@ use marline_wire::repair_code::add_multiple;
 use super::{REPAIR, Reader, number_len, write_number};
 
 /// Maximum number of frames that one repair covers.
-pub(crate) const MOST_IN_GROUP: usize = 16;
+pub(crate) const MAX_GROUP_FRAMES: usize = 16;
 
 /// Sum of the datagrams of several frames, from which a lost one is computed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Repair<'a> {
     /// Row of the code matrix.
     pub(crate) row: u8,
-    numbers: [u64; MOST_IN_GROUP],
+    numbers: [u64; MAX_GROUP_FRAMES],
     len: usize,
     /// Sum over each frame's datagrams, which are encoded as their length (two bytes) and the result of
     /// [`datagram_part`](super::datagram_part).
@@ -20,10 +20,10 @@ pub(crate) struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    /// Creates a repair of at most [`MOST_IN_GROUP`] frames with ascending numbers.
+    /// Creates a repair of at most [`MAX_GROUP_FRAMES`] frames with ascending numbers.
     pub(crate) fn new(row: u8, rising: &[u64], sum: &'a [u8]) -> Repair<'a> {
-        let mut repair = Repair { row, numbers: [0; MOST_IN_GROUP], len: 0, sum };
-        for number in rising.iter().take(MOST_IN_GROUP) {
+        let mut repair = Repair { row, numbers: [0; MAX_GROUP_FRAMES], len: 0, sum };
+        for number in rising.iter().take(MAX_GROUP_FRAMES) {
             repair.numbers[repair.len] = *number;
             repair.len += 1;
         }
@@ -38,7 +38,7 @@ impl<'a> Repair<'a> {
     pub(super) fn parse(reader: &mut Reader<'a>) -> Option<Repair<'a>> {
         let row = reader.byte()?;
         let len = usize::from(reader.byte()?);
-        if !(2..=MOST_IN_GROUP).contains(&len) {
+        if !(2..=MAX_GROUP_FRAMES).contains(&len) {
             return None;
         }
         let mut repair = Repair::new(row, &[reader.number()?], &[]);

@@ -5,7 +5,7 @@
 //! much as copies of everything, with a quarter of the bytes.
 //!
 //! *Solution.* Frames sent one after the other on a path, without copies and at the policy's request, are a *group*.
-//! It ends when nothing has been sent for [`PAUSE`], after [`LONGEST`], with [`MOST_IN_GROUP`] frames, or with a
+//! It ends when nothing has been sent for [`PAUSE`], after [`LONGEST`], with [`MAX_GROUP_FRAMES`] frames, or with a
 //! frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame, the
 //! repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
 //! compensate for it.
@@ -19,13 +19,13 @@ use marline_policy::{Group, PathId, Repairs};
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::coefficient;
 
-use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
+use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Pause and age after which a group ends.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(5);
 /// Maximum number of groups remembered after their end.
-const MOST_REMEMBERED: usize = 64;
+const MAX_REMEMBERED_GROUPS: usize = 64;
 
 /// Groups of sent frames.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ impl Coding {
         (flow, on, deadline): (u64, PathId, Instant),
         now: Instant,
     ) {
-        self.end_if(|open| open.on != on || open.ends_at() <= now);
+        self.end_groups_if(|open| open.on != on || open.ends_at() <= now);
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(part);
@@ -131,10 +131,10 @@ impl Coding {
         open.last_at = now;
         open.numbers.push(number);
         open.parts.push(bytes);
-        self.end_if(|open| open.numbers.len() >= MOST_IN_GROUP);
+        self.end_groups_if(|open| open.numbers.len() >= MAX_GROUP_FRAMES);
     }
 
-    fn end_if(&mut self, ends: impl Fn(&Coded) -> bool) {
+    fn end_groups_if(&mut self, ends: impl Fn(&Coded) -> bool) {
         let Some(open) = self.open.take_if(|open| ends(open)) else { return };
         // Several groups wait only while nothing may be sent; the newest is the most useful.
         if self.ended.len() >= 4
@@ -152,7 +152,7 @@ impl Coding {
 
     /// Takes the next group that has ended.
     pub(super) fn take_ended(&mut self, now: Instant) -> Option<Coded> {
-        self.end_if(|open| open.ends_at() <= now);
+        self.end_groups_if(|open| open.ends_at() <= now);
         self.ended.pop_front()
     }
 
@@ -186,7 +186,7 @@ impl Coding {
 
     fn remember(&mut self, group: Coded, repairs: Vec<u64>) {
         if !repairs.is_empty() {
-            if self.remembered.len() >= MOST_REMEMBERED {
+            if self.remembered.len() >= MAX_REMEMBERED_GROUPS {
                 self.remembered.pop_front();
             }
             let remembered =
@@ -197,8 +197,8 @@ impl Coding {
     }
 
     fn reuse(&mut self, parts: Vec<Vec<u8>>) {
-        self.spare.extend(parts.into_iter().take(MOST_IN_GROUP));
-        self.spare.truncate(MOST_IN_GROUP);
+        self.spare.extend(parts.into_iter().take(MAX_GROUP_FRAMES));
+        self.spare.truncate(MAX_GROUP_FRAMES);
     }
 
     /// Handles a frame that is lost on a path or whose acknowledgment is overdue. Returns the frames that repairs do

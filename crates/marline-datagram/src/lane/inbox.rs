@@ -8,7 +8,7 @@ use crate::FlowId;
 use crate::event::Event;
 
 /// Maximum number of waiting notices; the oldest are the relevant ones.
-const MOST_NOTICES: usize = 256;
+const MAX_WAITING_NOTICES: usize = 256;
 
 /// Notice for the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Inbox {
     }
 
     pub(super) fn notice(&mut self, notice: Notice) {
-        if self.notices.len() < MOST_NOTICES {
+        if self.notices.len() < MAX_WAITING_NOTICES {
             self.notices.push_back(notice);
         }
     }

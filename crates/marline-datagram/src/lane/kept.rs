@@ -26,9 +26,9 @@ impl Kept {
     }
 
     /// Returns the data given when it was stored. The first path is no longer known.
-    pub(super) const fn keeping(&self) -> Keeping {
+    pub(super) const fn keeping(&self) -> FrameToKeep {
         let Kept { flow, class, payload_bytes, deadline, .. } = *self;
-        Keeping { flow, class, payload_bytes, deadline, path: PathId(0) }
+        FrameToKeep { flow, class, payload_bytes, deadline, path: PathId(0) }
     }
 
     pub(super) const fn goes_on(&mut self, path: PathId) {
@@ -46,7 +46,7 @@ pub(super) struct KeptFrames {
 
 /// Data about a frame to keep.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Keeping {
+pub(super) struct FrameToKeep {
     pub(super) flow: u64,
     pub(super) class: FlowClass,
     pub(super) payload_bytes: u32,
@@ -68,7 +68,7 @@ impl KeptFrames {
     pub(super) fn keep(
         &mut self,
         (number, frame): (u64, &[u8]),
-        keeping: &Keeping,
+        keeping: &FrameToKeep,
         (most, most_bytes): (usize, usize),
         now: Instant,
     ) {
@@ -83,7 +83,7 @@ impl KeptFrames {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(frame);
-        let Keeping { flow, class, payload_bytes, deadline, path } = *keeping;
+        let FrameToKeep { flow, class, payload_bytes, deadline, path } = *keeping;
         let mut kept = Kept { bytes, flow, class, payload_bytes, deadline, sent_at: now, on: 0 };
         kept.goes_on(path);
         self.bytes += frame.len();

@@ -27,7 +27,7 @@ impl Lane {
         let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) else { return };
         let mut path = self.paths.remove(at);
         while let Some(waiting) = path.queues().take_any() {
-            self.route_again(waiting, now);
+            self.choose_path_again(waiting, now);
         }
     }
 

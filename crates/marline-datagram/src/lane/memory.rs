@@ -23,17 +23,17 @@ impl Lane {
     }
 
     /// Limit of the bytes that wait on a path to be sent for the first time.
-    pub(super) fn most_queued(&self) -> usize {
+    pub(super) fn max_queued_bytes(&self) -> usize {
         self.config.limits.queue_bytes.min(self.most_held)
     }
 
     /// Limit of the bytes that wait for the driver.
-    pub(super) fn most_received(&self) -> usize {
+    pub(super) fn max_received_bytes(&self) -> usize {
         self.config.limits.inbox_bytes.min(self.most_held)
     }
 
     /// Limits of frames kept for retransmission, and of their bytes.
-    pub(super) fn most_kept(&self) -> (usize, usize) {
+    pub(super) fn kept_limits(&self) -> (usize, usize) {
         let limits = &self.config.limits;
         (limits.kept_frames, limits.kept_bytes.min(self.most_held))
     }

@@ -9,8 +9,8 @@
 //! window. So a frame that was sent whole on one path can be repeated in pieces on a narrower one.
 //!
 //! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
-//! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest are dropped first, and each is dropped after
-//! [`AGE`].
+//! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MOST_BYTES`]; the oldest are dropped first, and each is dropped
+//! after [`AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,14 +18,14 @@ use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 use marline_wire::Assembly;
 
-use super::kept::Keeping;
+use super::kept::FrameToKeep;
 use super::{Copy, Lane, Transmit};
-use crate::frame::{self, HEADER_BYTES, MOST_WHOLE, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
+use crate::frame::{self, HEADER_BYTES, MAX_WHOLE_FRAME, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
 use crate::path::Path;
 use crate::queue::Waiting;
 
 /// Maximum number of incomplete frames of a lane, and of their bytes.
-const MOST_HALVES: usize = 64;
+const MAX_INCOMPLETE_FRAMES: usize = 64;
 const MOST_BYTES: usize = 256 << 10;
 /// Maximum age of an incomplete frame. It exceeds the waiting time of any datagram at its sender plus the difference
 /// between two paths.
@@ -38,7 +38,7 @@ pub(super) struct Cut {
     /// Sealed bytes.
     pub(super) whole: Vec<u8>,
     /// Data about the datagram in it, and the path it uses.
-    pub(super) keeping: Keeping,
+    pub(super) keeping: FrameToKeep,
     /// Path for a copy of each piece.
     pub(super) copy: Option<PathId>,
     /// True if the frame has been sent before. `rescue`: true if that is because it was not acknowledged.
@@ -53,7 +53,7 @@ impl Cut {
     pub(super) const fn new(
         number: u64,
         whole: Vec<u8>,
-        keeping: Keeping,
+        keeping: FrameToKeep,
         frame_bytes: usize,
     ) -> Self {
         Cut {
@@ -83,11 +83,11 @@ impl Cut {
 
 /// Frames being sent in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Cutting {
+pub(super) struct FragmentedFrames {
     leaving: VecDeque<Cut>,
 }
 
-impl Cutting {
+impl FragmentedFrames {
     pub(super) fn push(&mut self, cut: Cut) {
         self.leaving.push_back(cut);
     }
@@ -140,12 +140,12 @@ impl Halves {
     ) -> Result<Option<Vec<u8>>, BadPiece> {
         let Piece { number, total, offset, bytes } = *piece;
         let end = offset.checked_add(bytes.len()).ok_or(BadPiece)?;
-        if !(SMALLEST_FRAME..=MOST_WHOLE).contains(&total) || end > total || bytes.is_empty() {
+        if !(SMALLEST_FRAME..=MAX_WHOLE_FRAME).contains(&total) || end > total || bytes.is_empty() {
             return Err(BadPiece);
         }
         self.expire(now);
         if !self.halves.contains_key(&number) {
-            while self.halves.len() >= MOST_HALVES || self.bytes + total > MOST_BYTES {
+            while self.halves.len() >= MAX_INCOMPLETE_FRAMES || self.bytes + total > MOST_BYTES {
                 self.drop_oldest();
             }
             self.bytes += total;
@@ -216,7 +216,8 @@ impl Lane {
         let narrower = |path: PathId| self.paths.iter().find(|other| other.id() == path);
         let of_copy = copy.and_then(narrower).map_or(most, Path::frame_bytes);
         let payload_bytes = payload.len() as u32;
-        let keeping = Keeping { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
+        let keeping =
+            FrameToKeep { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
         let mut cut = Cut::new(number, whole, keeping, most.min(of_copy).into());
         cut.copy = copy;
         self.cutting.push(cut);
@@ -241,7 +242,7 @@ impl Lane {
             let bytes = frame.len();
             self.paths[at].on_sent(number, bytes, false, now);
             if keeping.class != FlowClass::Bulk || copy.is_some() {
-                let most = self.most_kept();
+                let most = self.kept_limits();
                 self.kept.keep((number, frame), &keeping, most, now);
             }
             if let Some(path) = copy {
@@ -276,11 +277,11 @@ mod tests {
         }
         assert_eq!(
             (halves.halves.len(), halves.dropped()),
-            (MOST_HALVES, 1_000 - MOST_HALVES as u64)
+            (MAX_INCOMPLETE_FRAMES, 1_000 - MAX_INCOMPLETE_FRAMES as u64)
         );
         for number in 1_000..2_000 {
             assert_eq!(
-                halves.take(&piece(number, MOST_WHOLE, 0, &[1; 9]), Instant::ZERO),
+                halves.take(&piece(number, MAX_WHOLE_FRAME, 0, &[1; 9]), Instant::ZERO),
                 Ok(None)
             );
             assert!(halves.bytes <= MOST_BYTES);
@@ -296,7 +297,7 @@ mod tests {
         let mut halves = Halves::default();
         let take = |halves: &mut Halves, piece: Piece<'_>| halves.take(&piece, Instant::ZERO);
         assert_eq!(take(&mut halves, piece(1, 20, 0, &[1; 9])), Err(BadPiece));
-        assert_eq!(take(&mut halves, piece(1, MOST_WHOLE + 1, 0, &[1; 9])), Err(BadPiece));
+        assert_eq!(take(&mut halves, piece(1, MAX_WHOLE_FRAME + 1, 0, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, 100, 95, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, 100, usize::MAX, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, 100, 0, &[])), Err(BadPiece));

@@ -116,7 +116,7 @@ impl Lane {
     }
 
     fn deliver(&mut self, flow: u64, payload: &[u8]) {
-        let most = self.most_received();
+        let most = self.max_received_bytes();
         if self.inbox.take(flow, payload, most) {
             self.stats.delivered_datagrams += 1;
         } else {
@@ -132,7 +132,7 @@ impl Lane {
                     let found = self.repairing.on_repair(&repair, now);
                     self.take_repaired(found, now);
                 }
-                Ok(Item::Reads { kind }) => self.peer_repairs = frame::knows_repairs(kind),
+                Ok(Item::Reads { kind }) => self.peer_repairs = frame::supports_repairs(kind),
                 Ok(Item::Ack(ack)) => {
                     if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
                         let outcome = self.paths[at].on_ack(&ack, now);
@@ -141,7 +141,7 @@ impl Lane {
                 }
                 Ok(Item::Size { path, bytes }) => {
                     if let Ok(at) = self.paths.binary_search_by_key(&path, Path::id)
-                        && self.paths[at].mtu().on_told(bytes)
+                        && self.paths[at].mtu().on_reported(bytes)
                     {
                         self.notice_mtu(at);
                     }
@@ -191,7 +191,7 @@ impl Lane {
                 waiting.push(next);
             }
             for next in waiting {
-                self.route_again(next, now);
+                self.choose_path_again(next, now);
             }
         }
     }
@@ -207,7 +207,7 @@ impl Lane {
         let Some(kept) = self.kept.find(number).filter(|kept| kept.deadline > now) else { return };
         let (flow, class, bytes, deadline) =
             (kept.flow, kept.class, kept.payload_bytes as usize, kept.deadline);
-        self.look_at_paths(0, Some(on), now);
+        self.update_path_views(0, Some(on), now);
         if self.views.is_empty() {
             return;
         }

@@ -6,23 +6,23 @@
 //! next repair.
 //!
 //! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and cannot have effects that the
-//! peer's own frames could not have. Its cost is limited: [`MOST_KEPT`] frames, [`MOST_REPAIRS`] repairs of at most
-//! [`MOST_IN_GROUP`] frames each.
+//! peer's own frames could not have. Its cost is limited: [`KEPT_LIMIT`] frames, [`MAX_WAITING_REPAIRS`] repairs of
+//! at most [`MAX_GROUP_FRAMES`] frames each.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::{add_multiple, coefficient, inverse};
 
-use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
+use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Time after the last repair during which frames are kept.
 const FOR: Duration = Duration::from_secs(10);
 /// Maximum number of kept frames, the newest: those of a tenth of a second at 100 Mbit/s, because bulk data may be
 /// sent in parallel to a call.
-const MOST_KEPT: usize = 1_024;
+const KEPT_LIMIT: usize = 1_024;
 /// Maximum number of waiting repairs.
-const MOST_REPAIRS: usize = 16;
+const MAX_WAITING_REPAIRS: usize = 16;
 
 /// Data for computing lost frames.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Repairing {
     }
 
     fn keep(&mut self, number: u64, part: &[u8]) {
-        if self.kept.len() >= MOST_KEPT
+        if self.kept.len() >= KEPT_LIMIT
             && let Some((_, bytes)) = self.kept.pop_first()
         {
             self.spare.push(bytes);
@@ -94,7 +94,7 @@ impl Repairing {
         if self.missing(&waiting.numbers).is_empty() || self.waiting.contains(&waiting) {
             return Vec::new();
         }
-        if self.waiting.len() >= MOST_REPAIRS {
+        if self.waiting.len() >= MAX_WAITING_REPAIRS {
             self.waiting.pop_front();
         }
         self.waiting.push_back(waiting);
@@ -167,7 +167,7 @@ impl Repairing {
 /// Transforms a square matrix to the identity matrix, together with the sums beside it. Returns false if it is
 /// singular.
 fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
-    debug_assert!(rows.len() <= MOST_IN_GROUP);
+    debug_assert!(rows.len() <= MAX_GROUP_FRAMES);
     for place in 0..rows.len() {
         let Some(pivot) = (place..rows.len()).find(|at| rows[*at].0[place] != 0) else {
             return false;
@@ -212,7 +212,7 @@ mod tests {
     proptest! {
         #[test]
         fn each_repair_recovers_one_frame_in_any_order(
-            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 2..=MOST_IN_GROUP),
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 2..=MAX_GROUP_FRAMES),
             rows in prop::collection::hash_set(0u8..64, 1..5),
             order in any::<u64>(),
         ) {
@@ -258,7 +258,7 @@ mod tests {
                 } else {
                     repairing.on_repair(&Repair::new(row, &numbers, &bytes), NOW);
                 }
-                prop_assert!(repairing.kept.len() <= MOST_KEPT && repairing.waiting.len() <= MOST_REPAIRS);
+                prop_assert!(repairing.kept.len() <= KEPT_LIMIT && repairing.waiting.len() <= MAX_WAITING_REPAIRS);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::*;
 use crate::config::Limits;
 use crate::event::Event;
 use crate::seal::Seal;
-use crate::{SMALLEST_FRAME, StandIn};
+use crate::{SMALLEST_FRAME, TestCipher};
 
 const A: PathId = PathId(0);
 const B: PathId = PathId(1);
@@ -41,7 +41,7 @@ fn lanes_of(config: &LaneConfig, keys: [Keys; 2]) -> [Lane; 2] {
 }
 
 fn lanes(policy: &str) -> [Lane; 2] {
-    lanes_of(&config(policy), StandIn::pair(3))
+    lanes_of(&config(policy), TestCipher::pair(3))
 }
 
 /// Takes all frames that a lane sends now.
@@ -225,7 +225,7 @@ fn no_bytes_make_a_lane_panic_or_deliver() {
 /// Sealed frame with any body, which a peer with the key may send.
 fn frame_of(number: u64, body: &[u8]) -> Vec<u8> {
     let header = Header { lane: 0x0202, packet_number: number }.bytes();
-    let [mut keys, _] = StandIn::pair(3);
+    let [mut keys, _] = TestCipher::pair(3);
     let mut sealed = body.to_vec();
     let tag = keys.seal.seal(number, &header, &mut sealed);
     [&header[..], &sealed, &tag].concat()
@@ -263,7 +263,8 @@ fn malformed_frames_of_a_peer_are_counted_and_harmless() {
 #[test]
 fn a_driver_that_does_not_poll_has_a_bounded_inbox() {
     let limits = Limits { inbox_bytes: 10_000, ..Limits::default() };
-    let [mut a, mut b] = lanes_of(&LaneConfig { limits, ..config("one-path") }, StandIn::pair(3));
+    let [mut a, mut b] =
+        lanes_of(&LaneConfig { limits, ..config("one-path") }, TestCipher::pair(3));
     for ms in 0..100 {
         a.send(at(ms), FLOW, &[1; 1_000]).unwrap();
         let sent = frames(&mut a, at(ms));
@@ -308,7 +309,7 @@ fn a_hundred_thousand_flows_of_one_client_take_bounded_room() {
 
 /// Cipher that records every sealed number.
 #[derive(Debug)]
-struct Noting(StandIn, Arc<Mutex<Vec<u64>>>);
+struct Noting(TestCipher, Arc<Mutex<Vec<u64>>>);
 
 impl Seal for Noting {
     fn seal(&mut self, number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
@@ -324,10 +325,10 @@ impl Seal for Noting {
 #[test]
 fn numbers_are_sealed_once_and_a_spent_key_seals_no_more() {
     let numbers = Arc::<Mutex<Vec<u64>>>::default();
-    let [mut ours, _] = StandIn::pair(3);
-    ours.seal = Box::new(Noting(StandIn::new(1), Arc::clone(&numbers)));
-    let [_, mut same] = StandIn::pair(3);
-    same.open = Box::new(StandIn::new(1));
+    let [mut ours, _] = TestCipher::pair(3);
+    ours.seal = Box::new(Noting(TestCipher::new(1), Arc::clone(&numbers)));
+    let [_, mut same] = TestCipher::pair(3);
+    same.open = Box::new(TestCipher::new(1));
     let [mut a, mut b] = lanes_of(&config("duplicate"), [ours, same]);
     let mut refused = None;
     for ms in 0..2_000 {

@@ -6,13 +6,13 @@ const GAIN: f32 = 1.0 / 256.0;
 
 /// Share of the frames that were lost while their neighbors arrived.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct LoneLosses {
+pub(super) struct IsolatedLosses {
     share: f32,
     /// Position of the last lost frame, and true if it counted.
     last: Option<(u64, bool)>,
 }
 
-impl LoneLosses {
+impl IsolatedLosses {
     pub(super) const fn share(&self) -> f32 {
         self.share
     }
@@ -44,12 +44,12 @@ mod tests {
 
     #[test]
     fn single_losses_count_and_several_in_a_row_do_not() {
-        let mut losses = LoneLosses::default();
+        let mut losses = IsolatedLosses::default();
         for place in 0..2_000 {
             if place % 50 == 0 { losses.on_lost(place) } else { losses.on_answered() }
         }
         assert!((0.018..0.022).contains(&losses.share()), "{}", losses.share());
-        let mut losses = LoneLosses::default();
+        let mut losses = IsolatedLosses::default();
         for place in 0..2_000 {
             if place % 100 < 4 { losses.on_lost(place) } else { losses.on_answered() }
         }

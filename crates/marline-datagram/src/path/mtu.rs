@@ -12,11 +12,11 @@
 use marline_time::{Duration, Instant};
 
 /// Initial frame size: a path MTU of 1,200 bytes, less than that of tunnels and mobile networks.
-pub(crate) const SAFE: u16 = 1_172;
+pub(crate) const INITIAL_FRAME_BYTES: u16 = 1_172;
 /// Frame size that passes everywhere: an IPv4 packet of 576 bytes (RFC 791) without its headers.
 const LEAST: u16 = 548;
 /// Sizes to probe, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, and usual tunnels.
-const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, SAFE, 972];
+const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, INITIAL_FRAME_BYTES, 972];
 /// Number of probes per size.
 const TRIES: u8 = 3;
 /// Number of consecutive losses of large frames that indicates a narrower path.
@@ -166,7 +166,7 @@ impl Mtu {
     }
 
     /// Records the size that the peer announced. Returns true if the result has changed.
-    pub(crate) fn on_told(&mut self, bytes: u16) -> bool {
+    pub(crate) fn on_reported(&mut self, bytes: u16) -> bool {
         let before = self.both_ways();
         self.told_by_peer = Some(bytes.max(self.least()));
         before != self.both_ways()
@@ -183,7 +183,7 @@ impl Mtu {
     }
 
     /// Size that has to be announced to the peer, if any.
-    pub(crate) fn take_untold(&mut self) -> Option<u16> {
+    pub(crate) fn take_unannounced_size(&mut self) -> Option<u16> {
         let news = !self.suspected && self.told.unwrap_or(self.safe) != self.frame_bytes;
         news.then(|| *self.told.insert(self.frame_bytes))
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn found(most: u16) -> (u16, u32) {
-        let mut mtu = Mtu::new((SAFE, 1_472));
+        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
         let probes = search(&mut mtu, most);
         (mtu.frame_bytes(), probes)
     }
@@ -225,20 +225,23 @@ mod tests {
         assert_eq!(found(1_472), (1_472, 1));
         assert_eq!(found(1_450), (1_432, 7));
         assert_eq!(found(1_280 - 28), (1_252, 16));
-        assert_eq!(found(1_200), (SAFE, 18));
+        assert_eq!(found(1_200), (INITIAL_FRAME_BYTES, 18));
     }
 
     #[test]
     fn a_black_hole_and_a_router_take_it_back() {
-        let mut mtu = Mtu::new((SAFE, 1_472));
+        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
         mtu.on_probe(1);
         assert!(mtu.wanted(Instant::ZERO).is_none() && mtu.on_answered(1, 0, 1_472));
-        assert_eq!((mtu.take_untold(), mtu.take_untold()), (Some(1_472), None));
+        assert_eq!((mtu.take_unannounced_size(), mtu.take_unannounced_size()), (Some(1_472), None));
         for _ in 0..3 {
             assert!(!mtu.on_lost(1, 1_472) && !mtu.on_lost(1, 600) && !mtu.on_lost(1, 1_172));
         }
         assert!(mtu.on_lost(1, 1_472));
-        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, Some(SAFE)));
+        assert_eq!(
+            (mtu.frame_bytes(), mtu.take_unannounced_size()),
+            (INITIAL_FRAME_BYTES, Some(INITIAL_FRAME_BYTES))
+        );
         mtu.on_probe(2);
         assert!(!mtu.on_too_big(1_400, Instant::ZERO));
         assert_eq!(mtu.wanted(Instant::ZERO), Some(1_392));
@@ -251,10 +254,10 @@ mod tests {
 
     #[test]
     fn a_path_narrower_than_the_safe_size_is_found_by_its_losses() {
-        let mut mtu = Mtu::new((SAFE, 1_472));
-        assert_eq!(mtu.frame_bytes(), SAFE);
-        assert!((0..4).any(|_| mtu.on_lost(1, SAFE.into())));
-        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (LEAST, Some(LEAST)));
+        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        assert_eq!(mtu.frame_bytes(), INITIAL_FRAME_BYTES);
+        assert!((0..4).any(|_| mtu.on_lost(1, INITIAL_FRAME_BYTES.into())));
+        assert_eq!((mtu.frame_bytes(), mtu.take_unannounced_size()), (LEAST, Some(LEAST)));
         assert!((0..20).all(|_| !mtu.on_lost(1, LEAST.into())));
         search(&mut mtu, 1_000);
         assert_eq!(mtu.frame_bytes(), 972);
@@ -262,25 +265,25 @@ mod tests {
 
     #[test]
     fn a_silent_path_uses_safe_frames_until_a_larger_one_passes() {
-        let mut mtu = Mtu::new((SAFE, 1_472));
+        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
         search(&mut mtu, 1_472);
-        assert_eq!(mtu.take_untold(), Some(1_472));
+        assert_eq!(mtu.take_unannounced_size(), Some(1_472));
         mtu.suspect();
-        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, None));
+        assert_eq!((mtu.frame_bytes(), mtu.take_unannounced_size()), (INITIAL_FRAME_BYTES, None));
         assert_eq!(mtu.wanted(Instant::ZERO), Some(1_472));
         // The cause was an outage.
         let mut as_before = mtu;
         as_before.on_probe(7);
         assert!(!as_before.on_answered(7, 0, 1_472));
-        assert_eq!((as_before.frame_bytes(), as_before.take_untold()), (1_472, None));
+        assert_eq!((as_before.frame_bytes(), as_before.take_unannounced_size()), (1_472, None));
         // The cause was the MTU.
         search(&mut mtu, 1_300);
-        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (1_252, Some(1_252)));
+        assert_eq!((mtu.frame_bytes(), mtu.take_unannounced_size()), (1_252, Some(1_252)));
     }
 
     #[test]
     fn losses_among_frames_that_pass_say_nothing_of_the_size() {
-        let mut mtu = Mtu::new((SAFE, 1_472));
+        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
         search(&mut mtu, 1_472);
         mtu.on_answered(99, 50, 1_472);
         assert!((0..50).all(|place| !mtu.on_lost(place, 1_472)));
@@ -289,12 +292,12 @@ mod tests {
 
     #[test]
     fn the_two_way_mtu_is_the_smaller_of_both() {
-        let mut mtu = Mtu::new((SAFE, 1_472));
-        assert!(!mtu.on_told(1_472));
+        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        assert!(!mtu.on_reported(1_472));
         mtu.on_probe(1);
         mtu.on_answered(1, 0, 1_472);
         assert_eq!(mtu.both_ways(), 1_472);
-        assert!(mtu.on_told(1_392) && !mtu.on_told(1_392));
+        assert!(mtu.on_reported(1_392) && !mtu.on_reported(1_392));
         assert_eq!(mtu.both_ways(), 1_392);
     }
 }

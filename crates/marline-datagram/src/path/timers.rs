@@ -4,7 +4,8 @@ use marline_policy::{CongestionSignal, Quantile, SilenceCause};
 use marline_time::{Duration, Instant};
 
 use super::{
-    ACK_DELAY, ASKING_BESIDE_OTHERS, FIRST_PATIENCE, LOST_ALONE, Outcome, Path, SLOWEST_ASKING,
+    ACK_DELAY, INITIAL_ANSWER_TIMEOUT, ISOLATED_LOSS_SHARE, MAX_PROBE_INTERVAL, Outcome, Path,
+    SHARED_PROBE_INTERVAL,
 };
 use crate::queue::Room;
 
@@ -18,10 +19,10 @@ impl Path {
     }
 
     fn compute_patience(&self) -> Duration {
-        let Some(srtt) = self.rtt.srtt() else { return FIRST_PATIENCE };
+        let Some(srtt) = self.rtt.srtt() else { return INITIAL_ANSWER_TIMEOUT };
         let p99 = self.forecaster.forecast(self.last_sent_at.unwrap_or(Instant::ZERO));
         let p99 = p99.answer(Quantile::P99).unwrap_or_default();
-        self.usual_answer(srtt).max(p99) + ACK_DELAY
+        self.usual_ack_time(srtt).max(p99) + ACK_DELAY
     }
 
     fn missed_at(&self) -> Option<Instant> {
@@ -31,21 +32,21 @@ impl Path {
     }
 
     /// Time of the next probe on a silent path without frames in transit.
-    fn asks_at(&self) -> Option<Instant> {
+    fn next_request_at(&self) -> Option<Instant> {
         if !self.health.is_silent() || !self.outstanding.is_empty() || self.wants_ping {
             return None;
         }
         let last = self.last_sent_at.max(self.pinged_at)?;
         if self.traits.is_probed {
             // An answer to the other probes is reported here.
-            return Some(last + ASKING_BESIDE_OTHERS);
+            return Some(last + SHARED_PROBE_INTERVAL);
         }
-        Some(last + (self.patience() * (1 << self.misses.min(6))).min(SLOWEST_ASKING))
+        Some(last + (self.patience() * (1 << self.misses.min(6))).min(MAX_PROBE_INTERVAL))
     }
 
     /// Time at which [`on_timeout`](Self::on_timeout) must be called. `active` means that datagrams are being sent.
     pub(crate) fn next_timeout(&self, active: bool) -> Option<Instant> {
-        let asks = self.asks_at().filter(|_| active);
+        let asks = self.next_request_at().filter(|_| active);
         let known = [
             self.received.due_at(),
             self.loss_at,
@@ -67,7 +68,8 @@ impl Path {
     /// Handles due timers.
     pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
-        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share() < LOST_ALONE);
+        let overdue =
+            self.outstanding.take_overdue(now, self.lone_losses.share() < ISOLATED_LOSS_SHARE);
         if !overdue.is_empty() {
             self.last_trouble_at = Some(now);
             outcome.missed.extend(overdue);
@@ -79,7 +81,7 @@ impl Path {
         if self.missed_at().is_some_and(|at| at <= now) {
             self.on_missed(active, now, &mut outcome);
         }
-        if active && self.asks_at().is_some_and(|at| at <= now) {
+        if active && self.next_request_at().is_some_and(|at| at <= now) {
             self.misses = (self.misses + 1).min(10);
             self.wants_ping = true;
         }
@@ -108,7 +110,7 @@ impl Path {
             CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.misses == 2 },
             now,
         );
-        // If other components probe the path, it is probed at the pace of `asks_at`.
+        // If other components probe the path, it is probed at the pace of `next_request_at`.
         self.wants_ping = active && !self.traits.is_probed;
         self.pace();
     }

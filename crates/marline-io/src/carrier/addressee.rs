@@ -23,7 +23,7 @@ impl Addressee {
     /// Determines the addressee of a frame that a server received.
     #[must_use]
     pub fn of(frame: &[u8]) -> Addressee {
-        if frame::names_peers_id(frame) {
+        if frame::has_peer_id(frame) {
             return Addressee::Anybody;
         }
         match frame.get(1..).and_then(|rest| rest.first_chunk()).map(|id| u64::from_be_bytes(*id)) {

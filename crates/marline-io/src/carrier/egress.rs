@@ -25,7 +25,7 @@ impl UdpCarrier {
         let Some(flow) = self.flows.get_mut(&id) else {
             return self.frame_stray(batch, bytes);
         };
-        let extra = header.as_ref().map_or(0, HandshakeHeader::beyond_short);
+        let extra = header.as_ref().map_or(0, HandshakeHeader::extra_header_bytes);
         let total = bytes.len() + extra * batch.datagrams;
         if !flow.validated && !flow.allowance.take(total) {
             self.counters.withheld += 1;

@@ -109,7 +109,7 @@ pub(super) struct Opening {
 /// Silence after which a flow that was busy is probed for the first time; the interval doubles.
 pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
 /// Number of these probes.
-const QUIET_STEPS: u8 = 4;
+const QUIET_PROBES: u8 = 4;
 
 impl Flow {
     /// Creates a flow opened by the peer, with an unvalidated address.
@@ -145,7 +145,7 @@ impl Flow {
 
     /// Returns true if the flow may be evicted: its peer's address is not validated, or was validated too long ago,
     /// or its subflow has ended.
-    pub(super) fn makes_room(&self, now: Instant) -> bool {
+    pub(super) fn is_evictable(&self, now: Instant) -> bool {
         let is_old = self.heard_at + super::PROOF_LIFETIME <= now;
         self.pending.is_some() && (!self.validated || self.has_ended || is_old)
     }
@@ -154,7 +154,7 @@ impl Flow {
     /// only receives would otherwise wait for a peer that sends to the old address.
     pub(super) fn quiet_due(&self) -> Option<Instant> {
         let step = self.quiet_steps;
-        (step < QUIET_STEPS).then(|| self.heard_at + FIRST_QUIET * (1 << step))
+        (step < QUIET_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
     }
 
     /// Returns true at [`Flow::quiet_due`] if nothing was sent for some time either, so that a keepalive is useful.

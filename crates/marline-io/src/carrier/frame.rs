@@ -29,13 +29,13 @@ pub(super) const COOKIE_LEN: usize = 17;
 /// Offset of the cookie's length in a HANDSHAKE frame.
 const COOKIE_AT: usize = HANDSHAKE_IDS + KEY_LEN + PROOF_LEN;
 /// Length of the header before the segment of the longest HANDSHAKE frame.
-pub const LONGEST_HANDSHAKE_HEADER: usize = COOKIE_AT + 1 + COOKIE_LEN;
+pub const MAX_HANDSHAKE_HEADER: usize = COOKIE_AT + 1 + COOKIE_LEN;
 /// Length of the longest frame without a segment.
-const LONGEST_CONTROL: usize = SHORT_HEADER + COOKIE_LEN;
+const MAX_CONTROL_FRAME: usize = SHORT_HEADER + COOKIE_LEN;
 /// Length of a frame with an id and a proof.
 const PROOF_FRAME: usize = SHORT_HEADER + PROOF_LEN;
 /// Minimum length of a segment: a TCP header without options.
-const SHORTEST_SEGMENT: usize = 20;
+const MIN_SEGMENT_LEN: usize = 20;
 
 /// Nonce of a challenge.
 pub(super) type Nonce = [u8; PROOF_LEN];
@@ -86,7 +86,7 @@ pub(super) struct More {
 }
 
 /// Returns true if the id of a frame is the peer's and not the receiver's: the frame is a RESET.
-pub(super) fn names_peers_id(frame: &[u8]) -> bool {
+pub(super) fn has_peer_id(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 0x0f == RESET)
 }
 
@@ -99,7 +99,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 fn segment(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    bytes.get(at..).filter(|segment| segment.len() >= SHORTEST_SEGMENT)
+    bytes.get(at..).filter(|segment| segment.len() >= MIN_SEGMENT_LEN)
 }
 
 /// Proof in a datagram of exactly this length.
@@ -174,7 +174,7 @@ fn short(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
 /// Header of a HANDSHAKE frame, ready to be put in front of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeHeader {
-    bytes: [u8; LONGEST_HANDSHAKE_HEADER],
+    bytes: [u8; MAX_HANDSHAKE_HEADER],
     len: u8,
 }
 
@@ -182,7 +182,7 @@ impl HandshakeHeader {
     /// Builds the header of a SYN or SYN/ACK.
     pub(super) fn new(flow: u64, sender: u64, more: &More) -> Self {
         let More { introduction, cookie } = more;
-        let mut bytes = [0; LONGEST_HANDSHAKE_HEADER];
+        let mut bytes = [0; MAX_HANDSHAKE_HEADER];
         bytes[..SHORT_HEADER].copy_from_slice(&short(HANDSHAKE, flow));
         bytes[SHORT_HEADER..HANDSHAKE_IDS].copy_from_slice(&sender.to_be_bytes());
         let commitment_at = HANDSHAKE_IDS + KEY_LEN;
@@ -203,7 +203,7 @@ impl HandshakeHeader {
     }
 
     /// Number of bytes beyond the headroom.
-    pub(super) fn beyond_short(&self) -> usize {
+    pub(super) fn extra_header_bytes(&self) -> usize {
         usize::from(self.len) - SHORT_HEADER
     }
 }
@@ -211,7 +211,7 @@ impl HandshakeHeader {
 /// Frame without a segment, ready to be sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
-    bytes: [u8; LONGEST_CONTROL],
+    bytes: [u8; MAX_CONTROL_FRAME],
     len: u8,
 }
 
@@ -249,7 +249,7 @@ impl ControlFrame {
     }
 
     fn new(kind: u8, flow: u64, rest: &[u8]) -> Self {
-        let mut bytes = [0; LONGEST_CONTROL];
+        let mut bytes = [0; MAX_CONTROL_FRAME];
         let len = SHORT_HEADER + rest.len();
         bytes[..SHORT_HEADER].copy_from_slice(&short(kind, flow));
         bytes[SHORT_HEADER..len].copy_from_slice(rest);
@@ -315,6 +315,6 @@ mod tests {
     fn the_version_answer_is_shorter_than_its_request() {
         let told = ControlFrame::versions(4);
         assert_eq!(told.as_bytes(), [7, 0, 0, 0, 0, 0, 0, 0, 4, VERSION]);
-        assert!(told.as_bytes().len() < HANDSHAKE_IDS + SHORTEST_SEGMENT);
+        assert!(told.as_bytes().len() < HANDSHAKE_IDS + MIN_SEGMENT_LEN);
     }
 }

@@ -72,8 +72,8 @@ impl UdpCarrier {
             return elsewhere;
         }
         self.counters.unknown += 1;
-        if flow != 0 && !self.is_others(flow) {
-            self.disown(now, datagram, flow);
+        if flow != 0 && !self.may_be_other_process(flow) {
+            self.reset_unknown_flow(now, datagram, flow);
         }
         Received::Nothing
     }
@@ -102,15 +102,15 @@ impl UdpCarrier {
         if let Some(elsewhere) = self.foreign(datagram, flow) {
             return elsewhere;
         }
-        if flow != 0 && !self.is_others(flow) {
+        if flow != 0 && !self.may_be_other_process(flow) {
             self.counters.unknown += 1;
-            self.disown(now, datagram, flow);
+            self.reset_unknown_flow(now, datagram, flow);
         }
         Received::Nothing
     }
 
     /// Answers a datagram with an unknown id by a RESET, which is not longer than the datagram.
-    fn disown(&mut self, now: Instant, datagram: &Datagram<'_>, flow: u64) {
+    fn reset_unknown_flow(&mut self, now: Instant, datagram: &Datagram<'_>, flow: u64) {
         if now.since(self.resets.1) >= Duration::from_secs(1) {
             self.resets = (RESETS_PER_S, now);
         }
@@ -215,7 +215,7 @@ impl UdpCarrier {
     ) -> Received<'a> {
         let Some(&id) = self.by_peer.get(&unknown) else {
             return match self.owner_of_peer(datagram) {
-                Received::Nothing => Received::Disowned(unknown),
+                Received::Nothing => Received::UnknownFlow(unknown),
                 elsewhere => elsewhere,
             };
         };

@@ -102,7 +102,7 @@ impl UdpCarrier {
     }
 
     /// Sends a frame that only elicits an answer on the same socket: its id does not exist, so a server answers with
-    /// a RESET ([`Received::Disowned`](super::Received::Disowned)).
+    /// a RESET ([`Received::UnknownFlow`](super::Received::UnknownFlow)).
     pub fn probe(&mut self, outer: Outer, id: u64) {
         self.push_control(outer, ControlFrame::keepalive(id));
     }

@@ -35,7 +35,7 @@ use cookies::Cookies;
 pub use flow::Outer;
 pub(crate) use flow::{FIRST_QUIET, IdHasher};
 use flow::{Flow, FlowMap, PendingSyns};
-pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_HEADER};
+pub use frame::{ControlFrame, HandshakeHeader, MAX_HANDSHAKE_HEADER, SHORT_HEADER};
 use keys::Keyring;
 pub use links::{Carried, FIRST_LINK};
 
@@ -133,7 +133,7 @@ pub enum Received<'a> {
     /// The SYN of this flow must be repeated now.
     Repeat(u64),
     /// The peer does not know this id, which is unknown here as well: it answers a probe ([`UdpCarrier::probe`]).
-    Disowned(u64),
+    UnknownFlow(u64),
     /// Frame for the lane with this id, if there is one.
     Lane(u64),
     /// Frame for the carrier itself, or one that needs no answer.
@@ -300,12 +300,12 @@ impl UdpCarrier {
     }
 
     /// Stops answering unknown ids of other processes, because another process does so from now on.
-    pub const fn leave_others_ids(&mut self) {
+    pub const fn ignore_foreign_ids(&mut self) {
         self.has_successor = true;
     }
 
     /// Returns true for an unknown id that may belong to another process.
-    pub(super) fn is_others(&self, flow: u64) -> bool {
+    pub(super) fn may_be_other_process(&self, flow: u64) -> bool {
         let own = self.config.shard.generation;
         self.has_successor && own.is_some_and(|own| Shard::generation_of_flow(flow) != own)
     }

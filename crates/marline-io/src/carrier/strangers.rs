@@ -24,7 +24,7 @@ impl UdpCarrier {
             let Some(flow) = self.flows.get_mut(&id) else { continue };
             flow.is_stranger = false;
             // The peer may have become active after its age was checked.
-            if flow.makes_room(now) {
+            if flow.is_evictable(now) {
                 if flow.validated && !flow.has_ended {
                     self.evicted.push_back(id);
                 }
@@ -38,7 +38,7 @@ impl UdpCarrier {
     /// Adds flows whose validation is too old to the strangers.
     fn check_proofs(&mut self, now: Instant) {
         let UdpCarrier { flows, strangers, .. } = self;
-        let aged = flows.iter_mut().filter(|(_, flow)| !flow.is_stranger && flow.makes_room(now));
+        let aged = flows.iter_mut().filter(|(_, flow)| !flow.is_stranger && flow.is_evictable(now));
         // The order does not matter: each flow keeps its entry.
         aged.for_each(|(id, flow)| {
             if let Some(pending) = flow.pending {

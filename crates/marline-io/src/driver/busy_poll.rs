@@ -8,7 +8,7 @@
 use marline_time::{Duration, Instant};
 
 /// Upper limit of the polling time after the last exchange.
-pub const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
+pub const MAX_BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// State of a shard's busy polling.
 #[derive(Copy, Clone, Debug)]
@@ -19,9 +19,9 @@ pub(super) struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// Polls for `length` after each exchange, at most [`LONGEST_BUSY_POLL`].
+    /// Polls for `length` after each exchange, at most [`MAX_BUSY_POLL`].
     pub(super) fn new(length: Duration) -> BusyPoll {
-        BusyPoll { length: length.min(LONGEST_BUSY_POLL), until: Instant::ZERO }
+        BusyPoll { length: length.min(MAX_BUSY_POLL), until: Instant::ZERO }
     }
 
     pub(super) const fn is_enabled(&self) -> bool {

@@ -101,7 +101,7 @@ impl Carrier {
 
     /// Returns the TCP segment length for an MTU that a router reported. Such a report may be forged, so the result
     /// is never less than the size that passes on nearly all paths.
-    pub(super) fn segment_believed(&self, mtu: u32, path: &FourTuple) -> u16 {
+    pub(super) fn trusted_segment_len(&self, mtu: u32, path: &FourTuple) -> u16 {
         self.segment_of_mtu(Some(mtu), path).max(self.capabilities().base_segment)
     }
 

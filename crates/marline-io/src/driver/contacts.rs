@@ -59,7 +59,7 @@ impl ContactBook {
     }
 
     /// Records an ICMP error for a packet from `local` to `remote`.
-    pub(super) fn network_said(
+    pub(super) fn record_icmp_error(
         &mut self,
         now: Instant,
         (local, remote): (IpAddr, SocketAddr),
@@ -69,19 +69,23 @@ impl ContactBook {
             Some((kind, code)) => DeliveryErrorKind::of_icmp(remote.is_ipv6(), kind, code),
             None => DeliveryErrorKind::NotSent(error.errno),
         };
-        self.note(|contacts| contacts.objected(now, (local, remote), (error.offender, kind)));
+        self.note(|contacts| {
+            contacts.record_delivery_error(now, (local, remote), (error.offender, kind))
+        });
     }
 
     /// Records that the server's machine reset a TCP connection for traffic from `local`.
     pub(super) fn refused(&mut self, now: Instant, (local, remote): (IpAddr, SocketAddr)) {
         let said = (Some(remote.ip()), DeliveryErrorKind::PortClosed);
-        self.note(|contacts| contacts.objected(now, (local, remote), said));
+        self.note(|contacts| contacts.record_delivery_error(now, (local, remote), said));
     }
 
     /// Records that this machine refused to send.
-    pub(super) fn not_sent(&mut self, now: Instant, path: &FourTuple, errno: i32) {
+    pub(super) fn record_send_refusal(&mut self, now: Instant, path: &FourTuple, errno: i32) {
         let said = (None, DeliveryErrorKind::NotSent(errno));
-        self.note(|contacts| contacts.objected(now, (path.local.ip(), path.remote), said));
+        self.note(|contacts| {
+            contacts.record_delivery_error(now, (path.local.ip(), path.remote), said)
+        });
     }
 }
 

@@ -99,7 +99,7 @@ impl Datagrams {
     pub fn add_path(&self, path: PathId, local_flow: u64) {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        state.lanes.want_path(self.id, LanePath { id: path, flow: local_flow }, now);
+        state.lanes.assign_path_number(self.id, LanePath { id: path, flow: local_flow }, now);
         self.shard.serve(&mut state, now);
     }
 

@@ -12,16 +12,16 @@ use super::send_error::SendError;
 use super::socket::{Kind, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
-use crate::links::Heading;
+use crate::links::DataDirection;
 use crate::sys::error_queue::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Minimum number of bytes that a batch counts as.
-const LEAST_COUNTED: usize = BYTES_PER_TURN / 64;
+const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
 /// Length of the largest batch that is copied to be sent with others, in bytes. Longer ones are worth their own
 /// system call.
-const LARGEST_GATHERED: usize = 4 << 10;
+const MAX_GATHERED_BYTES: usize = 4 << 10;
 /// Delay before a batch for which the kernel had no room is sent again. Writability would be more precise, but a
 /// send buffer of megabytes takes longer than this to drain.
 const STALL_RETRY: Duration = Duration::from_micros(500);
@@ -34,7 +34,7 @@ impl State {
         while more && bytes < BYTES_PER_TURN {
             match self.endpoint.poll_transmit(now, &mut self.out) {
                 Some(batch) => {
-                    bytes += self.out.bytes().len().max(LEAST_COUNTED);
+                    bytes += self.out.bytes().len().max(MIN_COUNTED_BYTES);
                     self.send_batch(now, &batch);
                 }
                 None => more = false,
@@ -56,7 +56,7 @@ impl State {
         self.observers.observe(&observed);
         if self.rerouting.routes.compares() {
             let (ends, flow) =
-                ((batch.path.local.ip(), batch.path.remote), (batch.local_flow, Heading::Up));
+                ((batch.path.local.ip(), batch.path.remote), (batch.local_flow, DataDirection::Up));
             self.rerouting.routes.on_segments(now, ends, flow, observed.segments());
         }
         let framed = match &mut self.carrier {
@@ -125,7 +125,7 @@ impl State {
         if !self.gathered.takes(out) {
             self.send_gathered(now);
         }
-        if out.bytes.len() > LARGEST_GATHERED || !self.sends_runs(&out.outer) {
+        if out.bytes.len() > MAX_GATHERED_BYTES || !self.sends_runs(&out.outer) {
             self.send_gathered(now);
             self.send(now, out);
         } else if self.may_send_datagram(now, out) {
@@ -230,7 +230,7 @@ impl State {
             tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
 
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            self.observers.contacts.not_sent(now, &path, errno);
+            self.observers.contacts.record_send_refusal(now, &path, errno);
             // EPERM and EACCES come from a packet filter of this machine.
             let filtered = matches!(errno, libc::EPERM | libc::EACCES);
             let ends = (outer.local, outer.remote);
@@ -270,7 +270,7 @@ impl State {
         let Some((flow, path)) = quoted.filter(|_| !error.ours) else { return };
         let what = match error.mtu {
             Some(mtu) => {
-                CoreError::TooBig { max_segment: self.carrier.segment_believed(mtu, &path) }
+                CoreError::TooBig { max_segment: self.carrier.trusted_segment_len(mtu, &path) }
             }
             // Without the size, the error adds nothing that probing does not find.
             None if error.errno == libc::EMSGSIZE => return,
@@ -280,7 +280,11 @@ impl State {
             let ends = (path.local.ip(), error.remote);
             // A late error about datagrams does not concern a server that is reached by TCP.
             if !self.rerouting.routes.is_by_link(&ends) {
-                self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
+                self.observers.contacts.record_icmp_error(
+                    now,
+                    (path.local.ip(), path.remote),
+                    error,
+                );
             }
             if self.rerouting.routes.refused(now, ends) {
                 return;

@@ -23,12 +23,12 @@ use crate::succession::{Channel, Message, Passed, channel};
 
 /// Older process, and the channel to it.
 #[derive(Debug)]
-pub(super) struct Elder {
+pub(super) struct OlderProcess {
     pub(super) generation: u8,
     channel: AsyncFd<OwnedFd>,
 }
 
-impl Elder {
+impl OlderProcess {
     pub(super) fn send(&self, parts: &[&[u8]], fd: Option<&OwnedFd>) -> io::Result<()> {
         channel::send(self.channel.get_ref().as_fd(), parts, fd.map(AsFd::as_fd))
     }
@@ -37,7 +37,7 @@ impl Elder {
 /// Older process, and the task that waits for its end.
 #[derive(Debug)]
 struct Known {
-    elder: Arc<Elder>,
+    elder: Arc<OlderProcess>,
     watch: AbortHandle,
 }
 
@@ -54,7 +54,7 @@ type KnowsToken = Box<dyn Fn(u32) -> bool + Send + Sync>;
 type Returned = Box<dyn Fn(u8, &[u8]) + Send + Sync>;
 
 /// Older processes of this server.
-pub(super) struct Elders {
+pub(super) struct OlderProcesses {
     own: u8,
     knows_token: KnowsToken,
     returned: Returned,
@@ -65,19 +65,19 @@ pub(super) struct Elders {
     has_any: AtomicBool,
 }
 
-impl fmt::Debug for Elders {
+impl fmt::Debug for OlderProcesses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elders").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("OlderProcesses").field("own", &self.own).finish_non_exhaustive()
     }
 }
 
-impl Elders {
+impl OlderProcesses {
     /// Creates an empty set for a process of generation `own`. `knows_token` and `returned` are called without a
     /// lock held.
     pub(super) fn new(own: u8, knows_token: KnowsToken, returned: Returned) -> Arc<Self> {
         let (known, has_any) = (Mutex::default(), AtomicBool::new(false));
         let paths = Mutex::default();
-        Arc::new(Elders { own, knows_token, returned, paths, known, has_any })
+        Arc::new(OlderProcesses { own, knows_token, returned, paths, known, has_any })
     }
 
     /// Generation of this process.
@@ -91,10 +91,10 @@ impl Elders {
 
     /// Adds a process that keeps its connections while this process receives.
     pub(super) fn add(self: &Arc<Self>, generation: u8, channel: Channel) -> io::Result<()> {
-        channel.set_waits(false)?;
+        channel.set_blocking(false)?;
         let channel = crate::sys::watch(channel.into_fd(), Interest::READABLE)?;
-        let elder = Arc::new(Elder { generation, channel });
-        let task = tokio::spawn(until_its_end(Arc::downgrade(self), Arc::clone(&elder)));
+        let elder = Arc::new(OlderProcess { generation, channel });
+        let task = tokio::spawn(receive_until_end(Arc::downgrade(self), Arc::clone(&elder)));
         let mut known = self.lock();
         known.insert(0, Known { elder, watch: task.abort_handle() });
         self.has_any.store(true, Ordering::Release);
@@ -124,7 +124,7 @@ impl Elders {
     /// Passes on a segment of native TCP that is unknown to the core of this process. It goes to the process that
     /// has received this path's segments before, or else to the youngest. Returns false if there is none, so that
     /// the segment is ours.
-    pub(super) fn ask_for(&self, path: &FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
+    pub(super) fn ask_path_owner(&self, path: &FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let all = self.all();
         let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
         let owner = self.lock_paths().owner(*path, &numbers);
@@ -133,7 +133,7 @@ impl Elders {
 
     /// Passes on a segment that process `generation` returned; the next older process is asked. Returns false if
     /// there is none.
-    pub(super) fn ask_after(
+    pub(super) fn ask_next_process(
         &self,
         generation: u8,
         path: &FourTuple,
@@ -142,7 +142,7 @@ impl Elders {
     ) -> bool {
         let all = self.all();
         let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
-        let owner = self.lock_paths().owner_after(*path, generation, &numbers);
+        let owner = self.lock_paths().next_owner(*path, generation, &numbers);
         pass(&all, owner, (path, ecn), segment)
     }
 
@@ -158,16 +158,16 @@ impl Elders {
     }
 
     /// Returns all older processes, youngest first.
-    pub(super) fn all(&self) -> Vec<Arc<Elder>> {
+    pub(super) fn all(&self) -> Vec<Arc<OlderProcess>> {
         self.lock().iter().map(|known| Arc::clone(&known.elder)).collect()
     }
 
     /// Returns the processes among `all` that receive a frame, and true if this process handles it, too.
     pub(super) fn receivers<'a>(
         &self,
-        all: &'a [Arc<Elder>],
+        all: &'a [Arc<OlderProcess>],
         frame: &[u8],
-    ) -> (&'a [Arc<Elder>], bool) {
+    ) -> (&'a [Arc<OlderProcess>], bool) {
         match Addressee::of(frame) {
             Addressee::Newest => (&[], true),
             Addressee::Anybody => (all, true),
@@ -228,7 +228,7 @@ impl Elders {
 /// Sends a segment to the owner. Returns false if there is no such process. A full channel drops, as a full socket
 /// does.
 fn pass(
-    all: &[Arc<Elder>],
+    all: &[Arc<OlderProcess>],
     owner: Option<u8>,
     (path, ecn): (&FourTuple, Ecn),
     segment: &[u8],
@@ -242,8 +242,8 @@ fn pass(
 }
 
 /// Receives segments that an older process returns, until that process ends.
-async fn until_its_end(elders: Weak<Elders>, elder: Arc<Elder>) {
-    let mut buffer = vec![0; channel::LONGEST_MESSAGE].into_boxed_slice();
+async fn receive_until_end(elders: Weak<OlderProcesses>, elder: Arc<OlderProcess>) {
+    let mut buffer = vec![0; channel::MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
         let Ok(mut guard) = elder.channel.readable().await else { return };
         match channel::receive(elder.channel.get_ref().as_fd(), &mut buffer) {
@@ -283,7 +283,7 @@ mod tests {
 
     /// Receives everything from a channel: the frames of each message.
     fn heard(channel: &Channel) -> Vec<Vec<u8>> {
-        let mut buffer = vec![0; channel::LONGEST_MESSAGE];
+        let mut buffer = vec![0; channel::MAX_MESSAGE_LEN];
         let next = || match channel.receive(&mut buffer) {
             Ok(Some((len, None))) => {
                 let (message, frames) = Message::parse(&buffer[..len]).expect("a message");
@@ -297,7 +297,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_is_taken_apart_and_each_gets_its_own_in_order() {
-        let elders = Elders::new(3, Box::new(|_| false), Box::new(|_, _| {}));
+        let elders = OlderProcesses::new(3, Box::new(|_| false), Box::new(|_, _| {}));
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
         };

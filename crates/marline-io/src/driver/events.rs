@@ -42,7 +42,7 @@ impl Shard {
                 true
             }
             Event::Requested(path) => {
-                state.on_requested(now, path);
+                state.on_connection_request(now, path);
                 false
             }
             Event::Incoming(id) => {
@@ -107,7 +107,7 @@ fn show(state: &mut State, event: &MonitorEvent) {
     drop(observer);
     if !open {
         state.events = None;
-        state.want_traffic();
+        state.update_traffic_filter();
     }
 }
 
@@ -116,7 +116,7 @@ fn pass_traffic(state: &mut State, id: ConnectionId, event: MonitorEvent) {
     let Some((of, listeners)) = &state.traffic else { return };
     if *of == id && listeners.send(event).is_err() {
         state.traffic = None;
-        state.want_traffic();
+        state.update_traffic_filter();
     }
 }
 

@@ -116,7 +116,7 @@ impl Drop for Request {
 
 impl State {
     /// Passes on a connection request of a host behind the gateway.
-    pub(super) fn on_requested(&mut self, now: Instant, path: FourTuple) {
+    pub(super) fn on_connection_request(&mut self, now: Instant, path: FourTuple) {
         let told = self.requests.as_ref().is_some_and(|requests| requests.send(path).is_ok());
         if !told {
             self.endpoint.refuse(now, &path);

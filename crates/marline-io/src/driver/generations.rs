@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use super::connections::wake;
-use super::elders::Elders;
+use super::elders::OlderProcesses;
 use super::ingress::Origin;
 use super::link_tasks::{self, Shards, owner};
 use super::links::{LinkStream, Links, count};
@@ -24,7 +24,7 @@ use super::shard::{Shard, ShardHandle};
 use super::socket::Kind;
 use super::state::{SocketEntry, Watch};
 use crate::carrier::Outer;
-use crate::links::Unpacker;
+use crate::links::FrameDecoder;
 use crate::native;
 use crate::succession::{Channel, Message, Passed, channel};
 
@@ -33,7 +33,7 @@ use crate::succession::{Channel, Message, Passed, channel};
 pub struct Generations {
     shards: Vec<Weak<Shard>>,
     links: Arc<Links>,
-    elders: Arc<Elders>,
+    elders: Arc<OlderProcesses>,
     /// Task that receives the packets that the successor passes on.
     heard: Mutex<Option<Watch>>,
 }
@@ -50,15 +50,15 @@ impl Generations {
                 return;
             };
             // Earlier packets may have moved the connection to another shard.
-            let (home, others) = from_home(&returned_to, &path);
+            let (home, others) = home_and_other_shards(&returned_to, &path);
             if !others.iter().any(|other| other.on_passed_segment(path, ecn, segment))
                 && let Some(home) = home
             {
                 home.on_returned_segment(generation, path, ecn, segment);
             }
         });
-        let elders = Elders::new(own, knows_token, returned);
-        links.set_elders(&elders);
+        let elders = OlderProcesses::new(own, knows_token, returned);
+        links.set_older_processes(&elders);
         let links = Arc::clone(links);
         Arc::new(Generations { shards, links, elders, heard: Mutex::default() })
     }
@@ -73,7 +73,7 @@ impl Generations {
     ///
     /// # Errors
     /// The system's.
-    pub fn add_elder(&self, generation: u8, channel: Channel) -> io::Result<()> {
+    pub fn add_older_process(&self, generation: u8, channel: Channel) -> io::Result<()> {
         self.elders.add(generation, channel)
     }
 
@@ -93,15 +93,15 @@ impl Generations {
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.stop_receiving();
         }
-        let begun = successor.set_waits(false).and_then(|()| successor.let_begin());
+        let begun = successor.set_blocking(false).and_then(|()| successor.permit_start());
         let channel =
             begun.and_then(|()| crate::sys::watch(successor.into_fd(), Interest::READABLE));
         let channel = channel.inspect_err(|_| self.receive_again())?;
         self.elders.forget_all();
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
-            shard.keep_to_own();
+            shard.ignore_unknown();
         }
-        self.links.leave_tcp(true);
+        self.links.hand_over_tcp(true);
         let task = tokio::spawn(hear(Arc::downgrade(self), channel));
         *self.lock_heard() = Some(Watch(task.abort_handle()));
         Ok(())
@@ -112,7 +112,7 @@ impl Generations {
     }
 
     fn receive_again(&self) {
-        self.links.leave_tcp(false);
+        self.links.hand_over_tcp(false);
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.receive_again();
         }
@@ -122,7 +122,7 @@ impl Generations {
     fn on_passed(&self, bytes: &[u8], fd: Option<OwnedFd>, back: BorrowedFd<'_>) -> bool {
         match (Message::parse(bytes), fd) {
             (Ok((Message::Segment { path, ecn }, segment)), _) => {
-                let (home, others) = from_home(&self.shards, &path);
+                let (home, others) = home_and_other_shards(&self.shards, &path);
                 let mut asked = home.iter().chain(&others);
                 if !asked.any(|shard| shard.on_passed_segment(path, ecn, segment)) {
                     // If the channel has no room, the segment is lost, as in a full queue.
@@ -159,7 +159,7 @@ impl Generations {
         match self.links.insert(LinkStream::Unix(stream), ends, port, false) {
             Some(link) => {
                 let shards: Shards = self.shards.as_slice().into();
-                link_tasks::start(&self.links, link, shards, Unpacker::greeted(), true);
+                link_tasks::start(&self.links, link, shards, FrameDecoder::greeted(), true);
             }
             None => count(&self.links.counters.refused),
         }
@@ -167,7 +167,10 @@ impl Generations {
 }
 
 /// Returns the home shard of a path's native TCP, and the other shards.
-fn from_home(shards: &[Weak<Shard>], path: &FourTuple) -> (Option<Arc<Shard>>, Vec<Arc<Shard>>) {
+fn home_and_other_shards(
+    shards: &[Weak<Shard>],
+    path: &FourTuple,
+) -> (Option<Arc<Shard>>, Vec<Arc<Shard>>) {
     let home = usize::from(native::home(path.remote, shard_count(shards)));
     let others = shards.iter().enumerate().filter(|(index, _)| *index != home);
     let others = others.filter_map(|(_, other)| other.upgrade()).collect();
@@ -187,7 +190,7 @@ fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
 
 /// Receives what the successor passes on until the successor is gone. Then only this process can receive.
 async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
-    let mut buffer = vec![0; channel::LONGEST_MESSAGE].into_boxed_slice();
+    let mut buffer = vec![0; channel::MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
         let Ok(mut guard) = channel.readable().await else { return };
         match channel::receive(channel.get_ref().as_fd(), &mut buffer) {

@@ -4,14 +4,14 @@
 use core::net::SocketAddr;
 
 use super::carrier::Carrier;
-use super::native_shards::ForOthers;
+use super::native_shards::OtherShardPackets;
 use super::observer::{Direction, ObservedSegments};
 use super::receive_buffer::{ReceiveBuffer, UdpBuffer, local_ip, plain};
 use super::shard::Shard;
 use super::socket::ecn_of;
 use super::state::{Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
-use crate::links::Heading;
+use crate::links::DataDirection;
 use crate::native::{self, Arrived};
 use crate::sys::raw::RawMeta;
 use marline_core::PacketMeta;
@@ -34,8 +34,8 @@ impl Shard {
         now: Instant,
         (index, local): (u16, SocketAddr),
         buffer: &'a ReceiveBuffer,
-    ) -> ForOthers<'a> {
-        let mut others = ForOthers::default();
+    ) -> OtherShardPackets<'a> {
+        let mut others = OtherShardPackets::default();
         match buffer {
             ReceiveBuffer::Udp(buffer) => self.on_datagrams(state, now, (index, local), buffer),
             ReceiveBuffer::Raw(buffer) => {
@@ -83,7 +83,7 @@ impl Shard {
         let Origin { outer, local_port, ecn } = *origin;
         let mut segments = SegmentRun::default();
         for bytes in frames {
-            let pressed = state.endpoint.is_pressed();
+            let pressed = state.endpoint.is_under_pressure();
             let handed_over = false;
             let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
             let Carrier::Udp(carrier) = &mut state.carrier else { return };
@@ -135,7 +135,7 @@ impl Shard {
             Received::Moved { flow, new_host } => state.endpoint.path_moved(now, flow, new_host),
             Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
             Received::Repeat(flow) => state.endpoint.repeat_syn(now, flow),
-            Received::Disowned(id) => {
+            Received::UnknownFlow(id) => {
                 let ends = (datagram.outer.local, datagram.outer.remote);
                 if !datagram.outer.is_link() {
                     state.rerouting.routes.answered(now, ends, id);
@@ -165,7 +165,7 @@ impl Shard {
         };
         let Some(local_port) = port else { return };
         debug_assert!(handover.bytes.len() >= SHORT_HEADER);
-        let pressed = state.endpoint.is_pressed();
+        let pressed = state.endpoint.is_under_pressure();
         self.on_datagram(
             state,
             now,
@@ -205,7 +205,7 @@ impl<'a> SegmentRun<'a> {
             if routes.compares() {
                 let ends = (meta.path.local.ip(), meta.path.remote);
                 let segments = self.segments.iter().copied();
-                routes.on_segments(now, ends, (meta.flow, Heading::Down), segments);
+                routes.on_segments(now, ends, (meta.flow, DataDirection::Down), segments);
             }
             state.endpoint.handle_packets(now, &meta, self.segments.drain(..));
         }
@@ -225,7 +225,7 @@ impl State {
         now: Instant,
         meta: &RawMeta,
         bytes: &'a [u8],
-        others: &mut ForOthers<'a>,
+        others: &mut OtherShardPackets<'a>,
     ) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
         let arrived = match meta.source {
@@ -249,7 +249,12 @@ impl State {
     }
 
     /// Handles a packet from a TUN interface: a segment or an ICMP error.
-    fn on_tun_packet<'a>(&mut self, now: Instant, packet: &'a [u8], others: &mut ForOthers<'a>) {
+    fn on_tun_packet<'a>(
+        &mut self,
+        now: Instant,
+        packet: &'a [u8],
+        others: &mut OtherShardPackets<'a>,
+    ) {
         if let Some(arrived) = native::tcp_of(packet) {
             self.on_arrived(now, &arrived, others);
         } else if let Some(sink) = &mut self.sink {
@@ -267,29 +272,30 @@ impl State {
         &mut self,
         now: Instant,
         arrived: &Arrived<'a>,
-        others: &mut ForOthers<'a>,
+        others: &mut OtherShardPackets<'a>,
     ) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
-        let (shard, keeps_to_own) = (carrier.shard(), carrier.keeps_to_own());
+        let (shard, ignores_unknown) = (carrier.shard(), carrier.ignores_unknown());
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        let may_be_others = shard.count > 1 || keeps_to_own || self.links.living_elders().is_some();
+        let may_be_others =
+            shard.count > 1 || ignores_unknown || self.links.connected_older_processes().is_some();
         if !may_be_others || self.endpoint.claims(now, &meta, segment) {
             self.take_segment(now, &meta, segment);
             return;
         }
-        match self.first_asked(now, shard, meta, segment) {
+        match self.first_shard_to_ask(now, shard, meta, segment) {
             Some(stray) => others.strays.push(stray),
-            None => self.take_unclaimed(now, &meta, segment),
+            None => self.on_unclaimed_segment(now, &meta, segment),
         }
     }
 
     /// Handles a segment that no shard of this process claims, unless another process may own it.
-    pub(super) fn take_unclaimed(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
-        if matches!(&self.carrier, Carrier::Native(carrier) if carrier.keeps_to_own()) {
+    pub(super) fn on_unclaimed_segment(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        if matches!(&self.carrier, Carrier::Native(carrier) if carrier.ignores_unknown()) {
             return;
         }
-        if let Some(elders) = self.links.living_elders()
-            && elders.ask_for(&meta.path, meta.ecn, segment)
+        if let Some(elders) = self.links.connected_older_processes()
+            && elders.ask_path_owner(&meta.path, meta.ecn, segment)
         {
             return;
         }

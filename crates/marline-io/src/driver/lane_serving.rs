@@ -26,7 +26,7 @@ impl State {
         self.lanes.on_changes(carrier.changes());
         for _ in 0..LANES_PER_TURN {
             let Some(id) = self.lanes.next_ready() else { return false };
-            self.look_at_subflows(id, now);
+            self.check_subflows(id, now);
             let endpoint = &self.endpoint;
             self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
             self.transmit_lane(id, now);
@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    fn look_at_subflows(&mut self, id: u64, now: Instant) {
+    fn check_subflows(&mut self, id: u64, now: Instant) {
         let Carrier::Udp(carrier) = &self.carrier else { return };
         if let Some(connection) = self.lanes.looks_at(id, now) {
             let subflows = self.endpoint.subflow_places(connection);

@@ -24,21 +24,21 @@ use crate::random::SecretRng;
 use carried::Carried;
 
 /// Maximum number of lanes of a shard; each belongs to an authenticated peer.
-const MOST_LANES: usize = 16_384;
+const MAX_LANES: usize = 16_384;
 /// Maximum number of paths that the peer has named and whose subflow is not established yet.
-const MOST_WANTED: usize = 32;
+const MAX_NAMED_PATHS: usize = 32;
 /// Upper bound (exclusive) of path numbers.
 const PATH_NUMBERS: u8 = 32;
 /// Interval at which an active lane checks the connection's subflows and their cost.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same interval while a named path is missing.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Maximum time that a named path is awaited.
 const AWAIT_PATH: Duration = Duration::from_secs(10);
 /// Minimum timer delay: a bug in one lane must not stop the others.
-const SOONEST: Duration = Duration::from_micros(100);
+const MIN_TIMER_DELAY: Duration = Duration::from_micros(100);
 /// Maximum number of datagrams handed to an application in one call.
-const MOST_AT_ONCE: usize = 64;
+const MAX_DATAGRAM_BATCH: usize = 64;
 
 type LaneMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
@@ -116,7 +116,7 @@ impl Arrivals {
     /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it.
     /// Another lane is needed then.
     #[must_use]
-    pub const fn is_spent(&self) -> bool {
+    pub const fn needs_replacement(&self) -> bool {
         self.spent
     }
 
@@ -237,7 +237,7 @@ impl Lanes {
     /// Returns true if a lane with these ids, ours and the peer's, may be added.
     pub(super) fn admits(&self, (id, peer): (u64, u64)) -> bool {
         let known = self.entries.contains_key(&id) || self.by_peer.contains_key(&peer);
-        !known && id != 0 && peer != 0 && self.entries.len() < MOST_LANES
+        !known && id != 0 && peer != 0 && self.entries.len() < MAX_LANES
     }
 
     /// Adds a lane that [`admits`](Self::admits) accepts.
@@ -313,9 +313,9 @@ impl Lanes {
 impl Lanes {
     /// Assigns the peer's path number to a subflow, which is given by our id. The path is used once the subflow is
     /// established.
-    pub(super) fn want_path(&mut self, id: u64, path: LanePath, now: Instant) {
+    pub(super) fn assign_path_number(&mut self, id: u64, path: LanePath, now: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        if path.id.0 < PATH_NUMBERS && entry.wanted.len() < MOST_WANTED {
+        if path.id.0 < PATH_NUMBERS && entry.wanted.len() < MAX_NAMED_PATHS {
             entry.wanted.retain(|(other, _)| other.id != path.id);
             entry.wanted.push((path, now + AWAIT_PATH));
         }
@@ -326,7 +326,7 @@ impl Lanes {
     /// Handles the end of a subflow.
     pub(super) fn on_flow_ended(&mut self, flow: u64) {
         if let Some(id) = self.by_flow.remove(&flow) {
-            self.look_soon(id);
+            self.schedule_check(id);
         }
     }
 
@@ -337,11 +337,11 @@ impl Lanes {
             return;
         }
         for at in 0..self.ours.len() {
-            self.look_soon(self.ours[at]);
+            self.schedule_check(self.ours[at]);
         }
     }
 
-    fn look_soon(&mut self, id: u64) {
+    fn schedule_check(&mut self, id: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.look_at = Instant::ZERO;
             self.touch(id);
@@ -403,7 +403,7 @@ impl Lanes {
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
         }
-        let pause = if entry.wanted.is_empty() { LOOK_EVERY } else { LOOK_AGAIN };
+        let pause = if entry.wanted.is_empty() { CHECK_INTERVAL } else { LOOK_AGAIN };
         entry.look_at = now + pause;
     }
 
@@ -508,7 +508,7 @@ impl Lanes {
         entry.charge_held();
         let look = (!entry.wanted.is_empty()).then_some(entry.look_at);
         let next = [entry.lane.poll_timeout(), look].into_iter().flatten().min();
-        let next = next.map(|at| at.max(now + SOONEST));
+        let next = next.map(|at| at.max(now + MIN_TIMER_DELAY));
         if entry.has_news() {
             wake(entry.reader.take());
         }
@@ -565,7 +565,7 @@ impl Lanes {
         let mut silent = Vec::new();
         let entry = self.entries.get_mut(&id)?;
         arrivals.paths.append(&mut entry.named);
-        while arrivals.datagrams.len() < MOST_AT_ONCE {
+        while arrivals.datagrams.len() < MAX_DATAGRAM_BATCH {
             match entry.lane.poll_event() {
                 Some(Event::Datagram { flow, payload }) => {
                     arrivals.bytes.extend_from_slice(payload);

@@ -19,20 +19,20 @@ use super::socket::SocketOptions;
 use super::stalled_links;
 use super::state::Watch;
 use crate::carrier::FlowEnds;
-use crate::links::{Alien, Failure, PREAMBLE, Unpacker};
+use crate::links::{Failure, ForeignData, FrameDecoder, PREAMBLE};
 use crate::sys;
 use crate::sys::link::Segments;
 
 /// Time that a client waits for the server's preamble.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
+const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time that a server waits for a flow that validates itself.
-const PROOF_PATIENCE: Duration = Duration::from_secs(10);
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Idle time after which a server closes a link; a client sends keepalives every 20 s at the latest.
 const IDLE: Duration = Duration::from_secs(90);
 /// Time after which a link is closed whose peer takes no data.
-const STUCK: Duration = Duration::from_secs(30);
+const BLOCKED_LINK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before a client closes a link that it no longer needs: the server's flows follow within a round trip.
-const FAREWELL: Duration = Duration::from_secs(5);
+const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// Connect time below which the first SYN was answered, and not a repeated one.
 const AT_ONCE: Duration = Duration::from_millis(900);
 /// Bytes per read.
@@ -50,7 +50,7 @@ enum End {
     /// The peer closed it, or the network did.
     Closed(Option<io::Error>),
     /// The data was not valid frames.
-    Alien(Alien),
+    ForeignData(ForeignData),
     /// Nothing arrived in time.
     Silent,
 }
@@ -60,8 +60,8 @@ impl core::fmt::Display for End {
         match self {
             End::Closed(None) => f.write_str("closed"),
             End::Closed(Some(error)) => write!(f, "{error}"),
-            End::Alien(Alien::Length(length)) => write!(f, "a frame of {length} bytes"),
-            End::Alien(_) => f.write_str("not Marline"),
+            End::ForeignData(ForeignData::Length(length)) => write!(f, "a frame of {length} bytes"),
+            End::ForeignData(_) => f.write_str("not Marline"),
             End::Silent => f.write_str("nothing came in time"),
         }
     }
@@ -69,37 +69,39 @@ impl core::fmt::Display for End {
 
 /// Reason why a link was not established.
 #[derive(Debug)]
-pub(super) enum NotOpened {
+pub(super) enum LinkOpenError {
     Io(io::Error),
-    Alien(Alien),
+    ForeignData(ForeignData),
 }
 
-impl NotOpened {
+impl LinkOpenError {
     /// Distinguishes unanswered attempts from answered ones.
     pub(super) fn kind(&self) -> Failure {
         match self {
-            NotOpened::Io(error) if error.kind() == io::ErrorKind::TimedOut => Failure::Unanswered,
-            NotOpened::Io(_) | NotOpened::Alien(_) => Failure::Answered,
+            LinkOpenError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Failure::Unanswered
+            }
+            LinkOpenError::Io(_) | LinkOpenError::ForeignData(_) => Failure::Answered,
         }
     }
 
     /// Returns true if the server's machine refused the connection: nothing listens there.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, NotOpened::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        matches!(self, LinkOpenError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
-impl core::fmt::Display for NotOpened {
+impl core::fmt::Display for LinkOpenError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            NotOpened::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            LinkOpenError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 f.write_str("the server does not listen on TCP there")
             }
-            NotOpened::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+            LinkOpenError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
                 f.write_str("no answer by TCP, either")
             }
-            NotOpened::Io(error) => write!(f, "no TCP connection, either: {error}"),
-            NotOpened::Alien(alien) => f.write_str(alien.meaning()),
+            LinkOpenError::Io(error) => write!(f, "no TCP connection, either: {error}"),
+            LinkOpenError::ForeignData(alien) => f.write_str(alien.meaning()),
         }
     }
 }
@@ -169,7 +171,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
                 sys::link::prepare(&stream);
                 match links.insert(LinkStream::Tcp(stream), ends, port, false) {
                     Some(link) => {
-                        start(&links, link, Arc::clone(&shards), Unpacker::default(), true);
+                        start(&links, link, Arc::clone(&shards), FrameDecoder::default(), true);
                     }
                     None => count(&links.counters.refused),
                 }
@@ -187,7 +189,7 @@ pub(super) fn start(
     links: &Arc<Links>,
     link: Arc<Link>,
     shards: Shards,
-    unpacker: Unpacker,
+    unpacker: FrameDecoder,
     accepted: bool,
 ) {
     stalled_links::start(links);
@@ -204,7 +206,7 @@ pub(super) fn start(
 fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     match end {
         End::Closed(_) => {}
-        End::Alien(_) => count(&links.counters.malformed),
+        End::ForeignData(_) => count(&links.counters.malformed),
         End::Silent => count(&links.counters.silent),
     }
     tracing::debug!(remote = %link.outer.remote, "a link has ended: {end}");
@@ -224,7 +226,7 @@ async fn read(
     link: &Arc<Link>,
     links: &Links,
     shards: &Shards,
-    mut unpacker: Unpacker,
+    mut unpacker: FrameDecoder,
     accepted: bool,
 ) -> End {
     let begun = Instant::now();
@@ -234,7 +236,7 @@ async fn read(
         let patience = match (accepted, proven) {
             (false, _) => None,
             (true, true) => Some(heard + IDLE),
-            (true, false) => Some(begun + PROOF_PATIENCE),
+            (true, false) => Some(begun + VALIDATION_TIMEOUT),
         };
         let ready = link.stream.readable();
         let ready = match patience {
@@ -252,7 +254,7 @@ async fn read(
         if let Err(error) = ready {
             return End::Closed(Some(error));
         }
-        let greeted = unpacker.is_greeted();
+        let greeted = unpacker.has_preamble();
         match take(link, links, shards, &mut unpacker) {
             Ok(true) => {
                 link.progress.on_read();
@@ -263,7 +265,7 @@ async fn read(
         }
         if accepted
             && !greeted
-            && unpacker.is_greeted()
+            && unpacker.has_preamble()
             && let Err(error) = link.greet()
         {
             return End::Closed(Some(error));
@@ -277,7 +279,7 @@ fn take(
     link: &Arc<Link>,
     links: &Links,
     shards: &Shards,
-    unpacker: &mut Unpacker,
+    unpacker: &mut FrameDecoder,
 ) -> Result<bool, End> {
     BUFFER.with_borrow_mut(|buffer| {
         let kept = unpacker.restore(buffer);
@@ -290,7 +292,7 @@ fn take(
         let mut frames: Vec<&[u8]> = Vec::new();
         let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
         let came = !frames.is_empty();
-        if let Some(elders) = links.living_elders() {
+        if let Some(elders) = links.connected_older_processes() {
             frames = relayed_links::sift(links, elders, link, frames);
         } else if let (LinkStream::Unix(_), Some(elders)) = (&link.stream, links.elders()) {
             frames.retain(|frame| elders.takes(frame));
@@ -303,7 +305,7 @@ fn take(
                 None => return Err(End::Closed(None)),
             }
         }
-        end.map_err(End::Alien)?;
+        end.map_err(End::ForeignData)?;
         Ok(came)
     })
 }
@@ -327,7 +329,7 @@ async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
             if link.is_broken() {
                 return;
             }
-            match timeout(STUCK, link.stream.writable()).await {
+            match timeout(BLOCKED_LINK_TIMEOUT, link.stream.writable()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => {
@@ -360,14 +362,14 @@ pub(super) async fn open(
     ends: FlowEnds,
     stalled: bool,
 ) {
-    let opened = match timeout(CONNECT_PATIENCE, connect(&options, ends.1, stalled)).await {
+    let opened = match timeout(PREAMBLE_TIMEOUT, connect(&options, ends.1, stalled)).await {
         Ok(opened) => opened,
-        Err(_) => Err(NotOpened::Io(io::ErrorKind::TimedOut.into())),
+        Err(_) => Err(LinkOpenError::Io(io::ErrorKind::TimedOut.into())),
     };
     let Some(shard) = shard.upgrade() else { return };
     let port = options.local.port();
     let link = opened.and_then(|stream| {
-        let full = || NotOpened::Io(io::Error::other("too many links"));
+        let full = || LinkOpenError::Io(io::Error::other("too many links"));
         shard.links.insert(LinkStream::Tcp(stream), ends, port, true).ok_or_else(full)
     });
     match link {
@@ -375,7 +377,7 @@ pub(super) async fn open(
             shard.on_link_opened(ends, link.outer.socket);
             // From here on the link may end, and the shard is notified.
             let shards: Shards = [Arc::downgrade(&shard)].into();
-            start(&shard.links, link, shards, Unpacker::greeted(), false);
+            start(&shard.links, link, shards, FrameDecoder::greeted(), false);
         }
         Err(why) => shard.on_link_not_opened(ends, &why),
     }
@@ -387,7 +389,7 @@ async fn connect(
     options: &SocketOptions,
     remote: SocketAddr,
     stalled: bool,
-) -> Result<TcpStream, NotOpened> {
+) -> Result<TcpStream, LinkOpenError> {
     let begun = Instant::now();
     let mut stream = connect_with(options, remote, Segments::Usual).await?;
     if stalled && begun.elapsed() < AT_ONCE {
@@ -403,27 +405,29 @@ async fn connect_with(
     options: &SocketOptions,
     remote: SocketAddr,
     segments: Segments,
-) -> Result<TcpStream, NotOpened> {
-    let socket = sys::link::open(&options.spec(), segments).map_err(NotOpened::Io)?;
-    TcpSocket::from_std_stream(socket).connect(remote).await.map_err(NotOpened::Io)
+) -> Result<TcpStream, LinkOpenError> {
+    let socket = sys::link::open(&options.spec(), segments).map_err(LinkOpenError::Io)?;
+    TcpSocket::from_std_stream(socket).connect(remote).await.map_err(LinkOpenError::Io)
 }
 
 /// Sends the preamble and reads exactly the server's.
-async fn greet(stream: &TcpStream) -> Result<(), NotOpened> {
-    stream.writable().await.map_err(NotOpened::Io)?;
-    stream.try_write(&PREAMBLE).map_err(NotOpened::Io)?;
-    let mut unpacker = Unpacker::default();
+async fn greet(stream: &TcpStream) -> Result<(), LinkOpenError> {
+    stream.writable().await.map_err(LinkOpenError::Io)?;
+    stream.try_write(&PREAMBLE).map_err(LinkOpenError::Io)?;
+    let mut unpacker = FrameDecoder::default();
     let mut buffer = [0; PREAMBLE.len()];
-    while !unpacker.is_greeted() {
-        stream.readable().await.map_err(NotOpened::Io)?;
+    while !unpacker.has_preamble() {
+        stream.readable().await.map_err(LinkOpenError::Io)?;
         let kept = unpacker.restore(&mut buffer);
         match stream.try_read(&mut buffer[kept..]) {
-            Ok(0) => return Err(NotOpened::Io(io::ErrorKind::ConnectionReset.into())),
-            Ok(len) => unpacker.unpack(&buffer[..kept + len], |_| ()).map_err(NotOpened::Alien)?,
+            Ok(0) => return Err(LinkOpenError::Io(io::ErrorKind::ConnectionReset.into())),
+            Ok(len) => unpacker
+                .unpack(&buffer[..kept + len], |_| ())
+                .map_err(LinkOpenError::ForeignData)?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                unpacker.unpack(&buffer[..kept], |_| ()).map_err(NotOpened::Alien)?;
+                unpacker.unpack(&buffer[..kept], |_| ()).map_err(LinkOpenError::ForeignData)?;
             }
-            Err(error) => return Err(NotOpened::Io(error)),
+            Err(error) => return Err(LinkOpenError::Io(error)),
         }
     }
     Ok(())
@@ -433,7 +437,7 @@ async fn greet(stream: &TcpStream) -> Result<(), NotOpened> {
 pub(super) fn close_later(links: &Arc<Links>, index: u16) {
     let Some(link) = links.by_index(index) else { return };
     tokio::spawn(async move {
-        tokio::time::sleep(FAREWELL).await;
+        tokio::time::sleep(CLOSING_TIME).await;
         link.close();
     });
 }

@@ -15,15 +15,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::elders::Elders;
+use super::elders::OlderProcesses;
 use super::link_progress::Progress;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
-use crate::links::{Enclosed, PREAMBLE, enclose};
+use crate::links::{FramedBytes, PREAMBLE, enclose};
 use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::Duration;
 
 /// Maximum number of links.
-const MOST_LINKS: usize = 8_192;
+const MAX_LINKS: usize = 8_192;
 /// Limits of accepted links that carry no validated flow. Validation ends with the flow: a link whose last validated
 /// flow has ended is pending again.
 const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
@@ -57,7 +57,7 @@ struct Out {
     lanes: usize,
     /// Bit set of shards to notify when there is room.
     waiting: u128,
-    scratch: Enclosed,
+    scratch: FramedBytes,
     broken: bool,
 }
 
@@ -202,7 +202,7 @@ impl Link {
         // The backlog takes whole frames. The rest of a frame that is partly sent is always appended.
         let end = match length - sent <= room {
             true => length,
-            false if lane || sent > 0 => out.scratch.end_of_cut(sent),
+            false if lane || sent > 0 => out.scratch.cut_frame_end(sent),
             false => 0,
         };
         let rest = out.scratch.bytes.get(sent..end).unwrap_or_default();
@@ -299,7 +299,7 @@ impl Table {
     fn free_slot(&mut self) -> Option<usize> {
         match self.slots.iter().position(Option::is_none) {
             Some(free) => Some(free),
-            None if self.slots.len() < MOST_LINKS => {
+            None if self.slots.len() < MAX_LINKS => {
                 self.slots.push(None);
                 Some(self.slots.len() - 1)
             }
@@ -314,7 +314,7 @@ impl Table {
     }
 
     /// Adds a link to the pending ones. Returns the link that must be closed for it.
-    fn await_proof(&mut self, link: &Link) -> Option<Arc<Link>> {
+    fn add_pending_link(&mut self, link: &Link) -> Option<Arc<Link>> {
         let index = link.outer.socket;
         let source = Source::of(link.outer.remote.ip());
         if self.slot_of(link).is_none_or(|slot| slot.trusted || slot.pending.is_some()) {
@@ -354,7 +354,7 @@ pub struct Links {
     table: Mutex<Table>,
     pub(super) counters: LinkCounters,
     /// Older processes that share the port.
-    elders: OnceLock<Arc<Elders>>,
+    elders: OnceLock<Arc<OlderProcesses>>,
     /// Wakes the task that checks for stalled links.
     pub(super) watch: Arc<Notify>,
     /// That task, which ends with the links.
@@ -374,18 +374,18 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl Links {
-    pub(super) fn set_elders(&self, elders: &Arc<Elders>) {
+    pub(super) fn set_older_processes(&self, elders: &Arc<OlderProcesses>) {
         // This is called only once, so an error cannot occur.
         let _ = self.elders.set(Arc::clone(elders));
     }
 
     /// Older processes that may share the port. The set may be empty.
-    pub(super) fn elders(&self) -> Option<&Arc<Elders>> {
+    pub(super) fn elders(&self) -> Option<&Arc<OlderProcesses>> {
         self.elders.get()
     }
 
     /// The older processes, if there are any.
-    pub(super) fn living_elders(&self) -> Option<&Arc<Elders>> {
+    pub(super) fn connected_older_processes(&self) -> Option<&Arc<OlderProcesses>> {
         self.elders.get().filter(|elders| elders.has_any())
     }
 
@@ -407,7 +407,7 @@ impl Links {
         let outer = Outer { socket: FIRST_LINK + slot as u16, local, remote };
         let link = Arc::new(Link::new(stream, outer, port, trusted, &self.watch));
         table.slots[slot] = Some(Slot { link: Arc::clone(&link), trusted, pending: None });
-        let evicted = table.await_proof(&link);
+        let evicted = table.add_pending_link(&link);
         drop(table);
         self.evict(evicted);
         Some(link)
@@ -442,10 +442,10 @@ impl Links {
     }
 
     /// Records the end of a shard's last validated flow on the link.
-    pub(super) fn lose_proof(&self, link: &Link) {
+    pub(super) fn remove_validated_flow(&self, link: &Link) {
         let mut table = lock(&self.table);
         if link.users.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let evicted = table.await_proof(link);
+            let evicted = table.add_pending_link(link);
             drop(table);
             self.evict(evicted);
         }
@@ -469,7 +469,7 @@ impl Links {
 
     /// Leaves TCP connections to another process, or takes them back. Existing links are closed: clients open others
     /// at once.
-    pub(super) fn leave_tcp(&self, elsewhere: bool) {
+    pub(super) fn hand_over_tcp(&self, elsewhere: bool) {
         lock(&self.table).elsewhere = elsewhere;
         if elsewhere {
             self.close_all();
@@ -517,9 +517,9 @@ mod tests {
         assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
         // A second shard's flow is validated and the first one's ends: the link is still in use.
         links.prove(&used);
-        links.lose_proof(&used);
+        links.remove_validated_flow(&used);
         assert_eq!(lock(&links.table).pending.len(), of_one);
-        links.lose_proof(&used);
+        links.remove_validated_flow(&used);
         assert!(
             first[0].0.is_broken() && !used.is_broken(),
             "it is the youngest of those that wait"

@@ -58,7 +58,7 @@ mod testing;
 mod turns;
 
 pub use accept::{AcceptQueue, Incoming};
-pub use busy_poll::LONGEST_BUSY_POLL;
+pub use busy_poll::MAX_BUSY_POLL;
 pub use carrier::udp_capabilities;
 pub use datagrams::{Datagrams, LaneEnded, LaneError};
 pub use gateway::{Request, Requests};

@@ -49,7 +49,7 @@ impl Shard {
                     shard.add_socket(Sock::raw(family, ipv6)?)?;
                 }
             }
-            shard.lock().let_through()?;
+            shard.lock().install_port_filter()?;
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Shard {
             let mut state = shard.lock();
             let Carrier::Native(carrier) = &mut state.carrier else { continue };
             (local, guard) = carrier.guard(local, guard)?;
-            state.let_through()?;
+            state.install_port_filter()?;
         }
         Ok(local)
     }
@@ -141,9 +141,9 @@ impl Shard {
 
     /// Declares that this shard opens no connections. No ports are reserved for them, and packets leave according to
     /// the routing table: sockets that are only for sending are closed.
-    pub fn never_connect(&self) {
+    pub fn disable_connecting(&self) {
         let mut state = self.lock();
-        state.forbid_pool();
+        state.disable_port_pool();
         for entry in state.sockets.iter().flatten() {
             if let Kind::Raw(raw) = &entry.socket.kind {
                 raw.close_spare();
@@ -162,19 +162,19 @@ impl State {
     }
 
     /// Makes all raw sockets accept the carrier's packets.
-    fn let_through(&self) -> io::Result<()> {
+    fn install_port_filter(&self) -> io::Result<()> {
         let Carrier::Native(carrier) = &self.carrier else { return Ok(()) };
         for entry in self.sockets.iter().flatten() {
             if let Kind::Raw(_) = entry.socket.kind {
-                carrier.let_through(entry.socket.as_fd(), entry.socket.local.is_ipv6())?;
+                carrier.install_port_filter(entry.socket.as_fd(), entry.socket.local.is_ipv6())?;
             }
         }
         Ok(())
     }
 
-    fn forbid_pool(&mut self) {
+    fn disable_port_pool(&mut self) {
         if let Carrier::Native(carrier) = &mut self.carrier {
-            carrier.forbid_pool();
+            carrier.disable_port_pool();
             self.endpoint.set_local_ports(Some(Vec::new()));
         }
     }
@@ -187,7 +187,7 @@ impl State {
         }
         let grown = carrier.grow_pool();
         let ports = carrier.pool().to_vec();
-        self.let_through()?;
+        self.install_port_filter()?;
         self.endpoint.set_local_ports(Some(ports));
         grown
     }
@@ -217,13 +217,13 @@ impl State {
         };
         let believed = self.endpoint.network_error(now, &path, seq, said);
         if believed && said == NetworkError::Unreachable {
-            self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
+            self.observers.contacts.record_icmp_error(now, (path.local.ip(), path.remote), error);
         }
         tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
     }
 
     /// Reserves local ports after a join found none, for its next attempt.
-    pub(super) fn see_to_ports(&mut self) {
+    pub(super) fn reserve_missing_ports(&mut self) {
         if self.carrier.is_native() && self.endpoint.take_port_shortage() {
             // If this fails, the shortage is reported again.
             let _ = self.grow_pool();
@@ -279,7 +279,7 @@ mod tests {
         let shard = without_sockets(CarrierKind::Raw, None);
         shard.use_raw(&RawSockets::open().unwrap()).unwrap();
         assert!(spare(&shard) > 0);
-        shard.never_connect();
+        shard.disable_connecting();
         assert_eq!(spare(&shard), 0);
     }
 }

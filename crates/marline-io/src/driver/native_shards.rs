@@ -29,7 +29,7 @@ use crate::sys::error_queue::NetworkError;
 
 /// Packets of a batch that may belong to other shards.
 #[derive(Default)]
-pub(super) struct ForOthers<'a> {
+pub(super) struct OtherShardPackets<'a> {
     pub(super) strays: Vec<Stray<'a>>,
     /// ICMP errors.
     pub(super) errors: Vec<NetworkError>,
@@ -48,7 +48,7 @@ pub(super) struct Stray<'a> {
 
 impl State {
     /// Returns the segment with the first shard to ask for it; `None` if it belongs to this shard.
-    pub(super) fn first_asked<'a>(
+    pub(super) fn first_shard_to_ask<'a>(
         &mut self,
         now: Instant,
         shard: Part,
@@ -78,17 +78,17 @@ impl State {
             return None;
         }
         if asks != Asks::Nothing {
-            self.endpoint.make_way(&path);
+            self.endpoint.release_address_pair(&path);
         }
         Some(Stray { asks, meta, segment, asked, is_last })
     }
 
     /// Selects the next shard after the asked one has not claimed the segment.
-    fn next_asked<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
+    fn next_shard_to_ask<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
         let path = stray.meta.path;
         let home = native::home(path.remote, shard.count);
         let next = match stray.asks {
-            Asks::Nothing => self.owners.owner_after(path, stray.asked, &others(shard, home)),
+            Asks::Nothing => self.owners.next_owner(path, stray.asked, &others(shard, home)),
             Asks::ToOpen | Asks::ToJoin(_) => {
                 self.owners.set(path, None);
                 None
@@ -100,28 +100,29 @@ impl State {
 
 /// All other shards, in the order in which they are asked.
 fn others(shard: Part, home: u8) -> Vec<u8> {
-    let from_home = (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
-    from_home.filter(|other| *other != shard.index).collect()
+    let home_and_other_shards =
+        (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
+    home_and_other_shards.filter(|other| *other != shard.index).collect()
 }
 
 impl Shard {
     /// Passes packets of a batch on to the shards that own them. No shard may be locked.
-    pub(super) fn pass_on(&self, others: ForOthers<'_>) {
-        let ForOthers { mut strays, errors } = others;
+    pub(super) fn pass_on(&self, others: OtherShardPackets<'_>) {
+        let OtherShardPackets { mut strays, errors } = others;
         while let Some(asked) = strays.first().map(|stray| stray.asked) {
             let (theirs, rest): (Vec<_>, Vec<_>) =
                 strays.into_iter().partition(|stray| stray.asked == asked);
             strays = rest;
             let Some(sibling) = self.sibling(asked) else { continue };
-            let left = sibling.take_strays(theirs);
+            let left = sibling.claim_strays(theirs);
             if !left.is_empty() {
                 let mut state = self.lock();
                 let shard = state.part();
-                strays.extend(left.into_iter().map(|stray| state.next_asked(shard, stray)));
+                strays.extend(left.into_iter().map(|stray| state.next_shard_to_ask(shard, stray)));
             }
         }
         if !errors.is_empty() {
-            self.tell_siblings(&errors);
+            self.pass_errors_to_shards(&errors);
         }
     }
 
@@ -157,7 +158,7 @@ impl Shard {
     }
 
     /// Takes the segments that this shard claims or that no other shard is asked for. Returns the rest.
-    fn take_strays<'a>(&self, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
+    fn claim_strays<'a>(&self, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
         let mut left = Vec::new();
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -170,22 +171,22 @@ impl Shard {
                 }
                 state.take_segment(now, meta, segment);
             } else if stray.is_last {
-                state.take_unclaimed(now, meta, segment);
+                state.on_unclaimed_segment(now, meta, segment);
             } else {
                 if stray.asks != Asks::Nothing {
-                    state.endpoint.make_way(&meta.path);
+                    state.endpoint.release_address_pair(&meta.path);
                 }
                 left.push(stray);
             }
         }
         if left.len() < asked {
-            self.after_foreign(&mut state, now);
+            self.finish_foreign_access(&mut state, now);
         }
         left
     }
 
     /// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
-    fn tell_siblings(&self, errors: &[NetworkError]) {
+    fn pass_errors_to_shards(&self, errors: &[NetworkError]) {
         for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
             if core::ptr::eq(&raw const *sibling, self) {
                 continue;
@@ -198,7 +199,7 @@ impl Shard {
     }
 
     /// Finishes an access by a thread other than the shard's own that delivered segments.
-    pub(super) fn after_foreign(&self, state: &mut State, now: Instant) {
+    pub(super) fn finish_foreign_access(&self, state: &mut State, now: Instant) {
         if self.tell(state, now) {
             wake(state.driver.take());
         } else {
@@ -220,16 +221,16 @@ mod tests {
     use super::*;
     use crate::driver::shard::ShardHandle;
     use crate::driver::state::CarrierKind;
-    use crate::driver::testing::of_several;
+    use crate::driver::testing::start_one_of_several;
 
     /// Two shards that accept connections and have no sockets.
     fn two() -> [Arc<ShardHandle>; 2] {
         let accept = ConnectionConfig { syn_retries: 1, ..marline_testkit::config() };
         let shards = [0, 1].map(|index| {
             let part = Part { index, count: 2, generation: None };
-            of_several(CarrierKind::Raw, part, accept.clone())
+            start_one_of_several(CarrierKind::Raw, part, accept.clone())
         });
-        Shard::introduce(&shards);
+        Shard::connect_shards(&shards);
         shards
     }
 
@@ -252,7 +253,7 @@ mod tests {
             ecn: Ecn::NotEct,
             segment: &bytes,
         };
-        let mut others = ForOthers::default();
+        let mut others = OtherShardPackets::default();
         let mut state = shard.lock();
         if let Carrier::Native(carrier) = &mut state.carrier {
             carrier.own_address(path.local.ip());

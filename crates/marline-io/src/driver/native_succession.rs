@@ -23,7 +23,7 @@ impl Shard {
             return false;
         }
         state.take_segment(now, &meta, segment);
-        self.after_foreign(&mut state, now);
+        self.finish_foreign_access(&mut state, now);
         true
     }
 
@@ -41,8 +41,8 @@ impl Shard {
         let now = self.now(&mut state);
         // An earlier segment may have made it ours.
         if !state.endpoint.claims(now, &meta, segment)
-            && let Some(elders) = self.links.living_elders()
-            && elders.ask_after(generation, &path, ecn, segment)
+            && let Some(elders) = self.links.connected_older_processes()
+            && elders.ask_next_process(generation, &path, ecn, segment)
         {
             return;
         }

@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant};
 
 /// Maximum number of cached owners. Beyond it, all are dropped and found again by asking: unknown peers can fill the
 /// cache.
-const MOST_PATHS: usize = 1 << 16;
+const PATH_LIMIT: usize = 1 << 16;
 
 /// Age at which an unused entry is dropped; it may reach twice that.
 const UNUSED: Duration = Duration::from_secs(120);
@@ -65,7 +65,7 @@ impl PathOwners {
     }
 
     /// Returns the next process after `asked` has returned a segment.
-    pub(super) fn owner_after(&mut self, path: FourTuple, asked: u8, elders: &[u8]) -> Option<u8> {
+    pub(super) fn next_owner(&mut self, path: FourTuple, asked: u8, elders: &[u8]) -> Option<u8> {
         // Another owner may have been found meanwhile, because several segments may have been in transit.
         let found = self.known(&path).filter(|found| *found != asked);
         let found = found.filter(|found| elders.contains(found));
@@ -83,7 +83,7 @@ impl PathOwners {
         match owner {
             None => drop(self.owners.remove(&path)),
             Some(owner) => {
-                if self.len() >= MOST_PATHS && !self.owners.contains_key(&path) {
+                if self.len() >= PATH_LIMIT && !self.owners.contains_key(&path) {
                     self.owners.clear();
                     self.unused.clear();
                 }
@@ -110,18 +110,18 @@ mod tests {
         let mut owners = PathOwners::default();
         let elders = [5, 4, 2];
         assert_eq!(owners.owner(path(1), &elders), Some(5));
-        assert_eq!(owners.owner_after(path(1), 5, &elders), Some(4));
+        assert_eq!(owners.next_owner(path(1), 5, &elders), Some(4));
         assert_eq!(owners.owner(path(1), &elders), Some(4), "4 did not give it back");
         // A second segment was in transit to 5.
-        assert_eq!(owners.owner_after(path(1), 5, &elders), Some(4));
-        assert_eq!(owners.owner_after(path(1), 4, &elders), Some(2));
-        assert_eq!(owners.owner_after(path(1), 2, &elders), None, "nobody's: ours");
+        assert_eq!(owners.next_owner(path(1), 5, &elders), Some(4));
+        assert_eq!(owners.next_owner(path(1), 4, &elders), Some(2));
+        assert_eq!(owners.next_owner(path(1), 2, &elders), None, "nobody's: ours");
         assert_eq!(owners.owner(path(1), &elders), Some(5), "asked for again");
         // 4 has ended: the others are asked for its segments.
-        assert_eq!(owners.owner_after(path(2), 5, &elders), Some(4));
+        assert_eq!(owners.next_owner(path(2), 5, &elders), Some(4));
         assert_eq!(owners.owner(path(2), &[5, 2]), Some(5));
         assert_eq!(
-            owners.owner_after(path(3), 9, &[5, 2]),
+            owners.next_owner(path(3), 9, &[5, 2]),
             Some(5),
             "given back by one that has ended"
         );
@@ -137,7 +137,7 @@ mod tests {
         let mut other = path(1);
         other.local.set_port(81);
         owners.owner(other, &[1]);
-        assert!(owners.owners.len() <= MOST_PATHS);
+        assert!(owners.owners.len() <= PATH_LIMIT);
         assert_eq!(owners.owner(other, &[1, 0]), Some(1));
     }
 

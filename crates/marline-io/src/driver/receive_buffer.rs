@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use quinn_udp::{RecvMeta, UdpSockRef};
 
-use super::elders::Elders;
+use super::elders::OlderProcesses;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use super::state::CarrierKind;
 use crate::native;
@@ -68,7 +68,7 @@ impl ReceiveBuffer {
     }
 
     /// Passes on datagrams of other processes that share the socket.
-    pub(super) fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
+    pub(super) fn sift(&mut self, elders: &OlderProcesses, bound: SocketAddr) {
         if let ReceiveBuffer::Udp(buffer) = self {
             buffer.sift(elders, bound);
         }
@@ -152,7 +152,7 @@ impl UdpBuffer {
     }
 
     /// Passes on datagrams of other processes and keeps the rest.
-    fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
+    fn sift(&mut self, elders: &OlderProcesses, bound: SocketAddr) {
         let messages = self.metas.iter_mut().zip(self.bytes.chunks_mut(MESSAGE_BYTES));
         for (meta, bytes) in messages.take(self.messages) {
             let stride = meta.stride.clamp(1, usize::from(u16::MAX));

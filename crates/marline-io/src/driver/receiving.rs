@@ -15,7 +15,7 @@ use super::state::SocketEntry;
 
 impl Shard {
     /// Makes the shard open sockets without receiving until [`begin_receiving`](Self::begin_receiving).
-    pub fn wait_with_receiving(&self) {
+    pub fn defer_receiving(&self) {
         self.lock().receiving = false;
     }
 
@@ -29,32 +29,32 @@ impl Shard {
 
     /// Stops receiving because another process receives from now on. This process still sends on the same sockets.
     pub(super) fn stop_receiving(&self) {
-        self.watch_anew(false);
+        self.reregister_sockets(false);
     }
 
     /// Stops answering packets that may belong to another process.
-    pub(super) fn keep_to_own(&self) {
+    pub(super) fn ignore_unknown(&self) {
         match &mut self.lock().carrier {
-            Carrier::Udp(carrier) => carrier.leave_others_ids(),
-            Carrier::Native(carrier) => carrier.keep_to_own(),
+            Carrier::Udp(carrier) => carrier.ignore_foreign_ids(),
+            Carrier::Native(carrier) => carrier.ignore_unknown(),
         }
     }
 
     /// Receives again after the other process has ended.
     pub(super) fn receive_again(&self) {
-        self.watch_anew(true);
+        self.reregister_sockets(true);
     }
 
     /// Re-registers all sockets: a socket that is watched for input would wake this process even if another one
     /// reads it.
-    fn watch_anew(&self, receiving: bool) {
+    fn reregister_sockets(&self, receiving: bool) {
         let mut state = self.lock();
         let state = &mut *state;
         let interest =
             if receiving { Interest::READABLE | Interest::ERROR } else { Interest::PRIORITY };
         let handle = self.handle();
         for entry in state.sockets.iter_mut().flatten() {
-            match entry.socket.watched_anew(interest) {
+            match entry.socket.duplicate_with_interest(interest) {
                 Ok(socket) => {
                     let socket = Arc::new(socket);
                     let watches = handle.as_ref().filter(|_| receiving);

@@ -9,7 +9,7 @@ use std::task::Wake;
 
 use marline_time::{Duration, Instant};
 
-use super::elders::Elders;
+use super::elders::OlderProcesses;
 use super::receive_buffer::ReceiveBuffer;
 use super::socket::Sock;
 use super::state::{CarrierKind, State};
@@ -19,10 +19,10 @@ use crate::clock::Clock;
 const LATE: Duration = Duration::from_millis(1);
 /// Number of calls between two checks of the sockets that indicates many tasks: a runtime polls them one after the
 /// other and checks I/O less often meanwhile.
-pub(super) const CROWD: u32 = 16;
+pub(super) const BUSY_RUNTIME_CALLS: u32 = 16;
 
 /// Number of consecutive receive errors after which a socket is read only when it becomes ready again.
-const ERRORS_IN_A_ROW: u32 = 8;
+const MAX_CONSECUTIVE_ERRORS: u32 = 8;
 
 /// Sockets and the receive buffer.
 pub(super) struct Reception {
@@ -97,7 +97,7 @@ impl Reception {
                 self.errors += 1;
                 let useless = error.kind() == io::ErrorKind::WouldBlock;
                 if let Some(guard) = &mut guard
-                    && (useless || self.errors > ERRORS_IN_A_ROW)
+                    && (useless || self.errors > MAX_CONSECUTIVE_ERRORS)
                 {
                     guard.clear_ready();
                 }
@@ -125,7 +125,7 @@ impl Reception {
     }
 
     /// Passes on the datagrams of a batch that belong to other processes.
-    pub(super) fn sift(&mut self, at: usize, elders: &Elders) {
+    pub(super) fn sift(&mut self, at: usize, elders: &OlderProcesses) {
         self.buffer.sift(elders, self.sockets[at].1);
     }
 
@@ -165,7 +165,7 @@ impl Readiness {
     pub(super) fn is_late(&self) -> bool {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let since = self.since.load(Ordering::Acquire);
-        if since == 0 && calls < CROWD {
+        if since == 0 && calls < BUSY_RUNTIME_CALLS {
             return false;
         }
         let from = since.max(self.looked_at.load(Ordering::Relaxed));
@@ -179,7 +179,7 @@ impl Readiness {
     }
 
     /// Records that the task is polled.
-    pub(super) fn is_polled(&self) {
+    pub(super) fn note_polled(&self) {
         self.since.store(0, Ordering::Release);
         self.looked();
     }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use marline_time::Duration;
 use tokio::net::UnixStream;
 
-use super::elders::{Elder, Elders};
+use super::elders::{OlderProcess, OlderProcesses};
 use super::links::{Link, LinkStream, Links, Sent, count};
-use crate::links::Unpacker;
+use crate::links::FrameDecoder;
 use crate::succession::Message;
 
 /// Delay before a full link is tried again.
@@ -28,7 +28,7 @@ const NO_SHARD: u8 = 127;
 /// Passes on the frames of a link that belong to older processes. Returns the rest.
 pub(super) fn sift<'a>(
     links: &Links,
-    elders: &Elders,
+    elders: &OlderProcesses,
     link: &Arc<Link>,
     frames: Vec<&'a [u8]>,
 ) -> Vec<&'a [u8]> {
@@ -51,7 +51,7 @@ pub(super) fn sift<'a>(
 }
 
 /// Returns the relay to an older process for the frames of a link, and creates it if needed.
-fn relay_to(link: &Arc<Link>, elder: &Elder) -> Option<Arc<Link>> {
+fn relay_to(link: &Arc<Link>, elder: &OlderProcess) -> Option<Arc<Link>> {
     if let Some(known) = link.relay_of(elder.generation) {
         return Some(known);
     }
@@ -87,7 +87,7 @@ async fn write(relay: Arc<Link>) {
 
 /// Writes frames of an older process to the link, until one of them ends.
 async fn back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
-    let mut unpacker = Unpacker::greeted();
+    let mut unpacker = FrameDecoder::greeted();
     let mut buffer = vec![0; READ_BYTES];
     while relay.stream.readable().await.is_ok() && !link.is_broken() {
         let kept = unpacker.restore(&mut buffer);

@@ -9,7 +9,7 @@ use marline_time::Instant;
 use super::carrier::Carrier;
 use super::connections::wake;
 use super::ingress::Origin;
-use super::link_tasks::{self, NotOpened};
+use super::link_tasks::{self, LinkOpenError};
 use super::links::{Link, Sent, count};
 use super::outgoing::{Outgoing, Sender};
 use super::shard::Shard;
@@ -19,7 +19,7 @@ use crate::carrier::{FlowEnds, Outer};
 use crate::links::{CarrierRates, Failure, Leaving, Order};
 
 /// Maximum length of a frame without payload. Longer ones elicit an answer.
-const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
+const MAX_ACK_FRAME: usize = crate::carrier::SHORT_HEADER + 60;
 
 /// Sending on links.
 impl State {
@@ -53,14 +53,14 @@ impl State {
             return true;
         }
         let length = if out.stride == 0 { out.bytes.len() } else { out.stride };
-        if length > LONGEST_ACK {
+        if length > MAX_ACK_FRAME {
             routes.sent(now, (out.outer.local, out.outer.remote));
         }
         routes.sends_datagrams()
     }
 
     /// Notifies the core of changed carriers of flows and of evicted flows.
-    pub(super) fn see_to_carried(&mut self, now: Instant) {
+    pub(super) fn apply_carrier_changes(&mut self, now: Instant) {
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some(flow) = carrier.poll_evicted()
         {
@@ -90,7 +90,7 @@ impl State {
     /// Removes a flow that has ended or is carried otherwise now from its link.
     pub(super) fn forget_link_flow(&mut self, flow: u64) {
         if let Some(link) = self.rerouting.forget_flow(flow) {
-            self.links.lose_proof(&link);
+            self.links.remove_validated_flow(&link);
         }
     }
 
@@ -98,7 +98,7 @@ impl State {
     fn reroute(&mut self, now: Instant, ends: FlowEnds, socket: u16) -> usize {
         let Carrier::Udp(carrier) = &mut self.carrier else { return 0 };
         let (open, opening) = carrier.reroute(now, ends, socket);
-        self.see_to_carried(now);
+        self.apply_carrier_changes(now);
         for flow in &open {
             self.endpoint.path_moved(now, *flow, false);
         }
@@ -109,7 +109,7 @@ impl State {
     }
 
     /// Moves the flows between these addresses to a link. New flows there use it, too.
-    fn take_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    fn move_flows_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         if let Carrier::Udp(carrier) = &mut self.carrier {
             carrier.prefer(ends, Some(link));
         }
@@ -142,8 +142,8 @@ impl State {
 /// Orders of the routes, and link events.
 impl Shard {
     /// Carries out the orders of a client's routes.
-    pub(super) fn see_to_links(&self, state: &mut State, now: Instant) {
-        state.see_to_carried(now);
+    pub(super) fn execute_route_orders(&self, state: &mut State, now: Instant) {
+        state.apply_carrier_changes(now);
         if !state.rerouting.routes.uses_links() {
             return;
         }
@@ -164,11 +164,11 @@ impl Shard {
                         server = %ends.1,
                         "no answer over UDP: connections use TCP until there is one"
                     );
-                    state.take_to_link(now, ends, link);
+                    state.move_flows_to_link(now, ends, link);
                 }
                 Order::Compare(ends, link) => {
                     tracing::debug!(local = %ends.0, server = %ends.1, "UDP appears rate-limited: trying TCP");
-                    state.take_to_link(now, ends, link);
+                    state.move_flows_to_link(now, ends, link);
                 }
                 Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
                     tracing::warn!(
@@ -219,7 +219,7 @@ impl Shard {
                 let stalled = state.rerouting.routes.take_stall(now, &ends);
                 tokio::spawn(link_tasks::open(shard, options, ends, stalled));
             }
-            _ => drop(state.rerouting.routes.not_opened(now, ends, Failure::Answered)),
+            _ => drop(state.rerouting.routes.on_link_failure(now, ends, Failure::Answered)),
         }
     }
 
@@ -233,16 +233,16 @@ impl Shard {
         self.serve(&mut state, now);
     }
 
-    pub(super) fn on_link_not_opened(&self, ends: FlowEnds, why: &NotOpened) {
+    pub(super) fn on_link_not_opened(&self, ends: FlowEnds, why: &LinkOpenError) {
         let mut state = self.lock();
         let now = self.now(&mut state);
-        let mut refused = state.rerouting.routes.take_refusal(&ends);
+        let mut refused = state.rerouting.routes.take_held_error(&ends);
         if !state.rerouting.routes.sends_datagrams() && why.is_refusal() {
             // Without datagrams, this reset is the server's answer, as an ICMP error is for datagrams.
             state.observers.contacts.refused(now, ends);
             refused = true;
         }
-        if state.rerouting.routes.not_opened(now, ends, why.kind()) {
+        if state.rerouting.routes.on_link_failure(now, ends, why.kind()) {
             tracing::warn!(local = %ends.0, server = %ends.1, "no answer over UDP, and {why}");
         }
         let rerouting = &mut state.rerouting;
@@ -323,8 +323,8 @@ impl Shard {
 
     /// Returns the address pairs whose connections use TCP because it is faster there, with the measured rates.
     #[must_use]
-    pub fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
-        self.lock().rerouting.routes.slower_by_datagrams()
+    pub fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        self.lock().rerouting.routes.routes_faster_by_tcp()
     }
 
     /// Returns the address pairs whose connections use TCP now.

@@ -56,7 +56,7 @@ pub struct ShardConfig {
     pub observers: Vec<SharedObserver>,
     /// Observer of all events and all traffic, if any.
     pub events: Option<SharedEventObserver>,
-    /// Busy polling time after each exchange, at most [`LONGEST_BUSY_POLL`](super::LONGEST_BUSY_POLL); zero disables
+    /// Busy polling time after each exchange, at most [`MAX_BUSY_POLL`](super::MAX_BUSY_POLL); zero disables
     /// it.
     pub busy_poll: Duration,
 }
@@ -183,7 +183,7 @@ impl Shard {
     pub fn set_event_observer(&self, observer: Option<SharedEventObserver>) {
         let mut state = self.lock();
         let before = core::mem::replace(&mut state.events, observer);
-        state.want_traffic();
+        state.update_traffic_filter();
         drop(state);
         // Dropping the last reference may write buffered data.
         drop(before);
@@ -203,11 +203,11 @@ impl Shard {
         let (_, of) = Shard::split_id(of);
         let mut state = self.lock();
         state.traffic = Some((of, listeners));
-        state.want_traffic();
+        state.update_traffic_filter();
     }
 
     /// Connects shards that share ports.
-    pub fn introduce(shards: &[Arc<ShardHandle>]) {
+    pub fn connect_shards(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
         let siblings: Vec<_> = shards.iter().map(|shard| shard.downgrade()).collect();
         for shard in shards {
@@ -258,7 +258,7 @@ impl Shard {
 
     /// Waits until all connections have closed, for at most `patience`. Returns true if they have.
     pub async fn drained(&self, patience: marline_time::Duration) -> bool {
-        const LOOK_EVERY: marline_time::Duration = marline_time::Duration::from_millis(5);
+        const CHECK_INTERVAL: marline_time::Duration = marline_time::Duration::from_millis(5);
         let deadline = self.clock.now() + patience;
         loop {
             if self.lock().endpoint.connections().is_empty() {
@@ -267,7 +267,7 @@ impl Shard {
             if self.clock.now() >= deadline {
                 return false;
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -312,13 +312,13 @@ impl Shard {
     /// Finishes an access to the endpoint: sends, sets the timer, wakes waiting tasks. Must be called after each
     /// access. Returns true if a task was woken.
     pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
-        self.see_to_links(state, now);
+        self.execute_route_orders(state, now);
         state.turns.on_sent();
         if state.transmit(now) {
             wake(state.driver.take());
         }
-        state.see_to_carried(now);
-        state.see_to_ports();
+        state.apply_carrier_changes(now);
+        state.reserve_missing_ports();
         let woken = self.tell(state, now);
         state.wake_lanes();
         if state.serve_lanes(now) {

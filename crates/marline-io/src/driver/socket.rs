@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::send_error::SendError;
-use super::super_packets::{SuperPackets, send_each};
+use super::super_packets::{CombinedSender, send_each};
 use crate::carrier::Outer;
 use crate::native::{OpenedFamily, ecn_bits};
 use crate::sys::error_queue::{self, NetworkError};
@@ -103,7 +103,7 @@ struct Ways {
     /// Sockets that are not bound yet.
     spare: Vec<OwnedFd>,
     /// Sender of combined packets, if there is one.
-    super_packets: Option<SuperPackets>,
+    super_packets: Option<CombinedSender>,
 }
 
 impl Sock {
@@ -125,7 +125,7 @@ impl Sock {
     }
 
     /// Duplicates the socket, with another interest.
-    pub(crate) fn watched_anew(&self, interest: Interest) -> io::Result<Self> {
+    pub(crate) fn duplicate_with_interest(&self, interest: Interest) -> io::Result<Self> {
         let copy = self.as_fd().try_clone_to_owned()?;
         let kind = match &self.kind {
             Kind::Udp(udp) => {
@@ -149,7 +149,7 @@ impl Sock {
             core::net::Ipv4Addr::UNSPECIFIED.into()
         };
         let fd = crate::sys::watch(receiver, Interest::READABLE | Interest::ERROR)?;
-        let super_packets = offload.map(SuperPackets::new);
+        let super_packets = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
         let ways = Ways { interfaces, senders, spare, super_packets };
         let kind = Kind::Raw(RawKind { ways: Arc::new(Mutex::new(ways)) });

@@ -94,7 +94,7 @@ impl Shard {
     ///
     /// # Errors
     /// The kernel rejects the program.
-    pub fn spread_over(&self, shards: u8) -> io::Result<()> {
+    pub fn distribute_over_shards(&self, shards: u8) -> io::Result<()> {
         for entry in self.lock().sockets.iter().flatten() {
             crate::sys::socket::spread_by_flow_id(entry.socket.as_fd(), shards)?;
         }

@@ -92,7 +92,7 @@ impl Shard {
             Looked::Error => return Ok(true),
             Looked::Batch { drained } => drained,
         };
-        self.take_in(reception, at, |state, now| {
+        self.dispatch_batch(reception, at, |state, now| {
             if self.tell(state, now) && drained {
                 cx.waker().wake_by_ref();
             } else if !state.turns.goes_on(now) {
@@ -106,7 +106,7 @@ impl Shard {
     fn receive(&self, reception: &mut Reception) -> bool {
         for _ in 0..reception.sockets() {
             let Some((at, drained)) = reception.receive_in_turn() else { continue };
-            self.take_in(reception, at, |state, now| {
+            self.dispatch_batch(reception, at, |state, now| {
                 self.serve(state, now);
             });
             if !drained {
@@ -118,13 +118,13 @@ impl Shard {
 
     /// Passes on the packets of a batch to their owners: other processes, carrier and core, other shards. `then`
     /// runs while the shard is still locked.
-    fn take_in(
+    fn dispatch_batch(
         &self,
         reception: &mut Reception,
         at: usize,
         then: impl FnOnce(&mut State, Instant),
     ) {
-        if let Some(elders) = self.links.living_elders() {
+        if let Some(elders) = self.links.connected_older_processes() {
             reception.sift(at, elders);
         }
         let (socket, buffer) = reception.batch(at);

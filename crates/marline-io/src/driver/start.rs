@@ -90,7 +90,7 @@ impl Shard {
             events: config.events,
             traffic: None,
         };
-        state.want_traffic();
+        state.update_traffic_filter();
         let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
         let handle = ShardHandle::new(state, (config.carrier, config.shard.index), inbox)?;
         tokio::spawn(task::run(Arc::clone(&handle.shard), handed_over));

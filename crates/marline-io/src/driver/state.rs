@@ -3,7 +3,7 @@
 use core::task::Waker;
 use std::sync::Arc;
 
-use marline_core::{ConnectionId, Endpoint, FourTuple, MonitorEvent, TrafficOf, TransmitBuf};
+use marline_core::{ConnectionId, Endpoint, FourTuple, MonitorEvent, TrafficFilter, TransmitBuf};
 use marline_datagram::PathId;
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
@@ -159,11 +159,11 @@ impl State {
     }
 
     /// Limits the core's traffic events to those that have subscribers.
-    pub(super) fn want_traffic(&mut self) {
+    pub(super) fn update_traffic_filter(&mut self) {
         self.endpoint.tell_traffic(match (&self.events, &self.traffic) {
-            (Some(_), _) => TrafficOf::All,
-            (None, Some((id, _))) => TrafficOf::One(*id),
-            (None, None) => TrafficOf::Nobody,
+            (Some(_), _) => TrafficFilter::All,
+            (None, Some((id, _))) => TrafficFilter::One(*id),
+            (None, None) => TrafficFilter::Nobody,
         });
     }
 }

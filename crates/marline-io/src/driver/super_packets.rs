@@ -30,9 +30,9 @@ use crate::sys::tun::VirtioHeader;
 use crate::sys::{packet, socket};
 
 /// Validity of a route that the kernel reported.
-const BELIEVED: Duration = Duration::from_millis(500);
+const ROUTE_VALIDITY: Duration = Duration::from_millis(500);
 /// Maximum number of cached outlets; further peers use the raw socket.
-const MOST_KNOWN: usize = 4_096;
+const MAX_CACHED_OUTLETS: usize = 4_096;
 /// The system's default TTL (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit`).
 const HOP_LIMIT: u8 = 64;
 /// Number of connections that the firewall of this network namespace tracks.
@@ -43,7 +43,7 @@ const SYSCTLS: &str = "/proc/sys/net";
 
 /// Sockets for combined packets, and a cache of outlets.
 #[derive(Debug)]
-pub(super) struct SuperPackets {
+pub(super) struct CombinedSender {
     sockets: Offload,
     finder: OutletFinder,
     known: BTreeMap<(IpAddr, SocketAddr), Known>,
@@ -55,9 +55,9 @@ struct Known {
     until: Instant,
 }
 
-impl SuperPackets {
-    pub(super) fn new(sockets: Offload) -> SuperPackets {
-        SuperPackets { sockets, finder: OutletFinder::default(), known: BTreeMap::new() }
+impl CombinedSender {
+    pub(super) fn new(sockets: Offload) -> CombinedSender {
+        CombinedSender { sockets, finder: OutletFinder::default(), known: BTreeMap::new() }
     }
 
     /// Duplicates the descriptors of the sockets; each comes with its name.
@@ -77,14 +77,14 @@ impl SuperPackets {
         if let Some(known) = self.known.get(&key).filter(|known| known.until > now) {
             return known.outlet;
         }
-        if self.known.len() >= MOST_KNOWN {
+        if self.known.len() >= MAX_CACHED_OUTLETS {
             self.known.retain(|_, known| known.until > now);
-            if self.known.len() >= MOST_KNOWN {
+            if self.known.len() >= MAX_CACHED_OUTLETS {
                 return None;
             }
         }
         let outlet = self.ask(to, first);
-        self.known.insert(key, Known { outlet, until: now + BELIEVED });
+        self.known.insert(key, Known { outlet, until: now + ROUTE_VALIDITY });
         None
     }
 
@@ -220,7 +220,7 @@ impl SuperPackets {
 /// Sends segments one by one.
 ///
 /// # Errors
-/// See [`SuperPackets::send_batch`].
+/// See [`CombinedSender::send_batch`].
 pub(super) fn send_each(
     raw: BorrowedFd<'_>,
     to: &RawDestination,

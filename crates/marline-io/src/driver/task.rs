@@ -24,7 +24,7 @@ const POSTPONE_TIMERS: u32 = 4;
 /// Time that a shard without handles waits for its connections to close.
 const LINGER: Duration = Duration::from_secs(10);
 /// Time that it waits for TIME-WAIT to end on native carriers: the kernel would answer late segments with RST.
-const FAREWELL: Duration = Duration::from_secs(70);
+const CLOSING_TIME: Duration = Duration::from_secs(70);
 
 struct Task {
     shard: Arc<Shard>,
@@ -80,7 +80,7 @@ impl Task {
         let waker = self.waker.of(&shard.receiving.readiness, cx.waker());
         let cx = &mut Context::from_waker(&waker);
         let mut reception = shard.receiving.lock();
-        shard.receiving.readiness.is_polled();
+        shard.receiving.readiness.note_polled();
         if self.prepare(cx, &mut reception) {
             return Poll::Ready(Ok(()));
         }
@@ -97,7 +97,7 @@ impl Task {
                 break;
             }
         }
-        if self.may_busy_poll && self.busy_polls(turns > 0) {
+        if self.may_busy_poll && self.continues_polling(turns > 0) {
             cx.waker().wake_by_ref();
         }
         // Timers come after reception: after the process did not run for some time, an acknowledgment that has
@@ -114,7 +114,7 @@ impl Task {
     }
 
     /// Returns true if the task polls its sockets again at once, with or without data received.
-    fn busy_polls(&self, received: bool) -> bool {
+    fn continues_polling(&self, received: bool) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
         if received {
@@ -153,7 +153,7 @@ impl Task {
         if connections {
             return now >= since + LINGER;
         }
-        !stragglers || now >= since + FAREWELL
+        !stragglers || now >= since + CLOSING_TIME
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {

@@ -51,7 +51,7 @@ pub(super) fn without_sockets(
 }
 
 /// Starts one of several shards without sockets. It accepts connections, but has no queue.
-pub(super) fn of_several(
+pub(super) fn start_one_of_several(
     carrier: CarrierKind,
     part: Part,
     accept: ConnectionConfig,

@@ -20,13 +20,13 @@ const LONGEST: usize = 4 << 10;
 const MOST: u32 = 44;
 /// Minimum number of writes in a turn that justifies waiting: the end of a turn costs about as much as one system
 /// call.
-const WORTH: u32 = 3;
+const MIN_TURN_WRITES: u32 = 3;
 /// Maximum time between writes of two connections that are likely to belong to one turn.
 const NEAR: Duration = Duration::from_micros(50);
 /// Time after which the next caller sends waiting writes, if the polled task takes long.
-const LONGEST_TURN: Duration = Duration::from_micros(200);
+const MAX_TURN: Duration = Duration::from_micros(200);
 /// Maximum number of such pairs of writes that are needed before a write waits again, after waiting did not pay off.
-const MOST_PAIRS: u32 = 64;
+const MAX_PAIRS: u32 = 64;
 
 /// Prediction from past turns if the next short write should wait for the end of the turn.
 #[derive(Debug)]
@@ -83,16 +83,14 @@ impl Turns {
     /// Returns true if writes wait for the end of this turn. Everything else can then wait with them.
     pub(super) fn goes_on(&self, now: Instant) -> bool {
         let ended = |end: &Arc<End>| end.has_come.load(Ordering::Acquire);
-        self.waiting > 0
-            && now.since(self.since) < LONGEST_TURN
-            && !self.end.as_ref().is_none_or(ended)
+        self.waiting > 0 && now.since(self.since) < MAX_TURN && !self.end.as_ref().is_none_or(ended)
     }
 
     /// Records a write of `len` bytes. Returns true if it waits for the end of the turn.
     pub(super) fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
         let before = self.last.replace((id, now));
         let Some(end) = &self.end else { return false };
-        let over = self.waiting > 0 && now.since(self.since) >= LONGEST_TURN;
+        let over = self.waiting > 0 && now.since(self.since) >= MAX_TURN;
         if len > LONGEST || self.waiting >= MOST || over {
             return false;
         }
@@ -128,11 +126,11 @@ impl Turns {
         if self.waiting == 0 {
             return;
         }
-        if self.several && self.waiting >= WORTH {
+        if self.several && self.waiting >= MIN_TURN_WRITES {
             self.pairs_needed = 1;
         } else {
             self.expects_several = false;
-            self.pairs_needed = (self.pairs_needed * 2).min(MOST_PAIRS);
+            self.pairs_needed = (self.pairs_needed * 2).min(MAX_PAIRS);
         }
         (self.pairs, self.waiting, self.several) = (0, 0, false);
     }

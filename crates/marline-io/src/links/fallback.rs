@@ -31,15 +31,15 @@ pub use comparing::CarrierRates;
 use comparing::{COMPARE, COMPARE_AFTER_NOTHING, Comparison, TRIAL};
 
 /// Patience with a server that has not answered a datagram here yet.
-const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Patience with a server that has.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
-const INTEREST: Duration = Duration::from_secs(30);
+const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
 /// First and longest pause after a failed link attempt.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Unanswered attempts after which a client that sends no datagrams tries less often: about five minutes.
-const ALONE_IN_VAIN: u32 = 37;
+const MAX_LINK_ONLY_ATTEMPTS: u32 = 37;
 
 /// Reason why a link was not established.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -60,9 +60,10 @@ const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED: Duration = Duration::from_secs(120);
 /// Bounds of the time that datagrams get after a link has been established: as long again as the link took.
-const CONFIRM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const CONFIRMATION_TIME: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(2));
 /// Maximum number of routes; the least recently used one is dropped.
-const MOST_ROUTES: usize = 64;
+const MAX_ROUTES: usize = 64;
 
 /// Use of datagrams and links by a client of the UDP carrier.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -185,10 +186,10 @@ impl Route {
         let patience = match () {
             () if self.suspect || udp == UdpUse::Never => Duration::ZERO,
             () if self.heard_at.is_some() => PATIENCE,
-            () => FIRST_PATIENCE,
+            () => INITIAL_ANSWER_TIMEOUT,
         };
         let at = (since + patience).max(self.retry_at);
-        (at <= latest + INTEREST).then_some(at)
+        (at <= latest + RECENT_SEND_TIME).then_some(at)
     }
 
     fn take(&mut self, now: Instant, way: Way) {
@@ -304,15 +305,16 @@ impl Routes {
         }
         if self.udp == UdpUse::Preferred && !route.suspect {
             let took = now.since(route.asked_for_link_at);
-            route.way = Way::Confirming(link, now + took.clamp(CONFIRM.0, CONFIRM.1));
+            route.way =
+                Way::Confirming(link, now + took.clamp(CONFIRMATION_TIME.0, CONFIRMATION_TIME.1));
             self.orders.push_back(Order::Probe(ends));
             return;
         }
-        self.go_over(now, ends, link);
+        self.move_route_to_link(now, ends, link);
     }
 
     /// Moves the route's flows to this link, because datagrams get no answer.
-    fn go_over(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    fn move_route_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let mistake = route.mistakes > 0 && now < route.since + SETTLED;
         route.mistakes = if mistake { route.mistakes } else { 0 };
@@ -324,7 +326,12 @@ impl Routes {
     }
 
     /// Handles a failed link attempt. Returns true for the first failure, which should be logged.
-    pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds, failure: Failure) -> bool {
+    pub(crate) fn on_link_failure(
+        &mut self,
+        now: Instant,
+        ends: FlowEnds,
+        failure: Failure,
+    ) -> bool {
         let sends_datagrams = self.sends_datagrams();
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         if route.way == Way::Opening {
@@ -340,7 +347,7 @@ impl Routes {
         let is_alone = !sends_datagrams || route.suspect;
         route.retry_at = match failure {
             // The kernel's SYNs are sent at this pace, too.
-            Failure::Unanswered if is_alone && route.failures < ALONE_IN_VAIN => {
+            Failure::Unanswered if is_alone && route.failures < MAX_LINK_ONLY_ATTEMPTS => {
                 now.max(route.asked_for_link_at + RETRY.0)
             }
             Failure::Unanswered | Failure::Answered => now + doubled(RETRY, route.failures),
@@ -350,7 +357,7 @@ impl Routes {
     }
 
     /// Returns true if an error of the network was held back since the last call.
-    pub(crate) fn take_refusal(&mut self, ends: &FlowEnds) -> bool {
+    pub(crate) fn take_held_error(&mut self, ends: &FlowEnds) -> bool {
         self.routes.get_mut(ends).is_some_and(|route| core::mem::take(&mut route.refused))
     }
 
@@ -464,7 +471,7 @@ impl Routes {
         let due: Vec<(FlowEnds, Way)> = due.map(|(ends, route)| (*ends, route.way)).collect();
         for (ends, way) in due {
             match way {
-                Way::Confirming(link, _) => self.go_over(now, ends, link),
+                Way::Confirming(link, _) => self.move_route_to_link(now, ends, link),
                 Way::Link(_) => self.on_comparison_due(now, ends),
                 Way::Datagrams | Way::Opening => {}
             }
@@ -499,7 +506,7 @@ impl Routes {
     }
 
     fn make_room(&mut self, ends: &FlowEnds) {
-        if self.routes.len() < MOST_ROUTES || self.routes.contains_key(ends) {
+        if self.routes.len() < MAX_ROUTES || self.routes.contains_key(ends) {
             return;
         }
         let used = |route: &Route| route.asked.map_or(route.since, |(_, latest)| latest);

@@ -14,7 +14,7 @@ const LONGEST: usize = LARGEST_DATAGRAM as usize;
 
 /// Data that a Marline peer does not send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Alien {
+pub(crate) enum ForeignData {
     /// Data that begins like an HTTP response or a page.
     Http,
     /// TLS record.
@@ -25,41 +25,41 @@ pub(crate) enum Alien {
     Length(usize),
 }
 
-impl Alien {
-    fn of(first: &[u8]) -> Alien {
+impl ForeignData {
+    fn of(first: &[u8]) -> ForeignData {
         const TLS_ALERT: u8 = 0x15;
         const TLS_HANDSHAKE: u8 = 0x16;
         match first {
-            [b'<', ..] => Alien::Http,
-            _ if first.starts_with(b"HTTP") => Alien::Http,
-            [TLS_ALERT | TLS_HANDSHAKE, 3, ..] => Alien::Tls,
-            _ => Alien::Other,
+            [b'<', ..] => ForeignData::Http,
+            _ if first.starts_with(b"HTTP") => ForeignData::Http,
+            [TLS_ALERT | TLS_HANDSHAKE, 3, ..] => ForeignData::Tls,
+            _ => ForeignData::Other,
         }
     }
 
     /// Explanation for the user, as far as it concerns the network.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
-            Alien::Http => {
+            ForeignData::Http => {
                 "a web page came in the server's place: is a login wanted in this network?"
             }
-            Alien::Tls => {
+            ForeignData::Tls => {
                 "TLS came in the server's place: something in this network answers for it"
             }
-            Alien::Other => "what came is no answer of a Marline server",
-            Alien::Length(_) => "what came is no frame",
+            ForeignData::Other => "what came is no answer of a Marline server",
+            ForeignData::Length(_) => "what came is no frame",
         }
     }
 }
 
 /// Frames as bytes of a stream.
 #[derive(Debug, Default)]
-pub(crate) struct Enclosed {
+pub(crate) struct FramedBytes {
     pub(crate) bytes: Vec<u8>,
 }
 
 /// Appends each frame of a batch with its length. `stride` 0 means a single frame.
-pub(crate) fn enclose(out: &mut Enclosed, stride: usize, batch: &[u8]) {
+pub(crate) fn enclose(out: &mut FramedBytes, stride: usize, batch: &[u8]) {
     let stride = if stride == 0 { batch.len().max(1) } else { stride };
     for frame in batch.chunks(stride) {
         debug_assert!((SHORTEST..=LONGEST).contains(&frame.len()), "{} bytes", frame.len());
@@ -68,9 +68,9 @@ pub(crate) fn enclose(out: &mut Enclosed, stride: usize, batch: &[u8]) {
     }
 }
 
-impl Enclosed {
+impl FramedBytes {
     /// Returns the end of the frame that is cut after `sent` bytes, or `sent` if none is cut.
-    pub(crate) fn end_of_cut(&self, sent: usize) -> usize {
+    pub(crate) fn cut_frame_end(&self, sent: usize) -> usize {
         let mut at = 0;
         while at < sent {
             let Some(length) = self.bytes.get(at..at + LENGTH) else { break };
@@ -82,21 +82,21 @@ impl Enclosed {
 
 /// Splits a stream into frames. It stores at most a partial frame.
 #[derive(Debug, Default)]
-pub(crate) struct Unpacker {
+pub(crate) struct FrameDecoder {
     /// Set once the preamble has arrived.
     greeted: bool,
     /// Partial frame.
     rest: Vec<u8>,
 }
 
-impl Unpacker {
+impl FrameDecoder {
     /// Creates an unpacker for a stream whose preamble has been read.
     pub(crate) fn greeted() -> Self {
-        Unpacker { greeted: true, ..Unpacker::default() }
+        FrameDecoder { greeted: true, ..FrameDecoder::default() }
     }
 
     /// Returns true once the preamble has arrived.
-    pub(crate) const fn is_greeted(&self) -> bool {
+    pub(crate) const fn has_preamble(&self) -> bool {
         self.greeted
     }
 
@@ -114,11 +114,11 @@ impl Unpacker {
         &mut self,
         mut bytes: &'a [u8],
         mut take: impl FnMut(&'a [u8]),
-    ) -> Result<(), Alien> {
+    ) -> Result<(), ForeignData> {
         if !self.greeted {
             let common = bytes.len().min(PREAMBLE.len());
             if bytes[..common] != PREAMBLE[..common] {
-                return Err(Alien::of(bytes));
+                return Err(ForeignData::of(bytes));
             }
             if common < PREAMBLE.len() {
                 self.rest.extend_from_slice(bytes);
@@ -130,7 +130,7 @@ impl Unpacker {
         while let Some((length, behind)) = bytes.split_first_chunk::<LENGTH>() {
             let length = usize::from(u16::from_be_bytes(*length));
             if !(SHORTEST..=LONGEST).contains(&length) {
-                return Err(Alien::Length(length));
+                return Err(ForeignData::Length(length));
             }
             let Some((frame, behind)) = behind.split_at_checked(length) else { break };
             take(frame);
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
 
     /// Reads a stream in pieces, like the reader of a link.
-    fn read(stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, Alien> {
-        let mut unpacker = Unpacker::default();
+    fn read(stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, ForeignData> {
+        let mut unpacker = FrameDecoder::default();
         let mut frames = Vec::new();
         let mut buffer = vec![0; LONGEST + LENGTH + piece];
         for piece in stream.chunks(piece) {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn stream(frames: &[Vec<u8>]) -> Vec<u8> {
-        let mut out = Enclosed::default();
+        let mut out = FramedBytes::default();
         frames.iter().for_each(|frame| enclose(&mut out, 0, frame));
         [&PREAMBLE[..], &out.bytes].concat()
     }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_batch_becomes_a_frame_for_each_datagram() {
-        let mut out = Enclosed::default();
+        let mut out = FramedBytes::default();
         enclose(&mut out, 100, &[7; 250]);
         let bytes = [&PREAMBLE[..], &out.bytes].concat();
         let lengths: Vec<usize> = read(&bytes, 64).unwrap().iter().map(Vec::len).collect();
@@ -194,30 +194,30 @@ mod tests {
             let mut bytes = PREAMBLE.to_vec();
             bytes.extend_from_slice(&(length as u16).to_be_bytes());
             bytes.extend_from_slice(&[0; 64]);
-            assert_eq!(read(&bytes, 32), Err(Alien::Length(length)));
+            assert_eq!(read(&bytes, 32), Err(ForeignData::Length(length)));
         }
     }
 
     #[test]
     fn strangers_are_known_by_their_first_bytes() {
         let login = b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n";
-        assert_eq!(read(login, 64), Err(Alien::Http));
-        assert_eq!(read(b"<html>", 64), Err(Alien::Http));
-        assert_eq!(read(b"GET / HTTP/1.1\r\n", 64), Err(Alien::Other));
-        assert_eq!(read(&[0x16, 3, 1, 0, 200, 1], 64), Err(Alien::Tls));
-        assert_eq!(read(b"SSH-2.0-OpenSSH_9\r\n", 64), Err(Alien::Other));
-        assert_eq!(read(b"Marline\x02", 64), Err(Alien::Other), "another version");
+        assert_eq!(read(login, 64), Err(ForeignData::Http));
+        assert_eq!(read(b"<html>", 64), Err(ForeignData::Http));
+        assert_eq!(read(b"GET / HTTP/1.1\r\n", 64), Err(ForeignData::Other));
+        assert_eq!(read(&[0x16, 3, 1, 0, 200, 1], 64), Err(ForeignData::Tls));
+        assert_eq!(read(b"SSH-2.0-OpenSSH_9\r\n", 64), Err(ForeignData::Other));
+        assert_eq!(read(b"Marline\x02", 64), Err(ForeignData::Other), "another version");
         assert_eq!(read(b"M", 1), Ok(vec![]), "nothing is known yet");
     }
 
     #[test]
     fn the_end_of_a_cut_frame_is_found() {
-        let mut out = Enclosed::default();
+        let mut out = FramedBytes::default();
         enclose(&mut out, 100, &[7; 250]);
-        assert_eq!(out.end_of_cut(0), 0);
-        assert_eq!(out.end_of_cut(1), 102);
-        assert_eq!(out.end_of_cut(102), 102);
-        assert_eq!(out.end_of_cut(103), 204);
-        assert_eq!(out.end_of_cut(205), out.bytes.len());
+        assert_eq!(out.cut_frame_end(0), 0);
+        assert_eq!(out.cut_frame_end(1), 102);
+        assert_eq!(out.cut_frame_end(102), 102);
+        assert_eq!(out.cut_frame_end(103), 204);
+        assert_eq!(out.cut_frame_end(205), out.bytes.len());
     }
 }

@@ -10,5 +10,5 @@ mod pace;
 
 pub use fallback::{CarrierRates, UdpUse};
 pub(crate) use fallback::{Failure, Leaving, Order, Routes};
-pub(crate) use framing::{Alien, Enclosed, PREAMBLE, Unpacker, enclose};
-pub(crate) use pace::{Heading, LaneBytes};
+pub(crate) use framing::{ForeignData, FrameDecoder, FramedBytes, PREAMBLE, enclose};
+pub(crate) use pace::{DataDirection, LaneBytes};

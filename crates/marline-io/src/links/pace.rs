@@ -19,24 +19,24 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// Consecutive windows that must look policed.
 const WINDOWS: u32 = 2;
 /// Minimum payload of a window for a conclusion, in bytes.
-const LEAST_BYTES: u64 = 64_000;
+const MIN_BYTES: u64 = 64_000;
 /// Rate from which a route counts as fast enough.
 const SLOW_BITS_PER_S: u64 = 20_000_000;
 /// A policed route repeats at least one byte in this number.
-const REPEATED_OF: u64 = 50;
+const POLICED_REPEAT_SHARE: u64 = 50;
 /// A policed route loses at least one byte of a lane in this number.
-const LANE_LOST_OF: u64 = 6;
+const POLICED_LANE_LOSS: u64 = 6;
 /// Minimum length of a segment that belongs to a bulk transfer, in bytes.
 const BULK_BYTES: usize = 400;
 /// Maximum numbers of measured routes and flows. Beyond them, all measurements restart.
-const MOST_ROUTES: usize = 64;
-const MOST_FLOWS: usize = 512;
+const MAX_ROUTES: usize = 64;
+const MAX_FLOWS: usize = 512;
 
 const TCP_HEADER: usize = 20;
 
 /// Direction of data, from a client's view.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Heading {
+pub(crate) enum DataDirection {
     /// To the server.
     Up,
     /// From the server.
@@ -46,7 +46,7 @@ pub(crate) enum Heading {
 /// Route that looks policed: direction and rate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policed {
-    pub(crate) heading: Heading,
+    pub(crate) heading: DataDirection,
     /// True if the lanes show it, and not the segments.
     pub(crate) by_lanes: bool,
     pub(crate) bits_per_s: u64,
@@ -87,22 +87,22 @@ impl Window {
     fn note(
         &mut self,
         now: Instant,
-        heading: Heading,
+        heading: DataDirection,
         carried: Carried,
         repeated_of: u64,
-    ) -> Option<(Heading, u64)> {
+    ) -> Option<(DataDirection, u64)> {
         let sum = &mut self.carried[heading as usize];
         (sum.fresh, sum.repeated) = (sum.fresh + carried.fresh, sum.repeated + carried.repeated);
         if now < self.since + WINDOW {
             return None;
         }
-        let look = |heading: Heading| {
+        let look = |heading: DataDirection| {
             let Carried { fresh, repeated } = self.carried[heading as usize];
             let rate = bits_per_s(fresh, self.since, now)?;
-            let is_slow = fresh >= LEAST_BYTES && rate <= SLOW_BITS_PER_S;
+            let is_slow = fresh >= MIN_BYTES && rate <= SLOW_BITS_PER_S;
             (is_slow && repeated * repeated_of >= fresh + repeated).then_some((heading, rate))
         };
-        let found = look(Heading::Down).or_else(|| look(Heading::Up));
+        let found = look(DataDirection::Down).or_else(|| look(DataDirection::Up));
         let policed = found.map_or(0, |_| self.policed.saturating_add(1));
         *self = Window { policed, ..Window::new(now) };
         found.filter(|_| policed >= WINDOWS)
@@ -132,15 +132,15 @@ impl Pace {
         &mut self,
         now: Instant,
         by_lanes: bool,
-        heading: Heading,
+        heading: DataDirection,
         carried: Carried,
     ) -> Option<Policed> {
         if let Some((_, sums)) = &mut self.trial {
             sums[usize::from(by_lanes)][heading as usize] += carried.fresh;
         }
         let (window, repeated_of) = match by_lanes {
-            true => (&mut self.lanes, LANE_LOST_OF),
-            false => (&mut self.segments, REPEATED_OF),
+            true => (&mut self.lanes, POLICED_LANE_LOSS),
+            false => (&mut self.segments, POLICED_REPEAT_SHARE),
         };
         let (heading, bits_per_s) = window.note(now, heading, carried, repeated_of)?;
         Some(Policed { heading, by_lanes, bits_per_s })
@@ -152,7 +152,7 @@ impl Pace {
 pub(crate) struct Paces {
     routes: BTreeMap<FlowEnds, Pace>,
     /// Highest end of data seen per flow and direction.
-    seen: BTreeMap<(u64, Heading), u32>,
+    seen: BTreeMap<(u64, DataDirection), u32>,
 }
 
 impl Paces {
@@ -161,12 +161,12 @@ impl Paces {
         &mut self,
         now: Instant,
         ends: FlowEnds,
-        (flow, heading): (u64, Heading),
+        (flow, heading): (u64, DataDirection),
         segments: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Policed> {
         let mut carried = Carried::default();
         for (seq, len) in segments.filter_map(bulk) {
-            if self.seen.len() >= MOST_FLOWS && !self.seen.contains_key(&(flow, heading)) {
+            if self.seen.len() >= MAX_FLOWS && !self.seen.contains_key(&(flow, heading)) {
                 self.seen.clear();
             }
             let seen = self.seen.entry((flow, heading)).or_insert(seq);
@@ -190,7 +190,7 @@ impl Paces {
         &mut self,
         now: Instant,
         ends: FlowEnds,
-        heading: Heading,
+        heading: DataDirection,
         LaneBytes { delivered, lost }: LaneBytes,
     ) -> Option<Policed> {
         if delivered + lost == 0 {
@@ -201,7 +201,7 @@ impl Paces {
     }
 
     fn pace(&mut self, now: Instant, ends: FlowEnds) -> &mut Pace {
-        if self.routes.len() >= MOST_ROUTES && !self.routes.contains_key(&ends) {
+        if self.routes.len() >= MAX_ROUTES && !self.routes.contains_key(&ends) {
             self.routes.clear();
         }
         self.routes.entry(ends).or_insert_with(|| Pace::new(now))
@@ -212,7 +212,7 @@ impl Paces {
         let (since, sums) = self.routes.get(ends)?.trial?;
         let fresh = sums[usize::from(of.by_lanes)][of.heading as usize];
         let rate = bits_per_s(fresh, since, now)?;
-        (fresh >= LEAST_BYTES).then_some(rate)
+        (fresh >= MIN_BYTES).then_some(rate)
     }
 
     /// Starts a trial: data counts for it from now on.
@@ -239,7 +239,7 @@ fn bulk(segment: &[u8]) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    const FLOW: (u64, Heading) = (7, Heading::Down);
+    const FLOW: (u64, DataDirection) = (7, DataDirection::Down);
 
     fn ends() -> FlowEnds {
         ([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
@@ -272,7 +272,7 @@ mod tests {
     fn a_slow_route_that_repeats_much_looks_policed_after_a_while() {
         let found = run(&mut Paces::default(), 20);
         let [(first_ms, policed), ..] = found[..] else { panic!("nothing found") };
-        assert_eq!((first_ms, policed.heading), (4_000, Heading::Down));
+        assert_eq!((first_ms, policed.heading), (4_000, DataDirection::Down));
         assert!((990_000..1_010_000).contains(&policed.bits_per_s), "{}", policed.bits_per_s);
     }
 
@@ -289,7 +289,9 @@ mod tests {
             let bytes = LaneBytes { delivered: bytes - lost, lost };
             (0..20).map(|look| look * 500).find(|ms| {
                 let now = Instant::from_millis(*ms);
-                paces.note_lane(now, ends(), Heading::Up, bytes).is_some_and(|found| found.by_lanes)
+                paces
+                    .note_lane(now, ends(), DataDirection::Up, bytes)
+                    .is_some_and(|found| found.by_lanes)
             })
         };
         assert_eq!(found_at(250_000, 75), Some(4_000), "4 Mbit/s");
@@ -303,11 +305,11 @@ mod tests {
         let (mut paces, bytes) = (Paces::default(), segment(1));
         for flow in 0..2_000_u16 {
             let ends = (ends().0, ([203, 0, 113, 7], flow).into());
-            let flow = (u64::from(flow), Heading::Up);
+            let flow = (u64::from(flow), DataDirection::Up);
             let segments = [&bytes[..]].into_iter();
             assert_eq!(paces.note(Instant::from_millis(1), ends, flow, segments), None);
         }
-        assert!(paces.routes.len() <= MOST_ROUTES && paces.seen.len() <= MOST_FLOWS);
+        assert!(paces.routes.len() <= MAX_ROUTES && paces.seen.len() <= MAX_FLOWS);
         assert_eq!(bulk(&bytes[..200]), None);
         assert_eq!(bulk(&bytes[..10]), None);
     }

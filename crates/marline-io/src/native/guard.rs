@@ -74,7 +74,7 @@ impl Guard {
     fn open(local: SocketAddr, reuse: bool, only_v6: Option<bool>) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
         // Must precede the bind, after which segments may arrive.
-        ttl::refuse_below_255(socket.as_fd(), local.is_ipv6())?;
+        ttl::require_ttl_255(socket.as_fd(), local.is_ipv6())?;
         let filtered = match filter::attach(socket.as_fd(), &filter::DROP_ALL) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,

@@ -10,7 +10,7 @@ use crate::sys::error_queue::{NetworkError, QUOTED};
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
 /// Minimum length of the quoted segment (RFC 792): ports and sequence number.
-const LEAST_QUOTED: usize = 8;
+const MIN_QUOTED_BYTES: usize = 8;
 /// Length of the header before the quoted packet.
 const HEADER_LEN: usize = 8;
 
@@ -40,7 +40,8 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
     if local != ip.dst {
         return None;
     }
-    let quoted = segment.get(..segment.len().min(QUOTED)).filter(|q| q.len() >= LEAST_QUOTED)?;
+    let quoted =
+        segment.get(..segment.len().min(QUOTED)).filter(|q| q.len() >= MIN_QUOTED_BYTES)?;
     let mut beginning = [0; QUOTED];
     beginning[..quoted.len()].copy_from_slice(quoted);
     Some(NetworkError {

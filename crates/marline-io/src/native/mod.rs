@@ -390,7 +390,7 @@ impl NativeCarrier {
     }
 
     /// Disables reservation, because no connections are opened here.
-    pub(crate) const fn forbid_pool(&mut self) {
+    pub(crate) const fn disable_port_pool(&mut self) {
         self.pool_limit = 0;
     }
 
@@ -400,11 +400,11 @@ impl NativeCarrier {
     }
 
     /// Stops answering segments that are unknown here.
-    pub(crate) const fn keep_to_own(&mut self) {
+    pub(crate) const fn ignore_unknown(&mut self) {
         self.only_own = true;
     }
 
-    pub(crate) const fn keeps_to_own(&self) -> bool {
+    pub(crate) const fn ignores_unknown(&self) -> bool {
         self.only_own
     }
 
@@ -423,7 +423,7 @@ impl NativeCarrier {
     }
 
     /// Installs a filter that passes only our ports.
-    pub(crate) fn let_through(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+    pub(crate) fn install_port_filter(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
         let ranges: Vec<RangeInclusive<u16>> = filter::ranges(self.ports.of_family(ipv6));
         let mut program = filter::program(ipv6, self.shard, &ranges);
         if program.len() > filter::LONGEST {

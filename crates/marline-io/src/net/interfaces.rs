@@ -51,7 +51,7 @@ const STACKED: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", 
 /// between two modems.
 const VLAN: &str = "vlan";
 /// Maximum depth of stacked interfaces.
-const DEEPEST: usize = 8;
+const MAX_STACK_DEPTH: usize = 8;
 
 /// Network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,7 +195,7 @@ impl Interfaces {
             .collect();
         let mut paths: Vec<&Interface> = Vec::new();
         for interface in found {
-            if !paths.iter().any(|path| self.share_a_wire(path, interface)) {
+            if !paths.iter().any(|path| self.share_network(path, interface)) {
                 paths.push(interface);
             }
         }
@@ -205,13 +205,13 @@ impl Interfaces {
     /// Returns true if this interface has a default route but is not a path, because its packets use the wire of
     /// another one.
     #[must_use]
-    pub fn shares_a_wire(&self, interface: &Interface) -> bool {
+    pub fn uses_shared_network(&self, interface: &Interface) -> bool {
         if interface.default_addresses().next().is_none() {
             return false;
         }
         let mut others =
             self.candidates().into_iter().filter(|other| other.index != interface.index);
-        others.any(|other| self.share_a_wire(other, interface))
+        others.any(|other| self.share_network(other, interface))
     }
 
     /// Interfaces that may be a path, best metric first.
@@ -232,21 +232,22 @@ impl Interfaces {
 
     /// Returns true if one interface is on top of the other, or if both are on the same one, as different hosts of
     /// its network.
-    fn share_a_wire(&self, one: &Interface, other: &Interface) -> bool {
+    fn share_network(&self, one: &Interface, other: &Interface) -> bool {
         let beside = one.lower != 0 && one.lower == other.lower && !one.vlan && !other.vlan;
         let above = |one: &Interface, other: &Interface| {
             let mut ports = self.list.iter().filter(|port| port.master == one.index);
-            self.is_above(one, other.index) || ports.any(|port| self.is_above(port, other.index))
+            self.is_stacked_on(one, other.index)
+                || ports.any(|port| self.is_stacked_on(port, other.index))
         };
         beside || above(one, other) || above(other, one)
     }
 
     /// Returns true if packets of the interface use the interface with this index, or are sent by it as a port of
     /// that one.
-    fn is_above(&self, interface: &Interface, index: u32) -> bool {
+    fn is_stacked_on(&self, interface: &Interface, index: u32) -> bool {
         let by_index = |index: u32| self.list.iter().find(|interface| interface.index == index);
         let mut at = Some(interface);
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_STACK_DEPTH {
             let Some(here) = at else { return false };
             if here.lower == index || here.master == index {
                 return true;

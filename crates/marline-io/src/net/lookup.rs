@@ -20,20 +20,20 @@ use crate::sys::socket;
 
 /// Maximum length of a name (RFC 1035), and of one of its labels.
 const LONGEST_NAME: usize = 253;
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL: usize = 63;
 /// Maximum number of records read from an answer, including aliases.
 const RECORDS: usize = 32;
 /// Maximum number of addresses used from an answer.
-const MOST_ADDRESSES: usize = 16;
+const ADDRESS_LIMIT: usize = 16;
 /// Maximum answer length in bytes.
-pub(super) const LONGEST_ANSWER: usize = 1_500;
+pub(super) const MAX_ANSWER_BYTES: usize = 1_500;
 /// Number of attempts with all resolvers, and the time to wait after each.
 pub(super) const TRIES: u32 = 3;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// Response code for a name that does not exist.
 pub(super) const NXDOMAIN: u8 = 3;
 /// Pause after a socket error, so that a failing socket does not cause a busy loop.
-const AFTER_ERROR: Duration = Duration::from_millis(50);
+const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
 /// Looks up the IPv4 and IPv6 addresses of a host with the resolvers of an interface's network. Asks over that
 /// interface for at most three seconds. The result is empty if no resolver is known, none answered, or the name has
@@ -59,7 +59,7 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
                 let _ = socket.send_to(&question.bytes, resolver).await;
             }
         }
-        hear_answers(&socket, &resolvers, &mut questions).await;
+        read_answers(&socket, &resolvers, &mut questions).await;
         if questions.iter().any(|question| question.addresses.is_some()) {
             break;
         }
@@ -85,15 +85,15 @@ impl Question {
             let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
             let of_kind = records.filter(|record| record.kind == self.kind);
             let found = of_kind.filter_map(|record| record.address());
-            self.addresses = Some(found.take(MOST_ADDRESSES).collect());
+            self.addresses = Some(found.take(ADDRESS_LIMIT).collect());
         }
     }
 }
 
 /// Reads until all questions are answered or the time is over.
-async fn hear_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [Question]) {
+async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [Question]) {
     let until = Instant::now() + PATIENCE;
-    let mut buffer = [0; LONGEST_ANSWER];
+    let mut buffer = [0; MAX_ANSWER_BYTES];
     while questions.iter().any(|question| question.addresses.is_none()) {
         let Some(len) = receive_from(socket, resolvers, until, &mut buffer).await else { return };
         for question in questions.iter_mut() {
@@ -117,7 +117,7 @@ pub(super) async fn receive_from(
                 }
             }
             // An ICMP error about one resolver; each error is reported once.
-            Err(_) => tokio::time::sleep(AFTER_ERROR).await,
+            Err(_) => tokio::time::sleep(ERROR_PAUSE).await,
         }
     }
 }
@@ -137,7 +137,7 @@ pub(super) fn response_code(query: &[u8], answer: &[u8]) -> Option<u8> {
 pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
     let host = host.trim_end_matches('.');
     let labels = host.split('.');
-    let fits = |label: &str| (1..=LONGEST_LABEL).contains(&label.len()) && label.is_ascii();
+    let fits = |label: &str| (1..=MAX_LABEL).contains(&label.len()) && label.is_ascii();
     if host.len() > LONGEST_NAME || !labels.clone().all(fits) {
         let text = format!("{host:?} is not a valid host name");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));

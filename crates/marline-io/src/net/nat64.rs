@@ -9,7 +9,8 @@ use marline_wire::{DNS_AAAA, DnsRecord, Prefix64, dns_answers};
 use tokio::time::Instant;
 
 use super::lookup::{
-    LONGEST_ANSWER, NXDOMAIN, PATIENCE, TRIES, dns_query, open_socket, receive_from, response_code,
+    MAX_ANSWER_BYTES, NXDOMAIN, PATIENCE, TRIES, dns_query, open_socket, receive_from,
+    response_code,
 };
 use super::resolvers_of;
 use crate::LocalEnd;
@@ -60,7 +61,7 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
             let _ = socket.send_to(&query, resolver).await;
         }
         let until = Instant::now() + PATIENCE;
-        let mut buffer = [0; LONGEST_ANSWER];
+        let mut buffer = [0; MAX_ANSWER_BYTES];
         while let Some(len) = receive_from(&socket, &resolvers, until, &mut buffer).await {
             match read_answer(&query, &buffer[..len]) {
                 Some(found @ PrefixAnswer::Prefix { .. }) => return Ok(found),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 const OURS: &str =
     "# Written by marline up, which restores what was here before (also: sudo marline down):";
 /// Prefix of the lines that preserve the replaced text.
-const FORMER: &str = "#=";
+const SAVED_LINE_PREFIX: &str = "#=";
 
 /// Values of a keyword, line by line.
 pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a str> {
@@ -30,7 +30,7 @@ pub fn addresses(text: &str) -> impl Iterator<Item = IpAddr> {
 /// Replaces `former` by `ours`. The result preserves `former`.
 #[must_use]
 pub fn replacing(former: &str, ours: &str) -> String {
-    let kept: String = former.lines().map(|line| format!("{FORMER}{line}\n")).collect();
+    let kept: String = former.lines().map(|line| format!("{SAVED_LINE_PREFIX}{line}\n")).collect();
     format!("{OURS}\n{kept}{ours}")
 }
 
@@ -40,7 +40,7 @@ pub fn former(text: &str) -> Option<String> {
     let lines = text.strip_prefix(OURS)?.lines();
     Some(
         lines
-            .filter_map(|line| line.strip_prefix(FORMER))
+            .filter_map(|line| line.strip_prefix(SAVED_LINE_PREFIX))
             .map(|line| format!("{line}\n"))
             .collect(),
     )

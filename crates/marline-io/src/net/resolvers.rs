@@ -13,10 +13,10 @@ const DNS_PORT: u16 = 53;
 /// Maximum number of resolvers per network.
 const MOST: usize = 4;
 /// Files with the resolvers of each link: of systemd-resolved, then of systemd-networkd.
-const OF_LINKS: [(&str, &str); 2] =
+const LINK_RESOLVER_FILES: [(&str, &str); 2] =
     [("/run/systemd/resolve/netif", "SERVERS="), ("/run/systemd/netif/links", "DNS=")];
 /// Files with the resolvers of all networks.
-const OF_ALL: [&str; 3] =
+const SHARED_RESOLVER_FILES: [&str; 3] =
     ["/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf", "/etc/resolv.conf"];
 
 /// Resolvers to ask over an interface (name and index), most likely first, at most four: those of its link, or else
@@ -31,7 +31,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
         std::fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
     };
     let mut found = Vec::new();
-    for (directory, key) in OF_LINKS {
+    for (directory, key) in LINK_RESOLVER_FILES {
         let text = read(&format!("{directory}/{index}"));
         let words = text.lines().filter_map(|line| line.strip_prefix(key));
         found.extend(
@@ -39,7 +39,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
         );
     }
     if found.is_empty() {
-        for path in OF_ALL {
+        for path in SHARED_RESOLVER_FILES {
             let text = read(path);
             let text = resolv_conf::of_network(&text);
             let words = resolv_conf::resolvers(&text);

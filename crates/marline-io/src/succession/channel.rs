@@ -15,7 +15,7 @@ use rustix::net::{
 use crate::sys::socket::raise_buffers;
 
 /// Maximum message length: a run of datagrams that the kernel coalesced, with its origin.
-pub(crate) const LONGEST_MESSAGE: usize = (64 << 10) + 256;
+pub(crate) const MAX_MESSAGE_LEN: usize = (64 << 10) + 256;
 
 /// One end of a channel.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Channel {
     ///
     /// # Errors
     /// The system's.
-    pub fn set_waits(&self, waits: bool) -> io::Result<()> {
+    pub fn set_blocking(&self, waits: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.0, !waits)?)
     }
 
@@ -131,7 +131,7 @@ mod tests {
     fn messages_stay_whole_and_bring_their_descriptor() {
         let (here, there) = Channel::pair().unwrap();
         let (mut near, far) = UnixStream::pair().unwrap();
-        let mut buffer = vec![0; LONGEST_MESSAGE];
+        let mut buffer = vec![0; MAX_MESSAGE_LEN];
         assert_eq!(there.receive(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         here.send(&[b"one", b" and two"], Some(far.as_fd())).unwrap();
         here.send(&[b"three"], None).unwrap();

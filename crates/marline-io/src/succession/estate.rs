@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use marline_time::Duration;
 
 use super::Channel;
-use super::channel::LONGEST_MESSAGE;
+use super::channel::MAX_MESSAGE_LEN;
 use super::message::{Message, NativePart};
 use crate::random::ResetSeed;
 
@@ -17,7 +17,7 @@ pub const PROTOCOL: u8 = 1;
 
 /// State that a process hands over to its successor.
 #[derive(Debug)]
-pub struct Estate {
+pub struct HandoverState {
     /// Generation of the successor.
     pub generation: u8,
     /// Generation of the process that hands over.
@@ -43,7 +43,7 @@ fn other(text: impl Into<String>) -> io::Error {
     io::Error::other(text.into())
 }
 
-impl Estate {
+impl HandoverState {
     /// Sends the state to the other end of `channel`. Blocks while the channel is full.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Estate {
             put(Message::Listener { local: *local }, Some(fd))?;
         }
         for (generation, fd) in &self.elders {
-            put(Message::Elder { generation: *generation }, Some(fd))?;
+            put(Message::OlderProcess { generation: *generation }, Some(fd))?;
         }
         for (name, fd) in &self.further {
             put(Message::Further { name: name.clone() }, Some(fd))?;
@@ -79,8 +79,8 @@ impl Estate {
     }
 
     /// Receives the state from the other end of `channel`, which must be blocking.
-    fn take(channel: &Channel) -> io::Result<Estate> {
-        let mut buffer = vec![0; LONGEST_MESSAGE];
+    fn take(channel: &Channel) -> io::Result<HandoverState> {
+        let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let mut next = || next(channel, &mut buffer);
         let (Message::Hello { protocol, generation, predecessor, seed }, _) = next()? else {
             return Err(other("the predecessor did not send its version first"));
@@ -89,7 +89,7 @@ impl Estate {
             let text = format!("the predecessor hands over in version {protocol}, not {PROTOCOL}");
             return Err(other(text));
         }
-        let mut estate = Estate {
+        let mut estate = HandoverState {
             generation,
             predecessor,
             seed: ResetSeed::new(seed),
@@ -109,7 +109,7 @@ impl Estate {
                 Message::Socket { shard, local } => estate.sockets.push((shard, local, fd)),
                 Message::Native { part, local } => estate.native.push((part, local, fd)),
                 Message::Listener { local } => estate.listeners.push((local, fd)),
-                Message::Elder { generation } => estate.elders.push((generation, fd)),
+                Message::OlderProcess { generation } => estate.elders.push((generation, fd)),
                 Message::Further { name } => estate.further.push((name, fd)),
                 _ => return Err(other("unexpected message from the predecessor")),
             }
@@ -127,19 +127,19 @@ fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<Own
 
 /// Process that has received a handover state and has not started yet.
 #[derive(Debug)]
-pub struct Heir {
+pub struct PendingSuccessor {
     channel: Channel,
 }
 
-impl Heir {
+impl PendingSuccessor {
     /// Receives the state from the predecessor on this channel. Blocks until it is complete.
     ///
     /// # Errors
     /// The predecessor does not send it, or uses another version.
-    pub fn take(channel: Channel) -> io::Result<(Heir, Estate)> {
-        channel.set_waits(true)?;
-        let estate = Estate::take(&channel)?;
-        Ok((Heir { channel }, estate))
+    pub fn take(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
+        channel.set_blocking(true)?;
+        let estate = HandoverState::take(&channel)?;
+        Ok((PendingSuccessor { channel }, estate))
     }
 
     /// Reports that everything has arrived, and waits for the predecessor's answer. The predecessor has stopped
@@ -177,7 +177,7 @@ impl Channel {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no report yet. Other errors mean that the successor is
     /// gone.
     pub fn heard(&self) -> io::Result<Result<String, String>> {
-        let mut buffer = vec![0; LONGEST_MESSAGE];
+        let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let heard = match next(self, &mut buffer) {
             // The successor ended without reading everything. This error comes first, and its earlier messages
             // follow.
@@ -192,7 +192,7 @@ impl Channel {
     }
 
     /// Lets the successor start.
-    pub(crate) fn let_begin(&self) -> io::Result<()> {
+    pub(crate) fn permit_start(&self) -> io::Result<()> {
         self.send(&[&Message::Go.to_bytes()], None)
     }
 }

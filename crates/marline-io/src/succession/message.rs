@@ -7,7 +7,7 @@ use std::io;
 use marline_core::{Ecn, FourTuple};
 
 /// Maximum length of a name or a reason, in bytes.
-const LONGEST_TEXT: usize = 4_096;
+const MAX_TEXT_BYTES: usize = 4_096;
 
 /// Message between two processes.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Message {
     /// Listening TCP socket.
     Listener { local: SocketAddr },
     /// Channel to a process of this generation.
-    Elder { generation: u8 },
+    OlderProcess { generation: u8 },
     /// Further descriptor of the program.
     Further { name: String },
     /// End of the state.
@@ -80,7 +80,7 @@ impl Message {
             Message::Hello { .. } => 1,
             Message::Socket { .. } => 2,
             Message::Listener { .. } => 3,
-            Message::Elder { .. } => 4,
+            Message::OlderProcess { .. } => 4,
             Message::Further { .. } => 5,
             Message::End => 6,
             Message::Ready { .. } => 7,
@@ -106,11 +106,11 @@ impl Message {
                 put_address(&mut out, *local);
             }
             Message::Listener { local } => put_address(&mut out, *local),
-            Message::Elder { generation } => out.push(*generation),
+            Message::OlderProcess { generation } => out.push(*generation),
             Message::Further { name: text }
             | Message::Ready { version: text }
             | Message::Failed { why: text } => {
-                out.extend(text.bytes().take(LONGEST_TEXT));
+                out.extend(text.bytes().take(MAX_TEXT_BYTES));
             }
             Message::End | Message::Go => {}
             Message::Link { local, remote, port } => {
@@ -193,7 +193,7 @@ impl Reader<'_> {
 
     fn text(&mut self) -> Option<String> {
         let text = String::from_utf8_lossy(core::mem::take(&mut self.0)).into_owned();
-        (text.len() <= LONGEST_TEXT).then_some(text)
+        (text.len() <= MAX_TEXT_BYTES).then_some(text)
     }
 
     fn ecn(&mut self) -> Option<Ecn> {
@@ -216,7 +216,7 @@ impl Reader<'_> {
             }
             2 => Message::Socket { shard: self.byte()?, local: self.address()? },
             3 => Message::Listener { local: self.address()? },
-            4 => Message::Elder { generation: self.byte()? },
+            4 => Message::OlderProcess { generation: self.byte()? },
             5 => Message::Further { name: self.text()? },
             6 => Message::End,
             7 => Message::Ready { version: self.text()? },
@@ -257,7 +257,7 @@ mod tests {
             Message::Hello { protocol: 1, generation: 2, predecessor: 1, seed: [7; 32] },
             Message::Socket { shard: 3, local: v4 },
             Message::Listener { local: v6 },
-            Message::Elder { generation: 9 },
+            Message::OlderProcess { generation: 9 },
             Message::Further { name: "metrics".to_owned() },
             Message::End,
             Message::Ready { version: "0.1.0".to_owned() },

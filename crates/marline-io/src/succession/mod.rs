@@ -10,6 +10,6 @@ mod estate;
 mod message;
 
 pub use channel::Channel;
-pub use estate::{Estate, Heir, PROTOCOL};
+pub use estate::{HandoverState, PROTOCOL, PendingSuccessor};
 pub use message::NativePart;
 pub(crate) use message::{Message, Passed};

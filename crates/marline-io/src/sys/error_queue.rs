@@ -89,7 +89,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
 /// Error with the address of its sender, in the kernel's layout (SO_EE_OFFENDER).
 #[repr(C)]
 #[derive(Copy, Clone)]
-struct Offended<T> {
+struct ErrorOrigin<T> {
     _error: libc::sock_extended_err,
     by: T,
 }
@@ -110,12 +110,12 @@ fn read_controls(header: &libc::msghdr, found: &mut Controls) {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_RECVERR) => {
                 found.error = payload::<libc::sock_extended_err>(cmsg);
-                let whole = payload::<Offended<libc::sockaddr_in>>(cmsg);
+                let whole = payload::<ErrorOrigin<libc::sockaddr_in>>(cmsg);
                 found.offender = whole.and_then(|whole| offender_v4(&whole.by));
             }
             (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
                 found.error = payload::<libc::sock_extended_err>(cmsg);
-                let whole = payload::<Offended<libc::sockaddr_in6>>(cmsg);
+                let whole = payload::<ErrorOrigin<libc::sockaddr_in6>>(cmsg);
                 found.offender = whole.and_then(|whole| offender_v6(&whole.by));
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {

@@ -13,7 +13,7 @@ use super::{check, set_option};
 /// Unsent bytes in the kernel: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
 const UNSENT_BYTES: u32 = 32 << 10;
 /// Time without acknowledgment after which the connection ends.
-const UNACKED: Duration = Duration::from_secs(20);
+const ACK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum pause before the kernel retransmits: the smallest permitted value (Linux 6.15, not yet defined by
 /// `libc`). By default the pause doubles up to two minutes, so that the recovery of a network is not noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     bound_pauses(&socket);
     let prepared = socket
         .set_tcp_nodelay(true)
-        .and_then(|()| socket.set_tcp_user_timeout(Some(UNACKED)))
+        .and_then(|()| socket.set_tcp_user_timeout(Some(ACK_TIMEOUT)))
         .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES));
     if let Err(error) = prepared {
         tracing::debug!(%error, "cannot set an option of a TCP connection");

@@ -29,8 +29,8 @@ const OFF: libc::c_int = 0;
 
 /// Addresses to which no TCP packet is sent (RFC 9293 section 3.9.2.3): in organization-local scope and not assigned
 /// (RFC 2365, RFC 4291 section 2.7).
-const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 255, 254);
-const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 0xfffe);
+const UNUSED_DESTINATION_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 255, 254);
+const UNUSED_DESTINATION_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 0xfffe);
 
 /// Destination of a batch of segments.
 #[derive(Copy, Clone, Debug)]
@@ -80,7 +80,7 @@ pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
 /// Opens a send-only raw socket for TCP, which receives neither packets nor errors.
 pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
     let raw = open_silent(ipv6)?;
-    bind_to_nobody(raw.as_fd(), ipv6);
+    bind_to_unused_address(raw.as_fd(), ipv6);
     Ok(raw)
 }
 
@@ -90,8 +90,9 @@ pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
 /// that socket's filter on the copy. A socket bound to an address only gets packets to that address. A multicast
 /// address can be bound on every machine, is not used as source address, and is never the destination of TCP
 /// packets.
-fn bind_to_nobody(fd: BorrowedFd<'_>, ipv6: bool) {
-    let nobody = if ipv6 { IpAddr::V6(NOBODY_V6) } else { IpAddr::V4(NOBODY_V4) };
+fn bind_to_unused_address(fd: BorrowedFd<'_>, ipv6: bool) {
+    let nobody =
+        if ipv6 { IpAddr::V6(UNUSED_DESTINATION_V6) } else { IpAddr::V4(UNUSED_DESTINATION_V4) };
     if let Err(error) = rustix::net::bind(fd, &SocketAddr::new(nobody, 0)) {
         // This only costs time: the filter drops the packets.
         tracing::debug!(%error, "a raw socket that only sends gets copies of packets");
@@ -249,7 +250,7 @@ pub(crate) fn send_parts(
 pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<u32> {
     let asked = socket::ask_route_mtu(&SockRef::from(&fd), to.local, to.remote);
     rustix::net::connect_unspec(fd)?;
-    bind_to_nobody(fd, to.local.is_ipv6());
+    bind_to_unused_address(fd, to.local.is_ipv6());
     asked
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn raise_buffers(socket: &Socket) {
 ///
 /// # Errors
 /// The system's. Linux before 5.14 does not support this: the size remains fixed.
-pub fn begin_with_small_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+pub fn set_initial_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &half)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)

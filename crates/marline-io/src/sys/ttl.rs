@@ -7,7 +7,7 @@ use super::set_option;
 
 /// Makes a TCP socket accept only packets that no router has forwarded and that were sent with a TTL of 255. IPv6
 /// sockets may receive IPv4 packets as well, so both are set.
-pub(crate) fn refuse_below_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+pub(crate) fn require_ttl_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     const LARGEST: libc::c_int = 255;
     if ipv6 {
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, &LARGEST)?;

@@ -172,16 +172,16 @@ fn a_bad_time_is_over_when_trouble_stays_away_for_longer_than_it_did() {
     // Twice a second, and once in ten seconds. Right after trouble, both risks are equal.
     for (troubles, risk) in [(2.0, 0.2), (0.1, 0.01)] {
         let now = forecast(troubles);
-        assert!((now.risk_while_it_lasts(MS(100)) - risk).abs() < 1e-5);
+        assert!((now.ongoing_trouble_risk(MS(100)) - risk).abs() < 1e-5);
     }
     let after = |troubles, ms| {
-        let later = forecast(troubles).untroubled_for(MS(ms));
-        (later.risk_while_it_lasts(MS(100)), later.risk(MS(100)))
+        let later = forecast(troubles).after_untroubled_time(MS(ms));
+        (later.ongoing_trouble_risk(MS(100)), later.risk(MS(100)))
     };
     // Five seconds are ten times the usual distance between episodes, or half of it.
     let ((often, often_risk), (seldom, seldom_risk)) = (after(2.0, 5_000), after(0.1, 5_000));
     assert!(often < 0.001 && often_risk > 0.1, "{often} {often_risk}");
     assert!(seldom > 0.0055 && seldom_risk > 0.005, "{seldom} {seldom_risk}");
-    assert_eq!(forecast(0.0).untroubled_for(MS(1)).risk_while_it_lasts(MS(100)), 0.0);
-    assert_eq!(forecast(50.0).risk_while_it_lasts(MS(100)), 1.0);
+    assert_eq!(forecast(0.0).after_untroubled_time(MS(1)).ongoing_trouble_risk(MS(100)), 0.0);
+    assert_eq!(forecast(50.0).ongoing_trouble_risk(MS(100)), 1.0);
 }

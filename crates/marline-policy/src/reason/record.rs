@@ -10,7 +10,7 @@ use core::str::FromStr;
 use marline_time::{Duration, Instant, Rate, nanos};
 
 use super::{
-    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule, Spending,
+    BudgetState, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule,
     Standing, Terms,
 };
 use crate::{
@@ -124,7 +124,7 @@ impl Line {
         let _ = write!(self.0, "{space}{name}={value}");
     }
 
-    fn put_some(&mut self, name: &str, value: Option<impl Display>) {
+    fn put_optional(&mut self, name: &str, value: Option<impl Display>) {
         if let Some(value) = value {
             self.put(name, value);
         }
@@ -138,13 +138,13 @@ impl Line {
 
     fn put_grounds(&mut self, grounds: &Grounds) {
         self.put("rule", grounds.rule.name());
-        self.put_some("path", grounds.path.map(|id| id.0));
-        self.put_some("other", grounds.other.map(|id| id.0));
-        self.put_some("arrives_us", grounds.arrives_us);
-        self.put_some("other_us", grounds.other_us);
-        self.put_some("other_late_us", grounds.other_late_us);
-        self.put_some("gain_us", grounds.gain_us);
-        self.put_some("price_us", grounds.price_us);
+        self.put_optional("path", grounds.path.map(|id| id.0));
+        self.put_optional("other", grounds.other.map(|id| id.0));
+        self.put_optional("arrives_us", grounds.arrives_us);
+        self.put_optional("other_us", grounds.other_us);
+        self.put_optional("other_late_us", grounds.other_late_us);
+        self.put_optional("gain_us", grounds.gain_us);
+        self.put_optional("price_us", grounds.price_us);
     }
 
     fn put_inputs(&mut self, inputs: &Inputs) {
@@ -164,8 +164,11 @@ impl Line {
         self.put("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
         self.put("wake_ns", nanos(inputs.spending.terms.wake));
         let due = inputs.spending.repairs_due;
-        self.put_some("due", due.map(|due| format!("{}:{}", range_text(&due.range), due.count)));
-        let asked: Vec<String> = inputs.asked.iter().map(asked_text).collect();
+        self.put_optional(
+            "due",
+            due.map(|due| format!("{}:{}", range_text(&due.range), due.count)),
+        );
+        let asked: Vec<String> = inputs.asked.iter().map(query_text).collect();
         self.put_list("asked", &asked);
     }
 
@@ -180,12 +183,12 @@ impl Line {
         self.put("takes", eligibility_text(path.eligibility));
         self.put("mss", path.mss);
         self.put("cwnd", path.cwnd);
-        self.put_some("ssthresh", Some(path.ssthresh).filter(|bytes| *bytes != u64::MAX));
+        self.put_optional("ssthresh", Some(path.ssthresh).filter(|bytes| *bytes != u64::MAX));
         self.put("in_flight", path.bytes_in_flight);
         self.put("lost", path.bytes_queued);
-        self.put_some("srtt_ns", path.srtt.map(nanos));
-        self.put_some("min_rtt_ns", path.min_rtt.map(nanos));
-        self.put_some("delivery_bits_per_s", path.delivery_rate.map(Rate::bits_per_s));
+        self.put_optional("srtt_ns", path.srtt.map(nanos));
+        self.put_optional("min_rtt_ns", path.min_rtt.map(nanos));
+        self.put_optional("delivery_bits_per_s", path.delivery_rate.map(Rate::bits_per_s));
         let [p50, p90, p99] = forecast.answers_us;
         self.put("p50_us", p50);
         self.put("p90_us", p90);
@@ -195,8 +198,8 @@ impl Line {
         self.put("untroubled_ms", forecast.untroubled_ms);
         self.put("queued_us", forecast.queued_us);
         self.put("idle_us", forecast.idle_us);
-        self.put_some("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
-        self.put_some("overdue_ns", path.overdue_at.map(Instant::as_nanos));
+        self.put_optional("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
+        self.put_optional("overdue_ns", path.overdue_at.map(Instant::as_nanos));
         self.put("sent_ns", path.last_sent_at.as_nanos());
         self.put("heard_ns", path.last_heard_at.as_nanos());
     }
@@ -284,7 +287,7 @@ fn read_eligibility(text: &str) -> Option<Eligibility> {
     })
 }
 
-fn asked_text((query, answer): &(MappingQuery, Option<Mapping>)) -> String {
+fn query_text((query, answer): &(MappingQuery, Option<Mapping>)) -> String {
     let on = |name, subflow: &SubflowId, at: &Dsn| format!("{name}:{}:{}", subflow.0, at.0);
     let query = match query {
         MappingQuery::Oldest => "oldest".to_owned(),
@@ -302,7 +305,7 @@ fn asked_text((query, answer): &(MappingQuery, Option<Mapping>)) -> String {
     }
 }
 
-fn read_asked(text: &str) -> Option<(MappingQuery, Option<Mapping>)> {
+fn read_query(text: &str) -> Option<(MappingQuery, Option<Mapping>)> {
     let (query, answer) = text.split_once('>')?;
     let parts: Vec<&str> = query.split(':').collect();
     let query = match parts[..] {
@@ -354,7 +357,7 @@ fn read_fraction(text: &str) -> Option<f32> {
     text.parse().ok().filter(|number: &f32| !number.is_nan())
 }
 
-fn read_purse(text: &str) -> Option<(SubflowId, f32)> {
+fn read_path_budget(text: &str) -> Option<(SubflowId, f32)> {
     let (id, spent) = text.split_once(':')?;
     Some((read_id(id)?, read_fraction(spent)?))
 }
@@ -402,7 +405,7 @@ impl<'a> Fields<'a> {
         self.text(name).map(|text| read(text).ok_or(BadRecord(name))).transpose()
     }
 
-    fn some_number<T: FromStr>(self, name: &'static str) -> Result<Option<T>, BadRecord> {
+    fn parse_optional_number<T: FromStr>(self, name: &'static str) -> Result<Option<T>, BadRecord> {
         self.some(name, |text| text.parse().ok())
     }
 
@@ -420,11 +423,11 @@ impl<'a> Fields<'a> {
             rule: self.with("rule", |text| named(&RULES, text))?,
             path: self.some("path", read_id)?,
             other: self.some("other", read_id)?,
-            arrives_us: self.some_number("arrives_us")?,
-            other_us: self.some_number("other_us")?,
-            other_late_us: self.some_number("other_late_us")?,
-            gain_us: self.some_number("gain_us")?,
-            price_us: self.some_number("price_us")?,
+            arrives_us: self.parse_optional_number("arrives_us")?,
+            other_us: self.parse_optional_number("other_us")?,
+            other_late_us: self.parse_optional_number("other_late_us")?,
+            gain_us: self.parse_optional_number("gain_us")?,
+            price_us: self.parse_optional_number("price_us")?,
         })
     }
 
@@ -438,10 +441,10 @@ impl<'a> Fields<'a> {
             window_end: self.with("window_end", read_dsn)?,
             send_limit: self.number("send_limit")?,
             repairs: self.with("repairs", read_flag)?,
-            spending: Spending {
+            spending: BudgetState {
                 spent: self.with("spent", read_fraction)?,
                 unlimited: self.with("unlimited", read_flag)?,
-                purses: self.list("purses", read_purse)?,
+                purses: self.list("purses", read_path_budget)?,
                 terms: Terms {
                     patience: self.some("patience_ns", read_time)?.unwrap_or_default(),
                     metered_rate: self.some("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),
@@ -450,7 +453,7 @@ impl<'a> Fields<'a> {
                 repairs_due: self.some("due", read_due)?,
             },
             paths: Vec::new(),
-            asked: self.list("asked", read_asked)?,
+            asked: self.list("asked", read_query)?,
         })
     }
 
@@ -467,7 +470,7 @@ impl<'a> Fields<'a> {
             eligibility: self.with("takes", read_eligibility)?,
             mss: self.number("mss")?,
             cwnd: self.number("cwnd")?,
-            ssthresh: self.some_number("ssthresh")?.unwrap_or(u64::MAX),
+            ssthresh: self.parse_optional_number("ssthresh")?.unwrap_or(u64::MAX),
             bytes_in_flight: self.number("in_flight")?,
             bytes_queued: self.number("lost")?,
             srtt: self.some("srtt_ns", read_time)?,

@@ -38,8 +38,10 @@ impl Reason {
                      for it before, behind the window or the buffer"
                 )
             }
-            Rule::Late => format!("copy of {size} on {path}: {}", self.weighed(name)),
-            Rule::End => format!("copy of the last {size} on {path}: {}", self.weighed(name)),
+            Rule::Late => format!("copy of {size} on {path}: {}", self.cost_reason_text(name)),
+            Rule::End => {
+                format!("copy of the last {size} on {path}: {}", self.cost_reason_text(name))
+            }
             Rule::Repair => {
                 let budget = self.budget(name);
                 format!(
@@ -57,7 +59,7 @@ impl Reason {
                     "copy of {size} on {path}, which has carried nothing for {unused}: it shows how the path is"
                 )
             }
-            Rule::LookAgain => self.looks_again(),
+            Rule::LookAgain => self.recheck_text(),
             Rule::Nothing => "there is nothing to send, and nothing worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can carry anything".to_owned(),
             Rule::Rescue => format!("{size} again on {path}: {}", self.cause(name)),
@@ -75,7 +77,7 @@ impl Reason {
         }
     }
 
-    fn looks_again(&self) -> String {
+    fn recheck_text(&self) -> String {
         let after = match self.decision {
             Decision::WaitUntil(at) => {
                 Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
@@ -117,7 +119,7 @@ impl Reason {
     }
 
     /// Why a copy is worth its cost.
-    fn weighed(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn cost_reason_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let (other, takes) = (self.other(name), time(grounds.arrives_us));
         let owed = match (grounds.other_us, grounds.other_late_us) {

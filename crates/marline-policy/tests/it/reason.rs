@@ -1,8 +1,9 @@
 //! Reasons in words, and as lines that can be parsed.
 
 use marline_policy::{
-    BadRecord, Decision, Dsn, Forecast, Forecaster, Grounds, Inputs, Question, Reason, Reinjection,
-    ReinjectionCause, RepairsDue, Rule, SchedulerContext, Spending, SubflowId, SubflowView, Terms,
+    BadRecord, BudgetState, Decision, Dsn, Forecast, Forecaster, Grounds, Inputs, Question, Reason,
+    Reinjection, ReinjectionCause, RepairsDue, Rule, SchedulerContext, SubflowId, SubflowView,
+    Terms,
 };
 use marline_testkit::views::{
     self, MSS, Stream, doubtful, full, ms, paced, range, send, set, view,
@@ -19,7 +20,8 @@ fn name(id: SubflowId) -> String {
 /// A reason for this decision between two paths, with these grounds.
 fn reason(decision: Decision, grounds: Grounds) -> Reason {
     let paths = [view(0, 20), view(1, 40)];
-    let (stream, spending) = (Stream::new(5_000), Spending { spent: 0.36, ..Spending::default() });
+    let (stream, spending) =
+        (Stream::new(5_000), BudgetState { spent: 0.36, ..BudgetState::default() });
     let ((), inputs) = Inputs::of(&stream.context(&paths), &spending, |_| ());
     Reason { question: Question::Next, decision, also: Vec::new(), grounds, inputs }
 }
@@ -223,7 +225,7 @@ fn a_record_is_read_as_it_was_written() {
     let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };
     let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
     let purses = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
-    let spending = Spending { spent: 1.0 / 3.0, unlimited: false, purses, terms, repairs_due };
+    let spending = BudgetState { spent: 1.0 / 3.0, unlimited: false, purses, terms, repairs_due };
     let ask = |cx: &SchedulerContext<'_>| {
         let index = cx.mappings;
         let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];

@@ -16,7 +16,7 @@ use crate::session::{LIFETIME, Session, SessionId};
 /// Largest number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
 const MOST: usize = 8;
 /// While the first handshake may still give a session, the next one starts after this delay.
-const HEDGE: Duration = Duration::from_secs(1);
+const HANDSHAKE_HEDGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Means of authentication for a request.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl State {
             (0, _) | (_, None) => Some(now),
             (shaking, _) if shaking >= MOST => None,
             (_, Some(_)) if alone => Some(now),
-            (_, Some(begun)) => Some(begun + HEDGE),
+            (_, Some(begun)) => Some(begun + HANDSHAKE_HEDGE_DELAY),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Admission {
     }
 
     /// Waits for permission to make a handshake, for a connection that cannot use a session.
-    pub(super) async fn enter_alone(&self) -> Turn {
+    pub(super) async fn enter_without_session(&self) -> Turn {
         loop {
             if let Admitted::Stranger(turn) = self.wait(true).await {
                 return turn;
@@ -168,7 +168,7 @@ impl Admission {
     }
 
     /// True if the session is due for renewal and no other caller has started it.
-    pub(super) fn is_to_renew(&self) -> bool {
+    pub(super) fn should_renew(&self) -> bool {
         let now = Instant::now();
         let mut state = lock(&self.state);
         let due = state.current.as_ref().is_some_and(|current| current.renew_at <= now);
@@ -176,7 +176,7 @@ impl Admission {
     }
 
     /// Records a failed renewal. The next request may try again.
-    pub(super) fn not_renewed(&self) {
+    pub(super) fn on_renewal_failed(&self) {
         lock(&self.state).renewing = false;
     }
 

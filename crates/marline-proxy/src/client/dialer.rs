@@ -19,16 +19,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Addresses that do not answer within this time may have passed to another machine, so their names are resolved
 /// again.
-const DOUBT_AFTER: Duration = Duration::from_secs(1);
+const RERESOLVE_AFTER: Duration = Duration::from_secs(1);
 
 /// Time for a member of a fleet to answer at its own address before the shared address is tried as well. Reaching
 /// another member costs a TLS handshake.
 const HEAD_START: Duration = Duration::from_millis(750);
 /// If a member's own address did not answer while the shared one did, it is not tried again for this time.
-const SILENT_FOR: Duration = Duration::from_secs(60);
+const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// Connections to such a member end when nothing is received on them for this time. Without evidence that the
 /// network works, they would wait for it for an hour (decisions/outages.md).
-const GONE_AFTER: Duration = Duration::from_secs(120);
+const RECEIVE_IDLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Connects over all paths.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Dialer {
         let known = self.names.addresses().await?;
         self.names.watch();
         let mut to_known = pin!(self.connect_to(&known));
-        let failed = match timeout(DOUBT_AFTER, &mut to_known).await {
+        let failed = match timeout(RERESOLVE_AFTER, &mut to_known).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => Some(error),
             Err(_) => None,
@@ -112,16 +112,16 @@ impl Dialer {
 
     /// Connects by name because a member's own addresses gave no connection. If that succeeds, the network works,
     /// so connections to that member need not wait for it as long as in an outage.
-    async fn connect_instead(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
+    async fn connect_by_server_name(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         let stream = self.connect_by_name().await?;
-        let asked = self.client.expect_answer(own, GONE_AFTER);
+        let asked = self.client.expect_answer(own, RECEIVE_IDLE_LIMIT);
         tracing::info!(
             "the server's own address {} does not answer: through {} for {} s; connections to it: {asked}, which end \
              if it stays silent for {} s",
             own[0],
             names(&self.names.servers),
-            SILENT_FOR.as_secs(),
-            GONE_AFTER.as_secs()
+            MEMBER_RETRY_PAUSE.as_secs(),
+            RECEIVE_IDLE_LIMIT.as_secs()
         );
         *self.silent.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), own.to_vec()));
@@ -130,7 +130,7 @@ impl Dialer {
 
     fn is_silent(&self, own: &[SocketAddr]) -> bool {
         let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        silent.as_ref().is_some_and(|(at, known)| known == own && at.elapsed() < SILENT_FOR)
+        silent.as_ref().is_some_and(|(at, known)| known == own && at.elapsed() < MEMBER_RETRY_PAUSE)
     }
 }
 
@@ -149,7 +149,7 @@ impl Connect for Dialer {
         let mut to_member = pin!(self.client.connect(own));
         match timeout(HEAD_START, &mut to_member).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(_)) => return self.connect_instead(own).await,
+            Ok(Err(_)) => return self.connect_by_server_name(own).await,
             Err(_) => {}
         }
         // In parallel, and ignoring its failure: that of the names is more informative.
@@ -161,7 +161,7 @@ impl Connect for Dialer {
         };
         tokio::select! {
             stream = late => Ok(stream),
-            stream = self.connect_instead(own) => stream,
+            stream = self.connect_by_server_name(own) => stream,
         }
     }
 }

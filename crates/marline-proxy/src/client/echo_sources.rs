@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::udp_tunnel::echo::{EchoInbox, EchoRequest};
 use super::udp_tunnel::echoes::EchoSender;
 use super::udp_tunnel::{TooBig, UdpTunnel};
-use crate::udp::{ECHO_IDLE, MOST_ECHOES};
+use crate::udp::{ECHO_IDLE, MAX_ECHOES};
 
 /// Source of echo requests: an address and an identifier.
 pub type EchoSource = (IpAddr, u16);
@@ -70,7 +70,7 @@ impl EchoSources {
 }
 
 fn make_room<T>(table: &mut BTreeMap<EchoSource, (T, Instant)>) {
-    if table.len() >= MOST_ECHOES
+    if table.len() >= MAX_ECHOES
         && let Some((oldest, _)) = table.iter().min_by_key(|(_, (_, used_at))| *used_at)
     {
         let oldest = *oldest;
@@ -102,7 +102,7 @@ mod tests {
         }
         let open =
             |inboxes: &[EchoInbox]| inboxes.iter().filter(|inbox| !inbox.is_closed()).count();
-        assert_eq!((inboxes.len(), open(&inboxes)), (10_000, MOST_ECHOES));
+        assert_eq!((inboxes.len(), open(&inboxes)), (10_000, MAX_ECHOES));
         assert!(!inboxes[9_999].is_closed(), "the newest stay");
         tokio::time::advance(ECHO_IDLE).await;
         sources.sweep();

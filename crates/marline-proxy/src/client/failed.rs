@@ -31,12 +31,12 @@ impl From<OpenError> for Failed {
 
 impl Failed {
     /// An error of reading or writing before the server's Welcome.
-    pub(super) fn at_the_door(what: &str, error: io::Error) -> Failed {
-        Failed::before_welcome(OpenError::from_io(what, error))
+    pub(super) fn handshake_io_error(what: &str, error: io::Error) -> Failed {
+        Failed::classify_early_error(OpenError::from_io(what, error))
     }
 
     /// Classifies an error before the server's Welcome.
-    pub(super) fn before_welcome(error: OpenError) -> Failed {
+    pub(super) fn classify_early_error(error: OpenError) -> Failed {
         let OpenError::Server(why) = error else { return error.into() };
         let cause = why.downcast_ref::<io::Error>();
         let (reset, lost) = (
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn an_end_before_the_welcome_is_worth_another_attempt_and_a_refusal_is_not() {
         let failed = |kind: io::ErrorKind| {
-            Failed::before_welcome(OpenError::from_io(
+            Failed::classify_early_error(OpenError::from_io(
                 "the server ended the connection",
                 kind.into(),
             ))
@@ -73,7 +73,7 @@ mod tests {
         assert!(matches!(lost, Failed::PathLost(_)), "another path may be there");
         assert!(matches!(failed(io::ErrorKind::InvalidData), Failed::Finally(_)));
         let unknown = Failure::new(ErrorCode::NotAuthorized, "unknown");
-        let failed = Failed::before_welcome(OpenError::Refused(unknown));
+        let failed = Failed::classify_early_error(OpenError::Refused(unknown));
         assert!(matches!(failed, Failed::Finally(_)));
     }
 }

@@ -14,7 +14,7 @@ use crate::http::exchange::Exchange;
 use crate::http::pac;
 use crate::http::request::{Forward, MAX_HEAD, Request, parse};
 use crate::message::Failure;
-use crate::rewound::Rewound;
+use crate::rewound::PrefixedStream;
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -24,8 +24,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_EMPTY: usize = 64;
 /// Time an application may take to read an answer of the proxy, and the number of its bytes that are discarded
 /// meanwhile. A reset would destroy the answer.
-const FAREWELL: Duration = Duration::from_secs(5);
-const MAX_PASSED_OVER: u64 = 256 * 1_024;
+const CLOSING_TIME: Duration = Duration::from_secs(5);
+const MAX_DISCARDED_BYTES: u64 = 256 * 1_024;
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
@@ -79,7 +79,7 @@ impl<O: Open> SocksListener<O> {
                     return stream.abort();
                 }
                 // Bytes that the application sent without waiting belong to the target.
-                self.pass(Rewound::new(behind, socket), stream, &target).await;
+                self.pass(PrefixedStream::new(behind, socket), stream, &target).await;
             }
         }
     }
@@ -131,7 +131,8 @@ async fn read_head(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Read> {
         if empty > MAX_EMPTY {
             return Ok(Err(Refusal::bad_request("empty lines instead of a request")));
         }
-        if bytes.len() < try_at && !ends_head(&bytes[before.saturating_sub(3).min(bytes.len())..]) {
+        if bytes.len() < try_at && !is_head_end(&bytes[before.saturating_sub(3).min(bytes.len())..])
+        {
             continue;
         }
         match parse(&bytes) {
@@ -142,7 +143,7 @@ async fn read_head(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Read> {
     }
 }
 
-fn ends_head(bytes: &[u8]) -> bool {
+fn is_head_end(bytes: &[u8]) -> bool {
     let two = bytes.windows(2).any(|pair| pair == b"\n\n");
     two || bytes.windows(3).any(|three| three == b"\n\r\n")
 }
@@ -157,8 +158,8 @@ async fn say(socket: &mut TcpStream, answer: &[u8]) {
     let said = async {
         socket.write_all(answer).await?;
         socket.shutdown().await?;
-        tokio::io::copy(&mut (&mut *socket).take(MAX_PASSED_OVER), &mut tokio::io::sink()).await
+        tokio::io::copy(&mut (&mut *socket).take(MAX_DISCARDED_BYTES), &mut tokio::io::sink()).await
     };
     // The application may have disconnected already.
-    let _ = timeout(FAREWELL, said).await;
+    let _ = timeout(CLOSING_TIME, said).await;
 }

@@ -10,11 +10,7 @@ use socket2::{Domain, Socket, Type};
 const BACKLOG: i32 = 4_096;
 
 /// Error about an address at which the program cannot listen, with a hint.
-pub(super) fn cannot_listen(
-    protocol: &str,
-    address: SocketAddr,
-    error: io::Error,
-) -> anyhow::Error {
+pub(super) fn listen_error(protocol: &str, address: SocketAddr, error: io::Error) -> anyhow::Error {
     let help = marline_io::port_help(address, &error);
     let help = help.map_or_else(String::new, |help| format!(" ({help})"));
     anyhow::Error::new(error).context(format!("cannot listen on {protocol} {address}{help}"))

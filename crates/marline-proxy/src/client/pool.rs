@@ -89,7 +89,7 @@ impl<S: Transport> Pool<S> {
 }
 
 async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>>, life: Duration) {
-    const FAREWELL: Duration = Duration::from_secs(5);
+    const CLOSING_TIME: Duration = Duration::from_secs(5);
     let mut byte = [0];
     tokio::select! {
         biased;
@@ -106,7 +106,7 @@ async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>
     }
     // Refuse orders before closing, or one could be lost during it.
     drop(order);
-    let _ = timeout(FAREWELL, stream.shutdown()).await;
+    let _ = timeout(CLOSING_TIME, stream.shutdown()).await;
 }
 
 #[cfg(test)]
@@ -116,13 +116,13 @@ mod tests {
 
     use super::*;
 
-    const LIFE: Duration = Duration::from_secs(100);
+    const MAX_LIFETIME: Duration = Duration::from_secs(100);
 
     fn pool_with(count: usize) -> (Pool<DuplexStream>, Vec<DuplexStream>) {
         let pool = Pool::new(count);
         let far = (0..count).map(|_| {
             let (near, far) = duplex(64);
-            pool.put(near, LIFE);
+            pool.put(near, MAX_LIFETIME);
             far
         });
         let far = far.collect();
@@ -157,7 +157,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn expired_pooled_connections_are_closed_cleanly() {
         let (pool, mut far) = pool_with(1);
-        sleep(LIFE + Duration::from_secs(1)).await;
+        sleep(MAX_LIFETIME + Duration::from_secs(1)).await;
         assert_eq!(pool.wanted(), 1);
         assert!(pool.take().await.is_none());
         assert_eq!(far[0].read(&mut [0]).await.unwrap(), 0);

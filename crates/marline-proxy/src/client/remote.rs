@@ -26,7 +26,7 @@ use crate::transport::Transport;
 
 /// Interval of keepalives. They show the server that the client is alive, and are answered. Sending also reveals
 /// whether the server still knows the connection.
-const ALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// Time limit for connecting to a target. The visitor waits longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pauses between attempts: after a failure, doubling, and after a refusal that lasts until the server's
@@ -35,7 +35,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// Largest number of refused visitors waiting to be reported.
-const DECLINED: usize = 64;
+const MAX_DECLINED: usize = 64;
 
 /// A remote forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                         false => tracing::error!(address = %forward.listen, "-R: {text}"),
                     }
                     told = text;
-                    if is_lasting(&error) {
+                    if needs_owner_action(&error) {
                         sleep(REFUSED_PAUSE).await;
                         continue;
                     }
@@ -129,7 +129,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         };
         announce(address);
         let (reader, writer) = split(stream);
-        let (decline, declined) = mpsc::channel(DECLINED);
+        let (decline, declined) = mpsc::channel(MAX_DECLINED);
         let visit = |id, from| {
             // Removes ended tasks.
             while visitors.try_join_next().is_some() {}
@@ -197,7 +197,7 @@ struct Visit {
 }
 
 /// True if only the server's owner can resolve the error.
-fn is_lasting(error: &OpenError) -> bool {
+fn needs_owner_action(error: &OpenError) -> bool {
     let lasting = [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion];
     matches!(error, OpenError::Pin)
         || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
@@ -229,7 +229,7 @@ async fn tell(
     loop {
         let message = tokio::select! {
             Some(id) = declined.recv() => Message::Decline(id),
-            () = sleep(ALIVE_EVERY) => Message::Alive,
+            () = sleep(KEEPALIVE_PERIOD) => Message::Alive,
         };
         let write = async {
             writer.write_all(&message.to_bytes()).await?;

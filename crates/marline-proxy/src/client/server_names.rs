@@ -24,22 +24,22 @@ use crate::target::Target;
 const FRESH: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Enough for two resolvers that do not answer, each asked twice.
-const OTHER_WAY_TIMEOUT: Duration = Duration::from_secs(9);
+const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
 /// Delay after which the paths' own resolvers are asked in addition to the usual resolution.
 const HEAD_START: Duration = Duration::from_millis(500);
 /// Smallest age of an answer before unanswered connections cause another resolution.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// Time without received data after which connections to an address end that the name no longer has.
-const GONE_AFTER: Duration = Duration::from_secs(30);
+const RECEIVE_IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Addresses of a host from a resolution other than the system's.
 pub type LookupFuture = Pin<Box<dyn Future<Output = Vec<IpAddr>> + Send>>;
 
 /// Resolution of the servers' names: by the system, unless another way is set, which is then asked first.
 #[derive(Clone, Default)]
-pub struct NameLookup(Option<Arc<OtherWay>>);
+pub struct NameLookup(Option<Arc<FallbackLookup>>);
 
-type OtherWay = dyn Fn(&str) -> LookupFuture + Send + Sync;
+type FallbackLookup = dyn Fn(&str) -> LookupFuture + Send + Sync;
 
 impl NameLookup {
     /// Resolves with `way` and, if it finds nothing, with the system.
@@ -49,7 +49,7 @@ impl NameLookup {
 
     async fn usual(&self, host: &str) -> std::io::Result<Vec<IpAddr>> {
         if let Some(way) = &self.0 {
-            let found = timeout(OTHER_WAY_TIMEOUT, way(host)).await.unwrap_or_default();
+            let found = timeout(FALLBACK_LOOKUP_TIMEOUT, way(host)).await.unwrap_or_default();
             if !found.is_empty() {
                 return Ok(found);
             }
@@ -157,7 +157,7 @@ impl ServerNames {
             tried.iter().copied().filter(|address| !now.contains(address)).collect();
         let moved = self.client.add_server_addresses(&gone, &now);
         if moved > 0 {
-            self.client.expect_answer(&gone, GONE_AFTER);
+            self.client.expect_answer(&gone, RECEIVE_IDLE_LIMIT);
         }
         tracing::info!(
             connections = moved,

@@ -15,7 +15,7 @@ use crate::server::ServerLimits;
 use crate::server::admission::AdmissionLimits;
 use crate::session::datagram_keys::LaneEnd;
 use crate::target::Target;
-use crate::testing::{Bench, Bound, Pipe, ToBench, echo_target};
+use crate::testing::{Bench, BenchConnector, Bound, Pipe, echo_target};
 use crate::transport::Transport;
 
 type Way = Arc<Tunnel<Bound>>;
@@ -191,12 +191,12 @@ async fn a_revoked_credential_ends_its_sessions() {
     let target = echo_target().await;
     drop(echo(&way, &target).await);
     let mut running = echo(&way, &target).await;
-    assert_eq!(bench.server.sessions_known(), 1);
+    assert_eq!(bench.server.known_session_count(), 1);
     bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
     assert!(running.read(&mut [0]).await.is_err(), "broken, not finished");
     let error = way.open(&target).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotAuthorized, "{error}");
-    assert_eq!(bench.server.sessions_known(), 0);
+    assert_eq!(bench.server.known_session_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,13 +210,13 @@ async fn sessions_end_with_their_hour_and_are_renewed_before() {
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(connects.load(Ordering::Relaxed), 3, "the request, and a handshake beside it");
-    assert_eq!(bench.server.sessions_known(), 2);
+    assert_eq!(bench.server.known_session_count(), 2);
     tokio::time::sleep(Duration::from_secs(1_000)).await;
-    assert_eq!(bench.server.sessions_known(), 1, "the first one's hour is over");
+    assert_eq!(bench.server.known_session_count(), 1, "the first one's hour is over");
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
     assert_eq!(connects.load(Ordering::Relaxed), 4, "by the second one");
     tokio::time::sleep(Duration::from_secs(3_600)).await;
-    assert_eq!(bench.server.sessions_known(), 0, "without anybody's asking");
+    assert_eq!(bench.server.known_session_count(), 0, "without anybody's asking");
 }
 
 /// The server sees other keys than the client, as after a middlebox removed an option.
@@ -247,7 +247,7 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
     let admission =
         AdmissionLimits { per_source: 8, waiting_per_source: 0, ..AdmissionLimits::default() };
     let bench = Arc::new(Bench::new(ServerLimits { admission, ..ServerLimits::default() }));
-    let connect = ToBench { bench: Arc::clone(&bench), connects: Arc::default() };
+    let connect = BenchConnector { bench: Arc::clone(&bench), connects: Arc::default() };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
     let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
     let target = echo_target().await;

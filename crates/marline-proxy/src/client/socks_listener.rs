@@ -13,16 +13,16 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::ahead::Ahead;
-use super::listening::{cannot_listen, listening};
+use super::listening::{listen_error, listening};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
 use super::places::{Places, Turn};
 use super::transparent;
-use super::udp_tunnel::UdpWay;
-use crate::http::request::{Request as HttpRequest, begins_with};
+use super::udp_tunnel::CurrentUdpTunnel;
+use crate::http::request::{Request as HttpRequest, may_start_http};
 use crate::memory_wait::wait_for_memory;
 use crate::message::Failure;
-use crate::relay::{Traffic, relay, tell_end};
+use crate::relay::{Traffic, log_end, relay};
 use crate::shutdown::Stop;
 use crate::socks::{self, Reply, Request, SocksError, Version};
 use crate::target::Target;
@@ -33,14 +33,14 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Limit of applications without a complete request. Beyond it, the oldest of the source with most of them is
 /// disconnected.
-const ASKING: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
+const PENDING_APPLICATIONS: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
     pub(super) way: Arc<O>,
     pub(super) places: Places,
     asking: PendingTable,
-    pub(super) udp: UdpWay,
+    pub(super) udp: CurrentUdpTunnel,
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Arc<Traffic>,
@@ -63,7 +63,7 @@ pub enum Service {
 /// # Errors
 /// The port is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    listening(address, |_| Ok(())).map_err(|error| cannot_listen("TCP", address, error))
+    listening(address, |_| Ok(())).map_err(|error| listen_error("TCP", address, error))
 }
 
 impl<O: Open> SocksListener<O> {
@@ -77,11 +77,11 @@ impl<O: Open> SocksListener<O> {
         targets: OpenTargets,
         memory: MemoryAccount,
     ) -> Arc<SocksListener<O>> {
-        let (udp, traffic) = (UdpWay::default(), Arc::new(Traffic::charged_to(memory)));
+        let (udp, traffic) = (CurrentUdpTunnel::default(), Arc::new(Traffic::charged_to(memory)));
         Arc::new(SocksListener {
             way,
             places: Places::new(places),
-            asking: PendingTable::new(ASKING),
+            asking: PendingTable::new(PENDING_APPLICATIONS),
             udp,
             stop,
             traffic,
@@ -118,9 +118,11 @@ impl<O: Open> SocksListener<O> {
             let (front, service) = (Arc::clone(&self), service.clone());
             running.spawn(async move {
                 match service {
-                    Service::Forward(target) => front.connect_at_once(socket, target, turn).await,
+                    Service::Forward(target) => {
+                        front.serve_known_target(socket, target, turn).await
+                    }
                     Service::Transparent => match transparent::target(&socket) {
-                        Ok(target) => front.connect_at_once(socket, target, turn).await,
+                        Ok(target) => front.serve_known_target(socket, target, turn).await,
                         Err(error) => tracing::info!("{error}"),
                     },
                     Service::Socks5 => {
@@ -151,7 +153,7 @@ impl<O: Open> SocksListener<O> {
     }
 
     /// Serves an application whose target is known without a request. Resets it if there is no place.
-    async fn connect_at_once(&self, socket: TcpStream, target: Target, turn: Turn) {
+    async fn serve_known_target(&self, socket: TcpStream, target: Target, turn: Turn) {
         let place = tokio::select! {
             place = self.places.take(turn) => place,
             () = self.stop.over() => return socket.abort(),
@@ -167,7 +169,7 @@ impl<O: Open> SocksListener<O> {
         let mut asking = self.asking.admit(remote.ip());
         // Boxed, because reading a request takes more memory than a relay that runs for hours.
         let asked = tokio::select! {
-            asked = Box::pin(asked_by::<O>(&mut socket)) => asked,
+            asked = Box::pin(read_application_request::<O>(&mut socket)) => asked,
             () = asking.evicted() => {
                 tracing::info!("idle application disconnected without a request: others were waiting");
                 return socket.abort();
@@ -182,7 +184,7 @@ impl<O: Open> SocksListener<O> {
         };
         let _place = match place {
             Ok(place) => place,
-            Err(failure) => return Self::turn_away(socket, &asked, failure).await,
+            Err(failure) => return Self::reject_request(socket, &asked, failure).await,
         };
         match asked {
             Asked::Socks(version, Request::Connect(target)) => {
@@ -197,7 +199,7 @@ impl<O: Open> SocksListener<O> {
     }
 
     /// Refuses an application for which there is no place.
-    async fn turn_away(mut socket: TcpStream, asked: &Asked, failure: Failure) {
+    async fn reject_request(mut socket: TcpStream, asked: &Asked, failure: Failure) {
         match asked {
             Asked::Socks(version, _) => {
                 refuse(socket, Some(*version), &OpenError::Refused(failure)).await;
@@ -225,7 +227,7 @@ impl<O: Open> SocksListener<O> {
         {
             return stream.abort();
         }
-        self.pass_behind(ahead.unwrap_or_default(), socket, stream, &target).await;
+        self.relay_after_ahead(ahead.unwrap_or_default(), socket, stream, &target).await;
     }
 
     /// Opens a target. `None`: the program is stopping.
@@ -251,11 +253,11 @@ impl<O: Open> SocksListener<O> {
 
     /// Relays bytes between an application and its target until the end.
     pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
-        self.pass_behind(0, local, remote, target).await;
+        self.relay_after_ahead(0, local, remote, target).await;
     }
 
     /// Relays after `ahead_bytes` bytes of the application that the target already has.
-    async fn pass_behind(
+    async fn relay_after_ahead(
         &self,
         ahead_bytes: u64,
         local: impl Transport,
@@ -267,7 +269,7 @@ impl<O: Open> SocksListener<O> {
         traffic.count(ahead_bytes, 0);
         let _listed = self.targets.enter(target, &remote, &traffic);
         let end = relay(local, remote, &traffic, pin!(self.stop.over())).await;
-        tell_end(&"an application", begun, &traffic, &end);
+        log_end(&"an application", begun, &traffic, &end);
         match end {
             Ok(remote) => {
                 tracing::debug!(%target, "done");
@@ -287,8 +289,8 @@ enum Asked {
 
 /// Reads the request of an application. `None`: the request cannot be served, and the application has been
 /// answered.
-async fn asked_by<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
-    match timeout(SOCKS_TIMEOUT, asked_by_socks(socket)).await {
+async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
+    match timeout(SOCKS_TIMEOUT, read_socks_request(socket)).await {
         Ok(Ok(Some((version, request)))) => Some(Asked::Socks(version, request)),
         Ok(Ok(None)) => {
             let (request, behind) = SocksListener::<O>::http_request(socket).await?;
@@ -306,10 +308,12 @@ async fn asked_by<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
 }
 
 /// Reads a SOCKS request. `None`: the first byte is that of HTTP, and nothing was read from the socket.
-async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<(Version, Request)>, SocksError> {
+async fn read_socks_request(
+    socket: &mut TcpStream,
+) -> Result<Option<(Version, Request)>, SocksError> {
     let mut first = [0];
     let seen = socket.peek(&mut first).await?;
-    if seen > 0 && begins_with(first[0]) {
+    if seen > 0 && may_start_http(first[0]) {
         return Ok(None);
     }
     socks::accept(socket).await.map(Some)

@@ -10,7 +10,7 @@ use super::tunnel::{Patience, Tunnel};
 use crate::server::ServerLimits;
 use crate::shutdown::Stopper;
 use crate::target::{Host, Target};
-use crate::testing::{Bench, ToBench, echo_target};
+use crate::testing::{Bench, BenchConnector, echo_target};
 
 struct Near {
     address: SocketAddr,
@@ -22,7 +22,7 @@ struct Near {
 async fn near(service: Service, places: usize) -> Near {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    let connect = ToBench { bench, connects: Arc::default() };
+    let connect = BenchConnector { bench, connects: Arc::default() };
     let tunnel = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
     let stopper = Stopper::default();
     let front = SocksListener::new(

@@ -16,13 +16,13 @@ use crate::channel::Channel;
 use crate::message::{ErrorCode, Message};
 use crate::secret::Secret;
 use crate::server::ServerLimits;
-use crate::testing::{Bench, ToBench, echo_target};
+use crate::testing::{Bench, BenchConnector, echo_target};
 use crate::tls::ServerKey;
 use crate::transport::Transport;
 
-fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<ToBench>>, Arc<AtomicUsize>) {
+fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<BenchConnector>>, Arc<AtomicUsize>) {
     let connects = Arc::new(AtomicUsize::new(0));
-    let connect = ToBench { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
+    let connect = BenchConnector { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
     (Tunnel::new(connect, pin, token, Patience::default(), warm).unwrap(), connects)
 }
@@ -77,7 +77,7 @@ async fn refusals_come_through_with_code_and_text_and_are_not_tried_twice() {
 #[tokio::test]
 async fn a_wrong_token_says_so() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
-    let connect = ToBench { bench: Arc::clone(&bench), connects: Arc::default() };
+    let connect = BenchConnector { bench: Arc::clone(&bench), connects: Arc::default() };
     let token = Secret::random().unwrap();
     let tunnel = Tunnel::new(connect, bench.key.pin(), token, Patience::default(), 0).unwrap();
     let error = tunnel.open(&echo_target().await).await.unwrap_err();

@@ -12,7 +12,7 @@ use marline_io::is_local_address;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::listening::{cannot_listen, listening};
+use super::listening::{listen_error, listening};
 use crate::target::Target;
 
 /// Linux's EAFNOSUPPORT.
@@ -26,7 +26,7 @@ const NO_SUCH_FAMILY: i32 = 97;
 pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let what = || format!("cannot listen on TCP port {port}");
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let v4 = bind_one(any).map_err(|error| cannot_listen("TCP", any, error))?;
+    let v4 = bind_one(any).map_err(|error| listen_error("TCP", any, error))?;
     // The system may have chosen the port.
     let port = v4.local_addr().with_context(what)?.port();
     let v6 = match bind_one((Ipv6Addr::UNSPECIFIED, port).into()) {
@@ -62,7 +62,7 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     let before = if local.is_ipv6() { socket.original_dst_v6() } else { socket.original_dst_v4() };
     // There is none without connection tracking.
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
-    if meant == local && is_here(local.ip()) {
+    if meant == local && is_local_machine(local.ip()) {
         let text = format!(
             "connection to {local} itself refused: only redirected connections are accepted"
         );
@@ -72,7 +72,7 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
 }
 
 /// True if an address is, or may be, this machine's. A connection to the port itself must not be relayed to itself.
-fn is_here(address: IpAddr) -> bool {
+fn is_local_machine(address: IpAddr) -> bool {
     is_local_address(address).unwrap_or(true)
 }
 

@@ -81,7 +81,7 @@ impl From<&OpenError> for Trouble {
                             or another machine answers in its place (nothing secret was sent)";
                 (TroubleKind::Key, text.to_owned())
             }
-            OpenError::Server(error) if is_nonsense(error) => (
+            OpenError::Server(error) if is_protocol_violation(error) => (
                 TroubleKind::Protocol,
                 format!("another program answers, not the server: {error:#}"),
             ),
@@ -98,7 +98,7 @@ impl fmt::Display for Trouble {
 }
 
 /// True if bytes were received that are not valid in the protocol.
-fn is_nonsense(error: &anyhow::Error) -> bool {
+fn is_protocol_violation(error: &anyhow::Error) -> bool {
     let io = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().map(io::Error::kind)
     };

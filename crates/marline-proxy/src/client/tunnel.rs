@@ -113,7 +113,7 @@ impl<C: Connect> Tunnel<C> {
             Tunnel { connect, tls, token, patience, deadlines, admission, pool, used, trouble, me }
         });
         if warm > 0 {
-            tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
+            tokio::spawn(keep_pool_filled(Arc::downgrade(&tunnel)));
         }
         Ok(tunnel)
     }
@@ -169,7 +169,7 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    async fn on_warm(
+    async fn request_on_idle(
         &self,
         mut stream: Channel<C::Stream>,
         request: &Message,
@@ -274,8 +274,8 @@ impl<C: Connect> Tunnel<C> {
         let stream = self.below(session.own_addresses()).await?;
         let Some(binding) = stream.binding() else {
             // Plain TCP has no binding for a session.
-            let turn = self.admission.enter_alone().await;
-            return self.as_stranger(stream, &turn, request).await;
+            let turn = self.admission.enter_without_session().await;
+            return self.authenticate_by_tls(stream, &turn, request).await;
         };
         let opening = self.by_session(stream, session, &binding, request);
         let opened = timeout(self.patience.handshake, opening).await;
@@ -285,7 +285,7 @@ impl<C: Connect> Tunnel<C> {
             Err(stream) => {
                 self.admission.forgotten(session.id());
                 match self.admission.try_enter() {
-                    Some(turn) => self.as_stranger(stream, &turn, request).await,
+                    Some(turn) => self.authenticate_by_tls(stream, &turn, request).await,
                     None => {
                         stream.abort();
                         Err(Failed::Forgotten)
@@ -302,7 +302,7 @@ impl<C: Connect> Tunnel<C> {
         request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
         let stream = self.below(own).await?;
-        self.as_stranger(stream, &turn, request).await
+        self.authenticate_by_tls(stream, &turn, request).await
     }
 
     /// Opens `stream` with the session. Returns the stream if the server does not know the session.
@@ -313,7 +313,7 @@ impl<C: Connect> Tunnel<C> {
         binding: &Binding,
         request: Option<&Message>,
     ) -> Result<Result<Fresh<C::Stream>, C::Stream>, Failed> {
-        const DOOR: &str = "opening a connection to the server";
+        const OPENING_STEP: &str = "opening a connection to the server";
         let request = request.map(Message::to_bytes).unwrap_or_default();
         let opened = session.open(binding, &request);
         let (opening, keys) = opened.map_err(OpenError::Server)?;
@@ -324,7 +324,8 @@ impl<C: Connect> Tunnel<C> {
             stream.read_exact(&mut answer).await?;
             Answer::parse(answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
         };
-        let answer = answer.await.map_err(|error| Failed::at_the_door(DOOR, error))?;
+        let answer =
+            answer.await.map_err(|error| Failed::handshake_io_error(OPENING_STEP, error))?;
         if answer == Answer::Unknown {
             return Ok(Err(stream));
         }
@@ -334,7 +335,7 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// Authenticates by TLS, which also gives a session.
-    async fn as_stranger(
+    async fn authenticate_by_tls(
         &self,
         stream: C::Stream,
         _turn: &Turn,
@@ -342,7 +343,8 @@ impl<C: Connect> Tunnel<C> {
     ) -> Result<Fresh<C::Stream>, Failed> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
-            let stream = handshake.map_err(|e| Failed::at_the_door("TLS with the server", e))?;
+            let stream =
+                handshake.map_err(|e| Failed::handshake_io_error("TLS with the server", e))?;
             // The token is sent only now that the pin is verified.
             let mut bytes =
                 Message::Hello { version: VERSION, token: self.token.clone() }.to_bytes();
@@ -350,9 +352,9 @@ impl<C: Connect> Tunnel<C> {
                 request.encode(&mut bytes);
             }
             let mut stream = Channel::tls(stream);
-            send(&mut stream, &bytes).await.map_err(Failed::before_welcome)?;
+            send(&mut stream, &bytes).await.map_err(Failed::classify_early_error)?;
             let welcomed = self.expect(&mut stream, self.patience.handshake, welcome).await;
-            let (limit, offer, own) = welcomed.map_err(Failed::before_welcome)?;
+            let (limit, offer, own) = welcomed.map_err(Failed::classify_early_error)?;
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
         };
@@ -385,8 +387,8 @@ impl<C: Connect> Tunnel<C> {
         self.renew_in_time();
         if let Some((stream, just_used)) = self.waiting().await {
             let asked = match ahead.as_deref_mut().filter(|_| just_used) {
-                Some(ahead) => self.on_used(stream, request, ahead).await,
-                None => self.on_warm(stream, request).await,
+                Some(ahead) => self.request_on_used(stream, request, ahead).await,
+                None => self.request_on_idle(stream, request).await,
             };
             match asked {
                 Err(OpenError::Server(error))
@@ -450,7 +452,7 @@ impl<C: Connect> Tunnel<C> {
     }
 
     fn renew_in_time(&self) {
-        if self.admission.is_to_renew()
+        if self.admission.should_renew()
             && let Some(tunnel) = self.me.upgrade()
         {
             tokio::spawn(async move { tunnel.renew().await });
@@ -459,7 +461,7 @@ impl<C: Connect> Tunnel<C> {
 
     /// Makes a new session before the old one ends, on a connection of its own that is closed at once.
     async fn renew(&self) {
-        let turn = self.admission.enter_alone().await;
+        let turn = self.admission.enter_without_session().await;
         // From the same member, which may have state of this client such as a remote forward.
         let own = self.admission.own_addresses();
         match self.attempt_unknown(turn, &own, None).await {
@@ -470,9 +472,9 @@ impl<C: Connect> Tunnel<C> {
             Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Finally(error)) => {
                 tracing::debug!("cannot renew the session yet: {error}");
                 self.note(Some(&error));
-                self.admission.not_renewed();
+                self.admission.on_renewal_failed();
             }
-            Err(Failed::Forgotten) => self.admission.not_renewed(),
+            Err(Failed::Forgotten) => self.admission.on_renewal_failed(),
         }
     }
 
@@ -526,15 +528,15 @@ pub(super) async fn send(
 }
 
 /// Fills the pool until the tunnel is gone.
-async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
+async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const LONGEST_PAUSE: Duration = Duration::from_secs(60);
     /// `changed` cannot be awaited for ever, because the tunnel must be able to end.
-    const LOOK_EVERY: Duration = Duration::from_secs(5);
+    const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {
         if tunnel.pool.wanted() == 0 {
-            let _ = timeout(LOOK_EVERY, tunnel.pool.changed()).await;
+            let _ = timeout(CHECK_INTERVAL, tunnel.pool.changed()).await;
             continue;
         }
         match tunnel.fresh(None).await {

@@ -20,16 +20,16 @@ use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 
 /// Interval of keepalives. The server keeps the client's sockets while it receives them.
-const ALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// A keepalive is sent at once when a path becomes silent, but not sooner after the last one than this.
-const ALIVE_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+const MIN_KEEPALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a lane without sockets is closed.
 const UNUSED: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Largest number of messages waiting to be sent.
-const UNTOLD: usize = 64;
+const MAX_UNSENT_MESSAGES: usize = 64;
 
 /// Pauses after refusals that last until the server changes. The first ones are short, because the refusal may have
 /// come from a server that was just being replaced, or concern a connection without a session.
@@ -124,9 +124,9 @@ impl Keeper {
                         false => tracing::error!("datagrams: {text}"),
                     }
                     told = text;
-                    if is_lasting(&error) {
+                    if needs_owner_action(&error) {
                         let pause = refused_pauses.next();
-                        self.udp.refuse_for(pause);
+                        self.udp.pause_after_refusal(pause);
                         sleep(pause).await;
                         continue;
                     }
@@ -155,7 +155,7 @@ impl Keeper {
         self.udp.attach(Arc::clone(&lane));
         tracing::debug!("datagrams: lane opened");
         let (reader, writer) = split(control.stream);
-        let (say, said) = mpsc::channel(UNTOLD);
+        let (say, said) = mpsc::channel(MAX_UNSENT_MESSAGES);
         let ended = tokio::select! {
             ended = hear(reader) => ended,
             error = tell(writer, said) => Err(error),
@@ -193,7 +193,7 @@ impl Keeper {
                 // This also reveals whether the server still knows the connection.
                 let _ = say.try_send(Message::Alive);
             }
-            if arrivals.is_spent() {
+            if arrivals.needs_replacement() {
                 tracing::info!("datagrams: key usage limit reached; opening new lane");
                 return;
             }
@@ -213,7 +213,7 @@ impl Keeper {
 }
 
 /// True if only the server's owner can resolve the error.
-fn is_lasting(error: &OpenError) -> bool {
+fn needs_owner_action(error: &OpenError) -> bool {
     let lasting =
         [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion, ErrorCode::UnsupportedMessage];
     matches!(error, OpenError::Pin)
@@ -238,8 +238,8 @@ async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
 async fn tell(mut writer: impl AsyncWrite + Unpin, mut said: mpsc::Receiver<Message>) -> io::Error {
     let mut alive_at = Instant::now();
     loop {
-        let message = match timeout_at(alive_at + ALIVE_EVERY, said.recv()).await {
-            Ok(Some(Message::Alive)) if alive_at.elapsed() < ALIVE_AT_MOST_EVERY => continue,
+        let message = match timeout_at(alive_at + KEEPALIVE_PERIOD, said.recv()).await {
+            Ok(Some(Message::Alive)) if alive_at.elapsed() < MIN_KEEPALIVE_PERIOD => continue,
             Ok(Some(message)) => message,
             Ok(None) => return io::ErrorKind::BrokenPipe.into(),
             Err(_) => Message::Alive,

@@ -13,15 +13,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{sleep, timeout};
 
-use super::listening::cannot_listen;
+use super::listening::listen_error;
 use super::open::Open;
 use super::socks_listener::SocksListener;
 use super::udp_sources::UdpSources;
 use super::udp_tunnel::{UdpInbox, UdpSender, UdpTunnel};
-use crate::socks::datagram::{self, LONGEST_HEADER};
+use crate::socks::datagram::{self, MAX_HEADER_LEN};
 use crate::socks::{self, Reply, Version};
 use crate::target::Target;
-use crate::udp::{LONGEST_DATAGRAM, send_to};
+use crate::udp::{MAX_APPLICATION_DATAGRAM, send_to};
 
 /// Largest number of datagrams read from a socket in one turn.
 const AT_ONCE: usize = 32;
@@ -47,7 +47,7 @@ impl UdpForward {
             socket.set_nonblocking(true)?;
             Ok(socket)
         });
-        let socket = bound.map_err(|error| cannot_listen("UDP", address, error))?;
+        let socket = bound.map_err(|error| listen_error("UDP", address, error))?;
         Ok(UdpForward { socket, target })
     }
 
@@ -95,7 +95,7 @@ impl Received {
         self.bytes.clear();
         self.ends.clear();
         // One byte more than the limit, so that a longer datagram is detected.
-        let mut buffer = [0; LONGEST_DATAGRAM + LONGEST_HEADER + 1];
+        let mut buffer = [0; MAX_APPLICATION_DATAGRAM + MAX_HEADER_LEN + 1];
         while self.ends.len() < AT_ONCE {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, from)) => {
@@ -142,7 +142,7 @@ impl Forward {
             // A source that was removed for another one of this batch will send again.
             if let Some(sender) = sources.get(&from) {
                 match payload.len() {
-                    ..=LONGEST_DATAGRAM => batch.send(sender, &self.target, payload),
+                    ..=MAX_APPLICATION_DATAGRAM => batch.send(sender, &self.target, payload),
                     _ => batch.too_big(),
                 }
             }
@@ -290,7 +290,7 @@ impl Association {
                 continue;
             }
             match datagram::parse(bytes) {
-                Ok((_, payload)) if payload.len() > LONGEST_DATAGRAM => batch.too_big(),
+                Ok((_, payload)) if payload.len() > MAX_APPLICATION_DATAGRAM => batch.too_big(),
                 Ok((peer, payload)) => {
                     // The first sender is the application.
                     self.application = from;

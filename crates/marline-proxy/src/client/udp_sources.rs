@@ -15,7 +15,7 @@ use crate::target::Target;
 use crate::udp::{DNS_PORT, idle_limit};
 
 /// Largest number of sources with a socket. A new source replaces the one that was silent longest.
-const MOST_SOURCES: usize = 512;
+const MAX_SOURCES: usize = 512;
 /// Interval of checks for silent sources.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -92,7 +92,7 @@ impl UdpSources {
     /// An empty set of sources. Silent ones are removed on the current tokio runtime.
     #[must_use]
     pub fn start(udp: Arc<UdpTunnel>) -> Arc<UdpSources> {
-        let sources = Arc::new(UdpSources { udp, table: Mutex::new(Table::new(MOST_SOURCES)) });
+        let sources = Arc::new(UdpSources { udp, table: Mutex::new(Table::new(MAX_SOURCES)) });
         tokio::spawn(sweep(Arc::downgrade(&sources)));
         sources
     }

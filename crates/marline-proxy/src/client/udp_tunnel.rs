@@ -25,20 +25,20 @@ use self::inbox::{Delivery, inbox};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{
-    FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, SOCKET_NUMBERS, UdpCounters,
+    FlowTable, Item, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox, SOCKET_NUMBERS, UdpCounters,
     UdpCounts, count,
 };
 
 /// Largest number of application sockets.
-const MOST_SOCKETS: usize = 1_024;
+const MAX_SOCKETS: usize = 1_024;
 /// Largest number of datagrams that wait for a lane.
 const EARLY: usize = 64;
 /// Time after which a waiting datagram is dropped.
-const EARLY_PATIENCE: Duration = Duration::from_secs(5);
+const EARLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time of silence after which a flow sends its key again, because the server may have removed it.
-const DESCRIBE_AFTER: Duration = Duration::from_secs(20);
+const KEY_RESEND_SILENCE: Duration = Duration::from_secs(20);
 /// Time for which a refused flow is not tried again.
-const REFUSED_FOR: Duration = Duration::from_secs(10);
+const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
 
 /// A datagram for an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Drop for UdpSender {
 }
 
 /// Tunnel for the UDP of a listener, if it carries any.
-pub(super) type UdpWay = RwLock<Option<Arc<UdpTunnel>>>;
+pub(super) type CurrentUdpTunnel = RwLock<Option<Arc<UdpTunnel>>>;
 
 /// Data for an application's socket. Ends when the socket is closed.
 pub type UdpInbox = Inbox<Inbound>;
@@ -226,8 +226,8 @@ impl UdpTunnel {
         let state = State {
             sockets: BTreeMap::new(),
             next_socket: 0,
-            own: FlowTable::new(2, MOST_FLOWS),
-            unasked: FlowTable::new(1, MOST_UNASKED_FLOWS),
+            own: FlowTable::new(2, MAX_FLOWS),
+            unasked: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
             lane: None,
             early: VecDeque::new(),
             outbox: Outbox::default(),
@@ -253,7 +253,7 @@ impl UdpTunnel {
 
     fn open(self: &Arc<Self>, socket: Socket) -> Option<UdpSender> {
         let mut state = self.lock();
-        if state.sockets.len() >= MOST_SOCKETS {
+        if state.sockets.len() >= MAX_SOCKETS {
             count(&self.counters.refused);
             return None;
         }
@@ -336,7 +336,7 @@ impl UdpTunnel {
             return count(&self.counters.dropped);
         }
         own.refused_until = None;
-        own.known &= now.duration_since(before) < DESCRIBE_AFTER;
+        own.known &= now.duration_since(before) < KEY_RESEND_SILENCE;
         if own.known {
             state.outbox.push(flow, &Item::Data(payload));
         } else {
@@ -365,7 +365,7 @@ impl UdpTunnel {
     }
 
     /// Records that the server refuses a lane for this period. Waiting datagrams are dropped.
-    pub(super) fn refuse_for(&self, period: Duration) {
+    pub(super) fn pause_after_refusal(&self, period: Duration) {
         let mut state = self.lock();
         state.refused_until = Some(Instant::now() + period);
         for _ in std::mem::take(&mut state.early) {
@@ -379,10 +379,10 @@ impl UdpTunnel {
         let mut state = self.lock();
         let state = &mut *state;
         state.own.states().for_each(|own| own.known = false);
-        state.unasked = FlowTable::new(1, MOST_UNASKED_FLOWS);
+        state.unasked = FlowTable::new(1, MAX_UNSOLICITED_FLOWS);
         state.outbox.set_largest(lane.largest());
         for early in std::mem::take(&mut state.early) {
-            if now.duration_since(early.at) > EARLY_PATIENCE {
+            if now.duration_since(early.at) > EARLY_TIMEOUT {
                 count(&self.counters.dropped);
             } else if state.sockets.contains_key(&early.socket) {
                 match early.what {
@@ -434,11 +434,11 @@ impl UdpTunnel {
                 }
             },
             Item::Open { socket, peer, payload } if !ours => {
-                self.on_unasked(state, now, flow, (socket, peer.clone()));
+                self.on_unsolicited(state, now, flow, (socket, peer.clone()));
                 self.deliver(state, socket, Inbound::new(peer, payload, false));
             }
             Item::Announce { socket, peer } if !ours => {
-                self.on_unasked(state, now, flow, (socket, peer));
+                self.on_unsolicited(state, now, flow, (socket, peer));
             }
             Item::Known(address) => {
                 if let Some((_, own)) = state.own.get(flow) {
@@ -471,7 +471,7 @@ impl UdpTunnel {
     }
 
     /// Handles the server's announcement of a peer that sent first.
-    fn on_unasked(&self, state: &mut State, now: Instant, flow: u64, key: (u32, Target)) {
+    fn on_unsolicited(&self, state: &mut State, now: Instant, flow: u64, key: (u32, Target)) {
         if state.unasked.find(&key) != Some(flow) {
             count(&self.counters.flows);
             if state.unasked.insert(flow, key, (), now) {
@@ -488,7 +488,7 @@ impl UdpTunnel {
             let code = code.to_u8();
             tracing::warn!("the server refuses datagrams to {peer} (code {code})");
         }
-        own.refused_until = Some(now + REFUSED_FOR);
+        own.refused_until = Some(now + REFUSAL_PAUSE);
         own.known = false;
     }
 

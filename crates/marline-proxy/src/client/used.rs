@@ -20,11 +20,11 @@ use crate::transport::Transport;
 const MOST: usize = 64;
 /// Waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
 /// wake one.
-const LIFE: Duration = Duration::from_secs(5);
+const MAX_LIFETIME: Duration = Duration::from_secs(5);
 /// Interval of checks for expired connections.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for an orderly end.
-const FAREWELL: Duration = Duration::from_secs(5);
+const CLOSING_TIME: Duration = Duration::from_secs(5);
 
 /// Waiting connections, the oldest first.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl<S: Transport> Used<S> {
             if is_silent(&mut stream) {
                 return Some((stream, since.elapsed()));
             }
-            bid_farewell(stream);
+            close_gracefully(stream);
         }
     }
 
@@ -66,10 +66,10 @@ impl<S: Transport> Used<S> {
     pub(super) fn put(&self, stream: S) {
         let mut waiting = lock(&self.0);
         if waiting.closed {
-            return bid_farewell(stream);
+            return close_gracefully(stream);
         }
         if waiting.streams.len() == MOST {
-            bid_farewell(waiting.streams.remove(0).0);
+            close_gracefully(waiting.streams.remove(0).0);
         }
         waiting.streams.push((stream, Instant::now()));
         if !std::mem::replace(&mut waiting.watched, true) {
@@ -80,7 +80,7 @@ impl<S: Transport> Used<S> {
     /// Closes all connections. To be called when one has failed, because the others may have as well.
     pub(super) fn clear(&self) {
         let streams = std::mem::take(&mut lock(&self.0).streams);
-        streams.into_iter().for_each(|(stream, _)| bid_farewell(stream));
+        streams.into_iter().for_each(|(stream, _)| close_gracefully(stream));
     }
 
     /// Closes all connections and accepts no more.
@@ -105,17 +105,17 @@ fn is_silent(stream: &mut (impl AsyncRead + Unpin)) -> bool {
 }
 
 /// Closes a connection properly.
-fn bid_farewell<S: Transport>(mut stream: S) {
-    tokio::spawn(async move { timeout(FAREWELL, stream.shutdown()).await });
+fn close_gracefully<S: Transport>(mut stream: S) {
+    tokio::spawn(async move { timeout(CLOSING_TIME, stream.shutdown()).await });
 }
 
 /// Closes expired connections until none are left.
 async fn watch<S: Transport>(waiting: Arc<Mutex<Waiting<S>>>) {
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_INTERVAL).await;
         let mut now = lock(&waiting);
-        let old = now.streams.partition_point(|(_, since)| since.elapsed() >= LIFE);
-        now.streams.drain(..old).for_each(|(stream, _)| bid_farewell(stream));
+        let old = now.streams.partition_point(|(_, since)| since.elapsed() >= MAX_LIFETIME);
+        now.streams.drain(..old).for_each(|(stream, _)| close_gracefully(stream));
         if now.streams.is_empty() {
             now.streams = Vec::new();
             now.watched = false;

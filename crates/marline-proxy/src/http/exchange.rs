@@ -23,7 +23,7 @@ use super::response::rewrite;
 use crate::transport::{PeerState, Transport};
 
 /// Largest number of bytes discarded after the request. A reset would destroy the answer.
-const MAX_PASSED_OVER: usize = 256 * 1_024;
+const MAX_DISCARDED_BYTES: usize = 256 * 1_024;
 /// Time the application gets to close after its answer has ended, for the same reason.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -142,7 +142,7 @@ impl<S: AsyncRead + Unpin> Exchange<S> {
                 return Poll::Ready(Ok(()));
             }
             self.passed_over += buf.filled().len();
-            if self.passed_over > MAX_PASSED_OVER {
+            if self.passed_over > MAX_DISCARDED_BYTES {
                 let text = "the application keeps sending after its request";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
             }
@@ -368,7 +368,7 @@ mod tests {
     #[tokio::test]
     async fn an_application_that_keeps_sending_is_cut_off() {
         let mut ends = exchange(GET, b"");
-        let flood = vec![b'x'; MAX_PASSED_OVER + 1];
+        let flood = vec![b'x'; MAX_DISCARDED_BYTES + 1];
         ends.application.write_all(&flood).await.unwrap();
         assert_eq!(ends.relayed.await.unwrap().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }

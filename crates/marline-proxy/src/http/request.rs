@@ -57,7 +57,7 @@ pub struct Own {
 
 /// True if a connection that starts with this byte may be HTTP (and cannot be SOCKS).
 #[must_use]
-pub const fn begins_with(byte: u8) -> bool {
+pub const fn may_start_http(byte: u8) -> bool {
     // An empty line may precede a request (RFC 9112 section 2.2).
     byte.is_ascii_alphabetic() || matches!(byte, b'\r' | b'\n')
 }

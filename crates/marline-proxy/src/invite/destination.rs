@@ -35,7 +35,7 @@ impl Destination {
     ///
     /// # Errors
     /// The error in `result`.
-    pub fn unless_failed<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+    pub fn remove_on_failure<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
         if let (Err(_), Destination::File(_, path)) = (&result, self) {
             // The file is still empty.
             let _ = std::fs::remove_file(path);
@@ -66,7 +66,7 @@ impl Destination {
                      on the client's machine, type `marline join` and paste this line:"
                 );
                 println!("{word}");
-                if output_is_read_by_others() {
+                if is_output_world_readable() {
                     eprintln!(
                         "other users can read the output file: chmod 600 it (otherwise a client refuses it), or \
                          let --invite-out FILE create one"
@@ -79,7 +79,7 @@ impl Destination {
 }
 
 /// True if standard output is a file that other users may read.
-fn output_is_read_by_others() -> bool {
+fn is_output_world_readable() -> bool {
     let file = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
     let meta = file.and_then(|file| file.metadata());
     meta.is_ok_and(|meta| meta.is_file() && meta.mode() & 0o077 != 0)
@@ -95,7 +95,7 @@ mod tests {
         let path = dir.path().join("invite");
         let destination = Destination::at(Some(path.clone())).unwrap();
         let failed =
-            destination.unless_failed::<()>(Err(anyhow::anyhow!("no server"))).unwrap_err();
+            destination.remove_on_failure::<()>(Err(anyhow::anyhow!("no server"))).unwrap_err();
         assert_eq!(failed.to_string(), "no server");
         assert!(!path.exists());
 

@@ -187,9 +187,9 @@ fn unsaved_counts_are_kept_and_retried() {
 fn names_are_bounded() {
     let (_dir, path) = file();
     let mut ledger = Ledger::open(path.clone());
-    for number in 0..MOST_NAMES as u64 + 5 {
+    for number in 0..MAX_LEDGER_NAMES as u64 + 5 {
         ledger.count(&number.to_string(), bytes(1), at(NOW + number));
     }
     assert!(save(&mut ledger, NOW));
-    assert_eq!(read(&path).unwrap().len(), MOST_NAMES);
+    assert_eq!(read(&path).unwrap().len(), MAX_LEDGER_NAMES);
 }

@@ -28,7 +28,10 @@ fn messages() -> impl Strategy<Value = Message> {
             session: None,
             own: vec![]
         }),
-        (any::<(u16, [u8; 16], u32)>(), proptest::collection::vec(addresses(), 0..=MAX_OWN))
+        (
+            any::<(u16, [u8; 16], u32)>(),
+            proptest::collection::vec(addresses(), 0..=MAX_OWN_ADDRESSES)
+        )
             .prop_map(|((idle_limit_s, id, lifetime_s), mut own)| {
                 own.retain(|address| address.port() != 0);
                 let session = Some(Offer { id: SessionId::from_bytes(id), lifetime_s });
@@ -93,7 +96,7 @@ fn own_addresses_stand_behind_the_session() {
     let body = &bytes[HEADER_LEN..];
     // Too many addresses, half an address, a name, and no port.
     let tails: [&[u8]; 4] = [
-        &[0, 9, 1, 192, 0, 2, 2].repeat(MAX_OWN - 1),
+        &[0, 9, 1, 192, 0, 2, 2].repeat(MAX_OWN_ADDRESSES - 1),
         &[0, 9, 1, 192, 0],
         &[0, 9, 3, b'a', b'b', b'c', b'd'],
         &[0, 0, 1, 192, 0, 2, 2],

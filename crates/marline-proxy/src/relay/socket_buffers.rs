@@ -11,27 +11,27 @@
 //! window smaller than a segment (on loopback), would wait for up to two minutes. Once there is plenty of memory,
 //! the kernel tunes the buffer again.
 //!
-//! Unsent bytes in the kernel are limited to [`UNSENT`], and to as little as [`LEAST_UNSENT`] when memory is short.
+//! Unsent bytes in the kernel are limited to [`UNSENT`], and to as little as [`MIN_UNSENT_LIMIT`] when memory is short.
 //! Otherwise a socket whose peer does not read would hold megabytes.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use marline::{MemoryAccount, MemoryCharge, MemoryKind};
-use marline_io::{begin_with_small_receive_buffer, restore_receive_buffer};
+use marline_io::{restore_receive_buffer, set_initial_receive_buffer};
 use socket2::{SockRef, Socket};
 
 /// Limit of unsent bytes that the kernel holds for a socket.
 const UNSENT: u32 = 128 * 1_024;
 /// Limit of unsent bytes when no memory is left.
-const LEAST_UNSENT: u32 = 4 * 1_024;
+const MIN_UNSENT_LIMIT: u32 = 4 * 1_024;
 /// Size of a buffer when no memory is left. Half of a receive buffer is its window.
 const LEAST: usize = 8 * 1_024;
 /// Default size of a receive buffer (`tcp_rmem`).
 const USUAL: usize = 128 * 1_024;
 /// Larger receive buffers cannot be fixed at their size without privileges (`rmem_max`): they would become smaller.
-const FIXED_AT_MOST: usize = 400_000;
+const MAX_FIXED_BUFFER: usize = 400_000;
 /// Allowance from which on the kernel's own limits suffice.
-const PLENTY: u64 = 1024 * 1_024;
+const AMPLE_ALLOWANCE: u64 = 1024 * 1_024;
 
 /// Charges for the kernel's buffers of one relay's socket and for its encryption.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl SocketBuffers {
         let mut buffers = SocketBuffers::default();
         let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };
         let allowance = memory.allowance();
-        if allowance < PLENTY {
+        if allowance < AMPLE_ALLOWANCE {
             buffers.fix(&socket);
             // The kernel doubles the requested size, to have room for its own data.
             let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
@@ -67,7 +67,7 @@ impl SocketBuffers {
     }
 
     fn limit_unsent(&mut self, socket: &SockRef<'_>, allowance: u64) {
-        let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(LEAST_UNSENT, UNSENT);
+        let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(MIN_UNSENT_LIMIT, UNSENT);
         if unsent != self.unsent {
             self.unsent = unsent;
             // Not supported by a Unix socket.
@@ -83,7 +83,7 @@ impl SocketBuffers {
         blocked: (bool, bool),
     ) {
         let Some(socket) = socket else { return };
-        if self.is_fixed && memory.allowance() > PLENTY {
+        if self.is_fixed && memory.allowance() > AMPLE_ALLOWANCE {
             self.is_fixed = false;
             // If this fails, the buffer stays unchanged.
             let _ = restore_receive_buffer(socket);
@@ -134,29 +134,29 @@ impl SocketBuffers {
     /// Stops the growth of the receive buffer.
     fn fix(&mut self, socket: &SockRef<'_>) {
         let size = socket.recv_buffer_size().unwrap_or(usize::MAX);
-        if !self.is_fixed && size <= FIXED_AT_MOST {
+        if !self.is_fixed && size <= MAX_FIXED_BUFFER {
             self.is_fixed = socket.set_recv_buffer_size(size / 2).is_ok();
         }
     }
 }
 
 /// True if unused space of buffers should be freed.
-pub(super) fn is_tight(memory: &MemoryAccount) -> bool {
-    memory.allowance() < PLENTY
+pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
+    memory.allowance() < AMPLE_ALLOWANCE
 }
 
-/// Initial size of a buffer for an allowance. With [`PLENTY`], the kernel's default.
+/// Initial size of a buffer for an allowance. With [`AMPLE_ALLOWANCE`], the kernel's default.
 fn size_of(allowance: u64) -> usize {
-    let share = allowance / (PLENTY / USUAL as u64);
+    let share = allowance / (AMPLE_ALLOWANCE / USUAL as u64);
     usize::try_from(share).unwrap_or(usize::MAX).clamp(LEAST, USUAL)
 }
 
 /// Prepares a socket that is not connected yet. When memory is short, it will advertise a small window.
 pub(crate) fn prepare(socket: &Socket, memory: &MemoryAccount) {
     let allowance = memory.allowance();
-    if allowance < PLENTY {
+    if allowance < AMPLE_ALLOWANCE {
         // If this fails, the kernel uses its own default.
-        let _ = begin_with_small_receive_buffer(socket.as_fd(), size_of(allowance));
+        let _ = set_initial_receive_buffer(socket.as_fd(), size_of(allowance));
     }
 }
 

@@ -64,7 +64,10 @@ impl Standstill {
             unacknowledged: local.unacknowledged + remote.unacknowledged,
         };
         let waited = self.0.as_ref().is_some_and(|watch| watch.was == is);
-        if waited && (is_forsaken(out, local, remote) || is_forsaken(back, remote, local)) {
+        if waited
+            && (has_undeliverable_rest(out, local, remote)
+                || has_undeliverable_rest(back, remote, local))
+        {
             let text = format!("ended, and nothing was taken for {} s", LIMIT.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
@@ -77,7 +80,7 @@ impl Standstill {
 }
 
 /// True if the sender of a direction has finished and its receiver does not accept the remaining bytes.
-fn is_forsaken(direction: &Pump, sender: PeerState, receiver: PeerState) -> bool {
+fn has_undeliverable_rest(direction: &Pump, sender: PeerState, receiver: PeerState) -> bool {
     let finished = direction.has_read_all() || sender.finished;
     let left = match direction.is_done() {
         true => receiver.unacknowledged > 0,

@@ -110,7 +110,7 @@ impl Turn {
 impl Drop for Waiting {
     /// The relay has taken its turn, or has ended.
     fn drop(&mut self) {
-        self.0.shared.on_over(&self.0);
+        self.0.shared.end_wait(&self.0);
     }
 }
 
@@ -173,7 +173,7 @@ impl Used {
 
 impl Shared {
     /// Ends the wait of a relay. After the last turn that was given, the next round begins.
-    fn on_over(&self, waiter: &Waiter) {
+    fn end_wait(&self, waiter: &Waiter) {
         let mut queues = lock(&self.queues);
         if !waiter.is_given.load(Ordering::Acquire) {
             waiter.is_over.store(true, Ordering::Release);

@@ -25,7 +25,7 @@ pub use header::HeaderVersion;
 use places::{Place, Places};
 
 use crate::memory_wait::wait_for_memory;
-use crate::relay::{Traffic, relay, tell_end};
+use crate::relay::{Traffic, log_end, relay};
 use crate::server::admission::Full;
 use crate::shutdown::Stop;
 use crate::transport::Transport;
@@ -177,7 +177,7 @@ impl ServiceFront {
         });
         let begun = Instant::now();
         let result = relay(socket, stream, &traffic, cancel).await;
-        tell_end(&peer, begun, &traffic, &result);
+        log_end(&peer, begun, &traffic, &result);
         let (up_bytes, down_bytes) = traffic.counts();
         match result {
             Ok(_) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),

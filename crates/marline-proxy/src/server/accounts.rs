@@ -25,7 +25,7 @@ impl Account {
     /// An account with this memory account, and with these turns for its relays.
     fn new(memory: MemoryAccount, turns: AccountTurns) -> Account {
         Account {
-            traffic: Arc::new(Traffic::taking_turns(memory, turns)),
+            traffic: Arc::new(Traffic::with_turns(memory, turns)),
             connections: AtomicU64::new(0),
             seen_at_s: AtomicU64::new(0),
         }

@@ -19,7 +19,7 @@ use crate::quota::{ByteQuota, ForClient, Standing, period};
 use crate::session::SessionId;
 
 /// Interval at which counts are read.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Limits per client.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ pub fn unix_s() -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Allowances {
     state: Mutex<State>,
-    seats: Seats,
+    seats: SessionPlaces,
 }
 
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ impl Allowances {
         name: &Arc<str>,
         session: SessionId,
         lifetime: Duration,
-    ) -> Result<Option<Box<Seat>>, usize> {
+    ) -> Result<Option<Box<ConnectionPlace>>, usize> {
         let Some(most) = ForClient::find(&self.lock().may.sessions, name).copied() else {
             return Ok(None);
         };
@@ -188,12 +188,12 @@ impl Server {
     /// Applies these allowances at once, also to connected clients.
     pub fn allow_clients(&self, may: ClientAllowances) {
         self.allowances.change(may);
-        self.look_after_accounts(unix_s());
+        self.update_accounts(unix_s());
     }
 
     /// Counts in this ledger from now on and suspends clients by it. `suspensions` must be the one that the
     /// credentials follow.
-    pub fn keep_book(&self, ledger: Ledger, suspensions: Suspensions) {
+    pub fn use_ledger(&self, ledger: Ledger, suspensions: Suspensions) {
         self.allowances.lock().book = Some((ledger, suspensions));
     }
 
@@ -210,7 +210,7 @@ impl Server {
     }
 
     /// Adds the traffic since the last call to the ledger and updates suspensions.
-    pub fn look_after_accounts(&self, now_unix_s: u64) {
+    pub fn update_accounts(&self, now_unix_s: u64) {
         let counts = self.clients();
         let names: Vec<Arc<str>> = {
             let credentials = self.credentials.borrow();
@@ -224,24 +224,24 @@ impl Server {
     }
 
     /// Updates the accounts and writes their file until dropped.
-    pub async fn keep_accounts(&self) {
-        let mut looks = interval(LOOK_EVERY);
+    pub async fn run_account_updates(&self) {
+        let mut looks = interval(CHECK_INTERVAL);
         loop {
             looks.tick().await;
             let now_unix_s = unix_s();
-            self.look_after_accounts(now_unix_s);
-            self.write_book(now_unix_s, false).await;
+            self.update_accounts(now_unix_s);
+            self.write_ledger(now_unix_s, false).await;
         }
     }
 
     /// Adds and writes the remaining counts at shutdown.
-    pub async fn close_book(&self) {
+    pub async fn close_ledger(&self) {
         let now_unix_s = unix_s();
-        self.look_after_accounts(now_unix_s);
-        self.write_book(now_unix_s, true).await;
+        self.update_accounts(now_unix_s);
+        self.write_ledger(now_unix_s, true).await;
     }
 
-    async fn write_book(&self, now_unix_s: u64, force: bool) {
+    async fn write_ledger(&self, now_unix_s: u64, force: bool) {
         let writing = match &mut self.allowances.lock().book {
             Some((ledger, _)) => ledger.begin(now_unix_s, force),
             None => None,
@@ -257,9 +257,9 @@ impl Server {
 
 /// Connections by session, of clients whose sessions are limited.
 #[derive(Debug, Default)]
-struct Seats(Arc<Mutex<Seated>>);
+struct SessionPlaces(Arc<Mutex<OccupiedPlaces>>);
 
-type Seated = BTreeMap<Arc<str>, BTreeMap<SessionId, Occupied>>;
+type OccupiedPlaces = BTreeMap<Arc<str>, BTreeMap<SessionId, Occupied>>;
 
 #[derive(Debug)]
 struct Occupied {
@@ -270,24 +270,24 @@ struct Occupied {
 
 /// Place of a connection. Dropping it frees the place.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ConnectionPlace {
     name: Arc<str>,
     session: SessionId,
-    seats: Arc<Mutex<Seated>>,
+    seats: Arc<Mutex<OccupiedPlaces>>,
 }
 
-fn seated(seats: &Mutex<Seated>) -> MutexGuard<'_, Seated> {
+fn seated(seats: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces> {
     seats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Seats {
+impl SessionPlaces {
     /// A place in a session that has connections already, or in a new one if there are fewer than `most` sessions.
     fn enter(
         &self,
         name: &Arc<str>,
         session: SessionId,
         (most, counts_for): (usize, Duration),
-    ) -> Option<Seat> {
+    ) -> Option<ConnectionPlace> {
         let now = Instant::now();
         let mut seated = seated(&self.0);
         let sessions = seated.entry(Arc::clone(name)).or_default();
@@ -300,11 +300,11 @@ impl Seats {
         } else {
             return None;
         }
-        Some(Seat { name: Arc::clone(name), session, seats: Arc::clone(&self.0) })
+        Some(ConnectionPlace { name: Arc::clone(name), session, seats: Arc::clone(&self.0) })
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut seated = seated(&self.seats);
         let Some(sessions) = seated.get_mut(&self.name) else { return };
@@ -326,7 +326,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sessions_are_counted_by_those_that_have_connections_and_are_young() {
-        let (seats, name) = (Seats::default(), Arc::<str>::from("laptop"));
+        let (seats, name) = (SessionPlaces::default(), Arc::<str>::from("laptop"));
         let id = |number| SessionId::from_bytes([number; SessionId::LEN]);
         let rule = (2, Duration::from_secs(2_700));
         let first = seats.enter(&name, id(1), rule).unwrap();

@@ -14,13 +14,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::admission::Permit;
-use super::allowances::Seat;
+use super::allowances::ConnectionPlace;
 use super::handshakes::Evicted;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer, VERSION};
-use crate::rewound::Rewound;
+use crate::rewound::PrefixedStream;
 use crate::secret::Secret;
 use crate::session::sealed::Sealed;
 use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
@@ -31,7 +31,7 @@ const HANDSHAKE_BYTES: u64 = 32 * 1_024;
 
 /// An authenticated connection.
 pub(super) struct Arrived<T> {
-    pub(super) stream: Channel<Rewound<T>>,
+    pub(super) stream: Channel<PrefixedStream<T>>,
     pub(super) client: Client,
     /// The session that authenticated the connection, or that its handshake began.
     pub(super) session: Arc<Session>,
@@ -42,18 +42,18 @@ pub(super) struct Arrived<T> {
     /// True if the request arrived together with the opening, so that the greeting can wait for the answer.
     pub(super) asks_at_once: bool,
     pub(super) _permit: Permit<Arc<str>>,
-    pub(super) _seat: Option<Box<Seat>>,
+    pub(super) _seat: Option<Box<ConnectionPlace>>,
 }
 
 /// Result of reading the first bytes.
 enum First<T> {
-    Known(Channel<Rewound<T>>, Client, Arc<Session>, bool),
-    Stranger(Rewound<T>),
+    Known(Channel<PrefixedStream<T>>, Client, Arc<Session>, bool),
+    Stranger(PrefixedStream<T>),
 }
 
 /// Greeting of an unauthenticated client.
 struct Greeting<T> {
-    stream: Channel<Rewound<T>>,
+    stream: Channel<PrefixedStream<T>>,
     token: Result<Secret, Failure>,
     session: Arc<Session>,
 }
@@ -107,7 +107,7 @@ impl Server {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if head[0] != MAGIC {
-            return Ok(First::Stranger(Rewound::new(head[..filled].to_vec(), stream)));
+            return Ok(First::Stranger(PrefixedStream::new(head[..filled].to_vec(), stream)));
         }
         while filled < OPENING_LEN {
             match stream.read(&mut head[filled..]).await? {
@@ -122,7 +122,7 @@ impl Server {
             session.accept(&binding, &opening).map(|keys| (keys, client, session))
         });
         if let Some((keys, client, session)) = keys {
-            let stream = Rewound::new(Vec::new(), stream);
+            let stream = PrefixedStream::new(Vec::new(), stream);
             let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
             return Ok(First::Known(Channel::session(sealed), client, session, flight > 0));
         }
@@ -135,11 +135,15 @@ impl Server {
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(First::Stranger(Rewound::new(head[..count].to_vec(), stream)))
+        Ok(First::Stranger(PrefixedStream::new(head[..count].to_vec(), stream)))
     }
 
     /// TLS handshake and the client's Hello, in turn.
-    async fn stranger<T: Transport>(&self, stream: Rewound<T>, peer: IpAddr) -> Option<Arrived<T>> {
+    async fn stranger<T: Transport>(
+        &self,
+        stream: PrefixedStream<T>,
+        peer: IpAddr,
+    ) -> Option<Arrived<T>> {
         let entering = timeout(self.limits.authentication, self.handshakes.enter(peer));
         let mut ticket = match entering.await {
             Ok(Ok(ticket)) => ticket,
@@ -203,7 +207,7 @@ impl Server {
     /// Assigns an authenticated connection its place within its client's limit.
     async fn seat<T: Transport>(
         &self,
-        stream: Channel<Rewound<T>>,
+        stream: Channel<PrefixedStream<T>>,
         client: Client,
         session: Arc<Session>,
         asks_at_once: bool,
@@ -238,7 +242,7 @@ impl Server {
         Some(Arrived { stream, client, session, offer, own, asks_at_once, _permit, _seat })
     }
 
-    async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {
+    async fn hello<T: Transport>(&self, stream: PrefixedStream<T>) -> io::Result<Greeting<T>> {
         let stream = self.acceptor.0.accept(stream).await?;
         let session = SessionId::random().and_then(|id| Session::from_tls(id, stream.get_ref().1));
         let session = Arc::new(session.map_err(io::Error::other)?);

@@ -19,7 +19,7 @@ use super::nat::echo_mapping::Told;
 use super::nat::filter::UdpFiltering;
 use super::nat::mapped_ports::MappedPorts;
 use super::nat::{Nat, SWEEP_EVERY};
-use super::{Client, RefusalReason, Server, Unsaid};
+use super::{Client, PendingMessages, RefusalReason, Server};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message};
 use crate::session::Session;
@@ -121,7 +121,7 @@ impl Server {
     pub(super) async fn carry_datagrams<T: Transport>(
         &self,
         mut stream: Channel<T>,
-        mut unsaid: Unsaid,
+        mut unsaid: PendingMessages,
         (client, session): (&Client, &Session),
         end: LaneEnd,
     ) {
@@ -158,7 +158,7 @@ impl Server {
                 end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
                 () = self.unused(&nat) => End::Orderly,
-                ended = self.unwelcome(client) => ended.map_or(End::Broken, End::Told),
+                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Told),
             }
         };
         drop(nat);
@@ -198,7 +198,7 @@ async fn carry(nat: &Nat) -> End {
             },
             _ = sweep.tick() => nat.sweep(),
         }
-        if arrivals.is_spent() {
+        if arrivals.needs_replacement() {
             tracing::info!("datagrams: key usage limit reached; client opens new lane");
             return End::Orderly;
         }

@@ -36,7 +36,7 @@ pub async fn dial(
     target: &Target,
     memory: &MemoryAccount,
 ) -> Result<TcpStream, Failure> {
-    let allowed = if target.is_servers_resolver() {
+    let allowed = if target.is_server_resolver() {
         own_resolver::addresses(rules)?
     } else {
         allowed(rules, target).await?

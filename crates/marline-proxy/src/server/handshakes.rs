@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep};
 use super::admission::AdmissionLimits;
 
 /// Duration after which a handshake counts as stalled and can be evicted for any other.
-const STALLED: Duration = Duration::from_secs(3);
+const STALL_TIME: Duration = Duration::from_secs(3);
 /// Interval of checks for stalled handshakes while others wait.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Handshakes that run or wait.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ struct Running {
 
 /// Permission to make a TLS handshake.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct HandshakePermit {
     table: Arc<Table>,
     source: Source,
     id: PendingId,
@@ -80,7 +80,7 @@ impl HandshakeQueue {
     ///
     /// # Errors
     /// The handshake was evicted while it waited.
-    pub(super) async fn enter(&self, address: IpAddr) -> Result<Ticket, Evicted> {
+    pub(super) async fn enter(&self, address: IpAddr) -> Result<HandshakePermit, Evicted> {
         let source = Source::of(address);
         let places = self.table.places_of(source);
         if let Ok(place) = Arc::clone(&places).try_acquire_owned()
@@ -95,7 +95,7 @@ impl HandshakeQueue {
         }
     }
 
-    async fn wait(&self, source: Source, places: Arc<Semaphore>) -> Ticket {
+    async fn wait(&self, source: Source, places: Arc<Semaphore>) -> HandshakePermit {
         let table = &self.table;
         let place = tokio::select! {
             // The semaphore is never closed.
@@ -109,7 +109,7 @@ impl HandshakeQueue {
             }
             tokio::select! {
                 () = freed => {}
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(CHECK_INTERVAL) => {}
             }
         }
     }
@@ -156,14 +156,14 @@ impl Table {
         source: Source,
         (id, evicted): Admitted,
         place: OwnedSemaphorePermit,
-    ) -> Ticket {
-        Ticket { table: Arc::clone(table), source, id, evicted, _of_source: place }
+    ) -> HandshakePermit {
+        HandshakePermit { table: Arc::clone(table), source, id, evicted, _of_source: place }
     }
 
     /// Evicts handshakes of a source when they stall. Never returns.
     async fn evict_stalled_of(&self, source: Source) {
         loop {
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_INTERVAL).await;
             let mut running = lock(&self.running);
             if running.oldest_of(source).is_some_and(Running::is_stalled) {
                 running.evict_oldest_of(source);
@@ -174,11 +174,11 @@ impl Table {
 
 impl Running {
     fn is_stalled(&self) -> bool {
-        self.since.elapsed() >= STALLED
+        self.since.elapsed() >= STALL_TIME
     }
 }
 
-impl Ticket {
+impl HandshakePermit {
     /// Resolves when the handshake has to make room for another one. Cancel safe.
     pub(super) async fn evicted(&mut self) {
         // Nothing is ever sent. The sender is dropped.
@@ -186,7 +186,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         lock(&self.table.running).remove(self.source, self.id);
         self.table.freed.notify_one();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     /// True if the handshake is evicted within 20 ms.
-    async fn is_evicted(ticket: &mut Ticket) -> bool {
+    async fn is_evicted(ticket: &mut HandshakePermit) -> bool {
         timeout(Duration::from_millis(20), ticket.evicted()).await.is_ok()
     }
 
@@ -250,9 +250,9 @@ mod tests {
         assert!(!is_evicted(&mut stalled).await);
         assert_eq!(queue.count(), 3);
         // Now every source has one handshake. A newcomer waits until the oldest has stalled.
-        let late = timeout(STALLED / 2, queue.enter(address("192.0.2.4"))).await;
+        let late = timeout(STALL_TIME / 2, queue.enter(address("192.0.2.4"))).await;
         assert!(late.is_err(), "a handshake has its time");
-        let _late = timeout(STALLED, queue.enter(address("192.0.2.4"))).await.unwrap().unwrap();
+        let _late = timeout(STALL_TIME, queue.enter(address("192.0.2.4"))).await.unwrap().unwrap();
         assert!(is_evicted(&mut honest).await, "the oldest");
     }
 
@@ -265,7 +265,7 @@ mod tests {
         let next = queue.enter(address("192.0.2.1"));
         let next = async {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            let next = timeout(2 * STALLED, next);
+            let next = timeout(2 * STALL_TIME, next);
             tokio::select! {
                 next = next => next.unwrap().unwrap(),
                 () = async { stalled.evicted().await; drop(stalled); std::future::pending().await } => {

@@ -50,7 +50,7 @@ use crate::credentials::Credentials;
 use crate::deadlines::Deadlines;
 use crate::memory_wait::wait_for_memory;
 use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
-use crate::relay::{Traffic, relay, tell_end};
+use crate::relay::{Traffic, log_end, relay};
 use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
 use crate::secret::Digest;
@@ -126,16 +126,16 @@ impl std::fmt::Debug for Acceptor {
 
 /// Delay before `Working` is sent. A target that connects earlier is reported together with `Working`, which lets
 /// the client distinguish a slow target from a dead connection.
-const WORKING_AFTER: Duration = Duration::from_millis(20);
+const WORKING_DELAY: Duration = Duration::from_millis(20);
 
 /// Buffer of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
-const STRANGER_BUFFER: u64 = 16 * 1_024;
+const UNAUTHENTICATED_BUFFER: u64 = 16 * 1_024;
 
 /// Time that a new connection has to send its request when another process has taken over.
-const ARRIVED_LATE: Duration = Duration::from_secs(2);
+const LATE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Request of an authenticated connection.
-enum Wish {
+enum ClientRequest {
     /// A target.
     Target(Target),
     /// An address to listen at.
@@ -190,7 +190,7 @@ impl Server {
             datagrams: DatagramService::default(),
             limits,
             stop,
-            strangers: budget.account(STRANGER_BUFFER),
+            strangers: budget.account(UNAUTHENTICATED_BUFFER),
             accounts: Accounts::new(budget),
             allowances: Allowances::default(),
             refusals: Refusals::default(),
@@ -272,7 +272,7 @@ impl Server {
 
     /// Number of known sessions.
     #[cfg(test)]
-    pub(crate) fn sessions_known(&self) -> usize {
+    pub(crate) fn known_session_count(&self) -> usize {
         self.sessions.count()
     }
 
@@ -299,21 +299,21 @@ impl Server {
         else {
             return;
         };
-        let mut unsaid = Unsaid::default();
+        let mut unsaid = PendingMessages::default();
         unsaid.add(&self.welcome(offer, own));
-        let mut patience = ARRIVED_LATE;
+        let mut patience = LATE_REQUEST_TIMEOUT;
         loop {
             let wish = tokio::select! {
                 wish = Box::pin(self.request(&mut stream, &mut unsaid, asks_at_once)) => wish,
                 () = self.unwanted(patience) => None,
-                ended = self.unwelcome(&client) => return match ended {
+                ended = self.wait_until_revoked(&client) => return match ended {
                     Some(failure) => unsaid.refuse(stream, failure).await,
                     None => stream.abort(),
                 },
             };
             patience = Duration::ZERO;
             let carried = match wish {
-                Some(Ok(Wish::Target(target))) => {
+                Some(Ok(ClientRequest::Target(target))) => {
                     // Boxed, so that it is freed with all its state before bytes are relayed.
                     let dialing = Box::pin(self.dial(stream, unsaid, &client, &target));
                     let Some((stream, unsaid, socket)) = dialing.await else { return };
@@ -321,14 +321,14 @@ impl Server {
                     let again = self.join(stream, unsaid, &client, (socket, &target)).await;
                     again.filter(|again| usual.is_none_or(|usual| usual.again(again)))
                 }
-                Some(Ok(Wish::Visitor(id))) => {
+                Some(Ok(ClientRequest::Visitor(id))) => {
                     Box::pin(self.accept(stream, unsaid, &client, id)).await
                 }
-                Some(Ok(Wish::Listen(wanted))) => {
+                Some(Ok(ClientRequest::Listen(wanted))) => {
                     // Boxed, because this is rare and all other requests would have its size.
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
                 }
-                Some(Ok(Wish::Datagrams(end))) => {
+                Some(Ok(ClientRequest::Datagrams(end))) => {
                     let of = (&client, &*session);
                     return Box::pin(self.carry_datagrams(stream, unsaid, of, end)).await;
                 }
@@ -337,7 +337,9 @@ impl Server {
                 None => return drop(stream.shutdown().await),
             };
             match carried {
-                Some(again) => (stream, unsaid, asks_at_once) = (again, Unsaid::default(), true),
+                Some(again) => {
+                    (stream, unsaid, asks_at_once) = (again, PendingMessages::default(), true)
+                }
                 None => return,
             }
         }
@@ -366,17 +368,17 @@ impl Server {
     async fn request<S: Transport>(
         &self,
         stream: &mut S,
-        unsaid: &mut Unsaid,
+        unsaid: &mut PendingMessages,
         asks_at_once: bool,
-    ) -> Option<Result<Wish, Failure>> {
+    ) -> Option<Result<ClientRequest, Failure>> {
         if !asks_at_once {
             unsaid.say(stream).await.ok()?;
         }
         match timeout(self.limits.idle, Message::read(stream)).await.ok()? {
-            Ok(Message::Connect(target)) => Some(Ok(Wish::Target(target))),
-            Ok(Message::Listen(wanted)) => Some(Ok(Wish::Listen(wanted))),
-            Ok(Message::Accept(id)) => Some(Ok(Wish::Visitor(id))),
-            Ok(Message::Datagrams(end)) => Some(Ok(Wish::Datagrams(end))),
+            Ok(Message::Connect(target)) => Some(Ok(ClientRequest::Target(target))),
+            Ok(Message::Listen(wanted)) => Some(Ok(ClientRequest::Listen(wanted))),
+            Ok(Message::Accept(id)) => Some(Ok(ClientRequest::Visitor(id))),
+            Ok(Message::Datagrams(end)) => Some(Ok(ClientRequest::Datagrams(end))),
             Ok(other) => {
                 let text = format!("expected Connect, not {other}");
                 Some(Err(Failure::new(ErrorCode::UnsupportedMessage, text)))
@@ -393,17 +395,17 @@ impl Server {
     async fn dial<T: Transport>(
         &self,
         mut stream: Channel<T>,
-        mut unsaid: Unsaid,
+        mut unsaid: PendingMessages,
         client: &Client,
         target: &Target,
-    ) -> Option<(Channel<T>, Unsaid, TcpStream)> {
+    ) -> Option<(Channel<T>, PendingMessages, TcpStream)> {
         unsaid.add(&Message::Working);
         let rules = self.rules();
         let mut dialing = Box::pin(async {
             let _room = wait_for_memory(client.account.memory()).await;
             dial::dial(&rules, target, client.account.memory()).await
         });
-        let dialed = match timeout(WORKING_AFTER, &mut dialing).await {
+        let dialed = match timeout(WORKING_DELAY, &mut dialing).await {
             Ok(dialed) => dialed,
             Err(_) => {
                 if unsaid.say(&mut stream).await.is_err() {
@@ -428,7 +430,7 @@ impl Server {
     async fn join<T: Transport>(
         &self,
         mut stream: Channel<T>,
-        mut unsaid: Unsaid,
+        mut unsaid: PendingMessages,
         client: &Client,
         (socket, target): (TcpStream, &Target),
     ) -> Option<Channel<T>> {
@@ -445,13 +447,13 @@ impl Server {
         let cancel = pin!(async {
             tokio::select! {
                 () = self.stop.over() => {}
-                _ = self.unwelcome(client) => {}
+                _ = self.wait_until_revoked(client) => {}
             }
         });
         stream.keep();
         let (begun, traffic) = (Instant::now(), Traffic::part_of(&client.account.traffic));
         let end = relay(socket, stream, &traffic, cancel).await;
-        tell_end(name, begun, &traffic, &end);
+        log_end(name, begun, &traffic, &end);
         match end {
             Ok(mut stream) => {
                 tracing::debug!(client = %name, %target, "done");
@@ -481,7 +483,7 @@ impl Server {
     }
 
     /// Resolves when the client's credential is revoked or suspended. A suspension gives the failure to send.
-    async fn unwelcome(&self, client: &Client) -> Option<Failure> {
+    async fn wait_until_revoked(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
         let ends = |now: &Arc<Credentials>| {
             now.suspension(&client.name).is_some() || now.find(&client.digest).is_none()
@@ -501,9 +503,9 @@ impl Server {
 
 /// Messages kept back to leave in one record with the next one.
 #[derive(Debug, Default)]
-struct Unsaid(Vec<u8>);
+struct PendingMessages(Vec<u8>);
 
-impl Unsaid {
+impl PendingMessages {
     fn add(&mut self, message: &Message) {
         message.encode(&mut self.0);
     }
@@ -530,7 +532,7 @@ impl Unsaid {
 }
 
 async fn refuse(stream: impl Transport, failure: Failure) {
-    Unsaid::default().refuse(stream, failure).await;
+    PendingMessages::default().refuse(stream, failure).await;
 }
 
 #[cfg(test)]

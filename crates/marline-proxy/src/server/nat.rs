@@ -31,10 +31,11 @@ use crate::relay::Traffic;
 use crate::rules::{Refused, Rules};
 use crate::target::Target;
 use crate::udp::{
-    FlowTable, Item, LONGEST_DATAGRAM, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count,
+    FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox,
+    UdpCounters, count,
 };
 use echo_mapping::{Echoes, Request, Told};
-use filter::{UdpFiltering, UnaskedRates};
+use filter::{UdpFiltering, UnsolicitedRates};
 use mapped_ports::MappedPorts;
 use mapping::{Mapping, Way};
 
@@ -62,14 +63,14 @@ enum Flow {
 
 /// State of a flow that the server opened.
 #[derive(Copy, Clone, Debug)]
-struct UnaskedFlow {
-    known: Unasked,
+struct UnsolicitedFlow {
+    known: UnsolicitedReaction,
     way: Way,
 }
 
 /// The client's reaction to a flow that the server opened.
 #[derive(Copy, Clone, Debug)]
-enum Unasked {
+enum UnsolicitedReaction {
     /// The client has not confirmed the flow.
     New,
     Known,
@@ -81,8 +82,8 @@ enum Unasked {
 struct State {
     sockets: BTreeMap<u32, Mapping>,
     flows: FlowTable<Flow>,
-    unasked: FlowTable<UnaskedFlow>,
-    unasked_rates: UnaskedRates,
+    unasked: FlowTable<UnsolicitedFlow>,
+    unasked_rates: UnsolicitedRates,
     early: VecDeque<(u64, Vec<u8>)>,
     outbox: Outbox,
     echoes: Echoes,
@@ -118,9 +119,9 @@ impl Nat {
     ) -> Arc<Nat> {
         let state = Mutex::new(State {
             sockets: BTreeMap::new(),
-            flows: FlowTable::new(2, MOST_FLOWS),
-            unasked: FlowTable::new(1, MOST_UNASKED_FLOWS),
-            unasked_rates: UnaskedRates::default(),
+            flows: FlowTable::new(2, MAX_FLOWS),
+            unasked: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
+            unasked_rates: UnsolicitedRates::default(),
             early: VecDeque::new(),
             outbox: Outbox::default(),
             echoes: Echoes::default(),
@@ -178,9 +179,9 @@ impl Nat {
             Item::Announce { socket, peer } if clients => {
                 self.on_open(state, now, flow, (socket, peer), None);
             }
-            Item::Known(_) => set_unasked(state, flow, Unasked::Known),
-            Item::Unknown => set_unasked(state, flow, Unasked::New),
-            Item::Refused(_) => set_unasked(state, flow, Unasked::Unwanted),
+            Item::Known(_) => set_unsolicited(state, flow, UnsolicitedReaction::Known),
+            Item::Unknown => set_unsolicited(state, flow, UnsolicitedReaction::New),
+            Item::Refused(_) => set_unsolicited(state, flow, UnsolicitedReaction::Unwanted),
             Item::Closed { socket } => forget(state, socket),
             Item::Echo { socket, hops, sequence, to, payload } => {
                 self.on_echo(state, now, &Request { socket, hops, sequence, to, payload });
@@ -442,14 +443,14 @@ impl Nat {
     /// Reads datagrams for a socket of an application. An error means that reading again at once would fail again.
     fn drain(&self, number: u32, socket: &UdpSocket) -> io::Result<()> {
         // One byte more than the limit, so that a longer datagram is detected.
-        let mut buffer = [0; LONGEST_DATAGRAM + 1];
+        let mut buffer = [0; MAX_APPLICATION_DATAGRAM + 1];
         let now = Instant::now();
         let mut state = self.lock();
         state.outbox.set_largest(self.lane.largest());
         let mut result = Ok(());
         for _ in 0..AT_ONCE {
             match socket.try_recv_from(&mut buffer) {
-                Ok((len, _)) if len > LONGEST_DATAGRAM => count(&self.counters.too_big),
+                Ok((len, _)) if len > MAX_APPLICATION_DATAGRAM => count(&self.counters.too_big),
                 Ok((len, from)) => {
                     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
                     self.on_inbound(&mut state, now, (number, from), &buffer[..len]);
@@ -483,14 +484,14 @@ impl Nat {
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
-        let Some(way) = self.let_in(state, now, (socket, from)) else {
+        let Some(way) = self.admit_unsolicited(state, now, (socket, from)) else {
             return count(&self.counters.filtered);
         };
         self.traffic.count(payload.len() as u64, 0);
         let flow = match state.unasked.find(&key) {
             Some(flow) => flow,
             None => {
-                let new = UnaskedFlow { known: Unasked::New, way };
+                let new = UnsolicitedFlow { known: UnsolicitedReaction::New, way };
                 let (flow, full) = state.unasked.open(key.clone(), new, now);
                 count(&self.counters.flows);
                 if full {
@@ -500,14 +501,19 @@ impl Nat {
             }
         };
         match state.unasked.touch(flow, now).map(|(_, flow, _)| flow.known) {
-            Some(Unasked::Known) => state.outbox.push(flow, &Item::Data(payload)),
-            Some(Unasked::Unwanted) | None => count(&self.counters.dropped),
-            Some(Unasked::New) => state.outbox.describe(flow, socket, &key.1, payload),
+            Some(UnsolicitedReaction::Known) => state.outbox.push(flow, &Item::Data(payload)),
+            Some(UnsolicitedReaction::Unwanted) | None => count(&self.counters.dropped),
+            Some(UnsolicitedReaction::New) => state.outbox.describe(flow, socket, &key.1, payload),
         }
     }
 
     /// How a peer without a flow is answered. `None` if it may not send to the socket now.
-    fn let_in(&self, state: &mut State, now: Instant, peer: (u32, SocketAddr)) -> Option<Way> {
+    fn admit_unsolicited(
+        &self,
+        state: &mut State,
+        now: Instant,
+        peer: (u32, SocketAddr),
+    ) -> Option<Way> {
         let (socket, from) = peer;
         let is_expected = match self.filtering {
             UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
@@ -525,7 +531,7 @@ fn forget(state: &mut State, socket: u32) {
     state.unasked.remove_socket(socket);
 }
 
-fn set_unasked(state: &mut State, flow: u64, to: Unasked) {
+fn set_unsolicited(state: &mut State, flow: u64, to: UnsolicitedReaction) {
     if let Some((_, flow)) = state.unasked.get(flow) {
         flow.known = to;
     }

@@ -288,7 +288,7 @@ impl Visitors {
     /// Disconnects the first visitor.
     fn expire(&mut self) {
         if let Some((_, id)) = self.queue.pop_front() {
-            send_away(&self.state, id);
+            dismiss_visitor(&self.state, id);
         }
     }
 }
@@ -296,12 +296,12 @@ impl Visitors {
 impl Drop for Visitors {
     fn drop(&mut self) {
         for (_, id) in self.queue.drain(..) {
-            send_away(&self.state, id);
+            dismiss_visitor(&self.state, id);
         }
     }
 }
 
-fn send_away(state: &Mutex<State>, id: VisitorId) {
+fn dismiss_visitor(state: &Mutex<State>, id: VisitorId) {
     if let Some(visitor) = lock(state).waiting.remove(&id) {
         tracing::debug!(from = %visitor.from, "visitor not accepted");
         visitor.socket.abort();
@@ -313,7 +313,7 @@ impl Server {
     pub(super) async fn listen<T: Transport>(
         &self,
         mut stream: Channel<T>,
-        mut unsaid: super::Unsaid,
+        mut unsaid: super::PendingMessages,
         client: &Client,
         wanted: SocketAddr,
     ) {
@@ -341,7 +341,7 @@ impl Server {
                 failure = held.displaced() => failure.into(),
                 failure = self.remotes.forbidden(client, wanted) => failure.into(),
                 () = self.stop.handed_over() => End::Orderly,
-                ended = self.unwelcome(client) => ended.map_or(End::Broken, End::Told),
+                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Told),
             }
         };
         drop((listener, held));
@@ -429,7 +429,7 @@ impl Server {
     pub(super) async fn accept<T: Transport>(
         &self,
         stream: Channel<T>,
-        mut unsaid: super::Unsaid,
+        mut unsaid: super::PendingMessages,
         client: &Client,
         id: VisitorId,
     ) -> Option<Channel<T>> {

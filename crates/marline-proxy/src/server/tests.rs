@@ -308,7 +308,7 @@ async fn the_end_of_a_control_connection_resets_its_visitors() {
 fn with_book(bench: &Bench, dir: &std::path::Path, rules: &str) -> Suspensions {
     let suspensions = Suspensions::default();
     let ledger = Ledger::open(dir.join("state"));
-    bench.server.keep_book(ledger, suspensions.clone());
+    bench.server.use_ledger(ledger, suspensions.clone());
     let quotas = vec![rules.parse().unwrap()];
     bench.server.allow_clients(ClientAllowances { quotas, ..ClientAllowances::default() });
     suspensions
@@ -333,12 +333,12 @@ async fn a_client_over_its_quota_is_refused_until_the_month_ends() {
     let mut relayed = connected(&bench).await;
     let mut warm = welcomed(&bench).await;
     echo(&mut relayed, &[7; 300]).await;
-    bench.server.look_after_accounts(NOVEMBER);
+    bench.server.update_accounts(NOVEMBER);
     let used = bench.server.quota_use("laptop", NOVEMBER).unwrap();
     assert_eq!((used.used_bytes, used.standing), (600, Standing::Soft));
     assert!(suspensions.now().is_empty(), "soft is a warning");
     echo(&mut relayed, &[7; 200]).await;
-    bench.server.look_after_accounts(NOVEMBER);
+    bench.server.update_accounts(NOVEMBER);
     publish(&bench, &suspensions);
     // A connection that waits for a request receives the reason. A relaying connection cannot carry it.
     let told = failure(&mut warm).await;
@@ -351,7 +351,7 @@ async fn a_client_over_its_quota_is_refused_until_the_month_ends() {
     let count = bench.server.refusals().find(|(reason, _)| *reason == RefusalReason::Quota);
     assert_eq!(count, Some((RefusalReason::Quota, 1)));
     // Same process a week later, and another process that reads the file.
-    bench.server.look_after_accounts(NOVEMBER + WEEK_S);
+    bench.server.update_accounts(NOVEMBER + WEEK_S);
     assert!(suspensions.now().is_empty());
     publish(&bench, &suspensions);
     drop(connected(&bench).await);
@@ -364,7 +364,7 @@ async fn a_quota_that_is_used_up_is_so_after_a_restart_and_a_larger_one_is_not()
         let bench = Bench::new(ServerLimits::default());
         with_book(&bench, dir.path(), "1000B");
         echo(&mut connected(&bench).await, &[7; 500]).await;
-        bench.server.close_book().await;
+        bench.server.close_ledger().await;
     }
     let bench = Bench::new(ServerLimits::default());
     let suspensions = with_book(&bench, dir.path(), "1000B");

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::target::{Host, Target};
 
 /// Longest header in bytes: the one with the longest name.
-pub const LONGEST_HEADER: usize = 4 + 1 + 255 + 2;
+pub const MAX_HEADER_LEN: usize = 4 + 1 + 255 + 2;
 
 /// Reason for dropping a datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,7 @@ mod tests {
         for peer in ["192.0.2.1:53", "[2001:db8::1]:443", "example.org:3478"] {
             let peer: Target = peer.parse().unwrap();
             write(&peer, b"x", &mut datagram);
-            assert!(datagram.len() <= LONGEST_HEADER + 1);
+            assert!(datagram.len() <= MAX_HEADER_LEN + 1);
             assert_eq!(parse(&datagram), Ok((peer, &b"x"[..])));
         }
     }

@@ -216,8 +216,8 @@ async fn version_four_connects_to_an_address_and_four_a_to_a_name() {
 
 #[tokio::test]
 async fn version_four_is_refused_by_its_own_reply() {
-    let long = [b'a'; version_four::LONGEST_TEXT + 1];
-    let most = [b'a'; version_four::LONGEST_TEXT];
+    let long = [b'a'; version_four::MAX_TEXT_BYTES + 1];
+    let most = [b'a'; version_four::MAX_TEXT_BYTES];
     for (bytes, why) in [
         (request_four(2, [192, 0, 2, 1], 80, &[b"ann"]), "command 2"), // BIND
         (request_four(3, [0, 0, 0, 1], 80, &[b"", b"a"]), "command 3"),

@@ -14,7 +14,7 @@ use super::{CONNECT, Request, SocksError, Version};
 use crate::target::{Host, Target};
 
 /// Longest user id and longest name in bytes. The limit of a name is that of DNS.
-pub const LONGEST_TEXT: usize = 255;
+pub const MAX_TEXT_BYTES: usize = 255;
 
 /// "Request granted".
 pub(super) const GRANTED: u8 = 90;
@@ -53,7 +53,7 @@ async fn read_text(
     loop {
         match stream.read_u8().await? {
             0 => return Ok(text),
-            _ if text.len() == LONGEST_TEXT => return Err(SocksError::TooLong(of)),
+            _ if text.len() == MAX_TEXT_BYTES => return Err(SocksError::TooLong(of)),
             byte => text.push(byte),
         }
     }

@@ -2,7 +2,7 @@
 
 use marline::datagrams::{Datagrams, FlowId, SendError};
 
-use super::{Item, LONGEST_DATAGRAM, UdpCounters, count};
+use super::{Item, MAX_APPLICATION_DATAGRAM, UdpCounters, count};
 use crate::target::Target;
 
 /// Items to send.
@@ -22,7 +22,7 @@ impl Outbox {
 
     /// Largest datagram whose item the lane accepts, in bytes, if there is one. An item is one byte longer.
     pub(crate) fn most(&self) -> Option<usize> {
-        self.largest.checked_sub(1).map(|most| most.min(LONGEST_DATAGRAM))
+        self.largest.checked_sub(1).map(|most| most.min(MAX_APPLICATION_DATAGRAM))
     }
 
     /// Adds an item of a flow.

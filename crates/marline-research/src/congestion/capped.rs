@@ -26,9 +26,9 @@ use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowI
 use marline_time::{Instant, Rate};
 
 /// Minimum cap in segments.
-const LEAST_SEGMENTS: u64 = 4;
+const MIN_SEGMENTS: u64 = 4;
 /// Largest growth factor of a cap per round trip.
-const FASTEST_RISE: f64 = 1.25;
+const MAX_CAP_GROWTH: f64 = 1.25;
 
 /// Caps the window of the inner controller.
 #[derive(Debug)]
@@ -57,8 +57,8 @@ impl Capped {
         if ack.now < self.next_at || (self.cap.is_none() && share >= 1.0) {
             return;
         }
-        let window = (self.window() as f64 * share.min(FASTEST_RISE)) as u64;
-        self.cap = Some(window.max(LEAST_SEGMENTS * self.mss));
+        let window = (self.window() as f64 * share.min(MAX_CAP_GROWTH)) as u64;
+        self.cap = Some(window.max(MIN_SEGMENTS * self.mss));
         self.cap = self.cap.filter(|cap| *cap < self.inner.window());
         self.next_at = ack.now + srtt;
     }
@@ -169,7 +169,7 @@ mod tests {
         for at in 0..20 {
             deliver(&mut cc, 2_000 + at * 1_000, ms(1_000), SEGMENT);
         }
-        assert_eq!(cc.window(), LEAST_SEGMENTS * SEGMENT, "never nothing");
+        assert_eq!(cc.window(), MIN_SEGMENTS * SEGMENT, "never nothing");
     }
 
     #[test]

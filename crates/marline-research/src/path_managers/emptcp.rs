@@ -50,7 +50,7 @@ use meter::Meter;
 
 /// Shortest and longest time between two samples while bytes pass.
 const LOOK: Duration = Duration::from_millis(50);
-const LOOK_MOST: Duration = Duration::from_secs(1);
+const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause that ends a transfer.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Minimum duration of a choice.
@@ -128,7 +128,7 @@ impl Emptcp {
             set: InterfaceSet::Wifi,
             set_at: Instant::ZERO,
             wifi: Meter::default(),
-            cellular: Meter::supposing(config.supposed as f64),
+            cellular: Meter::with_assumed_rate(config.supposed as f64),
             transfer: None,
             last_moved_at: None,
             counters: BTreeMap::new(),
@@ -167,21 +167,21 @@ impl Emptcp {
         } else if self.idle_for(cx.now) > PAUSE {
             self.transfer = None;
         }
-        self.look_at = Some(cx.now + (self.idle_for(cx.now) / 8).clamp(LOOK, LOOK_MOST));
+        self.look_at = Some(cx.now + (self.idle_for(cx.now) / 8).clamp(LOOK, MAX_SAMPLE_INTERVAL));
     }
 
     fn idle_for(&self, now: Instant) -> Duration {
-        self.last_moved_at.map_or(LOOK_MOST * 8, |at| now.since(at))
+        self.last_moved_at.map_or(MAX_SAMPLE_INTERVAL * 8, |at| now.since(at))
     }
 
     fn decide(&mut self, cx: &PathContext<'_>) {
-        let wifi_works = cx.subflows.iter().any(|view| !on_cellular(view, cx) && is_well(view));
+        let wifi_works = cx.subflows.iter().any(|view| !on_cellular(view, cx) && is_working(view));
         let set = if !wifi_works {
             InterfaceSet::Both
         } else if cx.now.since(self.set_at) < STAY {
             self.set
         } else {
-            self.weigh(cx.now)
+            self.choose_interfaces(cx.now)
         };
         if set != self.set {
             (self.set, self.set_at) = (set, cx.now);
@@ -189,7 +189,7 @@ impl Emptcp {
     }
 
     /// The choice for the current transfer while WiFi works.
-    fn weigh(&self, now: Instant) -> InterfaceSet {
+    fn choose_interfaces(&self, now: Instant) -> InterfaceSet {
         let Some(transfer) = self.transfer else { return InterfaceSet::Wifi };
         let EmptcpConfig { bytes, time, margin, again, .. } = self.config;
         if transfer.bytes < bytes && now.since(transfer.since) < time {
@@ -221,7 +221,7 @@ impl Emptcp {
 
     fn set_priorities(&mut self, cx: &PathContext<'_>) {
         // WiFi is given up only for an existing subflow.
-        let serves = |view: &SubflowView| on_cellular(view, cx) && is_well(view);
+        let serves = |view: &SubflowView| on_cellular(view, cx) && is_working(view);
         let spared = !self.set.has_wifi() && cx.subflows.iter().any(serves);
         for view in cx.subflows.iter().filter(|view| view.is_usable()) {
             let backup = if on_cellular(view, cx) { !self.set.has_cellular() } else { spared };
@@ -252,7 +252,7 @@ const fn is_cellular(local: &LocalAddress) -> bool {
 }
 
 /// Whether data sent on a subflow is expected to arrive.
-const fn is_well(view: &SubflowView) -> bool {
+const fn is_working(view: &SubflowView) -> bool {
     let health = view.health;
     let bad = health.is_silent() || health.is_doubtful() || health.has_bad_address_pair();
     view.is_usable() && !bad

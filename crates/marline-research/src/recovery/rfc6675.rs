@@ -45,7 +45,7 @@ const FEW_SEGMENTS: usize = 4;
 /// Minimum delay of Linux's early retransmit.
 const MIN_EARLY_DELAY: Duration = Duration::from_millis(2);
 /// Maximum number of segments beyond the window in limited transmit, for a peer without SACK.
-const MOST_LIMITED: u32 = 2;
+const MAX_LIMITED_TRANSMIT: u32 = 2;
 
 /// Whether fewer than three SACKs are enough when fewer than four segments are outstanding.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Rfc6675 {
     }
 
     /// Reports segments below `end` that are lost and were neither retransmitted nor reported before.
-    fn name_lost(&mut self, cx: &RecoveryContext<'_>, end: usize, lost: &mut Vec<Ssn>) {
+    fn report_lost(&mut self, cx: &RecoveryContext<'_>, end: usize, lost: &mut Vec<Ssn>) {
         let first = cx.board.front().map_or(self.judged, |front| front.start.max(self.judged));
         let first = cx.board.index_of(first).unwrap_or(cx.board.len());
         for segment in (first..end).filter_map(|index| cx.board.get(index)) {
@@ -174,11 +174,11 @@ impl Rfc6675 {
     fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         let repairing = cx.phase == Phase::Recovery;
         let end = self.lost_below(cx, repairing);
-        self.name_lost(cx, end, lost);
+        self.report_lost(cx, end, lost);
         if !repairing && !lost.is_empty() {
             // At the start of recovery, report the holes above as well if there is nothing better to send.
             let end = self.lost_below(cx, true);
-            self.name_lost(cx, end, lost);
+            self.report_lost(cx, end, lost);
         }
     }
 
@@ -218,7 +218,7 @@ impl Rfc6675 {
     fn retransmit_few(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.early_at = None;
         let end = self.lost_below(cx, true).max(1);
-        self.name_lost(cx, end, lost);
+        self.report_lost(cx, end, lost);
     }
 
     /// NextSeg rule 4: retransmits the newest segment if a partial ACK left nothing else to repair.
@@ -337,7 +337,7 @@ impl LossRecovery for Rfc6675 {
         if self.sack_enabled {
             return LimitedTransmit::BySack;
         }
-        let segments = self.no_sack.duplicates().min(MOST_LIMITED);
+        let segments = self.no_sack.duplicates().min(MAX_LIMITED_TRANSMIT);
         LimitedTransmit::Beyond(u64::from(segments) * u64::from(self.mss))
     }
 }

@@ -4,9 +4,9 @@ use marline_algos::schedulers::{OpportunisticRules, Penalise, Retransmit};
 use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
-    Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, Fuso, FusoConfig, Lamps, LampsConfig,
-    Measure, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig, Peekaboo,
-    PeekabooConfig, Raven, RavenConfig, WhenNear, XlinkConfig,
+    Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, EndCopies, Fuso, FusoConfig, Lamps,
+    LampsConfig, Measure, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig,
+    Peekaboo, PeekabooConfig, Raven, RavenConfig, XlinkConfig,
 };
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -54,7 +54,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         move || Box::new(Raven::new(config))
     })?;
     add_papd(registry)?;
-    registry.register_copies::<WhenNear>("xlink", xlink)
+    registry.register_copies::<EndCopies>("xlink", xlink)
 }
 
 fn augur(parameters: &mut Parameters<'_>) -> AugurConfig {

@@ -2,7 +2,7 @@
 //! none later.
 
 use marline_algos::schedulers::classes;
-use marline_algos::schedulers::copies::{copying_class, not_on};
+use marline_algos::schedulers::copies::{copying_class, first_uncarried_range};
 use marline_policy::{Decision, Dsn, SchedulerContext, SubflowSet};
 
 /// The last segment sent, and the other subflows that must carry it.
@@ -31,7 +31,7 @@ impl AtOnce {
         }
         let copy = classes::members(cx.subflows, class)
             .filter(|view| fresh.others.contains(view.id))
-            .filter_map(|view| Some((view, not_on(view.id, fresh.start, cx)?)))
+            .filter_map(|view| Some((view, first_uncarried_range(view.id, fresh.start, cx)?)))
             .min_by_key(|(view, _)| classes::rank(view))
             .map(|(view, range)| Decision::Send { subflow: view.id, range });
         if copy.is_none() {

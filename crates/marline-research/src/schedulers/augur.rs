@@ -38,7 +38,7 @@ mod model;
 use std::collections::VecDeque;
 
 use marline_algos::schedulers::classes;
-use marline_algos::schedulers::copies::{not_on, queue_is_empty};
+use marline_algos::schedulers::copies::{first_uncarried_range, queue_is_empty};
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SubflowId, SubflowView,
@@ -185,7 +185,7 @@ impl Augur {
     ) -> Option<Decision> {
         // Outstanding data first, because new data is useless without it.
         let waiting = (!cx.unsent.is_empty()).then_some(cx.unsent);
-        let missing = not_on(second.id, cx.data_una, cx).or(waiting);
+        let missing = first_uncarried_range(second.id, cx.data_una, cx).or(waiting);
         let decided = self.copying.filter(|(_, on)| *on == second.id).map(|(end, _)| end);
         let Some(missing) = missing else {
             // The copy is complete: its outcome is evidence about the second path.
@@ -225,7 +225,7 @@ impl Augur {
         };
         let overdue = self.watched.iter().any(is_late);
         let longer_s = second_srtt.saturating_sub(srtt).as_secs_f64();
-        let in_time = 1.0 - self.model(second.id).chance_late();
+        let in_time = 1.0 - self.model(second.id).lateness_probability();
         let gain_s = in_time * self.model(primary.id).expected_delay_s(srtt, longer_s, overdue);
         let segments = bytes.div_ceil(u64::from(second.mss.max(1)));
         let price_s = self.config.worth.as_secs_f64() * segments as f64;
@@ -251,7 +251,7 @@ impl Default for Augur {
 impl Scheduler for Augur {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.observe(cx);
-        let Some(primary) = self.primary.choose(cx) else { return primary::among_suspects(cx) };
+        let Some(primary) = self.primary.choose(cx) else { return primary::place_on_suspects(cx) };
         let alone = primary::alone(primary, cx);
         // If the peer's window ends before the data does, no message is complete.
         if alone.data().is_some() || cx.unsent.end < cx.written {

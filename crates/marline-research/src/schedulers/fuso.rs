@@ -42,7 +42,7 @@ use marline_time::Duration;
 use super::losses::{BURST, Losses, expected_delay};
 
 /// Maximum number of mappings examined for one copy or repair.
-const MOST_LOOKS: usize = 64;
+const MAX_EXAMINED: usize = 64;
 
 /// Which data is repeated on another path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Fuso {
         // Data behind the hole waits in the peer's queue of that path until the hole is repaired there.
         let end = if queue_is_empty(cx) { cx.unsent.start } else { lost.end };
         let mut from = lost.start.max(cx.data_una);
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_EXAMINED {
             let Some(open) = cx.mappings.next_not_on(better.id, from) else { return };
             let range = open.range.intersection(&DataRange::new(from, end));
             if range.is_empty() {
@@ -138,7 +138,7 @@ impl Fuso {
 /// The oldest data that one subflow carried and the other did not, and that is not known to have arrived.
 fn oldest_of(worst: SubflowId, best: SubflowId, cx: &SchedulerContext<'_>) -> Option<DataRange> {
     let mut from = cx.data_una;
-    for _ in 0..MOST_LOOKS {
+    for _ in 0..MAX_EXAMINED {
         let open = cx.mappings.next_not_on(best, from)?;
         let range = DataRange::new(open.range.start.max(from), open.range.end);
         if !open.delivered && open.carried_by.contains(worst) && !range.is_empty() {

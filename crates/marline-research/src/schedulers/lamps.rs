@@ -52,7 +52,7 @@ impl Default for LampsConfig {
 
 /// A path and its expected outcome for a segment.
 #[derive(Copy, Clone, Debug)]
-struct Prospect<'a> {
+struct ExpectedOutcome<'a> {
     view: &'a SubflowView,
     loss: f64,
     /// Expected delay; `None` if the RTT is unknown.
@@ -74,21 +74,21 @@ impl Lamps {
         Lamps { config, losses: Losses::default(), copies: AtOnce::default() }
     }
 
-    fn prospect<'a>(&self, view: &'a SubflowView) -> Prospect<'a> {
+    fn prospect<'a>(&self, view: &'a SubflowView) -> ExpectedOutcome<'a> {
         let loss = self.losses.chance(view, self.config.burst);
-        Prospect { view, loss, delay: expected_delay(view, loss) }
+        ExpectedOutcome { view, loss, delay: expected_delay(view, loss) }
     }
 
     /// The paths of this class with room, best first.
-    fn ready<'a>(&self, class: Class, cx: &SchedulerContext<'a>) -> Vec<Prospect<'a>> {
+    fn ready<'a>(&self, class: Class, cx: &SchedulerContext<'a>) -> Vec<ExpectedOutcome<'a>> {
         let members = classes::members(cx.subflows, class).filter(|view| view.is_ready());
-        let mut ready: Vec<Prospect<'a>> = members.map(|view| self.prospect(view)).collect();
+        let mut ready: Vec<ExpectedOutcome<'a>> = members.map(|view| self.prospect(view)).collect();
         ready.sort_by_key(|prospect| (prospect.delay.is_none(), prospect.delay));
         ready
     }
 
     /// The other paths, in order, that are needed for certain enough delivery.
-    fn others(&self, ready: &[Prospect<'_>]) -> SubflowSet {
+    fn others(&self, ready: &[ExpectedOutcome<'_>]) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let mut loss = 1.0;
         for prospect in ready {
@@ -122,7 +122,7 @@ impl Scheduler for Lamps {
             return Decision::Wait;
         }
         if !class.is_fine() {
-            return classes::among_doubted(class, cx);
+            return classes::choose_latest_heard(class, cx);
         }
         let ready = self.ready(class, cx);
         let Some(first) = ready.first() else {

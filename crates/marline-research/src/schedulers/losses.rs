@@ -12,7 +12,7 @@ const INTERVAL_GAIN: f64 = 0.25;
 /// Default probability of loss on a path in recovery.
 pub(super) const BURST: f64 = 0.3;
 /// Upper limit of a path's loss probability, so that it can still be tried.
-const MOST_LOSS: f64 = 0.9;
+const MAX_LOSS: f64 = 0.9;
 
 /// Losses of a path so far.
 #[derive(Copy, Clone, Debug)]
@@ -72,7 +72,7 @@ impl Losses {
         let of = |known: &Known| Some(1.0 / known.between?.max(known.since).max(1.0));
         let usual = known.and_then(of).unwrap_or_default();
         let now = if view.phase == Phase::Open { usual } else { usual.max(burst) };
-        now.min(MOST_LOSS)
+        now.min(MAX_LOSS)
     }
 
     /// Sets the number of segments between losses.

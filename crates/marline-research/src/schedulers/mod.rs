@@ -29,4 +29,4 @@ pub use papd::{Measure, Papd, PapdConfig};
 pub use peekaboo::{Peekaboo, PeekabooConfig};
 pub use raven::{Raven, RavenConfig};
 pub use tail_probes::{After, TailProbes};
-pub use xlink::{WhenNear, Xlink, XlinkConfig};
+pub use xlink::{EndCopies, Xlink, XlinkConfig};

@@ -41,9 +41,9 @@ use marline_time::{Duration, Instant};
 use super::primary::{Primary, Silence, helper};
 
 /// Smaller increases of the RTT are not a sign.
-const LEAST_RISE: Duration = Duration::from_millis(5);
+const MIN_RTT_RISE: Duration = Duration::from_millis(5);
 /// Share by which the peak rate approaches the current one in each RTT.
-const PEAK_FADES_BY: f64 = 1.0 / 8.0;
+const PEAK_DECAY_PER_RTT: f64 = 1.0 / 8.0;
 
 /// Thresholds of the signs.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -116,7 +116,7 @@ impl Watch {
 
     fn has_risen(&self, view: &SubflowView, config: &PaafConfig) -> bool {
         let Some((srtt, least)) = view.srtt.zip(view.min_rtt) else { return false };
-        let rise = least.mul_f64(config.rise - 1.0).max(LEAST_RISE);
+        let rise = least.mul_f64(config.rise - 1.0).max(MIN_RTT_RISE);
         // An increase that has started a warning ends half way back.
         let rise = if self.warned_at.is_some() { rise / 2 } else { rise };
         srtt > least.saturating_add(rise)
@@ -131,9 +131,9 @@ impl Watch {
 
     fn follow_rate(&mut self, view: &SubflowView, now: Instant) {
         let Some(rate) = view.delivery_rate.map(|rate| rate.bytes_per_s() as f64) else { return };
-        if now.since(self.faded_at) >= view.srtt.unwrap_or(LEAST_RISE) {
+        if now.since(self.faded_at) >= view.srtt.unwrap_or(MIN_RTT_RISE) {
             self.faded_at = now;
-            self.peak -= (self.peak - rate).max(0.0) * PEAK_FADES_BY;
+            self.peak -= (self.peak - rate).max(0.0) * PEAK_DECAY_PER_RTT;
         }
         self.peak = self.peak.max(rate);
     }
@@ -174,7 +174,7 @@ impl Paaf {
     }
 
     /// Sends the same data on both, each at its own pace.
-    fn on_both(&mut self, pair: [&SubflowView; 2], cx: &SchedulerContext<'_>) -> Decision {
+    fn send_on_both(&mut self, pair: [&SubflowView; 2], cx: &SchedulerContext<'_>) -> Decision {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
         // Both count as regular here, because the use of the second path was already decided.
@@ -186,7 +186,12 @@ impl Paaf {
     }
 
     /// Waits, but at most until the primary's silence becomes a sign.
-    fn until_silence(&self, primary: &SubflowView, decision: Decision, now: Instant) -> Decision {
+    fn wait_until_silence(
+        &self,
+        primary: &SubflowView,
+        decision: Decision,
+        now: Instant,
+    ) -> Decision {
         let overdue = self.watch.and_then(|w| w.silence.overdue_at(primary, self.config.silence));
         match (decision, overdue.filter(|at| *at > now)) {
             (Decision::Wait, Some(at)) => Decision::WaitUntil(at),
@@ -205,16 +210,16 @@ impl Default for Paaf {
 impl Scheduler for Paaf {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let Some(primary) = self.primary.choose(cx) else {
-            return super::primary::among_suspects(cx);
+            return super::primary::place_on_suspects(cx);
         };
         let warned = self.is_warned(primary, cx.now);
         let second = helper(primary, self.config.with_backups, cx);
         let decision = match second {
-            Some(second) if warned => self.on_both([primary, second], cx),
+            Some(second) if warned => self.send_on_both([primary, second], cx),
             _ => super::primary::alone(primary, cx),
         };
         match second {
-            Some(_) if !warned => self.until_silence(primary, decision, cx.now),
+            Some(_) if !warned => self.wait_until_silence(primary, decision, cx.now),
             _ => decision,
         }
     }

@@ -103,7 +103,7 @@ impl PapdConfig {
 }
 
 /// If the best path delivers less than this share of its expected rate, the others are measured again.
-const FALLEN: f64 = 0.75;
+const MIN_RATE_SHARE: f64 = 0.75;
 
 /// Paths that carry the data in the redundant mode.
 #[derive(Copy, Clone, Debug)]
@@ -182,7 +182,7 @@ impl Papd {
             spread_limit,
             alone,
             rates_are_known: members().all(|view| view.ssthresh != u64::MAX),
-            void: members().nth(1).is_none() || application_is_slow(cx),
+            void: members().nth(1).is_none() || is_application_slow(cx),
         };
         // A single path has nothing to be compared with.
         if members().nth(1).is_none() && !self.modes.has_started() {
@@ -203,7 +203,7 @@ impl Papd {
         let from_here =
             |pending| Look { since: cx.now, delivered: cx.data_una, pending, void: false };
         if anew {
-            (self.carriers, self.look) = (self.measure_anew(cx), None);
+            (self.carriers, self.look) = (self.restart_measurement(cx), None);
         }
         let turn = matches!(self.carriers, Carriers::Turn { .. });
         let look = self.look.get_or_insert(from_here(turn));
@@ -220,19 +220,21 @@ impl Papd {
         self.carriers = match self.carriers {
             // Applications that write little get copies.
             _ if look.void => Carriers::All,
-            Carriers::All if in_turn => self.measure_anew(cx),
+            Carriers::All if in_turn => self.restart_measurement(cx),
             Carriers::All => {
                 best_path(cx).map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
             }
             Carriers::Turn { path } => self.after_turn(path, brought, cx),
-            Carriers::Best { rate, .. } if brought < rate * FALLEN => self.measure_anew(cx),
+            Carriers::Best { rate, .. } if brought < rate * MIN_RATE_SHARE => {
+                self.restart_measurement(cx)
+            }
             best @ Carriers::Best { .. } => best,
         };
         self.look = Some(from_here(matches!(self.carriers, Carriers::Turn { .. })));
     }
 
     /// The first carriers of a new measurement.
-    fn measure_anew(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
+    fn restart_measurement(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
         self.turns.clear();
         let first = (self.config.measure == Measure::InTurn).then(|| self.next_turn(cx)).flatten();
         first.map_or(Carriers::All, |path| Carriers::Turn { path })
@@ -280,7 +282,7 @@ fn buffer(cx: &SchedulerContext<'_>) -> u64 {
 }
 
 /// Whether the application leaves the buffer half empty. (It may write an eighth at a time.)
-fn application_is_slow(cx: &SchedulerContext<'_>) -> bool {
+fn is_application_slow(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }
 

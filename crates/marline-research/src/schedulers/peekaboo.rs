@@ -55,7 +55,7 @@ const MOST: f64 = 4.0;
 /// Number of round trips after which the discount no longer grows.
 const MAX_ROUNDS: u128 = 64;
 /// Lower limit of an RTT.
-const LEAST_RTT: Duration = Duration::from_micros(100);
+const RTT_FLOOR: Duration = Duration::from_micros(100);
 
 /// Learning parameters.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -209,7 +209,7 @@ impl Peekaboo {
         cx: &SchedulerContext<'_>,
     ) -> Action {
         let (Some(fast_rtt), Some(next_rtt)) = (fast.srtt, next.srtt) else { return Action::Next };
-        let (fast_rtt, next_rtt) = (fast_rtt.max(LEAST_RTT), next_rtt.max(LEAST_RTT));
+        let (fast_rtt, next_rtt) = (fast_rtt.max(RTT_FLOOR), next_rtt.max(RTT_FLOOR));
         let Some((context, scale)) = see((fast, fast_rtt), (next, next_rtt), cx) else {
             return Action::Next;
         };
@@ -253,7 +253,7 @@ impl Peekaboo {
     }
 
     /// End of the current wait for this path; `None` if there is none.
-    fn still_waits(&self, fast: &SubflowView, now: Instant) -> Option<Instant> {
+    fn current_wait_end(&self, fast: &SubflowView, now: Instant) -> Option<Instant> {
         self.waiting.filter(|waiting| waiting.on == fast.id && now < waiting.until).map(|w| w.until)
     }
 }
@@ -266,7 +266,7 @@ fn discounted(discount: f64, age: Duration, round: Duration) -> f64 {
 
 /// RTT variation relative to the RTT.
 fn variation(view: &SubflowView) -> f64 {
-    let srtt = view.srtt.unwrap_or_default().max(LEAST_RTT);
+    let srtt = view.srtt.unwrap_or_default().max(RTT_FLOOR);
     view.rttvar.as_secs_f64() / srtt.as_secs_f64()
 }
 
@@ -314,14 +314,14 @@ impl Scheduler for Peekaboo {
             self.waiting = None;
             return sent;
         }
-        let until = match (self.still_waits(fastest, cx.now), self.waiting.take()) {
+        let until = match (self.current_wait_end(fastest, cx.now), self.waiting.take()) {
             (Some(until), _) => until,
             // The wait has lasted long enough.
             (None, Some(waited)) if waited.on == fastest.id => return sent,
             _ => match self.decide(fastest, picked, cx) {
                 Action::Next => return sent,
                 Action::Wait => {
-                    let srtt = fastest.srtt.unwrap_or_default().max(LEAST_RTT);
+                    let srtt = fastest.srtt.unwrap_or_default().max(RTT_FLOOR);
                     cx.now + srtt * PATIENCE_RTTS
                 }
             },

@@ -92,7 +92,7 @@ impl TailProbes {
 
     /// Ends episodes whose subflow has been heard from or is gone. Delivery of the data does not end an episode,
     /// because the silence of the original must still be judged.
-    fn end_answered(&mut self, cx: &SchedulerContext<'_>) {
+    fn end_answered_episodes(&mut self, cx: &SchedulerContext<'_>) {
         for slot in 0..SubflowSet::CAPACITY {
             let id = SubflowId(slot);
             let Some(episode) = self.episodes[usize::from(slot)] else { continue };
@@ -104,7 +104,7 @@ impl TailProbes {
     }
 
     fn on_probe(&mut self, on: SubflowId, range: DataRange, cx: &SchedulerContext<'_>) {
-        self.end_answered(cx);
+        self.end_answered_episodes(cx);
         let slot = usize::from(on.0 % SubflowSet::CAPACITY);
         let carried = cx.mappings.at(range.start).map(|mapping| mapping.carried_by);
         // An open episode had its copies, and DATA_ACKed data needs none.
@@ -161,7 +161,7 @@ impl TailProbes {
         cx: &SchedulerContext<'_>,
         out: &mut Vec<SchedulerAction>,
     ) {
-        self.end_answered(cx);
+        self.end_answered_episodes(cx);
         for slot in 0..SubflowSet::CAPACITY {
             let answered = self.episodes[usize::from(slot)].is_some_and(|episode| {
                 episode.copies.contains(on) && !episode.probed.intersection(&range).is_empty()

@@ -54,15 +54,15 @@ impl Default for XlinkConfig {
 
 /// Copies of outstanding data when all data has been sent and little time is left.
 #[derive(Debug)]
-pub struct WhenNear {
+pub struct EndCopies {
     config: XlinkConfig,
 }
 
 /// Reinjects outstanding data when all data has been sent and little time is left. Without a wrapper it uses
 /// `lowest-rtt`, as published.
-pub type Xlink = WithCopies<WhenNear>;
+pub type Xlink = WithCopies<EndCopies>;
 
-impl WhenNear {
+impl EndCopies {
     /// Whether the receiver needs the outstanding data soon enough to justify sending it twice.
     fn permits(&self, cx: &SchedulerContext<'_>) -> bool {
         let left = time_left(cx);
@@ -104,11 +104,11 @@ fn longest_delivery(cx: &SchedulerContext<'_>) -> Option<Duration> {
     carrying.filter_map(|view| Some(view.srtt?.saturating_add(view.rttvar))).max()
 }
 
-impl CopyRule for WhenNear {
+impl CopyRule for EndCopies {
     type Config = XlinkConfig;
 
     fn of(config: XlinkConfig) -> Self {
-        WhenNear { config }
+        EndCopies { config }
     }
 
     fn base() -> MinRtt {

@@ -93,7 +93,7 @@ mod tests {
         let (first, second) = (asked.recv().await.unwrap(), asked.recv().await.unwrap());
         assert_eq!((&first.message, &second.message), (&a, &b));
         // The second query is answered, the first one is lost.
-        second.into_place().send(vec![7; 2_000]);
+        second.into_answer_slot().send(vec![7; 2_000]);
         drop(first);
         let mut answers = Vec::new();
         program.read_to_end(&mut answers).await.unwrap();

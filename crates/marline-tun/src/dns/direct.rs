@@ -35,7 +35,7 @@ const ADDRESSES: usize = 16;
 /// Minimum lifetime. Programs continue to use an address after its TTL, for instance on open connections.
 const SHORTEST: Duration = Duration::from_secs(300);
 /// Maximum lifetime. After it the name must be resolved again.
-const LONGEST_TIME: Duration = Duration::from_secs(86_400);
+const MAX_NAME_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// Address with its lifetime.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl DirectNames {
     /// The first complete answer of any resolver.
     pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         // The network and with it the resolvers may have changed.
-        let resolvers = resolver::all_of_host(self.gateway);
+        let resolvers = resolver::host_resolvers(self.gateway);
         for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {
             match timeout(PATIENCE, self.exchange(*resolver, query)).await {
                 Ok(Ok(answer)) if message::is_truncated(&answer) => {
@@ -186,7 +186,7 @@ fn opened_by(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
     let open = |(address, _): &(IpAddr, u32)| is_public(*address) && !exceptions.blocks(*address);
     let timed = |(address, ttl_s): (IpAddr, u32)| {
         let ttl = Duration::from_secs(ttl_s.into());
-        TimedAddress { address, lifetime: ttl.clamp(SHORTEST, LONGEST_TIME) }
+        TimedAddress { address, lifetime: ttl.clamp(SHORTEST, MAX_NAME_LIFETIME) }
     };
     message::timed_addresses(answer).filter(open).take(ADDRESSES).map(timed).collect()
 }

@@ -135,7 +135,7 @@ impl<O: Open> Forwarder<O> {
     async fn exchange(&mut self, stream: O::Stream, pending: &mut Pending) {
         let (mut from, mut to) = tokio::io::split(stream);
         if !self.ask(&mut to, pending.unasked()).await {
-            return self.after_break(pending);
+            return self.on_connection_lost(pending);
         }
         let mut received = Vec::new();
         loop {
@@ -146,12 +146,12 @@ impl<O: Open> Forwarder<O> {
                     let Some(query) = query else { return };
                     self.sort(query, pending);
                     if !self.ask(&mut to, pending.unasked()).await {
-                        return self.after_break(pending);
+                        return self.on_connection_lost(pending);
                     }
                 }
                 heard = hear(&mut from, &mut received) => {
                     if !heard {
-                        return self.after_break(pending);
+                        return self.on_connection_lost(pending);
                     }
                     self.deliver(&mut received, pending);
                 }
@@ -191,7 +191,7 @@ impl<O: Open> Forwarder<O> {
     }
 
     /// Handles a broken connection. Queries that were sent for the second time fail.
-    fn after_break(&self, pending: &mut Pending) {
+    fn on_connection_lost(&self, pending: &mut Pending) {
         for query in pending.renumber() {
             query.fail(&self.writer);
         }

@@ -39,7 +39,7 @@ impl Query {
 
     /// The reserved slot for the answer on the query's connection.
     #[cfg(test)]
-    pub(super) fn into_place(self) -> OwnedPermit<Vec<u8>> {
+    pub(super) fn into_answer_slot(self) -> OwnedPermit<Vec<u8>> {
         match self.reply {
             Reply::Connection(place) => place,
             Reply::Datagram { .. } => panic!("it came in a datagram"),

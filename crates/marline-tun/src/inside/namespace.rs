@@ -39,7 +39,7 @@ impl Names {
     ///
     /// # Errors
     /// There is no `/etc/resolv.conf` that could be replaced.
-    pub fn by_gateway(addresses: &Addresses) -> anyhow::Result<Names> {
+    pub fn use_gateway_dns(addresses: &Addresses) -> anyhow::Result<Names> {
         let host = host_resolv_conf()?;
         Ok(Names { resolv_conf: resolver::inside(&host, addresses.gateway_v4.into()) })
     }
@@ -73,8 +73,8 @@ fn entered(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Failed> {
     let setup = |error| (Step::Setup, error);
     let tun = Tun::open_offloading(GATEWAY_INTERFACE).map_err(|error| (Step::Interface, error))?;
     set_up_interfaces(addresses).map_err(setup)?;
-    let_ping();
-    put_names_in_place(names).map_err(setup)?;
+    permit_echo_requests();
+    install_resolver_file(names).map_err(setup)?;
     Ok(tun.into())
 }
 
@@ -108,14 +108,14 @@ fn set_up_interfaces(addresses: &Addresses) -> io::Result<()> {
 }
 
 /// Permits echo requests, as most systems do. A new namespace permits them to no group.
-fn let_ping() {
+fn permit_echo_requests() {
     let group = rustix::process::getegid().as_raw();
     let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{group} {group}"));
 }
 
 /// Makes programs that read `resolv.conf` find the gateway's resolver, and hides the services that use other
 /// resolvers.
-fn put_names_in_place(names: &Names) -> io::Result<()> {
+fn install_resolver_file(names: &Names) -> io::Result<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
     // Our own file system during setup, whose files are then mounted elsewhere. It exists as long as they do, at

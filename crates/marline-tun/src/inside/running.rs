@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 use super::processes::NamespaceProcesses;
 
 /// Poll interval for processes that the program left behind.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The program, identified by a descriptor that never refers to another process.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl RunningProgram {
     /// network, as they would without the tunnel.
     pub async fn left(&self) {
         while self.processes.any() {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 }

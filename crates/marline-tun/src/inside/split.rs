@@ -69,7 +69,7 @@ pub fn split() -> anyhow::Result<Half> {
         // Intermediate process: its exit leaves the half outside without a parent that must wait for it.
         Fork::Child => {
             drop(ours);
-            return become_outside(theirs, me);
+            return run_outer_half(theirs, me);
         }
     };
     drop(theirs);
@@ -78,7 +78,7 @@ pub fn split() -> anyhow::Result<Half> {
     Ok(Half::Program(Program { other: ours }))
 }
 
-fn become_outside(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
+fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
     // A process group leader cannot create a session, but a child never is one.
     let _ = rustix::process::setsid();
     // The parent is waiting for this process, so it still exists.

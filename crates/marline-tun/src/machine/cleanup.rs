@@ -16,7 +16,7 @@ pub enum Extent {
 
 /// Result of a cleanup.
 #[derive(Copy, Clone, Debug)]
-pub struct CleanedUp {
+pub struct CleanupResult {
     /// Number of removed rules and routes.
     pub removed: usize,
     /// Set if there was a kill switch.
@@ -29,7 +29,7 @@ pub struct CleanedUp {
 ///
 /// # Errors
 /// A system call fails.
-pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanedUp> {
+pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanupResult> {
     let routing = Routing::open()?;
     let had_switch = routing.has(Part::Switch).await?;
     let held = had_switch && extent == Extent::AllButSwitch;
@@ -43,5 +43,5 @@ pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanedUp> {
     if !held {
         removed += routing.clear(Part::Switch).await?;
     }
-    Ok(CleanedUp { removed, had_switch, held })
+    Ok(CleanupResult { removed, had_switch, held })
 }

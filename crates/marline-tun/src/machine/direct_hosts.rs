@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Maximum number of hosts. Beyond it, the host that expires first uses the tunnel again.
 const MOST: usize = 4_096;
 /// Maximum number of hosts per name, which may have other addresses in each answer.
-const MOST_OF_NAME: usize = 64;
+const MAX_HOSTS_PER_NAME: usize = 64;
 /// Extension for an expired host that is in use, after which it is checked again.
 const EXTENSION: Duration = Duration::from_secs(60);
 
@@ -42,13 +42,14 @@ impl DirectHosts {
             return Opening { is_new: false, evicted: None };
         }
         let of_name = |host: &Host| host.name == name;
-        let evicted = if self.hosts.values().filter(|host| of_name(host)).count() >= MOST_OF_NAME {
-            self.first_to_expire(of_name)
-        } else if self.hosts.len() >= MOST {
-            self.first_to_expire(|_| true)
-        } else {
-            None
-        };
+        let evicted =
+            if self.hosts.values().filter(|host| of_name(host)).count() >= MAX_HOSTS_PER_NAME {
+                self.first_to_expire(of_name)
+            } else if self.hosts.len() >= MOST {
+                self.first_to_expire(|_| true)
+            } else {
+                None
+            };
         if let Some(evicted) = evicted {
             self.forget(evicted);
         }
@@ -126,12 +127,12 @@ mod tests {
     fn direct_hosts_are_limited_per_name_and_in_total() {
         let (mut hosts, start) = (DirectHosts::default(), Instant::now());
         let until = |number: u32| start + Duration::from_secs(300 + u64::from(number));
-        for number in 0..MOST_OF_NAME as u32 {
+        for number in 0..MAX_HOSTS_PER_NAME as u32 {
             assert_eq!(hosts.open("many.example", address(number), until(number)).evicted, None);
         }
         let further = hosts.open("many.example", address(5_000), until(5_000));
         assert_eq!(further, Opening { is_new: true, evicted: Some(address(0)) });
-        for number in MOST_OF_NAME as u32..MOST as u32 {
+        for number in MAX_HOSTS_PER_NAME as u32..MOST as u32 {
             let name = format!("{number}.example");
             assert_eq!(hosts.open(&name, address(number), until(number)).evicted, None);
         }

@@ -28,7 +28,7 @@ use marline_io::{GATEWAY_INTERFACE, Tun};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-pub use self::cleanup::{CleanedUp, Extent, clean_up};
+pub use self::cleanup::{CleanupResult, Extent, clean_up};
 use self::netlink::{Part, Routing};
 use self::resolver_file::ResolverFile;
 use self::routing::{Facts, Inbound, RoutingSettings, direct_host};
@@ -41,9 +41,9 @@ use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
 
 /// Interval of checks for changes made by other programs.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of such checks between searches for ended connections.
-const CONNECTIONS_EVERY: u32 = 5;
+const CHECKS_PER_SEARCH: u32 = 5;
 
 /// Creates the interface without routing any traffic to it. It exists as long as its descriptor.
 ///
@@ -121,10 +121,10 @@ impl Machine {
         // An existing kill switch stays active until the routes are complete.
         let held = switch.settings.kill_switch || switch.routing.has(Part::Switch).await?;
         undo.arm(held).context("the cleanup process exited")?;
-        reverse_path::loosen();
+        reverse_path::loosen_filter();
         if switch.settings.kill_switch {
             switch.complete().await?;
-            switch.tighten().await?;
+            switch.tighten_rules().await?;
             tracing::info!("kill switch on: all traffic outside the tunnel is blocked");
         }
         let interface = ReadyInterface::set_up(addresses)
@@ -164,7 +164,7 @@ impl Machine {
             // An existing kill switch was active until now, and is no longer wanted.
             self.switch.routing.clear(Part::Switch).await?;
         }
-        if self.switch.settings.takes_names() {
+        if self.switch.settings.handles_dns_queries() {
             let gateway = self.switch.addresses.gateway_v4.into();
             let asked = resolved::tell(GATEWAY_INTERFACE, gateway);
             if asked == Some(false) {
@@ -192,7 +192,7 @@ impl Machine {
     /// Makes hosts direct on request and restores what other programs change, until all senders are dropped or the
     /// interface no longer exists.
     pub async fn keep(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
-        let mut due = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        let mut due = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looks: u32 = 0;
         loop {
@@ -208,7 +208,7 @@ impl Machine {
                 _ = due.tick() => {
                     looks = looks.wrapping_add(1);
                     self.end_expired().await;
-                    if looks.is_multiple_of(CONNECTIONS_EVERY) {
+                    if looks.is_multiple_of(CHECKS_PER_SEARCH) {
                         self.forget_ended().await;
                     }
                     self.look().await;
@@ -252,7 +252,7 @@ impl Machine {
         self.switch.facts.inbound = kept;
         for inbound in ended {
             let ipv6 = inbound.peer.is_ipv6();
-            for rule in routing::passing_answers(inbound) {
+            for rule in routing::direct_reply_rules(inbound) {
                 if let Err(error) = self.switch.routing.remove_rule(&rule, ipv6).await {
                     tracing::warn!("{error:#}");
                 }
@@ -270,7 +270,9 @@ impl Machine {
         let made = async {
             if opening.is_new {
                 if settings.kill_switch {
-                    routing.add_rule(&routing::passing_host(address), address.is_ipv6()).await?;
+                    routing
+                        .add_rule(&routing::direct_host_rule(address), address.is_ipv6())
+                        .await?;
                 }
                 routing.add_route(direct_host(address), 0).await?;
             }
@@ -300,7 +302,7 @@ impl Machine {
         let routing = &self.switch.routing;
         let removed = async {
             routing.remove_route(direct_host(address)).await?;
-            routing.remove_rule(&routing::passing_host(address), address.is_ipv6()).await
+            routing.remove_rule(&routing::direct_host_rule(address), address.is_ipv6()).await
         };
         if let Err(error) = removed.await {
             tracing::warn!("{address} is still reached directly: {error:#}");

@@ -22,7 +22,8 @@ use marline_proxy::rules::Cidr;
 use marline_proxy::udp::DNS_PORT;
 
 use super::routing::{
-    BEYOND, Facts, LEAD, Leads, PROTOCOL, Route, Rule, SWITCH, Selector, TABLES, Transport, Verdict,
+    BEYOND, Facts, LEAD, PROTOCOL, Route, RouteAction, Rule, SWITCH, Selector, TABLES, Transport,
+    Verdict,
 };
 
 /// Priority of unreachable routes, after all others.
@@ -372,10 +373,10 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
 fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
     let Route { table, to, leads } = route;
     let kind = match leads {
-        Leads::ToInterface | Leads::ToLoopback(_) => RouteType::Unicast,
-        Leads::Elsewhere => RouteType::Throw,
-        Leads::Nowhere => RouteType::Unreachable,
-        Leads::ToSelf(_) => RouteType::Local,
+        RouteAction::ToInterface | RouteAction::ToLoopback(_) => RouteType::Unicast,
+        RouteAction::Elsewhere => RouteType::Throw,
+        RouteAction::Nowhere => RouteType::Unreachable,
+        RouteAction::ToSelf(_) => RouteType::Local,
     };
     let mut builder = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(to.address(), to.prefix_len())
@@ -384,14 +385,14 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
         .protocol(RouteProtocol::Other(PROTOCOL))
         .kind(kind);
     match leads {
-        Leads::ToInterface => builder = builder.output_interface(interface),
-        Leads::ToLoopback(index) => builder = builder.output_interface(index),
+        RouteAction::ToInterface => builder = builder.output_interface(interface),
+        RouteAction::ToLoopback(index) => builder = builder.output_interface(index),
         // One route for each interface, with different priorities.
-        Leads::ToSelf(index) => {
+        RouteAction::ToSelf(index) => {
             builder = builder.output_interface(index).scope(RouteScope::Host).priority(index);
         }
-        Leads::Nowhere => builder = builder.priority(LAST),
-        Leads::Elsewhere => {}
+        RouteAction::Nowhere => builder = builder.priority(LAST),
+        RouteAction::Elsewhere => {}
     }
     Ok(builder.build())
 }

@@ -17,7 +17,7 @@ const LOOSE: u8 = 2;
 const RECORD: &str = "rp_filter";
 
 /// Loosens the filter if it is strict on any interface. The previous value is recorded so that it can be restored.
-pub(super) fn loosen() {
+pub(super) fn loosen_filter() {
     let Some(before) = value("all") else { return };
     let strict = |interface: &str| value(interface) == Some(STRICT);
     let strict_somewhere = fs::read_dir(CONF).is_ok_and(|interfaces| {

@@ -30,11 +30,11 @@ pub(super) const TABLE: u32 = 0x6d61;
 /// Table for DNS queries, without exceptions.
 const NAMES_TABLE: u32 = 0x6d63;
 /// Table for queries from sockets bound to another interface.
-const HELD_TABLE: u32 = 0x6d64;
+const BOUND_QUERY_TABLE: u32 = 0x6d64;
 /// Table with a single route to the loopback interface, where packets that are not local are dropped.
-const NOWHERE_TABLE: u32 = 0x6d65;
+const DISCARD_TABLE: u32 = 0x6d65;
 /// All of our tables.
-pub(super) const TABLES: [u32; 4] = [TABLE, NAMES_TABLE, HELD_TABLE, NOWHERE_TABLE];
+pub(super) const TABLES: [u32; 4] = [TABLE, NAMES_TABLE, BOUND_QUERY_TABLE, DISCARD_TABLE];
 /// Tables used only by the lead.
 pub(super) const LEAD_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
 /// Origin of our rules and routes, as stored by the system (`proto` of `ip rule`).
@@ -55,7 +55,7 @@ const ANSWERS: u32 = 3;
 const DIRECT_HOST: u32 = SWITCH.start + 20;
 
 /// Link-specific networks, which the machine's own routing handles.
-const LINKS_OWN: [(IpAddr, u8); 5] = [
+const LINK_SPECIFIC_NETWORKS: [(IpAddr, u8); 5] = [
     (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
     (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
     (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
@@ -173,7 +173,7 @@ pub(super) struct Rule {
 
 /// Action of a route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Leads {
+pub(super) enum RouteAction {
     /// Send to the interface.
     ToInterface,
     /// Leave the table. The next rule decides.
@@ -191,7 +191,7 @@ pub(super) enum Leads {
 pub(super) struct Route {
     pub(super) table: u32,
     pub(super) to: Cidr,
-    pub(super) leads: Leads,
+    pub(super) leads: RouteAction,
 }
 
 /// Settings of the routing.
@@ -203,7 +203,7 @@ pub struct RoutingSettings {
     pub only: Vec<Cidr>,
     /// Set if names have exceptions. Then all queries use the interface, including those to resolvers that are
     /// reached directly.
-    pub sorts_names: bool,
+    pub has_domain_exceptions: bool,
     /// Services of this machine that are reached from beyond the local network.
     pub reachable: Vec<Service>,
     /// Set if traffic that cannot use the interface is blocked, even after this process was killed.
@@ -232,7 +232,7 @@ pub(super) struct Facts {
 impl RoutingSettings {
     /// Returns true if DNS queries use the interface.
     #[must_use]
-    pub const fn takes_names(&self) -> bool {
+    pub const fn handles_dns_queries(&self) -> bool {
         self.only.is_empty()
     }
 
@@ -244,21 +244,21 @@ impl RoutingSettings {
     /// Rules of the lead for one family, in the order in which they are added. `own` is the interface's address.
     pub(super) fn lead(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
-        let mut planned = Planned::from(LEAD.start);
-        self.add_passing(&mut planned, facts, ipv6);
-        if self.takes_names() {
-            for to in self.named_direct(ipv6).filter(|_| !self.sorts_names) {
+        let mut planned = PlannedRules::from(LEAD.start);
+        self.add_direct_rules(&mut planned, facts, ipv6);
+        if self.handles_dns_queries() {
+            for to in self.named_direct(ipv6).filter(|_| !self.has_domain_exceptions) {
                 for transport in TRANSPORTS {
                     planned.add(Selector::NamesTo(transport, to), Verdict::Beyond);
                 }
             }
             planned.next();
-            if self.kill_switch || self.sorts_names || facts.holds_bound_names {
-                add_bound_names(&mut planned, facts, ipv6, Verdict::Lookup(HELD_TABLE));
+            if self.kill_switch || self.has_domain_exceptions || facts.holds_bound_names {
+                add_bound_names(&mut planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
             }
             planned.next();
             // Programs that open the login page of a network use its resolver.
-            if !self.sorts_names {
+            if !self.has_domain_exceptions {
                 add_bound_names(&mut planned, facts, ipv6, Verdict::Beyond);
             }
             planned.next();
@@ -283,25 +283,27 @@ impl RoutingSettings {
     /// Rules of the switch for one family, in the order in which they are added. The last one makes it effective.
     pub(super) fn switch(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
-        let mut planned = Planned::from(SWITCH.start);
-        self.add_passing(&mut planned, facts, ipv6);
-        if self.sorts_names {
-            self.add_held_names(&mut planned, facts, ipv6);
+        let mut planned = PlannedRules::from(SWITCH.start);
+        self.add_direct_rules(&mut planned, facts, ipv6);
+        if self.has_domain_exceptions {
+            self.add_dns_block_rules(&mut planned, facts, ipv6);
         }
         for to in self.named_direct(ipv6) {
             planned.add(Selector::To(to), Verdict::Beyond);
         }
         planned.next();
-        if self.takes_names() && !self.sorts_names {
-            self.add_held_names(&mut planned, facts, ipv6);
+        if self.handles_dns_queries() && !self.has_domain_exceptions {
+            self.add_dns_block_rules(&mut planned, facts, ipv6);
         }
         planned.only(Selector::Source(own), Verdict::Unreachable);
-        for (address, bits) in LINKS_OWN.iter().filter(|(address, _)| address.is_ipv6() == ipv6) {
+        for (address, bits) in
+            LINK_SPECIFIC_NETWORKS.iter().filter(|(address, _)| address.is_ipv6() == ipv6)
+        {
             planned.add(Selector::To(Cidr::around(*address, *bits)), Verdict::Beyond);
         }
         planned.next();
         let hosts = facts.direct_hosts.iter().filter(|host| host.is_ipv6() == ipv6);
-        planned.rules.extend(hosts.map(|host| passing_host(*host)));
+        planned.rules.extend(hosts.map(|host| direct_host_rule(*host)));
         planned.priority = DIRECT_HOST + 1;
         planned.only(Selector::All, Verdict::LookupButDefault(MAIN));
         let all = [Selector::All];
@@ -316,14 +318,14 @@ impl RoutingSettings {
     }
 
     /// Keeps DNS queries from leaving.
-    fn add_held_names(&self, planned: &mut Planned, facts: &Facts, ipv6: bool) {
-        add_bound_names(planned, facts, ipv6, Verdict::Lookup(HELD_TABLE));
+    fn add_dns_block_rules(&self, planned: &mut PlannedRules, facts: &Facts, ipv6: bool) {
+        add_bound_names(planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
         planned.next();
         planned.nowhere(&TRANSPORTS.map(Selector::Names), ipv6);
     }
 
     /// Adds rules for traffic that always leaves directly.
-    fn add_passing(&self, planned: &mut Planned, facts: &Facts, ipv6: bool) {
+    fn add_direct_rules(&self, planned: &mut PlannedRules, facts: &Facts, ipv6: bool) {
         planned.only(Selector::Mark(MARK), Verdict::Lookup(MAIN));
         planned.only(Selector::Mark(MARK), Verdict::Unreachable);
         for service in &self.reachable {
@@ -351,9 +353,12 @@ impl RoutingSettings {
         if ipv6 {
             return Vec::new();
         }
-        let nowhere = facts.loopback.map(|index| (NOWHERE_TABLE, Leads::ToLoopback(index)));
-        let held = facts.interfaces.iter().map(|(_, index)| (HELD_TABLE, Leads::ToSelf(*index)));
-        let held = held.filter(|_| self.takes_names());
+        let nowhere = facts.loopback.map(|index| (DISCARD_TABLE, RouteAction::ToLoopback(index)));
+        let held = facts
+            .interfaces
+            .iter()
+            .map(|(_, index)| (BOUND_QUERY_TABLE, RouteAction::ToSelf(*index)));
+        let held = held.filter(|_| self.handles_dns_queries());
         let to = everything(ipv6);
         nowhere.into_iter().chain(held).map(|(table, leads)| Route { table, to, leads }).collect()
     }
@@ -361,7 +366,8 @@ impl RoutingSettings {
     /// Routes of one family for the lead. `served` is set if the interface has an address of the family.
     pub(super) fn routes(&self, ipv6: bool, served: bool) -> Vec<Route> {
         let of_family = |network: &Cidr| network.address().is_ipv6() == ipv6;
-        let own = LINKS_OWN.iter().map(|(address, bits)| Cidr::around(*address, *bits));
+        let own =
+            LINK_SPECIFIC_NETWORKS.iter().map(|(address, bits)| Cidr::around(*address, *bits));
         let mut direct: Vec<Cidr> = own.chain(self.direct.iter().copied()).collect();
         let all = [everything(ipv6)];
         let mut through = if self.only.is_empty() { all.to_vec() } else { self.only.clone() };
@@ -371,12 +377,12 @@ impl RoutingSettings {
             networks.dedup();
         }
         through.retain(|network| !direct.contains(network));
-        let elsewhere = |to| Route { table: TABLE, to, leads: Leads::Elsewhere };
+        let elsewhere = |to| Route { table: TABLE, to, leads: RouteAction::Elsewhere };
         let mut routes: Vec<Route> = direct.into_iter().map(elsewhere).collect();
         // Traffic that the interface cannot carry would otherwise bypass it.
-        let leads = if served { Leads::ToInterface } else { Leads::Nowhere };
+        let leads = if served { RouteAction::ToInterface } else { RouteAction::Nowhere };
         routes.extend(through.into_iter().map(|to| Route { table: TABLE, to, leads }));
-        if self.takes_names() && served {
+        if self.handles_dns_queries() && served {
             routes.push(Route { table: NAMES_TABLE, to: everything(ipv6), leads });
         }
         routes
@@ -384,7 +390,7 @@ impl RoutingSettings {
 }
 
 /// Rules of both sets that let the replies of a connection leave directly.
-pub(super) fn passing_answers(inbound: Inbound) -> [Rule; 2] {
+pub(super) fn direct_reply_rules(inbound: Inbound) -> [Rule; 2] {
     [LEAD.start, SWITCH.start].map(|start| Rule {
         priority: start + ANSWERS,
         selector: Selector::AnswersTo(inbound),
@@ -393,19 +399,19 @@ pub(super) fn passing_answers(inbound: Inbound) -> [Rule; 2] {
 }
 
 /// Rule of the switch that lets traffic pass to a host that is direct because of its name.
-pub(super) fn passing_host(address: IpAddr) -> Rule {
+pub(super) fn direct_host_rule(address: IpAddr) -> Rule {
     let selector = Selector::To(Cidr::around(address, u8::MAX));
     Rule { priority: DIRECT_HOST, selector, verdict: Verdict::Beyond }
 }
 
 /// Route that makes a host direct, in the table for general traffic.
 pub(super) fn direct_host(address: IpAddr) -> Route {
-    Route { table: TABLE, to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere }
+    Route { table: TABLE, to: Cidr::around(address, u8::MAX), leads: RouteAction::Elsewhere }
 }
 
 /// Adds rules for queries from sockets bound to an interface. IPv4 only: in IPv6 a query to a link-local resolver
 /// also counts as bound, and without a route none could be sent.
-fn add_bound_names(planned: &mut Planned, facts: &Facts, ipv6: bool, verdict: Verdict) {
+fn add_bound_names(planned: &mut PlannedRules, facts: &Facts, ipv6: bool, verdict: Verdict) {
     for (name, _) in facts.interfaces.iter().filter(|_| !ipv6) {
         for transport in TRANSPORTS {
             planned.add(Selector::NamesBoundTo(transport, name.clone()), verdict);
@@ -414,14 +420,14 @@ fn add_bound_names(planned: &mut Planned, facts: &Facts, ipv6: bool, verdict: Ve
 }
 
 /// Rules with their priorities. Rules of equal priority are alternatives.
-struct Planned {
+struct PlannedRules {
     priority: u32,
     rules: Vec<Rule>,
 }
 
-impl Planned {
-    const fn from(priority: u32) -> Planned {
-        Planned { priority, rules: Vec::new() }
+impl PlannedRules {
+    const fn from(priority: u32) -> PlannedRules {
+        PlannedRules { priority, rules: Vec::new() }
     }
 
     fn add(&mut self, selector: Selector, verdict: Verdict) {
@@ -443,7 +449,7 @@ impl Planned {
     /// without a mark, leads to some interface. So traffic that is not refused at once is routed to loopback, which
     /// drops it. The filter's lookup counts as one by root on this machine.
     fn nowhere(&mut self, selectors: &[Selector], ipv6: bool) {
-        let own = [Verdict::UnreachableForUsers, Verdict::LookupForOwn(NOWHERE_TABLE)];
+        let own = [Verdict::UnreachableForUsers, Verdict::LookupForOwn(DISCARD_TABLE)];
         for verdict in own.into_iter().chain([Verdict::Unreachable]) {
             if !ipv6 || verdict == Verdict::Unreachable {
                 for selector in selectors {

@@ -17,7 +17,7 @@ pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow
     let facts = Facts { inbound: services::inbound_at_most(), ..Facts::default() };
     let mut switch = Switch { routing, settings: settings.clone(), addresses: *addresses, facts };
     switch.complete().await?;
-    reverse_path::loosen();
+    reverse_path::loosen_filter();
     Ok(())
 }
 
@@ -72,7 +72,7 @@ impl Switch {
     }
 
     /// Removes rules of an earlier switch that let out more than this one.
-    pub(super) async fn tighten(&self) -> anyhow::Result<()> {
+    pub(super) async fn tighten_rules(&self) -> anyhow::Result<()> {
         for own in families(&self.addresses) {
             let rules = self.settings.switch(own, &self.facts);
             self.routing.remove_others(&rules, own.is_ipv6()).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
 
-use super::{PortalStream, PortalWay};
+use super::{PortalOpener, PortalStream};
 use crate::dns::message;
 
 /// Time to wait for an answer, and number of attempts per query.
@@ -19,7 +19,7 @@ const LONGEST: usize = 65_535;
 const BUFFER: usize = 16 << 10;
 
 /// Opens a stream to a resolver.
-pub(super) fn stream_to(way: PortalWay, resolver: SocketAddr) -> PortalStream {
+pub(super) fn stream_to(way: PortalOpener, resolver: SocketAddr) -> PortalStream {
     let (ours, theirs) = duplex(BUFFER);
     tokio::spawn(async move {
         if let Err(error) = answer_all(&way, resolver, ours).await {
@@ -31,7 +31,7 @@ pub(super) fn stream_to(way: PortalWay, resolver: SocketAddr) -> PortalStream {
 
 /// Answers queries one at a time until there are no more.
 async fn answer_all(
-    way: &PortalWay,
+    way: &PortalOpener,
     resolver: SocketAddr,
     mut stream: DuplexStream,
 ) -> io::Result<()> {
@@ -51,7 +51,7 @@ async fn answer_all(
 
 /// Sends a query over UDP, and over TCP if the answer is truncated.
 pub(super) async fn ask(
-    way: &PortalWay,
+    way: &PortalOpener,
     resolver: SocketAddr,
     query: &[u8],
 ) -> io::Result<Vec<u8>> {
@@ -80,7 +80,7 @@ pub(super) async fn ask(
     Err(io::ErrorKind::TimedOut.into())
 }
 
-async fn ask_by_tcp(way: &PortalWay, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+async fn ask_by_tcp(way: &PortalOpener, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = way.connect(resolver).await?;
     let len = u16::try_from(query.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     stream.write_all(&[&len.to_be_bytes()[..], query].concat()).await?;

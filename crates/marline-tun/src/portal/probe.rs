@@ -12,7 +12,7 @@ use marline_wire::{DNS_A, DNS_AAAA};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::{PortalWay, names};
+use super::{PortalOpener, names};
 use crate::dns::message;
 
 /// Maximum duration of a probe.
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of the response's status and fields, in bytes.
 const LONGEST: usize = 16 << 10;
 /// Maximum length of a displayed URL.
-const LONGEST_URL: usize = 2_048;
+const MAX_URL_LEN: usize = 2_048;
 
 /// URL that responds with status 204 and no content without a portal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl FromStr for Probe {
 
 impl Probe {
     /// Sends the request by this opener.
-    pub async fn ask(&self, way: &PortalWay) -> Finding {
+    pub async fn ask(&self, way: &PortalOpener) -> Finding {
         match timeout(PATIENCE, self.fetch(way)).await {
             Ok(Ok(head)) => read_head(&head),
             Ok(Err(error)) => Finding::Silent(error.to_string()),
@@ -96,7 +96,7 @@ impl Probe {
     }
 
     /// Returns the status and fields of the response.
-    async fn fetch(&self, way: &PortalWay) -> io::Result<Vec<u8>> {
+    async fn fetch(&self, way: &PortalOpener) -> io::Result<Vec<u8>> {
         let mut last =
             io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host));
         for ip in self.addresses(way).await? {
@@ -119,7 +119,7 @@ impl Probe {
         Err(last)
     }
 
-    async fn addresses(&self, way: &PortalWay) -> io::Result<Vec<IpAddr>> {
+    async fn addresses(&self, way: &PortalOpener) -> io::Result<Vec<IpAddr>> {
         if let Ok(ip) = self.host.parse() {
             return Ok(vec![ip]);
         }
@@ -164,7 +164,7 @@ fn read_head(head: &[u8]) -> Finding {
             });
             // The URL is shown in a terminal.
             let sound = |url: &&str| {
-                url.len() <= LONGEST_URL && url.bytes().all(|byte| byte.is_ascii_graphic())
+                url.len() <= MAX_URL_LEN && url.bytes().all(|byte| byte.is_ascii_graphic())
             };
             Finding::Portal { url: field.filter(sound).map(str::to_owned) }
         }

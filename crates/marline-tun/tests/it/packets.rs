@@ -12,7 +12,7 @@ use marline_proxy::message::{ErrorCode, Failure};
 use marline_testkit::timeline::plain;
 use marline_testkit::{Seg, endpoint_config};
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
-use marline_tun::addresses::{Addresses, TakenQueries};
+use marline_tun::addresses::{Addresses, GatewayQueries};
 use marline_tun::datagram::NoDatagrams;
 use marline_tun::icmp::Unreachable;
 use marline_tun::responder::{Responder, Taken};
@@ -77,7 +77,7 @@ impl Inside {
             Limits { connections: 200, syn_queue: 64, time_wait: 500, ..Limits::default() };
         let config = EndpointConfig { limits, ..endpoint_config(Some(accept)) };
         Inside {
-            responder: Responder::new(Addresses::default(), TakenQueries::Own),
+            responder: Responder::new(Addresses::default(), GatewayQueries::Own),
             endpoint: Endpoint::new(config, Box::new(SeedTree::new(3).stream("endpoint"))),
             out: TransmitBuf::new(40, 16),
             answer: Vec::new(),

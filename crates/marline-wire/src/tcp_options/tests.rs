@@ -82,10 +82,10 @@ fn sack_blocks_up_to_four() {
         assert_eq!(bytes.len(), 4 + 8 * n as usize);
     }
     let mut options = TcpOptions { timestamps: Some(TS), ..TcpOptions::default() };
-    assert_eq!(SackBlocks::that_fit(options.room()), 3);
+    assert_eq!(SackBlocks::fitting_block_count(options.room()), 3);
     options.timestamps = None;
-    assert_eq!(SackBlocks::that_fit(options.room()), 4);
-    assert_eq!(SackBlocks::that_fit(11), 0);
+    assert_eq!(SackBlocks::fitting_block_count(options.room()), 4);
+    assert_eq!(SackBlocks::fitting_block_count(11), 0);
 }
 
 const KEY_A: u64 = 0xa1a2_a3a4_a5a6_a7a8;

@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 use super::Client;
 use crate::builder::{Builder, OwnSettings};
-use crate::{BindError, LONGEST_KEEPALIVE};
+use crate::{BindError, MAX_KEEPALIVE_INTERVAL};
 
 /// Configuration of a [`Client`], created by [`Client::builder`].
 ///
@@ -86,7 +86,7 @@ impl ClientBuilder {
     }
 
     /// UDP carrier: idle time of a path with connections after which a datagram keeps the NAT mapping open, at most
-    /// [`LONGEST_KEEPALIVE`]. Default: 15 s.
+    /// [`MAX_KEEPALIVE_INTERVAL`]. Default: 15 s.
     pub fn udp_keepalive(&mut self, keepalive: Duration) -> &mut Self {
         self.own.keepalive = keepalive;
         self
@@ -108,8 +108,8 @@ impl ClientBuilder {
     /// A socket cannot be opened, or the configuration contradicts itself.
     pub async fn bind(&self) -> Result<Client, BindError> {
         let keepalive = self.own.keepalive;
-        if keepalive > LONGEST_KEEPALIVE || keepalive.is_zero() {
-            let longest = LONGEST_KEEPALIVE.as_secs();
+        if keepalive > MAX_KEEPALIVE_INTERVAL || keepalive.is_zero() {
+            let longest = MAX_KEEPALIVE_INTERVAL.as_secs();
             let what = format!("keepalive must be above 0, at most {longest} s");
             return Err(BindError::Config(what));
         }

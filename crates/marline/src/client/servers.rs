@@ -13,7 +13,7 @@ impl Client {
     /// three seconds. The result is empty if no path's resolvers have an answer.
     pub async fn resolve(&self, host: &str) -> Vec<IpAddr> {
         let mut asking: JoinSet<_> = lock(&self.inner.paths)
-            .ends_in_use()
+            .usable_local_ends()
             .into_iter()
             .map(|end: LocalEnd| {
                 let host = host.to_owned();

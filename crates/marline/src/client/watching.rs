@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 use marline_io::{Interfaces, LocalEnd, Prefix64, Watcher};
 use tokio::task::AbortHandle;
 
-use super::{Inner, LOOK_EVERY, lock};
+use super::{CHECK_INTERVAL, Inner, lock};
 
 impl Inner {
     /// Updates the NAT64 discovery to the networks that have only IPv6 now.
     pub(super) fn follow_prefixes(&self) {
-        let ends = lock(&self.paths).to_be_asked();
+        let ends = lock(&self.paths).nat64_lookup_ends();
         self.prefixes.follow(ends);
     }
 
@@ -50,12 +50,12 @@ impl Inner {
         for notice in watcher.take_notices() {
             tracing::warn!("{notice}");
         }
-        watcher.is_unsettled(now, &paths)
+        watcher.is_recheck_due(now, &paths)
     }
 }
 
 /// Starts the tasks that follow the machine's networks. They end with these handles or with the client.
-pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
+pub(super) fn start_watch_tasks(inner: &Arc<Inner>) -> Vec<AbortHandle> {
     inner.follow_prefixes();
     let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(inner));
     let tell = move |end: &LocalEnd, prefix| {
@@ -64,7 +64,7 @@ pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
         }
     };
     let mut tasks = vec![
-        tokio::spawn(look_out(Arc::downgrade(inner))).abort_handle(),
+        tokio::spawn(watch_health(Arc::downgrade(inner))).abort_handle(),
         tokio::spawn(prefixes.run(tell)).abort_handle(),
     ];
     match Watcher::start() {
@@ -77,7 +77,7 @@ pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
 }
 
 /// Checks the paths whenever contacts change, while the client exists.
-async fn look_out(client: Weak<Inner>) {
+async fn watch_health(client: Weak<Inner>) {
     loop {
         let Some(inner) = client.upgrade() else { return };
         // Request the notification first: changes in between then trigger it.
@@ -87,7 +87,7 @@ async fn look_out(client: Weak<Inner>) {
         if !unsettled {
             news.notified().await;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

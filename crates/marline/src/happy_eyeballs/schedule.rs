@@ -9,7 +9,7 @@
 //!   its verdicts are newer than that memory;
 //! - a backup path starts after the first regular path was asked twice, [`RESERVE_WAIT`] apart, and the same time
 //!   has passed again: a single lost SYN wakes no radio;
-//! - a bad address pair starts last, [`BAD_WAIT`] after everything else: by then, the others' first SYN counts as
+//! - a bad address pair starts last, [`BAD_PAIR_DELAY`] after everything else: by then, the others' first SYN counts as
 //!   lost by RFC 6298.
 //!
 //! A late attempt starts at once when no other is left in the race.
@@ -26,11 +26,11 @@ use crate::path_table::Candidate;
 /// Delay between the two requests on a regular path, and from the second one to the first on a backup path.
 pub(crate) const RESERVE_WAIT: Duration = Duration::from_millis(250);
 /// Delay from the last of the others to the first attempt on a bad address pair.
-pub(crate) const BAD_WAIT: Duration = Duration::from_millis(1_000);
+pub(crate) const BAD_PAIR_DELAY: Duration = Duration::from_millis(1_000);
 
 /// Attempt in the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entrant {
+struct ScheduledAttempt {
     candidate: Candidate,
     /// Delay after the start of the previous attempt.
     wait: Duration,
@@ -41,7 +41,7 @@ struct Entrant {
 /// Attempts that have not started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttemptSchedule {
-    waiting: VecDeque<Entrant>,
+    waiting: VecDeque<ScheduledAttempt>,
     /// Start time of the first of them, since the beginning of the race.
     due: Duration,
 }
@@ -49,7 +49,7 @@ pub(crate) struct AttemptSchedule {
 impl AttemptSchedule {
     /// Starts all attempts in this order, a stagger apart.
     pub(crate) fn staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
-        let entrant = |candidate| Entrant { candidate, wait: stagger, held: false };
+        let entrant = |candidate| ScheduledAttempt { candidate, wait: stagger, held: false };
         AttemptSchedule {
             waiting: candidates.into_iter().map(entrant).collect(),
             due: Duration::ZERO,
@@ -57,7 +57,7 @@ impl AttemptSchedule {
     }
 
     /// Orders the attempts by the verdicts of a path health monitor.
-    pub(crate) fn by_health(
+    pub(crate) fn order_by_health(
         mut candidates: Vec<Candidate>,
         stagger: Duration,
         is_bad: impl Fn(&Candidate) -> bool,
@@ -71,7 +71,7 @@ impl AttemptSchedule {
         for late in [again.into_iter().collect(), reserve] {
             schedule.append(late, RESERVE_WAIT, stagger);
         }
-        schedule.append(bad, BAD_WAIT, stagger);
+        schedule.append(bad, BAD_PAIR_DELAY, stagger);
         schedule
     }
 
@@ -79,7 +79,7 @@ impl AttemptSchedule {
     fn append(&mut self, candidates: Vec<Candidate>, wait: Duration, stagger: Duration) {
         for (number, candidate) in candidates.into_iter().enumerate() {
             let (wait, held) = if number == 0 { (wait, true) } else { (stagger, false) };
-            self.waiting.push_back(Entrant { candidate, wait, held });
+            self.waiting.push_back(ScheduledAttempt { candidate, wait, held });
         }
     }
 

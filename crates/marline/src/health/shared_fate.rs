@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 /// Number of common failures from which it is not considered a coincidence.
 const TIMES: u32 = 2;
 /// Maximum number of pairs.
-const MOST_PAIRS: usize = 64;
+const MAX_PAIRS: usize = 64;
 
 /// Number of common failures per pair of paths.
 #[derive(Debug, Default)]
-pub(super) struct SharedFate {
+pub(super) struct CommonFailures {
     times: BTreeMap<(String, String), u32>,
 }
 
-impl SharedFate {
+impl CommonFailures {
     pub(super) const fn new() -> Self {
-        SharedFate { times: BTreeMap::new() }
+        CommonFailures { times: BTreeMap::new() }
     }
 
     /// Records paths that have failed at the same time. Returns notices about pairs that have done so before.
@@ -31,7 +31,7 @@ impl SharedFate {
             for other in &failed[at + 1..] {
                 let pair = if one < other { (one, other) } else { (other, one) };
                 let pair = ((*pair.0).to_owned(), (*pair.1).to_owned());
-                if self.times.len() >= MOST_PAIRS && !self.times.contains_key(&pair) {
+                if self.times.len() >= MAX_PAIRS && !self.times.contains_key(&pair) {
                     continue;
                 }
                 let text = format!(
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn two_paths_that_fail_together_twice_are_named_once() {
-        let mut fate = SharedFate::default();
+        let mut fate = CommonFailures::default();
         assert_eq!(fate.on_failure(&["wwan0", "usb0"]), [""; 0]);
         let said = fate.on_failure(&["usb0", "wwan0"]);
         assert_eq!(said.len(), 1);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_path_that_fails_alone_shares_no_line() {
-        let mut fate = SharedFate::default();
+        let mut fate = CommonFailures::default();
         fate.on_failure(&["wlan0", "wwan0"]);
         fate.on_failure(&["wlan0"]);
         assert_eq!(fate.on_failure(&["wlan0", "wwan0"]), [""; 0]);
@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn remembered_entries_are_bounded() {
-        let mut fate = SharedFate::default();
+        let mut fate = CommonFailures::default();
         for number in 0..1_000 {
             let names = [format!("usb{number}"), format!("eth{number}")];
             fate.on_failure(&[&names[0], &names[1]]);
         }
-        assert_eq!(fate.times.len(), MOST_PAIRS);
+        assert_eq!(fate.times.len(), MAX_PAIRS);
     }
 }

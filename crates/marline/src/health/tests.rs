@@ -25,7 +25,12 @@ fn heard(mut contact: Contact, ms: u64) -> Contact {
     contact
 }
 
-fn objected(mut contact: Contact, ms: u64, by: Option<&str>, kind: DeliveryErrorKind) -> Contact {
+fn record_delivery_error(
+    mut contact: Contact,
+    ms: u64,
+    by: Option<&str>,
+    kind: DeliveryErrorKind,
+) -> Contact {
     let by = by.map(|by| by.parse().unwrap());
     contact.delivery_error = Some(DeliveryError { since: at(ms), last_at: at(ms), by, kind });
     contact
@@ -45,24 +50,31 @@ fn contact_states_have_texts() {
     assert_eq!(says(&asked(new.clone(), 0, 0, 1), 9_000), "not known yet", "one may get lost");
     assert_eq!(says(&heard(open.clone(), 500), 800), "answers (heard 300 ms ago)");
     let closed = DeliveryErrorKind::PortClosed;
-    let refused = objected(open.clone(), 1_000, Some("9.9.9.1"), closed);
+    let refused = record_delivery_error(open.clone(), 1_000, Some("9.9.9.1"), closed);
     assert_eq!(says(&refused, 1_400), "refused by the server: nothing listens on this port");
-    let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), closed);
+    let portal = record_delivery_error(open.clone(), 1_000, Some("192.168.1.1"), closed);
     assert_eq!(says(&portal, 1_400), "192.168.1.1 says: port unreachable (ICMP)");
-    let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
+    let portal = record_delivery_error(
+        open.clone(),
+        1_000,
+        Some("192.168.1.1"),
+        DeliveryErrorKind::Prohibited,
+    );
     assert_eq!(says(&portal, 1_400), "192.168.1.1 says: administratively prohibited (ICMP)");
     assert_eq!(Reach::of(&portal, at(1_400)).word(), "prohibited");
     // The kernel's own error, for a neighbor that does not answer.
-    let alone = objected(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
+    let alone =
+        record_delivery_error(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
     assert_eq!(says(&alone, 1_400), "this machine says: host unreachable (ICMP)");
-    let kept = objected(open, 1_000, None, DeliveryErrorKind::NotSent(1));
+    let kept = record_delivery_error(open, 1_000, None, DeliveryErrorKind::NotSent(1));
     assert!(says(&kept, 1_400).starts_with("this machine says: Operation not permitted"));
 }
 
 #[test]
 fn an_objection_settles_first_and_is_outlived_by_silence() {
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
-    let portal = objected(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
+    let portal =
+        record_delivery_error(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(Reach::of(&portal, at(1_200)), Reach::Unknown);
     assert!(delivery_error(&portal).is_some_and(|reach| reach.word() == "prohibited"), "at once");
     let mut later = portal;
@@ -187,7 +199,7 @@ fn one_line_reports_that_no_path_works() {
 fn a_dead_server_and_a_portal_are_distinguished() {
     let refused = |local| {
         let open = asked(contact(local, SERVER), 0, 100, 2);
-        objected(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
+        record_delivery_error(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
     };
     let said = told(&mut HealthWatcher::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: refused by the server: nothing listens on this \
@@ -195,7 +207,8 @@ fn a_dead_server_and_a_portal_are_distinguished() {
                     is `marline server` running there, with the same --carrier?";
     assert_eq!(said, [expected]);
     let open = asked(contact(WLAN, SERVER), 0, 100, 2);
-    let portal = objected(open, 10, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
+    let portal =
+        record_delivery_error(open, 10, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     let mut watcher = HealthWatcher::new("UDP");
     let said = told(&mut watcher, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
     let expected = "path wlan0 to 9.9.9.1:7777: 192.168.1.1 says: administratively prohibited (ICMP), \
@@ -207,7 +220,8 @@ fn a_dead_server_and_a_portal_are_distinguished() {
     silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
     assert_eq!(told(&mut watcher, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
-    let again = objected(silent, 9_200, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
+    let again =
+        record_delivery_error(silent, 9_200, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(told(&mut watcher, 9_600, &[again, wwan]), NOTHING);
 }
 
@@ -252,10 +266,15 @@ fn a_forgotten_contact_is_not_reported_as_working() {
 fn health_checks_are_due_only_while_a_verdict_is_pending() {
     let watcher = HealthWatcher::new("UDP");
     let due =
-        |contact: &Contact, ms| watcher.is_unsettled(at(ms), &[("wlan0".into(), vec![contact])]);
+        |contact: &Contact, ms| watcher.is_recheck_due(at(ms), &[("wlan0".into(), vec![contact])]);
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     assert!(due(&open, 3_000) && !due(&open, 4_000));
     assert!(!due(&heard(contact(WLAN, SERVER), 0), 10));
-    let said = objected(heard(contact(WLAN, SERVER), 0), 100, None, DeliveryErrorKind::Prohibited);
+    let said = record_delivery_error(
+        heard(contact(WLAN, SERVER), 0),
+        100,
+        None,
+        DeliveryErrorKind::Prohibited,
+    );
     assert!(due(&said, 200) && !due(&said, 500));
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use marline_io::Contact;
 use marline_time::{Duration, Instant};
 
-use super::shared_fate::SharedFate;
+use super::shared_fate::CommonFailures;
 use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 
 /// Maximum delay of the report about a failed path if another one is about to fail as well: both are reported as one
@@ -15,7 +15,7 @@ use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Maximum number of paths whose last report is remembered.
-const MOST_TOLD: usize = 64;
+const MAX_REPORTED_PATHS: usize = 64;
 
 /// Change of path health.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) struct HealthWatcher {
     /// Name of the transport in terms of firewalls.
     transport: &'static str,
     told: BTreeMap<String, Told>,
-    fate: SharedFate,
+    fate: CommonFailures,
     /// Notices about paths that fail together.
     notices: Vec<String>,
 }
@@ -70,7 +70,7 @@ impl HealthWatcher {
         HealthWatcher {
             transport,
             told: BTreeMap::new(),
-            fate: SharedFate::new(),
+            fate: CommonFailures::new(),
             notices: Vec::new(),
         }
     }
@@ -123,7 +123,7 @@ impl HealthWatcher {
 
     /// Drops the oldest reports: paths appear and disappear with ever new names.
     fn forget_oldest(&mut self) {
-        while self.told.len() > MOST_TOLD {
+        while self.told.len() > MAX_REPORTED_PATHS {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.since);
             let Some(path) = oldest.map(|(path, _)| path.clone()) else { return };
             self.told.remove(&path);
@@ -131,7 +131,7 @@ impl HealthWatcher {
     }
 
     /// Returns true if another check is due without any change: the outcome depends on time alone.
-    pub(crate) fn is_unsettled(&self, now: Instant, paths: &[Known<'_>]) -> bool {
+    pub(crate) fn is_recheck_due(&self, now: Instant, paths: &[Known<'_>]) -> bool {
         let open = |contact: &&Contact| {
             let asked = contact
                 .question

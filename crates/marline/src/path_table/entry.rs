@@ -40,7 +40,7 @@ impl Entry {
     }
 
     /// Sets the lookup result, and logs when the path appears or disappears.
-    pub(super) fn set_found(&mut self, found: Result<Vec<LocalEnd>, String>) {
+    pub(super) fn set_lookup_result(&mut self, found: Result<Vec<LocalEnd>, String>) {
         let was_absent = std::mem::replace(&mut self.absent, found.is_err());
         match found {
             Ok(ends) => {
@@ -61,12 +61,12 @@ impl Entry {
     }
 
     /// Reason why no connection can start here, with the path's name; `None` if no reason is known.
-    pub(super) fn why_unusable(&self) -> Option<String> {
-        self.obstacle().map(|reason| format!("path {}: {reason}", self.called()))
+    pub(super) fn unusable_reason(&self) -> Option<String> {
+        self.current_obstacle().map(|reason| format!("path {}: {reason}", self.called()))
     }
 
     /// Obstacle for connections that start here.
-    pub(super) fn obstacle(&self) -> Option<String> {
+    pub(super) fn current_obstacle(&self) -> Option<String> {
         let by_hand = || self.taken_down.then(|| "taken down by hand".to_owned());
         let restricted = || match &self.restriction {
             PathRestriction::Unusable(why) => Some(why.clone()),
@@ -101,7 +101,7 @@ impl Entry {
     }
 
     /// Takes over runtime changes of `other`, unless the specification differs in that point.
-    pub(super) fn continue_from(&mut self, other: &Entry) {
+    pub(super) fn inherit_changes(&mut self, other: &Entry) {
         (self.taken_down, self.fading) = (other.taken_down, other.fading);
         self.restriction = other.restriction.clone();
         if self.spec.backup == other.spec.backup {

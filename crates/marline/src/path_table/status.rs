@@ -171,7 +171,7 @@ impl PathTable {
         (contacts, problem): (&[&Contact], Option<String>),
     ) -> (PathHealth, Option<String>) {
         if !entry.is_up() || entry.error.is_some() {
-            let cause = entry.obstacle().unwrap_or_else(|| "it has no address".to_owned());
+            let cause = entry.current_obstacle().unwrap_or_else(|| "it has no address".to_owned());
             return (PathHealth::Unreachable, Some(cause));
         }
         let reaches = |contact: &&Contact| Reach::of(contact, evidence.now);

@@ -91,7 +91,7 @@ fn a_network_with_ipv6_alone_reaches_an_ipv4_server_below_its_prefix() {
     let both = ["[64:ff9b::192.0.2.1]:80", "192.0.2.1:80"];
     assert_eq!(order(&table, &both, None), expected);
     assert_eq!(order(&table, &both[..1], None), expected);
-    let asked: Vec<u32> = table.to_be_asked().iter().map(|end| end.interface.1).collect();
+    let asked: Vec<u32> = table.nat64_lookup_ends().iter().map(|end| end.interface.1).collect();
     assert_eq!(asked, [1, 2], "also one that is known, lest its answer expires");
 }
 
@@ -104,7 +104,7 @@ fn a_configured_prefix_outranks_the_network_and_ipv4_both() {
     }
     let expected = ["fd00::2 [2001:db8:64::c000:201]:80", "10.1.0.2 192.0.2.1:80"];
     assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
-    assert!(table.to_be_asked().is_empty(), "nothing is to be found out");
+    assert!(table.nat64_lookup_ends().is_empty(), "nothing is to be found out");
 }
 
 #[test]

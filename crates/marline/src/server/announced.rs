@@ -33,7 +33,7 @@ pub(super) fn listen(
         }
         (carrier, _) => carrier::open(carrier, shards)?,
     }
-    shards.iter().for_each(|shard| shard.never_connect());
+    shards.iter().for_each(|shard| shard.disable_connecting());
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.own.listen {
         let address = same_port(address, listen.last().copied());

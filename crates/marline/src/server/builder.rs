@@ -4,7 +4,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_io::succession::{Estate, NativePart};
+use marline_io::succession::{HandoverState, NativePart};
 use marline_io::{RawSockets, ResetSeed};
 use marline_policy::Role;
 
@@ -38,7 +38,7 @@ impl ServerAddress {
 }
 
 /// Maximum number of own addresses of a server behind a load balancer.
-const MAX_OWN: usize = 8;
+const MAX_OWN_ADDRESSES: usize = 8;
 
 /// Configuration of a [`Server`], created by [`Server::builder`].
 ///
@@ -63,7 +63,7 @@ pub struct ServerSettings {
     /// Generation among the processes that share the addresses.
     pub(super) generation: u8,
     /// State from the predecessor until it is used; clones share it.
-    inherited: Arc<Mutex<Option<Estate>>>,
+    inherited: Arc<Mutex<Option<HandoverState>>>,
 }
 
 impl OwnSettings for ServerSettings {
@@ -193,8 +193,8 @@ impl ServerBuilder {
     /// Makes this server the successor of another process: [`bind`](Self::bind) uses the received sockets, and
     /// nothing is received before [`Server::begin`].
     ///
-    /// Returns the descriptors that the program itself has handed over ([`Estate::further`]).
-    pub fn inherit(&mut self, mut estate: Estate) -> Vec<(String, OwnedFd)> {
+    /// Returns the descriptors that the program itself has handed over ([`HandoverState::further`]).
+    pub fn inherit(&mut self, mut estate: HandoverState) -> Vec<(String, OwnedFd)> {
         let is_own = |(name, _): &(String, OwnedFd)| RawSockets::takes(name);
         let (own, further) = std::mem::take(&mut estate.further).into_iter().partition(is_own);
         estate.further = own;
@@ -205,11 +205,11 @@ impl ServerBuilder {
     }
 
     /// Takes the received state, if it has not been used.
-    pub(super) fn take_inherited(&self) -> Option<Estate> {
+    pub(super) fn take_inherited(&self) -> Option<HandoverState> {
         self.lock_inherited().take()
     }
 
-    fn lock_inherited(&self) -> MutexGuard<'_, Option<Estate>> {
+    fn lock_inherited(&self) -> MutexGuard<'_, Option<HandoverState>> {
         self.own.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,9 +241,11 @@ impl ServerBuilder {
         if self.own.listen.is_empty() {
             return wrong("no address to listen on");
         }
-        if self.own.advertised.len() > MAX_OWN {
+        if self.own.advertised.len() > MAX_OWN_ADDRESSES {
             let count = self.own.advertised.len();
-            return wrong(&format!("{count} own addresses to advertise; at most {MAX_OWN}"));
+            return wrong(&format!(
+                "{count} own addresses to advertise; at most {MAX_OWN_ADDRESSES}"
+            ));
         }
         let aims = |at: &SocketAddr| {
             at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
@@ -260,7 +262,7 @@ impl ServerBuilder {
 
 /// Creates a carrier from a predecessor's native parts: raw sockets with their guards. Other parts remain in the
 /// estate.
-fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
+fn inherited_raw(estate: &mut HandoverState) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
     let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
     let opened = RawSockets::inherit(raw, std::mem::take(&mut estate.further));

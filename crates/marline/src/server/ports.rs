@@ -38,7 +38,7 @@ pub(super) fn open(
         listeners.extend(listener);
     }
     if config.own.shards > 1
-        && let Err(error) = shards[0].spread_over(config.own.shards as u8)
+        && let Err(error) = shards[0].distribute_over_shards(config.own.shards as u8)
     {
         tracing::warn!(%error, "no flow steering; shards forward datagrams");
     }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use marline_core::Shard as Part;
-use marline_io::succession::{Channel, Estate, Heir, NativePart};
+use marline_io::succession::{Channel, HandoverState, NativePart, PendingSuccessor};
 use marline_io::{Generations, LinkListener, PortSharing, Shard, ShardHandle, SocketOptions};
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ pub(super) struct Listeners {
 }
 
 /// Older processes by generation, with their channels.
-pub(super) type ElderChannels = Vec<(u8, OwnedFd)>;
+pub(super) type OlderProcessChannels = Vec<(u8, OwnedFd)>;
 
 /// Relation of a server to the processes that share its addresses.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Place {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
     /// Older processes, to which the predecessor passes packets until this one begins.
-    pub(super) elders: Mutex<ElderChannels>,
+    pub(super) elders: Mutex<OlderProcessChannels>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -42,7 +42,7 @@ impl Server {
     ///
     /// # Errors
     /// Too many older processes are alive, or the system has no descriptors left.
-    pub fn estate(&self) -> Result<Estate, BindError> {
+    pub fn estate(&self) -> Result<HandoverState, BindError> {
         let io = |error| BindError::io("copy the sockets", error);
         let place = &self.inner.place;
         let elders = place.generations.elders().map_err(io)?;
@@ -68,7 +68,7 @@ impl Server {
         let Some(seed) = self.inner.config.own.reset_seed else {
             return Err(BindError::Config("there is no seed of resets".to_owned()));
         };
-        Ok(Estate {
+        Ok(HandoverState {
             generation,
             predecessor: own,
             seed,
@@ -100,14 +100,19 @@ impl Server {
     ///
     /// # Errors
     /// The predecessor is gone, or does not hand over.
-    pub fn begin(&self, heir: Heir, predecessor: u8, version: &str) -> Result<(), BindError> {
+    pub fn begin(
+        &self,
+        heir: PendingSuccessor,
+        predecessor: u8,
+        version: &str,
+    ) -> Result<(), BindError> {
         let io = |error| BindError::io("take the predecessor's place", error);
         let place = &self.inner.place;
         heir.ask_to_begin(version).map_err(io)?;
         for (generation, elder) in std::mem::take(&mut *lock(&place.elders)) {
-            place.generations.add_elder(generation, Channel::of(elder)).map_err(io)?;
+            place.generations.add_older_process(generation, Channel::of(elder)).map_err(io)?;
         }
-        place.generations.add_elder(predecessor, heir.into_channel()).map_err(io)?;
+        place.generations.add_older_process(predecessor, heir.into_channel()).map_err(io)?;
         self.inner.shards.iter().for_each(|shard| shard.begin_receiving());
         let mut listeners = lock(&place.listeners);
         for waiting in std::mem::take(&mut listeners.waiting) {

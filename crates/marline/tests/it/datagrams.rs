@@ -9,7 +9,7 @@ use marline::datagrams::{
     Arrivals, Datagrams, FlowClass, FlowId, LaneConfig, PathNumbers, SendError,
 };
 use marline::{PathChange, Stream};
-use marline_datagram::StandIn;
+use marline_datagram::TestCipher;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
@@ -31,7 +31,7 @@ struct Lanes {
 impl Lanes {
     fn beside((near, far): (&Stream, &Stream), policy: &str) -> Lanes {
         let ids = (near.draw_lane_id().unwrap(), far.draw_lane_id().unwrap());
-        let [ours, theirs] = StandIn::pair(ids.0);
+        let [ours, theirs] = TestCipher::pair(ids.0);
         let far = far.open_lane(config(policy), (ids.1, ids.0), theirs, PathNumbers::Peers);
         let near = near.open_lane(config(policy), ids, ours, PathNumbers::Ours);
         Lanes { near: near.unwrap(), far: far.unwrap(), ids }

@@ -263,7 +263,7 @@ impl Row {
     /// What a contestant does: whose TCP, with which paths, policies and buffers, doing what. What
     /// stands for a path alone does not see it die.
     #[must_use]
-    pub fn played_by(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
+    pub fn setup_of_contestant(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
         let mut experiment = self.experiment.clone();
         let name = |number: usize| experiment.scenario.paths.get(number).map(|p| p.name.clone());
         let mut variant = match contestant {

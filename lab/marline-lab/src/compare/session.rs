@@ -11,7 +11,7 @@ use super::contestant::Contestant;
 use super::row::Row;
 use super::statistics::look;
 use crate::keep;
-use crate::runs::{may_run_in_real_time, weighted};
+use crate::runs::{check_real_time, weighted};
 
 /// Runs over links that were late are repeated so often.
 const ATTEMPTS: u32 = 3;
@@ -113,7 +113,7 @@ impl Bench {
             .flat_map(|row| self.missing(row).into_iter().map(move |(c, n)| (row, c, n)))
             .collect();
         if !waiting.is_empty() {
-            may_run_in_real_time()?;
+            check_real_time()?;
         }
         let done = AtomicUsize::new(0);
         let run = |(row, contestant, repeat): &(&Row, Contestant, u32), worker: u32| {
@@ -158,7 +158,7 @@ impl Bench {
 }
 
 fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::Result<Sample> {
-    let (stack, variant, experiment) = row.played_by(contestant);
+    let (stack, variant, experiment) = row.setup_of_contestant(contestant);
     let outcome = experiment.run(stack, &variant, u64::from(seed) + 1, instance)?;
     if let Some(why) = &outcome.incomplete {
         bail!("{why}");

@@ -28,7 +28,7 @@ const GREETING: u8 = b'M';
 /// Connections are there before the start, or the run does not count.
 const CONNECTING: Duration = Duration::from_secs(10);
 /// Time to say farewell at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// A path of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -183,7 +183,7 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     let stream = client.connect(job.address).await.context("connect")?;
     let mut log = job.run_client(vec![Box::new(stream)]).await?;
     log.reinjected_bytes = reinjected(client.connections());
-    client.drained(FAREWELL).await;
+    client.drained(CLOSING_TIME).await;
     Ok(log)
 }
 
@@ -203,7 +203,7 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     let (stream, _) = accepted.context("accept: the server was closed")?;
     let mut log = job.run_server(vec![Box::new(stream)]).await?;
     log.reinjected_bytes = reinjected(server.connections());
-    server.drained(FAREWELL).await;
+    server.drained(CLOSING_TIME).await;
     Ok(log)
 }
 

@@ -29,7 +29,7 @@ use samples::Samples;
 /// What is recorded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TimelineConfig {
-    /// From one sample of the subflows to the next, from [`TimelineConfig::LEAST_INTERVAL`] on.
+    /// From one sample of the subflows to the next, from [`TimelineConfig::MIN_INTERVAL`] on.
     pub interval: Duration,
     /// Most rows of samples, and most rows of copies.
     pub max_rows: usize,
@@ -37,16 +37,16 @@ pub struct TimelineConfig {
 
 impl TimelineConfig {
     /// The shortest interval: ten microseconds.
-    pub const LEAST_INTERVAL: Duration = Duration::from_micros(10);
+    pub const MIN_INTERVAL: Duration = Duration::from_micros(10);
     /// Rows of each kind that a run may have without a word to the contrary.
     pub const MAX_ROWS: usize = 500_000;
 
     /// With a sample so often.
     ///
     /// # Errors
-    /// That is less than [`TimelineConfig::LEAST_INTERVAL`].
+    /// That is less than [`TimelineConfig::MIN_INTERVAL`].
     pub fn with_interval(interval: Duration) -> anyhow::Result<TimelineConfig> {
-        let least = TimelineConfig::LEAST_INTERVAL;
+        let least = TimelineConfig::MIN_INTERVAL;
         anyhow::ensure!(
             interval >= least,
             "a sample each {interval:?}: must be at least {least:?}"

@@ -27,7 +27,7 @@ const SHADE: f64 = 0.15;
 /// Units within which things fall on each other: half a pixel.
 const GRID: i32 = 5;
 /// Most marks of what goes again.
-const MOST_MARKS: usize = 8_000;
+const MAX_MARKS: usize = 8_000;
 
 /// A plot of places over time, of what one end of a connection sent.
 ///
@@ -205,7 +205,7 @@ impl<'a> SequencePlot<'a> {
             if seen.contains(&(at, carried.subflow, carried.manner)) {
                 continue;
             }
-            if seen.len() == MOST_MARKS {
+            if seen.len() == MAX_MARKS {
                 left_out += 1;
                 continue;
             }

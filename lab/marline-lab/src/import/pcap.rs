@@ -19,11 +19,11 @@ use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 use super::{Measurement, Quantity, Sample, Way, from_zero};
 
 /// Fewer of the packets than this that both ends saw make no measurement.
-const LEAST_SEEN_BY_BOTH: f64 = 0.3;
+const MIN_SHARED_PACKETS: f64 = 0.3;
 /// One of so many pairs may seem to have arrived before it was sent.
-const MOST_ODD: usize = 100;
+const MAX_REVERSED_PAIRS: usize = 100;
 /// Nothing is on its way for longer.
-const LONGEST_NS: i64 = 30_000_000_000;
+const MAX_FLIGHT_NS: i64 = 30_000_000_000;
 
 /// Bytes of a capture that are looked at together: no block is longer.
 const BUFFER: usize = 1 << 20;
@@ -116,7 +116,7 @@ fn transfers(
     let (mut pairs, alone_client, alone_server) = matched(&client, &server);
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
-        both >= LEAST_SEEN_BY_BOTH,
+        both >= MIN_SHARED_PACKETS,
         "{client_file} and {server_file}: {:.0} % of the packets are in both. Are they of the same traffic, whole \
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
@@ -139,7 +139,7 @@ fn transfers(
             || down.contains(&at_server.from) && down.contains(&at_server.to)
     };
     ensure!(
-        odd * MOST_ODD <= count && !pairs.iter().any(turned),
+        odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
         "{client_file} and {server_file}: the clocks differ by more than the delay; say by how much with --clock-ahead"
     );
     let mut sent = Vec::new();
@@ -190,7 +190,7 @@ fn matched(client: &[Seen], server: &[Seen]) -> Matched {
         let others = waiting.entry(seen.key).or_default();
         let apart = |other: &Seen| (other.at_ns - seen.at_ns).abs();
         let nearest = others.iter().enumerate().min_by_key(|(_, other)| apart(other));
-        match nearest.filter(|(_, other)| apart(other) <= LONGEST_NS).map(|(at, _)| at) {
+        match nearest.filter(|(_, other)| apart(other) <= MAX_FLIGHT_NS).map(|(at, _)| at) {
             Some(at) => pairs.push((*seen, others.remove(at))),
             None => alone.push(*seen),
         }
@@ -298,9 +298,9 @@ pub(super) fn each_frame(
     bytes: &[u8],
     mut look: impl FnMut(i64, Linktype, &[u8]),
 ) -> anyhow::Result<usize> {
-    const STRANGE: &str = "it is no pcap or pcapng, or damaged";
+    const BAD_CAPTURE: &str = "it is no pcap or pcapng, or damaged";
     let mut reader =
-        create_reader(BUFFER, bytes).map_err(|_| anyhow::anyhow!("{file}: {STRANGE}"))?;
+        create_reader(BUFFER, bytes).map_err(|_| anyhow::anyhow!("{file}: {BAD_CAPTURE}"))?;
     let mut interfaces = Interfaces::default();
     let (mut frames, mut waits) = (0, false);
     loop {
@@ -324,7 +324,7 @@ pub(super) fn each_frame(
                 );
             }
             Err(PcapError::UnexpectedEof) => bail!("{file}: it is cut off"),
-            Err(_) => bail!("{file}: {STRANGE}"),
+            Err(_) => bail!("{file}: {BAD_CAPTURE}"),
         }
     }
     Ok(frames)

@@ -23,7 +23,7 @@ use super::pcap::{each_frame, ip_of};
 const CLEARLY: i64 = 4;
 
 /// Nothing is on its way for longer; sequence numbers of longer ago are others.
-const LONGEST_NS: i64 = 60_000_000_000;
+const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 
 /// Round trips of what one end of a path sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,7 +174,7 @@ impl Conversation {
 impl Flow {
     /// The transmissions of which something may still be heard, the newest first.
     fn recent(&self, now_ns: i64) -> impl Iterator<Item = usize> {
-        let since = self.all.partition_point(|one| one.at_ns < now_ns - LONGEST_NS);
+        let since = self.all.partition_point(|one| one.at_ns < now_ns - MAX_FLIGHT_NS);
         (since..self.all.len()).rev()
     }
 
@@ -238,13 +238,13 @@ impl Flow {
             self.all[*n].fate = match group.len() {
                 1 if repaired && !sack => Fate::Untold,
                 1 => took,
-                _ => self.fate_of_repeated(*n, group, echo).unwrap_or(took),
+                _ => self.outcome_of_repeated(*n, group, echo).unwrap_or(took),
             };
         }
     }
 
     /// Of data that was sent several times: what became of this transmission; `None`: it is the acknowledged one.
-    fn fate_of_repeated(&self, one: usize, group: &[usize], echo: Option<u32>) -> Option<Fate> {
+    fn outcome_of_repeated(&self, one: usize, group: &[usize], echo: Option<u32>) -> Option<Fate> {
         let echoed = |n: &&usize| echo.is_some() && self.all[**n].timestamp == echo;
         let mut found = group.iter().filter(echoed);
         let last = group.iter().max().copied().unwrap_or(one);

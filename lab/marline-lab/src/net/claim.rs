@@ -77,7 +77,7 @@ impl Claim {
     ///
     /// # Errors
     /// Not such a name, in use by a living process, or the file cannot be written.
-    pub fn stake(instance: &str) -> anyhow::Result<Claim> {
+    pub fn claim_instance(instance: &str) -> anyhow::Result<Claim> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let fits = (1..=MAX_INSTANCE).contains(&instance.len()) && instance.chars().all(plain);
         ensure!(fits, "`{instance}` cannot name a net: 1 to {MAX_INSTANCE} letters, digits and -");
@@ -167,7 +167,7 @@ pub fn sweep() -> Vec<String> {
 /// # Errors
 /// There is no such net, or its owner does not end within 10 s.
 pub fn release(instance: &str) -> anyhow::Result<()> {
-    const OWNER_PATIENCE: Duration = Duration::from_secs(10);
+    const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
     let (_, owner) = claims()
         .into_iter()
         .find(|(name, _)| name == instance)
@@ -181,7 +181,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
     let start = Instant::now();
     while owner.is_alive() && held() {
         let pid = owner.pid;
-        ensure!(start.elapsed() < OWNER_PATIENCE, "process {pid} does not end; kill it and sweep");
+        ensure!(start.elapsed() < OWNER_TIMEOUT, "process {pid} does not end; kill it and sweep");
         std::thread::sleep(Duration::from_millis(10));
     }
     if held() {

@@ -89,14 +89,14 @@ fn nets_of_dead_owners_are_swept_and_live_ones_kept() {
     let (live, dead) = (instance("live"), instance("dead"));
     let net = Net::up(&scenario(), &live).expect("up");
     // As a killed process leaves it: claimed by a process that is gone, half made.
-    let claim = Claim::stake(&dead.instance).expect("claim");
+    let claim = Claim::claim_instance(&dead.instance).expect("claim");
     configure::make_namespace(claim.namespace(Side::Client)).expect("namespace");
     std::mem::forget(claim);
     let file = format!("/run/marline-lab/{}.json", dead.instance);
     let text = std::fs::read_to_string(&file).expect("claim");
     let mine = format!("\"started\":{}", Owner::this().expect("owner").started);
     std::fs::write(&file, text.replace(&mine, "\"started\":1")).expect("write");
-    Claim::stake(&live.instance).expect_err("in use");
+    Claim::claim_instance(&live.instance).expect_err("in use");
     assert!(sweep().contains(&dead.instance));
     let left = namespaces();
     assert!(!left.contains(&dead.instance) && left.contains(&live.instance), "{left}");

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 
 use super::kept::{Kept, KeptLane};
-use super::measured::{LEAST_RUNS, Measure, Measured};
+use super::measured::{MIN_RUNS, Measure, Measured};
 use super::record::Record;
 use crate::estimate::{Asked, Estimate, Standing};
 use crate::figure::number;
@@ -70,7 +70,7 @@ impl Compared {
                 });
             }
         };
-        if first_is_more == self.measure.more_is_better() {
+        if first_is_more == self.measure.is_higher_better() {
             Outcome::Better
         } else {
             Outcome::Worse
@@ -92,7 +92,7 @@ impl Compared {
             Outcome::Better => format!("better {}", by()),
             Outcome::Worse => format!("worse {}", by()),
             Outcome::Equal => "equal in every seed".to_owned(),
-            Outcome::TooFew => format!("not judged: at least {LEAST_RUNS} seeds of both"),
+            Outcome::TooFew => format!("not judged: at least {MIN_RUNS} seeds of both"),
             Outcome::NotToldApart(needed) => {
                 let signed = between(100.0 * (low - 1.0), 100.0 * (high - 1.0));
                 let tell = match needed {

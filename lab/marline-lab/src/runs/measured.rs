@@ -4,9 +4,9 @@ use super::record::Record;
 use crate::estimate::{Estimate, Samples};
 
 /// Fewer runs have no interval: a bootstrap of them would pretend.
-pub const LEAST_RUNS: usize = 10;
+pub const MIN_RUNS: usize = 10;
 /// Of more messages no interval is computed: each resample looks at all of them.
-const MOST_VALUES: usize = 2_000_000;
+const MAX_INTERVAL_VALUES: usize = 2_000_000;
 /// Where resamples come from: the same for everybody, so that a table is always the same.
 const MASTER: u64 = 1;
 
@@ -47,7 +47,7 @@ impl Measure {
 
     /// Whether more of it is better.
     #[must_use]
-    pub const fn more_is_better(self) -> bool {
+    pub const fn is_higher_better(self) -> bool {
         matches!(self, Measure::Goodput)
     }
 }
@@ -157,7 +157,7 @@ impl Measured {
 
 /// A statistic of how often each run was drawn; without an interval where there are too few or too many.
 fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
-    if !(LEAST_RUNS..).contains(&runs) || values > MOST_VALUES {
+    if !(MIN_RUNS..).contains(&runs) || values > MAX_INTERVAL_VALUES {
         let value = of(&vec![1; runs]);
         return Estimate { value, low: f64::NAN, high: f64::NAN, roots: runs };
     }

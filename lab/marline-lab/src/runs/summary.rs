@@ -168,7 +168,7 @@ impl<'a> Summary<'a> {
     }
 
     /// Intervals of the table's numbers (95 %, bootstrap over the runs; ratios paired by seed), the head first;
-    /// empty where no variant has [`LEAST_RUNS`](super::LEAST_RUNS) runs.
+    /// empty where no variant has [`MIN_RUNS`](super::MIN_RUNS) runs.
     #[must_use]
     pub fn intervals(&self) -> Vec<Vec<String>> {
         let Some(reference) = self.reference() else { return Vec::new() };

@@ -145,7 +145,7 @@ impl Sweep {
     ///
     /// # Errors
     /// Those of `each`.
-    pub fn for_some(
+    pub fn run_selected(
         &self,
         shard: Option<Shard>,
         mut each: impl FnMut(&[Job]) -> anyhow::Result<()>,
@@ -169,7 +169,7 @@ impl Sweep {
         shard: Option<Shard>,
         progress: &(dyn Fn(&Progress<'_>) + Sync),
     ) -> anyhow::Result<()> {
-        self.for_some(shard, |jobs| series.run(jobs, progress).map(drop))
+        self.run_selected(shard, |jobs| series.run(jobs, progress).map(drop))
     }
 
     /// Writes the tables `messages` and `runs`, of a sweep `sweep` as well, and which runs these are, from what is in

@@ -19,7 +19,7 @@ use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
 use crate::radio::{Radio, RadioTap};
 use crate::stage::middlebox::Middleboxes;
-use crate::stage::middlebox::options::{self, Disposition};
+use crate::stage::middlebox::options::{self, PacketOutcome};
 use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
 use crate::{LinkConfig, Mtu, OutageMode, Packet, QueueLimit};
 pub use stats::LinkStats;
@@ -176,9 +176,9 @@ impl<P: Packet> Link<P> {
         }
         let age = now.since(self.start);
         match options::treat(&self.config.middlebox, age, &mut packet) {
-            Disposition::Passes => {}
-            Disposition::Changed => self.stats.stripped += 1,
-            Disposition::Dropped => {
+            PacketOutcome::Passes => {}
+            PacketOutcome::Changed => self.stats.stripped += 1,
+            PacketOutcome::Dropped => {
                 self.stats.dropped_blocked += 1;
                 return self.bury(now, packet);
             }
@@ -315,13 +315,13 @@ impl<P: Packet> Link<P> {
         if twice {
             self.stats.duplicated += 1;
             let copy = packet.clone();
-            self.send_off(now, copy);
+            self.launch_packet(now, copy);
         }
-        self.send_off(now, packet);
+        self.launch_packet(now, packet);
     }
 
     /// Draws delay and faults, and puts the packet into flight.
-    fn send_off(&mut self, now: Instant, mut packet: P) {
+    fn launch_packet(&mut self, now: Instant, mut packet: P) {
         if self.chance(|faults| faults.corrupt, |link| &mut link.corruptions) {
             self.corrupt(now, &mut packet);
         }

@@ -29,7 +29,7 @@ impl OutageStage {
             flap_at: Instant::FAR_FUTURE,
             flaps: seeds.stream("outage/flap"),
         };
-        stage.draw_flap(start);
+        stage.schedule_flap(start);
         stage
     }
 
@@ -41,7 +41,7 @@ impl OutageStage {
         let redraw = self.config.flap != config.flap;
         self.config = config;
         if redraw {
-            self.draw_flap(now);
+            self.schedule_flap(now);
         }
         let elapsed = now.since(self.start);
         self.passed = self.config.intervals.partition_point(|(from, _)| *from <= elapsed);
@@ -64,7 +64,7 @@ impl OutageStage {
             self.in_interval = !self.in_interval;
         } else {
             self.flapped_down = !self.flapped_down;
-            self.draw_flap(self.flap_at);
+            self.schedule_flap(self.flap_at);
         }
     }
 
@@ -77,7 +77,7 @@ impl OutageStage {
         elapsed.map_or(Instant::FAR_FUTURE, |elapsed| self.start + elapsed)
     }
 
-    fn draw_flap(&mut self, from: Instant) {
+    fn schedule_flap(&mut self, from: Instant) {
         self.flap_at = match self.config.flap {
             None => Instant::FAR_FUTURE,
             Some((up, down)) => {

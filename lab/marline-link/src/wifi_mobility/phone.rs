@@ -70,14 +70,14 @@ const ERROR_SLOPE: f64 = 1.2;
 /// How much less two lower steps need, in dB.
 const FALLBACK_DB: f64 = 6.0;
 const WALL_DB: f64 = 8.0;
-const LEAST_LOSS: f64 = 0.001;
+const MIN_LOSS: f64 = 0.001;
 /// Minimum share of its step's rate in per mille that a link with many retransmissions still passes.
-const LEAST_SHARE: u64 = 20;
-const LOOKS_BELOW_DB: f64 = 9.0;
-const LOOKS_EVERY_S: f64 = 5.0;
-const GIVES_UP_BELOW_DB: f64 = 1.0;
-const GIVES_UP_AFTER: u32 = 40;
-const RETURNS_ABOVE_DB: f64 = 8.0;
+const MIN_RATE_PER_MILLE: u64 = 20;
+const SCAN_BELOW_DB: f64 = 9.0;
+const SCAN_INTERVAL_S: f64 = 5.0;
+const LEAVE_BELOW_DB: f64 = 1.0;
+const MAX_FAILED_SAMPLES: u32 = 40;
+const REJOIN_ABOVE_DB: f64 = 8.0;
 
 /// Parameters of the WiFi mobility model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -186,9 +186,9 @@ impl Association {
 
     fn step(&mut self, at: Duration, signal_db: f64) {
         if !self.is_away() {
-            let bad = signal_db < GIVES_UP_BELOW_DB;
+            let bad = signal_db < LEAVE_BELOW_DB;
             self.bad_samples = if bad { self.bad_samples + 1 } else { 0 };
-            if self.bad_samples >= GIVES_UP_AFTER {
+            if self.bad_samples >= MAX_FAILED_SAMPLES {
                 self.away.push((at, None));
                 self.back_in = None;
             }
@@ -198,7 +198,7 @@ impl Association {
                 self.bad_samples = 0;
                 self.away.iter_mut().last().into_iter().for_each(|last| last.1 = Some(at));
             }
-        } else if signal_db > RETURNS_ABOVE_DB {
+        } else if signal_db > REJOIN_ABOVE_DB {
             self.back_in = Some(15 + self.rng.below(25));
         }
     }
@@ -217,7 +217,7 @@ fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
     let lower = if step + 2 < RATE_STEPS.len() { FALLBACK_DB } else { 0.0 };
     let (square, fallback) = (error * error, frame_error(margin_db + lower));
     let passes = ((1.0 - error) * 1_000.0) as u64;
-    (passes.max(LEAST_SHARE), square * square * fallback * fallback * fallback)
+    (passes.max(MIN_RATE_PER_MILLE), square * square * fallback * fallback * fallback)
 }
 
 fn frame_error(margin_db: f64) -> f64 {
@@ -278,7 +278,7 @@ impl PhoneMobility {
             control_db += CONTROL_SHARE * (signal_db - control_db);
             association.step(at, signal_db);
             signals.push((at, signal_db));
-            let starts = looks.chance(SAMPLE_S / LOOKS_EVERY_S) && signal_db < LOOKS_BELOW_DB;
+            let starts = looks.chance(SAMPLE_S / SCAN_INTERVAL_S) && signal_db < SCAN_BELOW_DB;
             let lasts = 2 + looks.below(4);
             looks_for = if starts { lasts } else { looks_for.saturating_sub(1) };
             for (way, weaker_db) in [(0, PHONE_WEAKER_DB), (1, 0.0)] {
@@ -289,7 +289,7 @@ impl PhoneMobility {
                 let rate = self.peak.bits_per_s() / 1_000_000;
                 rates[way].push((at, Rate::from_bits_per_s(rate.saturating_mul(share))));
                 let lost = if association.is_away() { 1.0 } else { lost };
-                losses[way].push((at, lost.max(LEAST_LOSS)));
+                losses[way].push((at, lost.max(MIN_LOSS)));
             }
         }
         let ([up_rate, down_rate], [up_loss, down_loss]) =
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(all, profiles(true));
         let (mut returned, mut left_all) = (0, 0);
         for (seed, profile) in all.iter().enumerate() {
-            assert_eq!(profile.down_loss.at(Duration::ZERO).0, LEAST_LOSS, "seed {seed}");
+            assert_eq!(profile.down_loss.at(Duration::ZERO).0, MIN_LOSS, "seed {seed}");
             let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
             let gone_at = gone.expect("silence comes").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");

@@ -75,7 +75,7 @@ impl Walker {
         if self.stays > 0 {
             self.stays -= 1;
             if self.stays == 0 {
-                self.set_out();
+                self.start_walk();
             }
         } else if (self.target_m - self.distance_m).abs() <= self.step_m {
             self.distance_m = self.target_m;
@@ -88,7 +88,7 @@ impl Walker {
         self.distance_m
     }
 
-    fn set_out(&mut self) {
+    fn start_walk(&mut self) {
         let leaving = self.distance_m <= Self::NEAR_M;
         self.target_m = if leaving { 50.0 + 30.0 * self.rng.unit() } else { Self::NEAR_M };
         self.step_m = (1.0 + 0.6 * self.rng.unit()) / 10.0;

@@ -8,7 +8,7 @@
 use marline_lab::experiment::Calibration;
 use marline_lab::figure::number;
 
-use super::cell::{Forecasts, OfPair};
+use super::cell::{Forecasts, RecordedPairResult};
 use super::recorded::{Cells, Half, View, judged};
 use crate::estimate::Samples;
 use crate::judge::Row;
@@ -51,7 +51,7 @@ fn each(forecasts: &Forecasts) -> Vec<Calibration> {
     WORKLOADS.iter().flat_map(|(_, of)| of(forecasts)).collect()
 }
 
-fn of_case(case: &OfPair) -> Forecasts {
+fn of_case(case: &RecordedPairResult) -> Forecasts {
     judged(case).forecasts.unwrap_or_default()
 }
 

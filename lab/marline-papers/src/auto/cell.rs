@@ -24,7 +24,7 @@ pub(super) const JUDGED: usize = 0;
 
 /// What runs on a recorded pair showed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct OfPair {
+pub(super) struct RecordedPairResult {
     /// TCP alone on either path.
     pub(super) alone: [Five; 2],
     /// In the order of [`Setup::contestants`].
@@ -120,7 +120,7 @@ impl Links<'_> {
 }
 
 /// What a run of messages showed.
-struct Ran {
+struct MessageRunResult {
     latencies: Quantiles,
     extra: Extra,
     /// Of each path.
@@ -143,11 +143,11 @@ impl Timed {
         Ok(Timed { experiment, bounds })
     }
 
-    fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<Ran> {
+    fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<MessageRunResult> {
         let outcome = simulate(&self.experiment, variant, seed)?;
         let latencies = Latencies::of(&self.experiment, self.bounds.as_ref(), &outcome)?;
         let forecast = |path: usize| outcome.paths.get(path)?.calibration;
-        Ok(Ran {
+        Ok(MessageRunResult {
             latencies: Quantiles::of(&latencies),
             extra: Extra::of(&outcome, &self.experiment.workload),
             forecasts: [0, 1].map(|path| forecast(path).unwrap_or_default()),
@@ -207,7 +207,7 @@ impl Place {
         let echo = self.echo.run(variant, seed)?;
         let small = self.small.run(variant, seed)?;
         let bursts = self.bursts.iter().map(|burst| burst.run(variant, seed));
-        let bursts = bursts.collect::<anyhow::Result<Vec<Ran>>>()?;
+        let bursts = bursts.collect::<anyhow::Result<Vec<MessageRunResult>>>()?;
         let (goodput, of_blocks) = goodput(&self.blocks, variant, seed)?;
         let burst = &bursts[self.figure_burst];
         let messages = [&echo, &small].into_iter().chain(&bursts);
@@ -229,7 +229,7 @@ pub(super) fn on_recorded(
     setup: &Setup,
     pair: &Pair,
     root: &Root,
-) -> anyhow::Result<OfPair> {
+) -> anyhow::Result<RecordedPairResult> {
     let [first, second] = pair.links(&mut root.rng(&pair.name))?;
     let names = [pair.paths[0].as_str(), pair.paths[1].as_str()];
     let links = Links { paths: [(names[0], &first), (names[1], &second)], events: &[] };
@@ -239,7 +239,7 @@ pub(super) fn on_recorded(
         if number == JUDGED { variant.scoring_forecasts() } else { variant }
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
-    Ok(OfPair {
+    Ok(RecordedPairResult {
         alone: [place.alone(names[0], root.seed)?, place.alone(names[1], root.seed)?],
         contestants: contestants.collect::<anyhow::Result<Vec<Cell>>>()?,
     })
@@ -247,7 +247,7 @@ pub(super) fn on_recorded(
 
 /// What runs on a generated pair showed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct OfLinks {
+pub(super) struct GeneratedLinksResult {
     /// TCP alone on either path.
     pub(super) alone: [Five; 2],
     pub(super) judged: Five,
@@ -260,7 +260,7 @@ pub(super) fn on_generated(
     setup: &Setup,
     links: &Links<'_>,
     seed: u64,
-) -> anyhow::Result<OfLinks> {
+) -> anyhow::Result<GeneratedLinksResult> {
     let (warm_up, generated) = (setup.warm_up_seconds, &setup.generated);
     let echo = Timed::unbounded(links.echo(context, warm_up, generated.echo));
     let burst = Timed::unbounded(links.bursts(context, warm_up, generated.burst));
@@ -273,7 +273,7 @@ pub(super) fn on_generated(
         })
     };
     let [first, second] = links.paths.map(|(name, _)| tcp(name, name));
-    Ok(OfLinks {
+    Ok(GeneratedLinksResult {
         alone: [five(&first)?, five(&second)?],
         judged: five(&setup.judged.variant())?,
         duplication: five(&setup.duplication.variant())?,

@@ -4,7 +4,7 @@ use marline_lab::scenario::Event;
 use marline_time::PcgRng;
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Links, OfLinks, on_generated};
+use super::cell::{GeneratedLinksResult, Links, on_generated};
 use super::generator::{self, Kind, PATHS};
 use super::setup::{Limits, Setup};
 use super::violations::{self, percent, violations};
@@ -17,17 +17,17 @@ use crate::table::Grid;
 
 /// What was measured on a generated pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct OfGenerated {
+pub(super) struct GeneratedPairResult {
     /// Places of both paths' kinds in [`Kind::ALL`].
     kinds: [usize; 2],
     /// Descriptions, what happens to them, and the seed: with them a case can be run by itself.
     links: [String; 2],
     events: Vec<String>,
     seed: u64,
-    of: OfLinks,
+    of: GeneratedLinksResult,
 }
 
-impl OfGenerated {
+impl GeneratedPairResult {
     fn violations(&self, limits: &Limits) -> Vec<violations::Violation> {
         violations(&self.of.alone, &self.of.judged, limits.margins)
     }
@@ -53,7 +53,7 @@ pub(super) fn measure(
     context: &Context<'_>,
     setup: &Setup,
     root: &Root,
-) -> anyhow::Result<Vec<OfGenerated>> {
+) -> anyhow::Result<Vec<GeneratedPairResult>> {
     let mut rng: PcgRng = root.rng("generated");
     let count = context.count(setup.generated.pairs_of_a_root);
     let one = |number: usize| {
@@ -66,7 +66,7 @@ pub(super) fn measure(
             .map_err(|error| error.context(format!("{:?}", pair.links)))?;
         let place = |kind| Kind::ALL.iter().position(|of| *of == kind).unwrap_or_default();
         let event = |event: &Event| format!("{} {} {}", event.at, event.path, event.command);
-        Ok(OfGenerated {
+        Ok(GeneratedPairResult {
             kinds: pair.kinds.map(place),
             events: pair.events.iter().map(event).collect(),
             links: pair.links,
@@ -78,9 +78,9 @@ pub(super) fn measure(
 }
 
 /// In which share of the pairs a figure is worse than on the best path alone.
-pub(super) fn rows(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Vec<Row> {
+pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Vec<Row> {
     let limit = 100.0 * limits.generated_violations;
-    let share = |is: &dyn Fn(&OfGenerated) -> bool| {
+    let share = |is: &dyn Fn(&GeneratedPairResult) -> bool| {
         percent(samples, |pairs| {
             (pairs.iter().filter(|pair| is(pair)).count() as u64, pairs.len() as u64)
         })
@@ -100,7 +100,7 @@ pub(super) fn rows(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Vec<
 }
 
 /// How often which kind of link is where a figure is worse.
-pub(super) fn by_kind(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Grid {
+pub(super) fn by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
     let mut columns =
         vec![("kind of link, on either path", ""), ("pairs", ""), ("any of the five worse", "%")];
     columns.extend(Figure::ALL.map(|figure| (figure.name(), "%")));
@@ -115,7 +115,7 @@ pub(super) fn by_kind(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> G
         };
         let each = Figure::ALL
             .map(|figure| share(&|found| found.iter().any(|violation| violation.figure == figure)));
-        let of_duplication = |pair: &&OfGenerated| !pair.of_duplication(limits).is_empty();
+        let of_duplication = |pair: &&GeneratedPairResult| !pair.of_duplication(limits).is_empty();
         let duplication = 100.0 * pairs().filter(of_duplication).count() as f64 / count;
         let any = share(&|found| !found.is_empty());
         let numbers = [count, any].into_iter().chain(each).chain([duplication]);
@@ -125,7 +125,7 @@ pub(super) fn by_kind(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> G
 }
 
 /// Every violation, with the kinds of the links as its cause.
-pub(super) fn list(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Grid {
+pub(super) fn list(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
     let title = "Generated pairs: where a figure is worse than on the best path alone";
     let mut grid = violations::grid("violations-generated", title, "cause");
     for (root, pairs) in samples.all().iter().enumerate() {
@@ -158,18 +158,18 @@ mod tests {
             burst: Quantiles::flat(2.0 * ms),
             goodput: 10.0,
         };
-        let pair = |ours_ms: f64| OfGenerated {
+        let pair = |ours_ms: f64| GeneratedPairResult {
             kinds: [1, 2],
             links: ["rate=1M", "rate=2M"].map(str::to_owned),
             events: Vec::new(),
             seed: 1,
-            of: OfLinks {
+            of: GeneratedLinksResult {
                 alone: [five(50.0), five(60.0)],
                 judged: five(ours_ms),
                 duplication: five(50.0),
             },
         };
-        let fine: Vec<OfGenerated> = (0..49).map(|_| pair(50.0)).collect();
+        let fine: Vec<GeneratedPairResult> = (0..49).map(|_| pair(50.0)).collect();
         let mut roots = vec![[fine.clone(), vec![pair(50.0)]].concat(); 20];
         roots[3] = [fine, vec![pair(55.0)]].concat();
         let samples = Samples::new(roots, 1);

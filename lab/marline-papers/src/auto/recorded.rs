@@ -3,7 +3,7 @@
 use marline_lab::figure::number;
 use marline_time::fnv1a;
 
-use super::cell::{Cell, Extra, JUDGED, OfPair};
+use super::cell::{Cell, Extra, JUDGED, RecordedPairResult};
 use super::setup::{Limits, Messages, Setup};
 use super::violations::{self, percent, violations};
 use crate::estimate::{Asked, Estimate, Samples};
@@ -16,9 +16,9 @@ use crate::table::Grid;
 const SMALL: usize = 1;
 
 /// What one root showed of each pair.
-pub(super) type Cells = Vec<OfPair>;
+pub(super) type Cells = Vec<RecordedPairResult>;
 /// A quantile's name, its share of the bound's, and what is asked of the median.
-type OverBound = (&'static str, fn(&Quantiles) -> f64, f64);
+type BoundRatioRow = (&'static str, fn(&Quantiles) -> f64, f64);
 
 /// A half of the pairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Half {
 }
 
 /// The first pair of each half.
-pub(crate) fn one_of_each_half(pairs: Vec<Pair>) -> Vec<Pair> {
+pub(crate) fn pick_one_per_half(pairs: Vec<Pair>) -> Vec<Pair> {
     let first = |half| pairs.iter().find(|pair| Half::of(&pair.name) == half);
     [Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()
 }
@@ -68,22 +68,33 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// The half's pairs of a root.
-    pub(super) fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a OfPair> {
-        let mine = |(pair, _): &(&Pair, &OfPair)| Half::of(&pair.name) == self.half;
+    pub(super) fn cases<'a>(
+        &'a self,
+        root: &'a Cells,
+    ) -> impl Iterator<Item = &'a RecordedPairResult> {
+        let mine = |(pair, _): &(&Pair, &RecordedPairResult)| Half::of(&pair.name) == self.half;
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
     /// A number of every case, by root.
-    fn numbers(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Samples<Vec<f64>> {
+    fn numbers(
+        &self,
+        samples: &Samples<Cells>,
+        of: impl Fn(&RecordedPairResult) -> f64,
+    ) -> Samples<Vec<f64>> {
         samples.map(|root| self.cases(root).map(&of).collect())
     }
 
-    pub(super) fn median(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Estimate {
+    pub(super) fn median(
+        &self,
+        samples: &Samples<Cells>,
+        of: impl Fn(&RecordedPairResult) -> f64,
+    ) -> Estimate {
         let numbers = self.numbers(samples, of);
         numbers.estimate(|roots| marline_sim::median(&all(roots)))
     }
 
-    fn least(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Estimate {
+    fn least(&self, samples: &Samples<Cells>, of: impl Fn(&RecordedPairResult) -> f64) -> Estimate {
         let numbers = self.numbers(samples, of);
         numbers.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::min))
     }
@@ -92,7 +103,7 @@ impl View<'_> {
     pub(super) fn percent(
         &self,
         samples: &Samples<Cells>,
-        is: impl Fn(&OfPair) -> bool,
+        is: impl Fn(&RecordedPairResult) -> bool,
     ) -> Estimate {
         percent(samples, |root| {
             let hits = self.cases(root).filter(|case| is(case)).count();
@@ -113,7 +124,7 @@ impl View<'_> {
 
     fn echo(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let Limits { echo_p99, echo_p99_high, echo_p99_high_share, .. } = *self.limits;
-        let ratio = |case: &OfPair| judged(case).five.echo.p99_ratio();
+        let ratio = |case: &RecordedPairResult| judged(case).five.echo.p99_ratio();
         let median = self.median(samples, ratio);
         let high = self.percent(samples, |case| ratio(case) > echo_p99_high);
         let what = format!("echo p99 above {} of the bound's: cases", number(echo_p99_high));
@@ -124,7 +135,7 @@ impl View<'_> {
     }
 
     fn small(&self, samples: &Samples<Cells>) -> Row {
-        let ratio = |case: &OfPair| {
+        let ratio = |case: &RecordedPairResult| {
             over(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
         };
         let what = format!(
@@ -136,7 +147,7 @@ impl View<'_> {
 
     fn bursts(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let [p50, p90, p99] = self.limits.bursts;
-        let quantiles: [OverBound; 3] = [
+        let quantiles: [BoundRatioRow; 3] = [
             ("p50", Quantiles::p50_ratio, p50),
             ("p90", Quantiles::p90_ratio, p90),
             ("p99", Quantiles::p99_ratio, p99),
@@ -169,7 +180,7 @@ impl View<'_> {
 
     fn never_worse(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let limit = 100.0 * self.limits.violations;
-        let worse = |case: &OfPair| self.worse(case, 0);
+        let worse = |case: &RecordedPairResult| self.worse(case, 0);
         let each = Figure::ALL.map(|figure| {
             let share =
                 self.percent(samples, |case| worse(case).iter().any(|of| of.figure == figure));
@@ -218,7 +229,7 @@ impl View<'_> {
         })
     }
 
-    fn worse(&self, case: &OfPair, contestant: usize) -> Vec<violations::Violation> {
+    fn worse(&self, case: &RecordedPairResult, contestant: usize) -> Vec<violations::Violation> {
         violations(&case.alone, &case.contestants[contestant].five, self.limits.margins)
     }
 
@@ -307,7 +318,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f
     ];
     let mut grid = Grid::new("pairs", "Every recorded pair: means over its places", &columns);
     for (number, pair) in pairs.iter().enumerate() {
-        let mean = |of: &dyn Fn(&OfPair) -> f64| {
+        let mean = |of: &dyn Fn(&RecordedPairResult) -> f64| {
             let numbers: Vec<f64> = samples.all().iter().map(|root| of(&root[number])).collect();
             marline_sim::mean(&numbers)
         };
@@ -329,12 +340,12 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f
     grid
 }
 
-pub(super) fn judged(case: &OfPair) -> &Cell {
+pub(super) fn judged(case: &RecordedPairResult) -> &Cell {
     &case.contestants[JUDGED]
 }
 
 /// Goodput over that of the better path alone.
-fn gain(case: &OfPair, contestant: usize) -> f64 {
+fn gain(case: &RecordedPairResult, contestant: usize) -> f64 {
     let best = case.alone[0].goodput.max(case.alone[1].goodput);
     over(case.contestants[contestant].five.goodput, best)
 }

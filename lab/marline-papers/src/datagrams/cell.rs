@@ -14,11 +14,11 @@ use crate::roots::Root;
 
 /// What runs on a pair showed; contestants in the order of [`Setup::contestants`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct OfPair {
+pub(super) struct RecordedPairResult {
     pub(super) call: Vec<Cell>,
     pub(super) game: Vec<Cell>,
-    pub(super) call_bound: Unavoidable,
-    pub(super) game_bound: Unavoidable,
+    pub(super) call_bound: UnavoidableLoss,
+    pub(super) game_bound: UnavoidableLoss,
     /// Goodput of the bulk flow, Mbit/s.
     pub(super) quic: Vec<f64>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Cell {
 
 /// What no sender could have avoided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Unavoidable {
+pub(super) struct UnavoidableLoss {
     p99_ms: Option<f64>,
     pub(super) missed: [u64; 2],
 }
@@ -62,7 +62,7 @@ impl Cell {
     }
 }
 
-impl Unavoidable {
+impl UnavoidableLoss {
     pub(super) fn p99_ms(&self) -> f64 {
         self.p99_ms.unwrap_or(f64::INFINITY)
     }
@@ -74,7 +74,7 @@ pub(super) fn on_pair(
     setup: &Setup,
     pair: &Pair,
     root: &Root,
-) -> anyhow::Result<OfPair> {
+) -> anyhow::Result<RecordedPairResult> {
     let mut rng = root.rng(&format!("places/{}", pair.name));
     let links = pair.links(&mut rng)?;
     let seed = rng.next_u64() >> 11;
@@ -96,14 +96,14 @@ pub(super) fn on_pair(
         Ok(bytes * 8.0 / (until_ms - from_ms) / 1e3)
     };
     let quic: anyhow::Result<Vec<f64>> = setup.contestants().map(goodput).collect();
-    Ok(OfPair { call, game, call_bound, game_bound, quic: quic? })
+    Ok(RecordedPairResult { call, game, call_bound, game_bound, quic: quic? })
 }
 
 fn pulses(
     setup: &Setup,
     pulses: Pulses,
     experiment: &DatagramExperiment,
-) -> anyhow::Result<(Vec<Cell>, Unavoidable)> {
+) -> anyhow::Result<(Vec<Cell>, UnavoidableLoss)> {
     let from_ms = f64::from(setup.warm_up_seconds) * 1e3;
     let mut cells = Vec::new();
     let mut bounds: Option<Vec<f64>> = None;
@@ -125,7 +125,7 @@ fn pulses(
     }
     let bounds = bounds.unwrap_or_default();
     let missed = setup.deadlines_ms.map(|deadline| late(&bounds, deadline.into()));
-    Ok((cells, Unavoidable { p99_ms: finite(quantile(&bounds, 0.99)), missed }))
+    Ok((cells, UnavoidableLoss { p99_ms: finite(quantile(&bounds, 0.99)), missed }))
 }
 
 fn late(latencies: &[f64], deadline_ms: f64) -> u64 {

@@ -2,7 +2,7 @@
 
 use marline_lab::figure::number;
 
-use super::cell::{Cell, OfPair};
+use super::cell::{Cell, RecordedPairResult};
 use super::setup::{DUPLICATION, JUDGED, Limits, MIN_RTT, ONE_PATH, Pulses, Setup};
 use crate::auto::recorded::Half;
 use crate::auto::violations::percent;
@@ -12,10 +12,10 @@ use crate::recorded::pairs::Pair;
 use crate::table::Grid;
 
 /// What one root showed of each pair.
-pub(super) type Cells = Vec<OfPair>;
+pub(super) type Cells = Vec<RecordedPairResult>;
 
 /// A call or a game: its name, its plan, its cells.
-type Kind = (&'static str, Pulses, fn(&OfPair) -> &[Cell]);
+type Kind = (&'static str, Pulses, fn(&RecordedPairResult) -> &[Cell]);
 
 /// What is needed to judge one half.
 #[derive(Debug)]
@@ -27,12 +27,16 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a OfPair> {
-        let mine = |(pair, _): &(&Pair, &OfPair)| Half::of(&pair.name) == self.half;
+    fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a RecordedPairResult> {
+        let mine = |(pair, _): &(&Pair, &RecordedPairResult)| Half::of(&pair.name) == self.half;
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
-    fn median(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Estimate {
+    fn median(
+        &self,
+        samples: &Samples<Cells>,
+        of: impl Fn(&RecordedPairResult) -> f64,
+    ) -> Estimate {
         let numbers = samples.map(|root| self.cases(root).map(&of).collect::<Vec<f64>>());
         let all = |roots: &[&Vec<f64>]| roots.iter().flat_map(|r| r.iter().copied()).collect();
         numbers.estimate(|roots| {
@@ -42,7 +46,11 @@ impl View<'_> {
     }
 
     /// Sums over all cases, one over the other.
-    fn ratio(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> (u64, u64)) -> Estimate {
+    fn ratio(
+        &self,
+        samples: &Samples<Cells>,
+        of: impl Fn(&RecordedPairResult) -> (u64, u64),
+    ) -> Estimate {
         samples.ratio(|root| {
             let each = self.cases(root).map(&of);
             let (above, below) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -66,7 +74,9 @@ impl View<'_> {
     }
 
     fn tail(&self, samples: &Samples<Cells>, (name, pulses, of): Kind) -> Vec<Row> {
-        let p99 = |case: &OfPair| over(of(case)[JUDGED].p99_ms(), of(case)[DUPLICATION].p99_ms());
+        let p99 = |case: &RecordedPairResult| {
+            over(of(case)[JUDGED].p99_ms(), of(case)[DUPLICATION].p99_ms())
+        };
         let limit = self.limits.duplication;
         let above = percent(samples, |root| {
             let above = self.cases(root).filter(|case| p99(case) > limit).count();
@@ -110,8 +120,8 @@ impl View<'_> {
     }
 
     fn quic(&self, samples: &Samples<Cells>) -> Vec<Row> {
-        let best = |case: &OfPair| case.quic.iter().copied().fold(0.0, f64::max);
-        let gain = |case: &OfPair| over(case.quic[JUDGED], best(case));
+        let best = |case: &RecordedPairResult| case.quic.iter().copied().fold(0.0, f64::max);
+        let gain = |case: &RecordedPairResult| over(case.quic[JUDGED], best(case));
         let median = self.median(samples, gain);
         let below = percent(samples, |root| {
             let below = self.cases(root).filter(|case| gain(case) < self.limits.quic).count();
@@ -150,16 +160,20 @@ impl View<'_> {
         let name = self.half.name();
         let title = format!("Every contestant on the {name} half, shown");
         let mut grid = Grid::new(&format!("contestants-{name}"), title, &columns);
-        let all: Vec<&OfPair> = samples.all().iter().flat_map(|root| self.cases(root)).collect();
-        let median = |of: &dyn Fn(&OfPair) -> f64| {
+        let all: Vec<&RecordedPairResult> =
+            samples.all().iter().flat_map(|root| self.cases(root)).collect();
+        let median = |of: &dyn Fn(&RecordedPairResult) -> f64| {
             marline_sim::median(&all.iter().map(|case| of(case)).collect::<Vec<f64>>())
         };
-        let share = |above: &dyn Fn(&OfPair) -> u64, below: &dyn Fn(&OfPair) -> u64| {
-            let sum = |of: &dyn Fn(&OfPair) -> u64| all.iter().map(|case| of(case)).sum::<u64>();
+        let share = |above: &dyn Fn(&RecordedPairResult) -> u64,
+                     below: &dyn Fn(&RecordedPairResult) -> u64| {
+            let sum = |of: &dyn Fn(&RecordedPairResult) -> u64| {
+                all.iter().map(|case| of(case)).sum::<u64>()
+            };
             100.0 * sum(above) as f64 / sum(below) as f64
         };
         for (place, contestant) in self.setup.contestants().enumerate() {
-            let best = |case: &OfPair| case.quic.iter().copied().fold(0.0, f64::max);
+            let best = |case: &RecordedPairResult| case.quic.iter().copied().fold(0.0, f64::max);
             let numbers = [
                 median(&|case| case.call[place].p50_ms()),
                 median(&|case| case.call[place].p99_ms()),
@@ -214,7 +228,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     ];
     let mut grid = Grid::new("pairs", "Every recorded pair: means over its places", &columns);
     for (number, pair) in pairs.iter().enumerate() {
-        let mean = |of: &dyn Fn(&OfPair) -> f64| {
+        let mean = |of: &dyn Fn(&RecordedPairResult) -> f64| {
             let numbers: Vec<f64> = samples.all().iter().map(|root| of(&root[number])).collect();
             marline_sim::mean(&numbers)
         };

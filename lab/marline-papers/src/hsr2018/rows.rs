@@ -40,8 +40,8 @@ pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
         let share = samples.share(hits).percent();
         let row = Row::new(format!("{}: rides with U_c < 1", SCHEDULERS[scheduler].0));
         let row = match scheduler {
-            MIN_RTT => row.paper_says("in many cases"),
-            ORP => row.paper_says("still"),
+            MIN_RTT => row.paper_claim("in many cases"),
+            ORP => row.paper_claim("still"),
             _ => row,
         };
         let row = row.estimate(&share, "%");

@@ -11,8 +11,8 @@ use crate::table::Table;
 /// The published shares, by class, and of all flows above 10 Mbit/s by [`STUDIED`].
 pub(super) struct Shares<'a> {
     pub(super) better_than_best: &'a [f64; 3],
-    pub(super) above_three_worst: &'a [f64; 3],
-    pub(super) above_part_of_sum: &'a [f64; 3],
+    pub(super) exceeds_three_worst: &'a [f64; 3],
+    pub(super) exceeds_share_of_sum: &'a [f64; 3],
     pub(super) above_10_mbit: &'a [f64; 3],
 }
 
@@ -63,7 +63,7 @@ impl Against {
     }
 
     /// How much more often, in percentage points, that is so in one class than in another.
-    fn more_often_worse(
+    fn worse_share_difference(
         self,
         samples: &Samples<Vec<StudiedRide>>,
         [from, to]: [usize; 2],
@@ -76,7 +76,7 @@ impl Against {
     }
 
     /// Percent of the runs of all classes.
-    fn worse_in_all(self, samples: &Samples<Vec<StudiedRide>>) -> Estimate {
+    fn worse_share_overall(self, samples: &Samples<Vec<StudiedRide>>) -> Estimate {
         let share = samples.share(|rides| {
             let hits: i64 = (0..rides.len()).map(|class| self.worse(rides, class)).sum();
             (hits as u64, (rides.len() * STUDIED.len()) as u64)
@@ -89,11 +89,11 @@ fn worse(goodput: f64, [first, second]: [f64; 2]) -> bool {
     goodput < first.max(second)
 }
 
-fn above_three_worst(goodput: f64, [first, second]: [f64; 2]) -> bool {
+fn exceeds_three_worst(goodput: f64, [first, second]: [f64; 2]) -> bool {
     goodput > 3.0 * first.min(second)
 }
 
-fn above_part_of_sum(goodput: f64, [first, second]: [f64; 2]) -> bool {
+fn exceeds_share_of_sum(goodput: f64, [first, second]: [f64; 2]) -> bool {
     goodput > 0.7 * (first + second)
 }
 
@@ -108,8 +108,8 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
     let worse_than_best = published.better_than_best.map(|share| 1.0 - share);
     let shares: [(&str, &[f64; 3], Holds); 3] = [
         ("worse than the better carrier", &worse_than_best, worse),
-        ("above 3 times the worse carrier", published.above_three_worst, above_three_worst),
-        ("above 0.7 of the sum of both", published.above_part_of_sum, above_part_of_sum),
+        ("above 3 times the worse carrier", published.exceeds_three_worst, exceeds_three_worst),
+        ("above 0.7 of the sum of both", published.exceeds_share_of_sum, exceeds_share_of_sum),
     ];
     for (what, papers, holds) in shares {
         for (class, (of, paper)) in CLASSES.iter().zip(papers).enumerate() {
@@ -122,8 +122,8 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
     }
     for against in Against::ALL {
         let name = format!("all classes: worse than the better carrier ({})", against.name());
-        let row = Row::new(name).paper_says("most of the time");
-        let row = row.estimate(&against.worse_in_all(samples), "%");
+        let row = Row::new(name).paper_claim("most of the time");
+        let row = row.estimate(&against.worse_share_overall(samples), "%");
         rows.push(match against {
             Against::SameRide => row,
             Against::AnotherRide => row.at_least(50.0),
@@ -135,7 +135,7 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
             let name = against.name();
             let row = Row::new(format!("more often worse {to} than {from} ({name})"));
             let paper = 100.0 * (worse_than_best[pair[1]] - worse_than_best[pair[0]]);
-            let ours = against.more_often_worse(samples, pair);
+            let ours = against.worse_share_difference(samples, pair);
             let row = row.paper(paper, "points").estimate(&ours, "points");
             rows.push(match against {
                 Against::SameRide => row,

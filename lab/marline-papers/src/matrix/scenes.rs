@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    pub(super) const fn less_is_better(self) -> bool {
+    pub(super) const fn is_lower_better(self) -> bool {
         !matches!(self, Kind::Goodput)
     }
 }

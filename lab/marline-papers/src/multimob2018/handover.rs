@@ -52,7 +52,7 @@ impl Handovers {
     }
 
     /// The first new data came with the SYN, half a round trip after the loss.
-    fn data_came_with_syn(&self, way: usize) -> bool {
+    fn has_data_in_syn(&self, way: usize) -> bool {
         let both = self.ms[way].iter().zip(RTTS_MS);
         both.into_iter().all(|([_, fast], rtt)| *fast < 0.75 * f64::from(rtt))
     }
@@ -104,12 +104,11 @@ fn verdicts(
                 .remark("a mean of two cases, below: of which there is more depends on the stream"),
         );
         for (with, case) in [(true, "the SYN brings new data"), (false, "it has none to bring")] {
-            let saved =
-                handovers.ratio(|handovers| match handovers.data_came_with_syn(way) == with {
-                    true => (handovers.saved(way), 1.0),
-                    false => (0.0, 0.0),
-                });
-            let share = handovers.mean(|h| f64::from(u8::from(h.data_came_with_syn(way) == with)));
+            let saved = handovers.ratio(|handovers| match handovers.has_data_in_syn(way) == with {
+                true => (handovers.saved(way), 1.0),
+                false => (0.0, 0.0),
+            });
+            let share = handovers.mean(|h| f64::from(u8::from(h.has_data_in_syn(way) == with)));
             let row = Row::new(format!("{name}: the same where {case}")).estimate(&saved, "RTT");
             rows.push(row.remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
         }

@@ -25,7 +25,7 @@ const BYTES: u64 = 4_000_000;
 const DEAD: Duration = Duration::from_millis(800);
 const WITHIN: Duration = Duration::from_millis(500);
 /// A client says HELLO so often at most.
-const MOST_HELLOS: usize = 5;
+const MAX_HELLO_COUNT: usize = 5;
 /// SYNs of a join with a fallback: one with the data, one without.
 const SYNS: usize = 2;
 
@@ -47,7 +47,7 @@ impl Ask {
         let asked = match self {
             Ask::Nothing => return String::new(),
             Ask::Stock => format!(
-                "all bytes come over the other path, Multipath TCP, at most {MOST_HELLOS} HELLO \
+                "all bytes come over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} HELLO \
                  and nothing else experimental"
             ),
             Ask::Options => {
@@ -89,7 +89,7 @@ impl Outcome {
         match ask {
             Ask::Nothing => true,
             Ask::Stock => {
-                self.came && self.multipath && self.hellos <= MOST_HELLOS && self.messages == 0
+                self.came && self.multipath && self.hellos <= MAX_HELLO_COUNT && self.messages == 0
             }
             Ask::Options => self.came && self.multipath && self.syns <= SYNS,
             Ask::Segments => self.came,

@@ -23,7 +23,7 @@ pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
 /// An interface keeps its address for so long after its signal went
 /// (docs/research/wifi-mobility.md).
-const GIVEN_UP: Duration = Duration::from_secs(4);
+const ADDRESS_LINGER: Duration = Duration::from_secs(4);
 /// The hole of a handover is looked for so long before and after WiFi falls silent.
 const AROUND: Duration = Duration::from_secs(5);
 /// Bytes of a GET.
@@ -99,7 +99,11 @@ impl PhoneScenario {
         let away = if leaves { run.away()? } else { Vec::new() };
         let address: Vec<(Duration, bool)> = away.into_iter().flat_map(changes).flatten().collect();
         let first = address.first().map(|(at, _)| *at);
-        Ok(PhoneScenario { links, address, silent: first.map(|at| at.saturating_sub(GIVEN_UP)) })
+        Ok(PhoneScenario {
+            links,
+            address,
+            silent: first.map(|at| at.saturating_sub(ADDRESS_LINGER)),
+        })
     }
 
     /// Names and links.
@@ -126,7 +130,7 @@ impl PhoneScenario {
         config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
         config.backup = vec![false, system.backup];
         let mut paths = Paths::new(&config, SeedTree::new(seed));
-        system.furnish(&mut paths);
+        system.set_up_hosts(&mut paths);
         for (at, up) in &self.address {
             paths.at_set_address(Instant::ZERO + *at, WIFI, *up);
         }

@@ -27,7 +27,7 @@ const SHIPPED_S: u64 = 10;
 /// Of each message.
 const BYTES: u64 = 200;
 /// Messages each way before the pause, one each 200 ms from 1 s on.
-const SPOKEN: u32 = 5;
+const MESSAGES_BEFORE_PAUSE: u32 = 5;
 const GAP: Duration = Duration::from_millis(200);
 const BEGIN: Instant = Instant::from_secs(1);
 /// Both sides are silent from then on, and the radio of WiFi is idle.
@@ -35,7 +35,7 @@ const SILENCE: Instant = Instant::from_secs(3);
 /// The pause lasts between these.
 const PAUSE_S: (f64, f64) = (60.0, 600.0);
 /// WiFi dies at least so long before the push, at most at the beginning of the pause.
-const LEAST_DEAD_S: f64 = 0.1;
+const MIN_DEAD_S: f64 = 0.1;
 /// What has not come by then never comes.
 const PATIENCE: Duration = Duration::from_secs(320);
 
@@ -85,12 +85,12 @@ struct Pause {
     lasts_s: f64,
     /// From the death of WiFi to the push.
     dead_s: f64,
-    pushes: Vec<Pushed>,
+    pushes: Vec<PushResult>,
 }
 
 /// What became of the push.
 #[derive(Serialize, Deserialize)]
-struct Pushed {
+struct PushResult {
     /// From the server's write to the client's read; `None`: it did not come.
     after_s: Option<f64>,
     /// The server had given the connection up by the end.
@@ -123,19 +123,19 @@ fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
     let mut rng = root.rng("push");
     let lasts_s = (PAUSE_S.1 - PAUSE_S.0).mul_add(rng.unit(), PAUSE_S.0);
     // Every order of magnitude alike: what matters is whether it is more than an interval.
-    let dead_s = LEAST_DEAD_S * ((lasts_s / LEAST_DEAD_S).ln() * rng.unit()).exp();
+    let dead_s = MIN_DEAD_S * ((lasts_s / MIN_DEAD_S).ln() * rng.unit()).exp();
     let push = |contestant: &Contestant| push(&contestant.system, root, (lasts_s, dead_s));
     let pushes = contestants.iter().map(push).collect::<anyhow::Result<_>>()?;
     Ok(Pause { lasts_s, dead_s, pushes })
 }
 
-fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::Result<Pushed> {
+fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::Result<PushResult> {
     let links = DrawnLinks::of(root);
     let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;
     let pushed = SILENCE + Duration::from_secs_f64(lasts_s);
     let died = pushed - Duration::from_secs_f64(dead_s);
-    let spoken = || (0..SPOKEN).map(|n| BEGIN + GAP * n);
+    let spoken = || (0..MESSAGES_BEFORE_PAUSE).map(|n| BEGIN + GAP * n);
     let speaker =
         |times: Vec<Instant>, seeds| Units::new(Pace::At { bytes: BYTES, times }, BYTES, seeds);
     let mut server = Some(speaker(spoken().chain([pushed]).collect(), (6, 5)));
@@ -148,15 +148,15 @@ fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::
         joules(&paths, until).map(|energy| energy.traffic_j())
     };
     let (before, at_death, at_push) = (drawn(SILENCE), drawn(died), drawn(pushed));
-    let (client, whole) = (paths.client, u64::from(SPOKEN + 1) * BYTES);
+    let (client, whole) = (paths.client, u64::from(MESSAGES_BEFORE_PAUSE + 1) * BYTES);
     paths.world.run_while(pushed + PATIENCE, |world| {
         world.node(client).report(0).is_none_or(|report| report.read < whole)
     });
     let report = paths.client_report(0).context("no connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
     let closed = paths.server_report(0).is_some_and(|report| report.closed.is_some());
-    let read = report.received.get(SPOKEN as usize);
-    Ok(Pushed {
+    let read = report.received.get(MESSAGES_BEFORE_PAUSE as usize);
+    Ok(PushResult {
         after_s: read.map(|at| ms(at.since(pushed)) / 1e3),
         closed,
         wifi_j: at_death[WIFI] - before[WIFI],

@@ -150,7 +150,7 @@ pub(super) fn rows<T>(
     );
     let row = |constants: &str, estimate: Estimate| {
         let what = format!("{}: cellular joules over full mesh's, {constants}", system.name);
-        let row = Row::new(what).paper_says("much less").estimate(&percent(estimate), "%");
+        let row = Row::new(what).paper_claim("much less").estimate(&percent(estimate), "%");
         match most {
             Some(most) => row.at_most(100.0 * most),
             None => row,

@@ -187,7 +187,7 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
         let opened = share("opened by the client's receive timer", &|_, fetch| {
             fetch.hole.by_client && fetch.hole.timer.is_some_and(|ms| ms <= timer_ms + 1.0)
         });
-        rows.push(opened.paper_says("client opens additional path after inactivity period"));
+        rows.push(opened.paper_claim("client opens additional path after inactivity period"));
         let within = share("hole within timer, promotion and two round trips", &|links, fetch| {
             let limit_ms = timer_ms + PROMOTION_MS + 2.0 * links.lte_rtt_ms;
             fetch.hole.whole.is_some_and(|ms| ms <= limit_ms)

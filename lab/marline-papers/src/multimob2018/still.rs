@@ -103,7 +103,7 @@ fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result
     let (mesh, alone) = (systems::place(&systems::vanilla()), systems::place(&systems::single()));
     let ratio = runs.ratio(|run| (run.systems[mesh].worst_ms, run.systems[alone].worst_ms));
     let row = Row::new("full mesh: mean longest delay over WiFi alone's")
-        .paper_says("multiple paths are not always beneficial");
+        .paper_claim("multiple paths are not always beneficial");
     let cost = runs.mean(|run| run.systems[mesh].cellular_j()).value;
     let least = 1.0 - file.tolerance("benefit")?;
     rows.push(row.estimate(&ratio, "").at_least(least).remark(format!(
@@ -113,7 +113,7 @@ fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
     });
-    rows.push(unhelpful::not_always(&later));
+    rows.push(unhelpful::not_always_row(&later));
     Ok(rows)
 }
 

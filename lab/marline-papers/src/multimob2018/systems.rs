@@ -95,7 +95,7 @@ impl System {
     }
 
     /// What hosts have beside their connections.
-    pub(super) fn furnish(&self, paths: &mut Paths) {
+    pub(super) fn set_up_hosts(&self, paths: &mut Paths) {
         let ends = [(&self.client, paths.client), (&self.server, paths.server)];
         for (end, host) in ends.into_iter().filter(|_| self.shared_path_health) {
             if let End::MultiMob(parameters) = end {
@@ -142,7 +142,7 @@ pub(super) fn tuned() -> System {
 }
 
 /// Every connection for itself.
-pub(super) fn tuned_alone() -> System {
+pub(super) fn tuned_uncoupled() -> System {
     System { shared_path_health: false, name: "MultiMob, tuned, no path health monitor", ..tuned() }
 }
 

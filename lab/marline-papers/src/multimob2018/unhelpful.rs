@@ -103,7 +103,7 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
         let row = Row::new(what).estimate(&ratio, "");
         let row = row.remark(format!("{joules:.1} J of LTE a run ({CONSTANTS})"));
         rows.push(match system.name == systems::vanilla().name {
-            true => row.paper_says("multiple paths are not always beneficial").at_least(least),
+            true => row.paper_claim("multiple paths are not always beneficial").at_least(least),
             false => row,
         });
     }
@@ -112,14 +112,14 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
     });
-    rows.push(not_always(&later));
+    rows.push(not_always_row(&later));
     Ok(rows)
 }
 
 /// "Not always" to the letter: full mesh gained nothing in more than one run in twenty.
-pub(super) fn not_always(later: &Estimate) -> Row {
+pub(super) fn not_always_row(later: &Estimate) -> Row {
     let what = "full mesh: runs in which the longest delay is no shorter than WiFi alone's";
-    let row = Row::new(what).paper_says("multiple paths are not always beneficial");
+    let row = Row::new(what).paper_claim("multiple paths are not always beneficial");
     row.estimate(&percent(*later), "%").at_least(5.0)
 }
 

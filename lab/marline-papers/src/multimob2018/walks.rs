@@ -188,8 +188,8 @@ impl<'a> Deciles<'a> {
     fn rows(&self, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
         for system in systems::multimob() {
-            self.against_vanilla(&system, 1.0 + file.tolerance("decile")?, &mut rows);
-            self.against_kernel(&system, file.tolerance("median")?, &mut rows);
+            self.compare_with_vanilla(&system, 1.0 + file.tolerance("decile")?, &mut rows);
+            self.compare_with_kernel(&system, file.tolerance("median")?, &mut rows);
             let drawn: radios::Drawn<Walk> = match self.load {
                 0 => |walk, place| walk.loads[0].systems[place].lte.as_ref(),
                 _ => |walk, place| walk.loads[1].systems[place].lte.as_ref(),
@@ -199,14 +199,14 @@ impl<'a> Deciles<'a> {
         Ok(rows)
     }
 
-    fn against_vanilla(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
+    fn compare_with_vanilla(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
         let (place, mesh) = (systems::place(system), systems::place(&systems::vanilla()));
         let (ours, theirs) = (&self.worst[place], &self.worst[mesh]);
         let asked = format!("at most {most:.3}");
         for decile in 1..=9 {
             let share = f64::from(decile) / 10.0;
             let what = format!("{}: {decile}0 % decile over full mesh's", system.name);
-            let row = Row::new(what).paper_says("not worse");
+            let row = Row::new(what).paper_claim("not worse");
             rows.push(
                 row.estimate(&self.ratio(ours, theirs, share), "")
                     .asked(Asked::at_most(most), asked.as_str())
@@ -222,7 +222,7 @@ impl<'a> Deciles<'a> {
             let what = format!("{}: worst decile against {}", system.name, other.name);
             let ratio = self.worst_ratio(ours, theirs);
             let row = Row::new(what)
-                .paper_says("not worse")
+                .paper_claim("not worse")
                 .estimate(&ratio, "")
                 .asked(Asked::at_most(most), asked.as_str());
             rows.push(row.remark(
@@ -234,7 +234,7 @@ impl<'a> Deciles<'a> {
         };
         let share = self.walks.share(|walk| (u64::from(held(walk)), 1));
         let what = format!("{}: walks with no longer delay than full mesh", system.name);
-        let row = Row::new(what).paper_says("not worse, of distributions");
+        let row = Row::new(what).paper_claim("not worse, of distributions");
         rows.push(
             row.estimate(&radios::percent(share), "%")
                 .at_least(95.0)
@@ -242,7 +242,7 @@ impl<'a> Deciles<'a> {
         );
     }
 
-    fn against_kernel(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
+    fn compare_with_kernel(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
         let kernel = systems::kernel_backup();
         let (place, theirs) = (systems::place(system), systems::place(&kernel));
         let whole = self.ratio(&self.worst[place], &self.worst[theirs], 0.5);

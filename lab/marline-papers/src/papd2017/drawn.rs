@@ -102,7 +102,8 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
         winners.iter().copied().fold(1.0, f64::max)
     );
     let row = Row::new("small buffer: scenes in which minRTT is no faster than the best path");
-    let row = row.paper_says("buffer <= RTT_max x T': no faster").estimate(&bound, "of the scenes");
+    let row =
+        row.paper_claim("buffer <= RTT_max x T': no faster").estimate(&bound, "of the scenes");
     let mut rows =
         vec![row.asked(Asked::at_least(0.95), "at least 0.95 of the scenes").remark(remark)];
     let ratio = samples.mean(|drawn| of_best(&drawn.small, drawn.small.min_rtt));
@@ -112,10 +113,10 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
             (of_best(small, small.papd[which]), of_best(small, small.min_rtt))
         });
         let row = Row::new(format!("small buffer: {papd} / minRTT"));
-        rows.push(row.paper_says("outperforms it").estimate(&ratio, "").at_least(1.0));
+        rows.push(row.paper_claim("outperforms it").estimate(&ratio, "").at_least(1.0));
         let ratio = samples.mean(|Drawn { small, .. }| of_best(small, small.papd[which]));
         let row = Row::new(format!("small buffer: {papd} / best path, mean"));
-        rows.push(row.paper_says("0.93 to 0.98").estimate(&ratio, "").at_least(least));
+        rows.push(row.paper_claim("0.93 to 0.98").estimate(&ratio, "").at_least(least));
         let far = samples
             .share(|Drawn { small, .. }| (u64::from(of_best(small, small.papd[which]) < least), 1));
         let name =
@@ -128,7 +129,7 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
         let ratio = samples.ratio(|Drawn { large, .. }| {
             (of_best(large, large.papd[which]), of_best(large, large.min_rtt))
         });
-        let row = Row::new(format!("large buffer: {papd} / minRTT")).paper_says("equally well");
+        let row = Row::new(format!("large buffer: {papd} / minRTT")).paper_claim("equally well");
         rows.push(row.estimate(&ratio, "").at_least(of_min_rtt));
     }
     Ok(rows)

@@ -71,7 +71,7 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
                 true => "no worse",
                 false => "better, as the RTT varies more",
             };
-            let row = Row::new(format!("{name}: {papd} / minRTT")).paper_says(says);
+            let row = Row::new(format!("{name}: {papd} / minRTT")).paper_claim(says);
             rows.push(row.estimate(&gain, "").at_least(1.0));
         }
     }

@@ -70,7 +70,7 @@ pub(super) fn run(
         });
         let envelope =
             Row::new("PAPD / the better of minRTT and the best path, at the worst buffer");
-        let envelope = envelope.paper_says("the better mode wins").estimate(&worst, "");
+        let envelope = envelope.paper_claim("the better mode wins").estimate(&worst, "");
         Ok(vec![row.remark(says), envelope.at_least(least)])
     };
     let (samples, rows) = context.judge(PART, |root| measure(context, root.seed), rows)?;

@@ -19,7 +19,7 @@ const BLOCK_BYTES: u32 = 8_192;
 /// Width of a histogram's bins, ms.
 pub(super) const BIN_MS: f64 = 5.0;
 /// Every so-manieth block is compared with its bound.
-const BOUND_EVERY: usize = 16;
+const BOUND_STRIDE: usize = 16;
 
 /// Links and buffers.
 #[derive(Clone, Debug)]
@@ -239,7 +239,7 @@ fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::
     messages.retain(|message| message.sent_ms >= from_ms);
     let latencies_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
     anyhow::ensure!(!latencies_ms.is_empty(), "no block arrived");
-    let some: Vec<_> = messages.iter().copied().step_by(BOUND_EVERY).collect();
+    let some: Vec<_> = messages.iter().copied().step_by(BOUND_STRIDE).collect();
     let bounds_ms = Bound::of(&experiment, seed)?.latencies_ms(&some);
     let carried = |name: &str| {
         let path = outcome.paths.iter().find(|path| path.name == name);

@@ -11,7 +11,7 @@ const STUDY_BINS: usize = 4;
 /// Width of the study's bins, ms.
 const STUDY_BIN_MS: f64 = BIN_MS * STUDY_BINS as f64;
 /// Share of the blocks in a bin of the study below which nothing is to be seen in its plots.
-const VISIBLE: f64 = 0.005;
+const MIN_VISIBLE_SHARE: f64 = 0.005;
 
 /// What a part measured on each root: a run of each of its jobs.
 pub(super) type Runs = Samples<Vec<Seen>>;
@@ -122,7 +122,7 @@ pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimat
     };
     let height = samples.estimate(|picked| shares(picked).into_iter().fold(0.0, f64::max));
     let reach = samples.estimate(|picked| {
-        let last = shares(picked).into_iter().rposition(|share| share > VISIBLE);
+        let last = shares(picked).into_iter().rposition(|share| share > MIN_VISIBLE_SHARE);
         last.map_or(f64::NAN, |last| last as f64 * STUDY_BIN_MS)
     });
     (height, reach)

@@ -73,7 +73,7 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
     let none = geometric(runs, (from + AT_NONE, from));
     let mut rows = vec![
         row("no M over TCP WiFi, p50".to_owned())
-            .paper_says("slower")
+            .paper_claim("slower")
             .estimate(&none, "")
             .at_least(1.0),
     ];
@@ -82,13 +82,13 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
         let over_wifi = geometric(runs, (job, from));
         rows.push(
             row(format!("{name} over TCP WiFi, p50"))
-                .paper_says(says)
+                .paper_claim(says)
                 .estimate(&over_wifi, "")
                 .asked(Asked::at_most(most), format!("at most {most} ({says})")),
         );
         rows.push(
             row(format!("no M over {name}, p50"))
-                .paper_says("slower without")
+                .paper_claim("slower without")
                 .estimate(&geometric(runs, (from + AT_NONE, job)), "")
                 .at_least(1.0),
         );

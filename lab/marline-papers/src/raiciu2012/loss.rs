@@ -61,7 +61,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     let slower = median_ratio(runs, (job(losses, lossy), job(0, lossy)));
     let mut rows = vec![
         Row::new(format!("{name}: {} over that without, p50", EACH[lossy].name))
-            .paper_says("affects latency significantly")
+            .paper_claim("affects latency significantly")
             .estimate(&slower, "")
             .at_least(least),
     ];
@@ -77,7 +77,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
             );
             rows.push(
                 Row::new(what)
-                    .paper_says("amplifies the benefits")
+                    .paper_claim("amplifies the benefits")
                     .estimate(&amplified(runs, losses, (*other, rule)), "")
                     .at_least(1.0),
             );

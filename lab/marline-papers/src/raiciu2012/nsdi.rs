@@ -37,7 +37,7 @@ const RULES: std::ops::Range<usize> = 3..8;
 const RATES: [f64; 2] = [8.0, 2.0];
 
 /// The kernel's rules one by one.
-const TAKEN_APART: [Curve; 4] = [
+const SINGLE_RULES: [Curve; 4] = [
     Curve::with("M1, kernel", "lowest-rtt+orp,penalise=off"),
     Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),
     Curve::with("M1+M2, kernel, M2 for the window only", "lowest-rtt+orp,send-buffer=retransmit"),
@@ -91,12 +91,12 @@ pub(super) fn judge(
     }
     let mut all = exact;
     let said = Setting::nsdi(NAMES[0], |value| value.round() as u64);
-    all.extend(TAKEN_APART.map(|curve| (said.clone(), curve)));
-    Ok((rows, [grid, without_chance(context, &all, long)?]))
+    all.extend(SINGLE_RULES.map(|curve| (said.clone(), curve)));
+    Ok((rows, [grid, deterministic_links(context, &all, long)?]))
 }
 
 /// The links as they are: no seed changes anything.
-fn without_chance(context: &Context<'_>, jobs: &Jobs, long: Duration) -> anyhow::Result<Grid> {
+fn deterministic_links(context: &Context<'_>, jobs: &Jobs, long: Duration) -> anyhow::Result<Grid> {
     let columns =
         [("buffers", ""), ("curve", ""), ("p50", "ms"), ("p95", "ms"), ("goodput", "Mbit/s")];
     let title = "Links of the NSDI paper, exactly; nothing in them is random";
@@ -117,7 +117,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
     let derived = |curve: usize, mbit_per_s: f64| {
         let expected = (SEND[place] as f64 * 8.0 / mbit_per_s / 1e3).round();
         named(format!("{}, p50", EACH[curve].name))
-            .paper_says(format!("send buffer over {mbit_per_s} Mbit/s: {expected} ms"))
+            .paper_claim(format!("send buffer over {mbit_per_s} Mbit/s: {expected} ms"))
             .estimate(&median(runs, from + curve), "ms")
             .within_of(share, expected, "send buffer over rate")
     };
@@ -131,7 +131,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
     rows.push(named("TCP WiFi, goodput".to_owned()).estimate(&goodput(wifi), "Mbit/s"));
     rows.push(
         named("no M over TCP WiFi, p95".to_owned())
-            .paper_says("a heavier tail")
+            .paper_claim("a heavier tail")
             .estimate(&tail(none, wifi), "")
             .at_least(1.0),
     );
@@ -141,19 +141,19 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
         rows.push(named(format!("{name}, goodput")).estimate(&goodput(job), "Mbit/s"));
         rows.push(
             named(format!("{name} over TCP WiFi, p50"))
-                .paper_says("lower than TCP over WiFi")
+                .paper_claim("lower than TCP over WiFi")
                 .estimate(&median_ratio(runs, (job, wifi)), "")
                 .at_most(1.0),
         );
         rows.push(
             named(format!("{name} over TCP WiFi, goodput"))
-                .paper_says("more throughput than the better path")
+                .paper_claim("more throughput than the better path")
                 .estimate(&gain(job), "")
                 .at_least(1.0),
         );
         rows.push(
             named(format!("{name} over no M, p95"))
-                .paper_says("the long tail goes")
+                .paper_claim("the long tail goes")
                 .estimate(&tail(job, none), "")
                 .at_most(1.0),
         );

@@ -200,7 +200,7 @@ pub(super) fn doubled(
                 .estimate(&density::peak(&runs, context.master, job), "ms");
             rows.push(match shape {
                 Some(shape) => row.paper(shape.peak_ms, "ms").within(share).fitted(DOUBLED_FITTED),
-                None => row.paper_says(&at.cellular.peak),
+                None => row.paper_claim(&at.cellular.peak),
             });
         }
         let over = density::median_ratio(&runs, (from, 0));

@@ -118,7 +118,7 @@ impl Made<'_> {
                         let row = row.paper(shape.peak_ms, "ms").within(share);
                         if curve == 5 { row.fitted(WIDE_FITTED) } else { row }
                     }
-                    None => row.paper_says(&at.cellular.peak),
+                    None => row.paper_claim(&at.cellular.peak),
                 });
             }
         }
@@ -144,7 +144,7 @@ impl Made<'_> {
             let row = row(CELLULAR.name, cellular);
             rows.push(match at.cellular.p50_ms {
                 Some(published) => row.paper(published, "ms").within(share),
-                None => row.paper_says("beyond the end of the plot").at_least(PLOT_ENDS_MS),
+                None => row.paper_claim("beyond the end of the plot").at_least(PLOT_ENDS_MS),
             });
             let within = density::share_within(self.runs, cellular, PLOT_ENDS_MS);
             let what = format!("jitter {} ms: {}, blocks within 3 s", at.jitter_ms, CELLULAR.name);
@@ -160,7 +160,7 @@ impl Made<'_> {
     fn claims(&self) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
         for (place, at) in self.at() {
-            rows.extend(self.like_wifi(place, at)?);
+            rows.extend(self.compare_with_wifi(place, at)?);
         }
         for (place, at) in self.at() {
             rows.extend(self.without(place, at)?);
@@ -181,7 +181,7 @@ impl Made<'_> {
     }
 
     /// "Essentially the same distribution as TCP over Wifi", "slightly better than Wifi".
-    fn like_wifi(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
+    fn compare_with_wifi(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
         let about = 1.0 + self.file.tolerance("same")?;
         let mut rows = Vec::new();
         for curve in self.rules(place) {
@@ -193,8 +193,8 @@ impl Made<'_> {
             };
             let ratio = median_ratio(self.runs, (job, AT_WIFI));
             let published = at.both.p50_ms / at.wifi.p50_ms;
-            let same =
-                row("p50", published, &ratio).asked(Asked::at_most(about), about_asked(about));
+            let same = row("p50", published, &ratio)
+                .asked(Asked::at_most(about), approximate_requirement(about));
             rows.push(Made::finished(same, curve));
             if place > 0 {
                 continue;
@@ -203,8 +203,8 @@ impl Made<'_> {
             rows.push(Made::finished(better, curve));
             let tails = self.runs.ratio(|root| (root[job].p95_ms, root[AT_WIFI].p95_ms));
             let published = at.both.p95_ms / at.wifi.p95_ms;
-            let tail =
-                row("p95", published, &tails).asked(Asked::at_most(about), about_asked(about));
+            let tail = row("p95", published, &tails)
+                .asked(Asked::at_most(about), approximate_requirement(about));
             rows.push(Made::finished(tail, curve));
         }
         Ok(rows)
@@ -228,7 +228,7 @@ impl Made<'_> {
         );
         let mut rows = vec![
             row("no M over TCP WiFi, goodput".to_owned())
-                .paper_says("gains throughput by both links")
+                .paper_claim("gains throughput by both links")
                 .estimate(&gain, "")
                 .at_least(1.0)
                 .remark(held),
@@ -237,7 +237,7 @@ impl Made<'_> {
                 .estimate(&median_ratio(self.runs, (none, AT_WIFI)), "")
                 .at_least(1.0),
             row("TCP 3G over no M, p50".to_owned())
-                .paper_says("WiFi and M1+M2, no M, 3G: in this order")
+                .paper_claim("WiFi and M1+M2, no M, 3G: in this order")
                 .estimate(&median_ratio(self.runs, (job(place, AT_CELLULAR), none)), "")
                 .at_least(1.0),
         ];
@@ -293,7 +293,7 @@ impl Made<'_> {
             format!("no M over TCP 3G: {} over {} ms, p50", all[last].jitter_ms, all[0].jitter_ms);
         rows.push(
             Row::new(what)
-                .paper_says("closer to 3G as the jitter increases")
+                .paper_claim("closer to 3G as the jitter increases")
                 .estimate(&self.runs.estimate(closer), "")
                 .at_least(1.0),
         );
@@ -312,7 +312,7 @@ impl Made<'_> {
                 Some(published) => row.paper(rounded(published / at.wifi.p50_ms), "").within(share),
                 None => {
                     let least = rounded(PLOT_ENDS_MS / at.wifi.p50_ms);
-                    row.paper_says(format!("more than {least}")).at_least(least)
+                    row.paper_claim(format!("more than {least}")).at_least(least)
                 }
             });
         }
@@ -323,7 +323,7 @@ impl Made<'_> {
         let jitter = self.file.published.at[0].jitter_ms;
         rows.push(
             Row::new(format!("jitter {jitter} ms: TCP 3G over TCP WiFi, p95 - p5"))
-                .paper_says("wider")
+                .paper_claim("wider")
                 .estimate(&wider, "")
                 .at_least(1.0),
         );
@@ -331,7 +331,7 @@ impl Made<'_> {
     }
 }
 
-fn about_asked(about: f64) -> String {
+fn approximate_requirement(about: f64) -> String {
     format!("at most {about} (about as fast, or faster)")
 }
 

@@ -113,7 +113,7 @@ fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pai
         after: String::new(),
         period: trace.period(),
     };
-    Ok(each_with_each(&carriers)
+    Ok(all_pairs(&carriers)
         .map(|((a, trace_a), (b, trace_b))| Pair {
             name: format!("{session} {a} + {b}"),
             paths: [a.clone(), b.clone()],
@@ -123,7 +123,7 @@ fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pai
         .collect())
 }
 
-fn each_with_each<T>(items: &[T]) -> impl Iterator<Item = (&T, &T)> {
+fn all_pairs<T>(items: &[T]) -> impl Iterator<Item = (&T, &T)> {
     let pairs = |(index, first)| items[index + 1..].iter().map(move |second| (first, second));
     items.iter().enumerate().flat_map(pairs)
 }
@@ -155,7 +155,7 @@ fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> 
         recordings: [first.clone(), second.clone()],
         together: false,
     };
-    Ok(each_with_each(&known).map(pair).collect())
+    Ok(all_pairs(&known).map(pair).collect())
 }
 
 /// Arrivals that were captured at the same time: their files have the same name up to the carrier's.
@@ -173,7 +173,7 @@ fn of_train(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     }
     let mut pairs = Vec::new();
     for members in sets.values() {
-        for ((a, file_a), (b, file_b)) in each_with_each(members) {
+        for ((a, file_a), (b, file_b)) in all_pairs(members) {
             pairs.push(Pair {
                 name: format!("train {a} + {b}"),
                 paths: [a.clone(), b.clone()],

@@ -47,7 +47,7 @@ const CASES: [(&str, &str); 5] = [
 ];
 const DEATH: &str = "the WiFi dies";
 /// The message that is under way then, from 0.
-const DOOMED: u32 = 6;
+const FAILING_MESSAGE: u32 = 6;
 
 /// What is compared; the first is the measure of bytes.
 const SCHEDULERS: [&str; 9] = [
@@ -80,15 +80,15 @@ fn messages(wifi: &str, packets: u32, count: u32) -> Experiment {
 
 /// The WiFi dies while a message is under way, up to a tenth of a second after it was written.
 fn death(packets: u32, after_s: f64) -> Experiment {
-    let mut experiment = messages(WIFI_DYING, packets, DOOMED + 1);
-    let at = format!("{:.4}s", f64::from(DOOMED) + after_s);
+    let mut experiment = messages(WIFI_BEFORE_DEATH, packets, FAILING_MESSAGE + 1);
+    let at = format!("{:.4}s", f64::from(FAILING_MESSAGE) + after_s);
     let event = Event { at, path: "wifi".to_owned(), command: "down".to_owned() };
     experiment.scenario.events.push(event);
     experiment
 }
 
 /// A WiFi without losses until then.
-const WIFI_DYING: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms";
+const WIFI_BEFORE_DEATH: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms";
 
 /// One cell of the table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
                 }
                 None => {
                     let run = |(after_s, seed): &(f64, u64)| (death(packets, *after_s), *seed);
-                    (deaths.iter().map(run).collect(), DOOMED as usize)
+                    (deaths.iter().map(run).collect(), FAILING_MESSAGE as usize)
                 }
             };
             let of_scheduler = |name: &&str| cell(&runs, from, &variant(name, packets));

@@ -48,7 +48,7 @@ impl Pair {
     }
 
     /// Correlation of being late, over the messages of all runs; 0 where none is.
-    pub(super) fn late_together<'a>(pairs: impl Iterator<Item = &'a Pair>) -> f64 {
+    pub(super) fn lateness_correlation<'a>(pairs: impl Iterator<Item = &'a Pair>) -> f64 {
         let mut counts = [0.0; 4];
         for pair in pairs {
             counts.iter_mut().zip(pair.late).for_each(|(sum, count)| *sum += f64::from(count));
@@ -81,15 +81,15 @@ mod tests {
         let first = [10.0, 10.0, 10.0, 40.0, 10.0, 10.0];
         let same = Pair::of(&first, &first);
         assert!((same.correlation() - 1.0).abs() < 1e-9, "{same:?}");
-        assert!((Pair::late_together([&same].into_iter()) - 1.0).abs() < 1e-9);
+        assert!((Pair::lateness_correlation([&same].into_iter()) - 1.0).abs() < 1e-9);
         assert_eq!(same.first_sooner(), (0, 6));
         let calm = Pair::of(&first, &[10.0; 6]);
         assert_eq!(calm.correlation(), 0.0);
-        assert_eq!(Pair::late_together([&calm].into_iter()), 0.0);
+        assert_eq!(Pair::lateness_correlation([&calm].into_iter()), 0.0);
         // Late in turn: a weak negative correlation, as two rare things that exclude each other have.
         let other = [10.0, 40.0, 10.0, 10.0, 10.0, 10.0];
         let turn = Pair::of(&first, &other);
         assert!((turn.correlation() + 0.2).abs() < 1e-9, "{turn:?}");
-        assert!((Pair::late_together([&turn].into_iter()) + 0.2).abs() < 1e-9);
+        assert!((Pair::lateness_correlation([&turn].into_iter()) + 0.2).abs() < 1e-9);
     }
 }

@@ -1,6 +1,6 @@
 //! Adaptive redundancy compared with constant redundancy.
 
-use links::Farewell;
+use links::WifiEnd;
 use marline_lab::experiment::{Experiment, Message};
 use marline_lab::figure::{Figure, Plot};
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ const NEAR_S: f64 = 5.0;
 enum Place {
     Home(&'static str),
     Train,
-    Leaving(Farewell),
+    Leaving(WifiEnd),
     World(usize),
 }
 
@@ -89,8 +89,8 @@ impl Case {
 const CASES: [Case; 11] = [
     Case::new("home", "detection-home", Place::Home(WIFI)).fitted(),
     Case::new("train", "detection-train", Place::Train).fitted(),
-    Case::new("home, WiFi dies abruptly", "detection-abrupt", Place::Leaving(Farewell::Abrupt)),
-    Case::new("home, WiFi fades and dies", "detection-fading", Place::Leaving(Farewell::Fading)),
+    Case::new("home, WiFi dies abruptly", "detection-abrupt", Place::Leaving(WifiEnd::Abrupt)),
+    Case::new("home, WiFi fades and dies", "detection-fading", Place::Leaving(WifiEnd::Fading)),
     Case::new(
         "home, independent losses of 3 %",
         "detection-independent",

@@ -272,10 +272,10 @@ fn link_rows(
                 paper.lte.average - paper.wifi.average
             )),
         Row::new("messages that are sooner over WiFi than over LTE")
-            .paper_says("almost always")
+            .paper_claim("almost always")
             .estimate(&first_percent, "%"),
         Row::new("correlation of WiFi's and LTE's round trips")
-            .paper_says("very low")
+            .paper_claim("very low")
             .estimate(&correlation, "")
             .remark("the links of the model know nothing of each other"),
     ]
@@ -341,13 +341,14 @@ fn train_rows(
 /// Correlation of the two connections alone; judged if a most is given.
 fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
     let round_trips = samples.mean(|root| root.pair.correlation());
-    let late = samples.estimate(|picked| Pair::late_together(picked.iter().map(|r| &r.pair)));
+    let late =
+        samples.estimate(|picked| Pair::lateness_correlation(picked.iter().map(|r| &r.pair)));
     let rows = [
         ("correlation of the connections' round trips", round_trips),
         ("correlation of their late messages (more than twice the median)", late),
     ];
     let row = |(what, estimate)| {
-        let row = Row::new(what).paper_says("nearly none").estimate(&estimate, "");
+        let row = Row::new(what).paper_claim("nearly none").estimate(&estimate, "");
         match most {
             Some(most) => {
                 row.asked(Asked { least: -most, most }, format!("between -{most} and {most}"))
@@ -381,7 +382,7 @@ fn independent_rows(
     );
     rows.push(
         Row::new("ReMP: standard deviation smaller by a factor of")
-            .paper_says("11.5 in its table, 19 in its text")
+            .paper_claim("11.5 in its table, 19 in its text")
             .estimate(&over(&moments, sigma_factor), "")
             .at_least(file.tolerance("train_sigma_factor")?),
     );
@@ -407,7 +408,7 @@ fn coincidence_grid() -> Grid {
 
 fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master: u64) {
     let moments = mapped(samples, master, Scene::moments);
-    let late = |picked: &[&Scene]| Pair::late_together(picked.iter().map(|root| &root.pair));
+    let late = |picked: &[&Scene]| Pair::lateness_correlation(picked.iter().map(|root| &root.pair));
     let estimates = [
         samples.mean(|root| root.pair.correlation()),
         samples.estimate(late),

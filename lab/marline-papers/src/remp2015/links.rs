@@ -49,7 +49,7 @@ const GAP_S: (f64, f64, f64) = (0.5, 2.0, 6.0);
 /// One-way delays of cells, ms.
 const CELL_DELAY_MS: (f64, f64) = (60.0, 200.0);
 /// Shortest time between two changes, s.
-const LEAST_STAY_S: f64 = 0.3;
+const MIN_STAY_S: f64 = 0.3;
 
 fn echoes(count: usize) -> Workload {
     let gap = Gap { least_ms: GAP_MS, most_ms: GAP_MS };
@@ -82,7 +82,7 @@ pub(crate) fn train_echoes(count: usize, seed: u64) -> Experiment {
 
 /// How the WiFi ends in the middle of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum WifiEnd {
     /// From one moment to the next.
     Abrupt,
     /// It loses more and more for three seconds, as when one walks out of the door.
@@ -95,10 +95,10 @@ pub(super) fn death_s(count: usize, rng: &mut impl Rng) -> f64 {
 }
 
 /// At home, and then out of the door.
-pub(super) fn leaving(farewell: Farewell, count: usize, death_s: f64) -> Experiment {
+pub(super) fn leaving(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
     let mut experiment = home(WIFI, LTE, count);
     let events = &mut experiment.scenario.events;
-    if farewell == Farewell::Fading {
+    if farewell == WifiEnd::Fading {
         for (before_s, loss) in [(3.0, 10), (2.0, 25), (1.0, 50)] {
             let at_s = (death_s - before_s).max(0.0);
             events.push(event(at_s, "wifi", format!("set loss={loss}%")));
@@ -125,8 +125,8 @@ pub(super) fn train(coincidence: Coincidence, count: usize, seed: u64) -> Experi
     let mut rng = SeedTree::new(seed).stream("remp2015/cells");
     let end_s = lasts_s(count);
     experiment.scenario.events = match coincidence {
-        Coincidence::Never => cells_in_turn(end_s, &mut rng),
-        Coincidence::Share(share) => cells_by_chance(share, end_s, &mut rng),
+        Coincidence::Never => alternating_cells(end_s, &mut rng),
+        Coincidence::Share(share) => random_cells(share, end_s, &mut rng),
     };
     experiment
 }
@@ -138,7 +138,7 @@ fn gap_s(rng: &mut impl Rng) -> f64 {
 }
 
 /// One thing after the other, on the one or the other connection.
-fn cells_in_turn(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
+fn alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
         events.push(event(0.0, name, new_cell(rng)));
@@ -146,7 +146,7 @@ fn cells_in_turn(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let mut at_s = 0.1;
     loop {
         let stay_s = exponential(rng) * 60.0 / (2.0 * CHANGES_PER_MINUTE);
-        at_s += stay_s.max(LEAST_STAY_S);
+        at_s += stay_s.max(MIN_STAY_S);
         let gap_s = gap_s(rng);
         if at_s + gap_s > end_s {
             return events;
@@ -163,7 +163,7 @@ fn cells_in_turn(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
 }
 
 /// Both connections by themselves, and what both have in common.
-fn cells_by_chance(common: f64, end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
+fn random_cells(common: f64, end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let both = gaps(CHANGES_PER_MINUTE * FAILING * common, end_s, rng);
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
@@ -188,7 +188,7 @@ fn moments(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<f64> {
     let mut at_s = 0.1;
     loop {
         // None a minute: never.
-        at_s += (exponential(rng) * 60.0 / per_minute).max(LEAST_STAY_S);
+        at_s += (exponential(rng) * 60.0 / per_minute).max(MIN_STAY_S);
         if at_s >= end_s || at_s.is_nan() {
             return all;
         }

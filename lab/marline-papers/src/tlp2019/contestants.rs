@@ -6,7 +6,7 @@ use marline_lab::experiment::Variant;
 use crate::plain::mptcp;
 
 /// Loss recovery of the stack of then: Linux 3.14.
-pub(super) const RECOVERY_OF_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
+pub(super) const LINUX_314_RECOVERY: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// What Ubuntu 16.04 lets buffers grow to, bytes. Linux's receive window follows what was read however
 /// long the pauses between were, so after some bursts it holds any of them, and the study says that
@@ -43,22 +43,22 @@ impl Windows {
 }
 
 /// The stack of then with this around its scheduler.
-pub(super) fn of_then(name: &str, probes: &str, windows: Windows) -> Variant {
+pub(super) fn historic_stack(name: &str, probes: &str, windows: Windows) -> Variant {
     let variant = mptcp(name)
         .scheduler(&format!("lowest-rtt+{probes}"))
         .congestion(windows.congestion())
-        .recovery(RECOVERY_OF_THEN)
+        .recovery(LINUX_314_RECOVERY)
         .fixed_buffers(SEND_BUFFER, RECEIVE_BUFFER);
     // Linux 3.14 did not pace.
     Variant { unpaced: true, ..variant }
 }
 
 pub(super) fn standard(windows: Windows) -> Variant {
-    of_then("TLP-STD", "tlp-std", windows)
+    historic_stack("TLP-STD", "tlp-std", windows)
 }
 
 pub(super) fn multipath(windows: Windows) -> Variant {
-    of_then("TLP-MP", "tlp-mp,after=reinject", windows)
+    historic_stack("TLP-MP", "tlp-mp,after=reinject", windows)
 }
 
 /// The first probes on one path only, the second on all.
@@ -69,5 +69,5 @@ pub(super) fn both(windows: Windows) -> [Variant; 2] {
 /// The stack of then without probes.
 pub(super) fn no_probes(windows: Windows) -> Variant {
     Variant { name: "no probes".to_owned(), ..standard(windows) }
-        .recovery(&RECOVERY_OF_THEN.replace("linux-3.10", "off"))
+        .recovery(&LINUX_314_RECOVERY.replace("linux-3.10", "off"))
 }

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Bursts of a size over WLAN and 4G.
 #[derive(Clone, Debug)]
-pub(super) struct Drill {
+pub(super) struct BurstExperiment {
     trace: Trace,
     repetition: Repetition,
     before: usize,
@@ -38,22 +38,22 @@ pub(super) struct Done {
     pub(super) duplicate_bytes: u64,
 }
 
-impl Drill {
+impl BurstExperiment {
     /// Bursts of so many bytes over paths whose round trips the seed draws: those of the traces.
     /// Fewer before it for a quick look.
-    pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> Drill {
-        Drill::after(context.count(BEFORE), bytes, seed)
+    pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> BurstExperiment {
+        BurstExperiment::after(context.count(BEFORE), bytes, seed)
     }
 
     /// The same with so many before it.
-    pub(super) fn after(before: usize, bytes: u64, seed: u64) -> Drill {
+    pub(super) fn after(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
         let rtts_ms = round_trips_ms(&mut SeedTree::new(seed).stream("drill"));
         let times = (1..=before as u32 + 1).map(|number| GAP * number);
         let bursts = times.map(|at| (at, bytes)).collect();
         let trace = Trace { bursts, rtts_ms, wlan_mbit: WLAN_MBIT };
         // WLAN does not die.
         let repetition = Repetition { seed, dies: GAP * (before as u32 + 1) + PATIENCE * 2 };
-        Drill { trace, repetition, before, overtaking_ms: 0.0 }
+        BurstExperiment { trace, repetition, before, overtaking_ms: 0.0 }
     }
 
     /// Runs it; the burst's packets of these numbers, counted from 1 with all that follow on WLAN,

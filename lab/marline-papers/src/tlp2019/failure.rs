@@ -113,7 +113,7 @@ fn completion(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Ro
             .estimate(&of.mean(|pair| pair.multipath.completion_ms), "ms")
             .bound_ratio(bound(|pair| (pair.multipath.completion_ms, pair.multipath.bound_ms))),
         Row::new(format!("{name}: share that TLP-MP saves"))
-            .paper_says("improved")
+            .paper_claim("improved")
             .estimate(&share, "%")
             .at_least(least)
             .remark(format!(
@@ -130,10 +130,10 @@ fn docs(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
     let name = of.name();
     Ok(vec![
         Row::new(format!("{name}: TLP-MP saves"))
-            .paper_says("at least 200 ms")
+            .paper_claim("at least 200 ms")
             .estimate(&of.mean(Pair::saved_ms), "ms"),
         Row::new(format!("{name}: sets of traces in which TLP-MP is faster on every one"))
-            .paper_says("all 30 traces")
+            .paper_claim("all 30 traces")
             .estimate(&of.share_of_roots(|pair| pair.saved_ms() > 0.0), "")
             .at_least(file.tolerance("always")?),
         Row::new(format!("{name}: least saving of a set"))
@@ -153,7 +153,7 @@ fn overhead(of: &Of<'_>) -> Row {
         of.mean(|pair| pair.multipath.air_packets as f64 - pair.standard.air_packets as f64);
     let of_standard = of.mean(|pair| pair.standard.air_bytes as f64);
     Row::new(format!("{}: put on the air by TLP-MP beyond TLP-STD, per burst", of.name()))
-        .paper_says("no additional overhead")
+        .paper_claim("no additional overhead")
         .estimate(&of.mean(Pair::more_bytes), "B")
         .at_most(0.0)
         .remark(format!(
@@ -182,7 +182,7 @@ fn position(file: &PaperFile<Published>, of: &Of<'_>) -> Option<Row> {
         Place::Within | Place::AsItComes => "the gaps between bursts, which are ours",
     };
     let share = of.share(|pair| fits(pair.standard.position));
-    let row = Row::new(format!("{}: losses {words}", of.name())).paper_says(says);
+    let row = Row::new(format!("{}: losses {words}", of.name())).paper_claim(says);
     Some(row.estimate(&share, "").fitted(assumed))
 }
 

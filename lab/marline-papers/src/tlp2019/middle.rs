@@ -4,8 +4,8 @@
 use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
-use super::contestants::{RECOVERY_OF_THEN, Windows, both, multipath};
-use super::drill::{Done, Drill};
+use super::contestants::{LINUX_314_RECOVERY, Windows, both, multipath};
+use super::drill::{BurstExperiment, Done};
 use super::ordinary::more;
 use super::published::Published;
 use super::traffic::{App, between};
@@ -93,7 +93,7 @@ fn episodes(
     (app, windows): (App, Windows),
 ) -> anyhow::Result<Vec<Episode>> {
     let mut rng = root.rng(&format!("middle/{}", app.name()));
-    let drill = Drill::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
+    let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
     let place = between(&mut rng, MIDDLE);
     let [standard, multipath] = both(windows);
     let first = at_share(&drill.run(&standard, &[])?, place);
@@ -113,7 +113,7 @@ fn at_share(whole: &Done, share: f64) -> u64 {
 }
 
 /// The burst with each of [`Loss::ALL`].
-fn lose(drill: &Drill, variant: &Variant, first: u64) -> anyhow::Result<[Done; 3]> {
+fn lose(drill: &BurstExperiment, variant: &Variant, first: u64) -> anyhow::Result<[Done; 3]> {
     let once = drill.run(variant, &[first])?;
     let three = drill.run(variant, &[first, first + 1, first + 2])?;
     let lost: Vec<u64> = [Some(first), once.repeat_of(first)].into_iter().flatten().collect();
@@ -128,7 +128,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
     let ratio = samples.ratio(|all| (all[index].multipath_ms, all[index].standard_ms));
     let most = Asked::at_most(1.0 + slower);
     Row::new(format!("{name}: completion, TLP-MP over TLP-STD"))
-        .paper_says("left for later")
+        .paper_claim("left for later")
         .estimate(&ratio, "")
         .asked(most, format!("not slower by more than {} %", 100.0 * slower))
         .also(&more_packets, Asked::at_most(1.0), "at most one packet more per burst")
@@ -153,7 +153,7 @@ fn recoveries() -> [Variant; 3] {
         Variant { name: name.to_owned(), ..multipath(Windows::Kept) }.recovery(recovery)
     };
     [
-        of("RFC 6675", RECOVERY_OF_THEN),
+        of("RFC 6675", LINUX_314_RECOVERY),
         of("RACK", "rack-tlp,pto=linux"),
         of("Marline's RACK", "rack-tlp"),
     ]
@@ -170,7 +170,7 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
     let measure = |root: &Root| {
         let mut times = Vec::new();
         for (_, bytes) in SIZES {
-            let drill = Drill::new(context, bytes, root.seed);
+            let drill = BurstExperiment::new(context, bytes, root.seed);
             for variant in recoveries() {
                 let whole = drill.run(&variant, &[])?;
                 times.push(whole.completion_ms);
@@ -226,7 +226,7 @@ fn reordering(context: &Context<'_>) -> anyhow::Result<Grid> {
         .collect();
     let samples = context.sample(REORDERING, |root| {
         let of_case = |(variant, jitter_ms): &(Variant, f64)| {
-            let mut drill = Drill::new(context, SIZES[0].1, root.seed);
+            let mut drill = BurstExperiment::new(context, SIZES[0].1, root.seed);
             drill.overtaking_ms = *jitter_ms;
             let done = drill.run(variant, &[])?;
             Ok((done.completion_ms, done.duplicate_bytes as f64))

@@ -5,7 +5,7 @@ use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::contestants::{Windows, both};
-use super::drill::{Done, Drill};
+use super::drill::{BurstExperiment, Done};
 use super::published::Published;
 use super::traffic::{App, between};
 use crate::estimate::{Asked, Samples};
@@ -63,7 +63,7 @@ fn episode(
     (app, windows): (App, Windows),
 ) -> anyhow::Result<Episode> {
     let mut rng = root.rng(&format!("ordinary/{}", app.name()));
-    let drill = Drill::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
+    let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
     let [standard, multipath] = both(windows);
     let segments = drill.run(&standard, &[])?.segments();
     let length = (1 + rng.below(LONGEST)).min(segments);
@@ -97,7 +97,7 @@ fn row(
     });
     let words = format!("no more than one in {:.0} % of the episodes", 100.0 * always);
     Row::new(format!("{}, {}: packets on the air beyond TLP-STD", app.name(), windows.words()))
-        .paper_says("small; one extra packet")
+        .paper_claim("small; one extra packet")
         .estimate(&packets, "per episode")
         .at_most(1.0)
         .also(&no_more, Asked::at_least(always), words)

@@ -108,7 +108,7 @@ pub(super) fn run(
     let watch = paths.world.observer::<Watch>().context("nobody watched")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
-    let (air_packets, air_bytes) = watch.put_on_air(before, bytes, from + COUNTED);
+    let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
     let position = if START + at >= dies { 1.0 } else { first_lost as f64 / bytes as f64 };
     Ok(Hit {
         completion_ms: rounded(read.since(START + at)),

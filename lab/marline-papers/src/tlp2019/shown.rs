@@ -4,7 +4,9 @@ use marline_lab::experiment::Variant;
 use marline_lab::figure::{Bars, Figure, mean_interval};
 
 use super::campaign::{Case, Pair, death};
-use super::contestants::{RECOVERY_OF_THEN, Windows, multipath, no_probes, of_then, standard};
+use super::contestants::{
+    LINUX_314_RECOVERY, Windows, historic_stack, multipath, no_probes, standard,
+};
 use super::run::Hit;
 use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
 use crate::estimate::Estimate;
@@ -86,12 +88,12 @@ fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
 /// What else could be done, and what Marline does.
 fn list() -> Vec<Variant> {
     let kept = Windows::Kept;
-    let no_allowance = RECOVERY_OF_THEN.replace("linux-3.10", "no-allowance");
+    let no_allowance = LINUX_314_RECOVERY.replace("linux-3.10", "no-allowance");
     let named = |name: &str, variant: Variant| Variant { name: name.to_owned(), ..variant };
     vec![
         no_probes(kept),
         standard(kept),
-        of_then("TLP-MP, waits for the timer", "tlp-mp,after=rto", kept),
+        historic_stack("TLP-MP, waits for the timer", "tlp-mp,after=rto", kept),
         multipath(kept),
         named("TLP-STD, no allowance", standard(kept)).recovery(&no_allowance),
         named("TLP-MP, no allowance", multipath(kept)).recovery(&no_allowance),

@@ -5,7 +5,7 @@ use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point};
 
 use super::contestants::{Windows, both, no_probes};
-use super::drill::Drill;
+use super::drill::BurstExperiment;
 use crate::estimate::{Estimate, Samples};
 use crate::paper::Context;
 use crate::roots::{Part, Root};
@@ -18,7 +18,7 @@ const BYTES: u64 = 20 * 1_428;
 const SEGMENTS: u64 = 20;
 const LONGEST: u64 = 10;
 /// More than are sent on the path after the burst.
-const FOR_GOOD: u64 = 400;
+const PERMANENT_LOSS: u64 = 400;
 
 /// How the tail is lost.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 }
 
 fn times(context: &Context<'_>, root: &Root, (loss, k): (Loss, u64)) -> anyhow::Result<Times> {
-    let end = if loss == Loss::Once { SEGMENTS } else { SEGMENTS + FOR_GOOD };
+    let end = if loss == Loss::Once { SEGMENTS } else { SEGMENTS + PERMANENT_LOSS };
     let lost: Vec<u64> = (SEGMENTS + 1 - k..=end).collect();
-    let drill = Drill::new(context, BYTES, root.seed);
+    let drill = BurstExperiment::new(context, BYTES, root.seed);
     let [standard, multipath] = both(Windows::Kept);
     let time =
         |variant: &Variant| -> anyhow::Result<f64> { Ok(drill.run(variant, &lost)?.completion_ms) };

@@ -55,7 +55,7 @@ impl Watch {
     }
 
     /// Packets and bytes with data of this burst that the server sent until then, on any path.
-    pub(super) fn put_on_air(&self, from: u64, bytes: u64, until: Instant) -> (u64, u64) {
+    pub(super) fn sent_on_air_until(&self, from: u64, bytes: u64, until: Instant) -> (u64, u64) {
         let within = from..from + bytes;
         let of_burst =
             self.sent.iter().filter(|sent| within.contains(&sent.place) && sent.at <= until);

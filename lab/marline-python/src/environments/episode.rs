@@ -12,7 +12,7 @@ use marline_lab::policies;
 use marline_lab::workload::Workload;
 use marline_sim::{NodeId, Paths, Report};
 
-use super::steered::{Orders, Steered, path_of};
+use super::steered::{Orders, SteeredScheduler, path_of};
 
 /// The name under which the scheduler is known within a run.
 const STEERED: &str = "steered";
@@ -80,7 +80,7 @@ pub(super) struct Episode {
 
 /// What came of a step.
 #[derive(Debug, Default)]
-pub(super) struct Stepped {
+pub(super) struct StepResult {
     pub(super) reward: f64,
     pub(super) terminated: bool,
     pub(super) truncated: bool,
@@ -130,7 +130,7 @@ impl Scene {
         let mut registry = self.registry.clone();
         let mine = Arc::clone(&orders);
         let build = move || -> Box<dyn marline::policy::Scheduler> {
-            Box::new(Steered::new(Arc::clone(&mine)))
+            Box::new(SteeredScheduler::new(Arc::clone(&mine)))
         };
         registry.register_scheduler(NamedScheduler::new(STEERED, build)).context("a name")?;
         let mut experiment = self.experiment.clone();
@@ -167,7 +167,7 @@ impl Episode {
     }
 
     /// Goes on by a step: of each path a weight, then of each whether copies go on it: above 0.5.
-    pub(super) fn step(&mut self, action: &[f32]) -> Stepped {
+    pub(super) fn step(&mut self, action: &[f32]) -> StepResult {
         let (weights, copies) = action.split_at(self.used.min(action.len()));
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         orders.weights.clear();
@@ -179,7 +179,7 @@ impl Episode {
         let from = self.paths.world.now();
         let to = from + self.step;
         self.paths.world.run_until(to);
-        self.came_of(from, to)
+        self.finish_step(from, to)
     }
 
     /// Bytes that both ends have sent again on another path.
@@ -187,7 +187,7 @@ impl Episode {
         reinjected_bytes(&self.paths)
     }
 
-    fn came_of(&mut self, from: Instant, to: Instant) -> Stepped {
+    fn finish_step(&mut self, from: Instant, to: Instant) -> StepResult {
         let (sent, client) = self.reports();
         let received = client.map_or(&[][..], |report| &report.received);
         let skipped = client.map_or(0, |report| report.skipped as usize);
@@ -209,7 +209,7 @@ impl Episode {
         let came = received.len();
         let truncated = !over && to >= self.deadline;
         self.came = came;
-        Stepped { reward, terminated: over, truncated, latencies_s }
+        StepResult { reward, terminated: over, truncated, latencies_s }
     }
 
     /// When messages were sent, and what the client saw.

@@ -26,16 +26,16 @@ pub(super) struct Orders {
 
 /// Goes by [`Orders`].
 #[derive(Debug)]
-pub(super) struct Steered {
+pub(super) struct SteeredScheduler {
     orders: Arc<Mutex<Orders>>,
     /// Bytes by path that were given out under the order of this number.
     given: Vec<u64>,
     number: u64,
 }
 
-impl Steered {
-    pub(super) fn new(orders: Arc<Mutex<Orders>>) -> Steered {
-        Steered { orders, given: Vec::new(), number: 0 }
+impl SteeredScheduler {
+    pub(super) fn new(orders: Arc<Mutex<Orders>>) -> SteeredScheduler {
+        SteeredScheduler { orders, given: Vec::new(), number: 0 }
     }
 }
 
@@ -48,7 +48,7 @@ fn weight(orders: &Orders, view: &SubflowView) -> f32 {
     orders.weights.get(path_of(view)).copied().unwrap_or(0.0).max(0.0)
 }
 
-impl Scheduler for Steered {
+impl Scheduler for SteeredScheduler {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if self.number != orders.number {

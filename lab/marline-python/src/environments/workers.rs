@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::episode::{Episode, Scene, Stepped};
+use super::episode::{Episode, Scene, StepResult};
 
 /// What is said to a thread, about each of its episodes in their order.
 enum Order {
@@ -128,7 +128,7 @@ impl Held {
                         Some((episode, true)) if renew => {
                             let next = episode.seed().wrapping_add(self.step);
                             *held = Some((begin(&self.scene, next)?, false));
-                            Stepped::default()
+                            StepResult::default()
                         }
                         Some((_, true)) => {
                             return Err("the episode is over: reset the environment".to_owned());

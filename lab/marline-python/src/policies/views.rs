@@ -12,7 +12,7 @@ use pyo3::{IntoPyObjectExt, intern};
 use crate::forecast::{Forecast, micros};
 
 /// Most mappings that a scheduler is shown at once.
-const MOST_OUTSTANDING: usize = 10_000;
+const MAX_SHOWN_MAPPINGS: usize = 10_000;
 
 static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
@@ -133,7 +133,7 @@ fn outstanding(cx: &SchedulerContext<'_>) -> Vec<(DataRange, SubflowSet, bool)> 
     let mut all = Vec::new();
     let mut next = cx.mappings.oldest();
     while let Some(mapping) = next.filter(|mapping| !mapping.range.is_empty())
-        && all.len() < MOST_OUTSTANDING
+        && all.len() < MAX_SHOWN_MAPPINGS
     {
         all.push((mapping.range, mapping.carried_by, mapping.delivered));
         next = cx.mappings.at(mapping.range.end);

@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
-    MonitorEvent, MonitorKind, NetworkError, PacketMeta, TrafficOf, TransmitBuf,
+    MonitorEvent, MonitorKind, NetworkError, PacketMeta, TrafficFilter, TransmitBuf,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, ProcessClock, Rng};
@@ -133,7 +133,7 @@ impl Host {
     /// the same with and without a watcher.
     pub fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
-        self.endpoint.tell_traffic(TrafficOf::All);
+        self.endpoint.tell_traffic(TrafficFilter::All);
         self.endpoint.tell_decisions(true);
     }
 

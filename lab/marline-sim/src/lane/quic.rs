@@ -7,7 +7,7 @@
 
 use core::any::Any;
 
-use marline_datagram::{Event, FlowId, Lane, LaneConfig, PathId, StandIn};
+use marline_datagram::{Event, FlowId, Lane, LaneConfig, PathId, TestCipher};
 use marline_policy::FlowClass;
 use marline_time::Instant;
 
@@ -52,7 +52,7 @@ impl QuicLike {
     ) -> [QuicLike; 2] {
         let mut config = config.clone();
         config.frame_bytes = (PACKET_BYTES, PACKET_BYTES);
-        let [there, back] = StandIn::pair(flow.0 ^ 0x71c9);
+        let [there, back] = TestCipher::pair(flow.0 ^ 0x71c9);
         let end = |ids, keys, sends| {
             let mut inner = Lane::new(config.clone(), ids, keys, from);
             inner.add_path(PATH, from);

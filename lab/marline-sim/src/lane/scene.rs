@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use marline_core::FourTuple;
-use marline_datagram::{Lane, LaneConfig, PathId, StandIn};
+use marline_datagram::{Lane, LaneConfig, PathId, TestCipher};
 use marline_link::DuplexConfig;
 use marline_policy::PathCost;
 use marline_time::{Instant, SeedTree};
@@ -62,7 +62,7 @@ impl LanePaths {
             };
             (0..config.links.len()).map(path).collect()
         };
-        let [ours, theirs] = StandIn::pair(1);
+        let [ours, theirs] = TestCipher::pair(1);
         let start = Instant::ZERO;
         let mut host = |client: bool, keys| {
             let lane = if client { &config.client } else { &config.server };

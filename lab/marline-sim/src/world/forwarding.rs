@@ -43,7 +43,7 @@ impl<N: Node> World<N> {
             }
         }
         if completed {
-            self.pool.put_aside(&mut packet);
+            self.pool.keep_memory(&mut packet);
         }
         self.pool.give_back(packet);
         owner

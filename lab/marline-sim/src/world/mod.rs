@@ -101,7 +101,7 @@ impl<N> fmt::Debug for World<N> {
 
 impl<N: Node> World<N> {
     /// Maximum number of events at one instant.
-    const MAX_EVENTS_AT_ONCE: u64 = 1_000_000;
+    const MAX_SIMULTANEOUS_EVENTS: u64 = 1_000_000;
 
     /// An empty world. All its random streams are derived from `seeds`.
     #[must_use]
@@ -247,7 +247,7 @@ impl<N: Node> World<N> {
         self.stats.events += 1;
         self.events_now = if at > self.now { 0 } else { self.events_now + 1 };
         assert!(
-            self.events_now < Self::MAX_EVENTS_AT_ONCE,
+            self.events_now < Self::MAX_SIMULTANEOUS_EVENTS,
             "no rest at {at:?}: a million events at one instant, last {turn:?}"
         );
         self.now = self.now.max(at);

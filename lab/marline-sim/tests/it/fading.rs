@@ -3,7 +3,7 @@
 
 use marline_core::ConnectionConfig;
 use marline_link::{PhoneMobility, PhoneMobilityProfile};
-use marline_policy::{AddressId, LocalAddress, PathCost, SignalJudge, SignalThresholds};
+use marline_policy::{AddressId, LocalAddress, PathCost, SignalMonitor, SignalThresholds};
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig, median, quantile};
 use marline_time::{Duration, Instant, Rate, SeedTree};
 use marline_wire::mptcp::Extensions;
@@ -101,7 +101,7 @@ fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, way: (&str, bool), hinted:
         paths.at_set_address(Instant::ZERO + *from, 0, false);
         to.iter().for_each(|to| paths.at_set_address(Instant::ZERO + *to, 0, true));
     }
-    let mut judge = SignalJudge::new(SignalThresholds::default());
+    let mut judge = SignalMonitor::new(SignalThresholds::default());
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
     let echo = Echo::new(300, Duration::from_millis(50), MESSAGES, 7);
     paths.connect(0, Box::new(echo)).expect("a connection");

@@ -39,10 +39,9 @@ fn once_wrong(family: Family) -> Vec<u64> {
 ///
 /// Of the later ones: a path manager that closed the join in place of a lost address (7000005050, 7000006930,
 /// 8000003176), data without a mapping that waited for a timer of a slow handshake's RTO (8000007026, 8000008163,
-/// 9000005095, 9000019614), reserves that are tried one by one (10000000083), a join that failed, which was told as the
-/// reason of an end for which a lost address was (92000015171), a judge that did not know of a server that the client never
-/// heard (35918856846633), and a judge that took one connection for another (all
-/// others).
+/// 9000005095, 9000019614), reserves that are tried one by one (10000000083), a join that failed, which was told as
+/// the reason of an end for which a lost address was (92000015171), a judge that did not know of a server that the
+/// client never heard (35918856846633), and a judge that took one connection for another (all others).
 const MOBILE_OF_FRESH_STARTS: [u64; 24] = [
     5_000_000_538,
     5_000_003_702,

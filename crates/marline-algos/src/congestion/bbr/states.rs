@@ -20,13 +20,13 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
 /// A round whose smallest RTT is at least this multiple of the path's RTT had a standing queue.
-const STANDING: f64 = 1.1;
+const STANDING_QUEUE_RTT: f64 = 1.1;
 /// With this many bytes in flight, in multiples of rate x RTT, a higher rate would have shown.
-const CRAMMED: f64 = 1.5;
+const FULL_FLIGHT: f64 = 1.5;
 /// Share of lost bytes that indicates a full queue (as in later BBR versions).
 const LOSSY: f64 = 0.02;
 /// Minimum bytes per round to count as evidence. Smaller rounds mostly show jitter and chance.
-const MUCH_BYTES: u64 = 15_000;
+const MIN_EVIDENCE_BYTES: u64 = 15_000;
 
 /// State of the BBR machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -125,11 +125,13 @@ impl RoundEvidence {
             RoundEvidence { delivered_before: delivered, ..RoundEvidence::default() },
         );
         let brought = delivered - before.delivered_before;
-        let stood =
-            before.least_rtt.zip(rtt).is_some_and(|(least, path)| least > path.mul_f64(STANDING));
-        let crammed = before.most_in_flight as f64 > bdp as f64 * CRAMMED;
+        let stood = before
+            .least_rtt
+            .zip(rtt)
+            .is_some_and(|(least, path)| least > path.mul_f64(STANDING_QUEUE_RTT));
+        let crammed = before.most_in_flight as f64 > bdp as f64 * FULL_FLIGHT;
         let lossy = before.lost as f64 > brought as f64 * LOSSY;
-        brought > MUCH_BYTES && (stood || crammed || lossy)
+        brought > MIN_EVIDENCE_BYTES && (stood || crammed || lossy)
     }
 }
 

@@ -92,11 +92,11 @@ fn only_a_loss_with_a_queue_reduces_the_window() {
 fn a_varying_round_trip_does_not_count_as_a_queue() {
     let mut path = Path::new();
     let cut = path.cc.window();
-    path.cc.cubic.keep_at_most(100.0 * f64::from(MSS));
+    path.cc.cubic.limit_window_to(100.0 * f64::from(MSS));
     assert!(path.cc.window() <= cut);
     path.round(MS(80), 0, false);
     let fits = 100 * u64::from(MSS) * 9 / 8;
-    path.cc.cubic.keep_at_most(fits as f64);
+    path.cc.cubic.limit_window_to(fits as f64);
     path.round_in_flight(MS(80), fits);
     let before = path.cc.window();
     path.lose();

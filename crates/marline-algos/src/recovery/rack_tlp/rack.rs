@@ -239,9 +239,9 @@ fn came_from_original(
         return false;
     }
     let in_order = segment.end <= ack.una;
-    let echo_is_older = in_order
+    let is_echo_older = in_order
         && ack.echoed_sent_at.is_some_and(|echoed| segment.sent_at > echoed + TIMESTAMP_TICK);
-    echo_is_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min * 3 / 4)
+    is_echo_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min * 3 / 4)
 }
 
 /// The parts of a transmission that are still in flight because of it. Usually one; several if it was split since, none

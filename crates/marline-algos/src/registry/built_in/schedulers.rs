@@ -3,8 +3,8 @@
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
     Auto, AutoConfig, AutoRedundantConfig, BudgetConfig, BurstEndConfig, CodedConfig,
-    DeadlineConfig, Doubts, Hedge, HedgedConfig, IdlePaths, InDanger, ProbingConfig, Redundant,
-    Repairs, Tail, WhenIdle, Without,
+    DeadlineConfig, HedgeRule, HedgedConfig, IdlePaths, MissedDeadlines, ProbingConfig, Redundant,
+    Repairs, RiskyPaths, Tail, WhenIdle, Without,
 };
 use marline_policy::Terms;
 use marline_time::Rate;
@@ -19,18 +19,18 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     })?;
     registry
         .register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
-    add_degrees_of_redundancy(registry)
+    register_redundancy_degrees(registry)
 }
 
 /// Registers each as a scheduler on top of `min-rtt`. Those that only add copies are also wrappers.
-fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterError> {
+fn register_redundancy_degrees(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_copies::<WhenIdle>("redundant-idle", |_| ())?;
     registry.register_copies::<Tail>("burst-end", burst_end)?;
     registry.register_copies::<Repairs>("coded", coded)?;
     registry.register_copies::<IdlePaths>("probing", probing)?;
-    registry.register_copies::<Hedge<()>>("hedged", hedged)?;
-    registry.register_copies::<Hedge<Doubts>>("auto-redundant", auto_redundant)?;
-    registry.register_copies::<Hedge<InDanger>>("deadline", deadline)
+    registry.register_copies::<HedgeRule<()>>("hedged", hedged)?;
+    registry.register_copies::<HedgeRule<RiskyPaths>>("auto-redundant", auto_redundant)?;
+    registry.register_copies::<HedgeRule<MissedDeadlines>>("deadline", deadline)
 }
 
 fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {

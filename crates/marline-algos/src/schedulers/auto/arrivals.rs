@@ -3,12 +3,12 @@
 use marline_policy::{Quantile, SubflowView};
 use marline_time::Duration;
 
-use super::{TAIL_WEIGHT, TROUBLE_ANSWERS};
+use super::{TAIL_WEIGHT, TROUBLE_COST};
 use crate::schedulers::delivery::arrival_by;
 
 /// Time until `bytes` sent now have arrived, as part of a message with `left` bytes left: the forecast median plus what
 /// trouble on the path would add to the message's tail.
-pub(super) fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Duration {
+pub(super) fn cautious_arrival_time(view: &SubflowView, bytes: u64, left: u64) -> Duration {
     let arrives = arrival_by(view, bytes, Quantile::P50);
     let Some(arrives) = arrives else { return Duration::MAX };
     arrives.saturating_add(trouble(view, arrives + view.forecast.passing(left)))
@@ -18,5 +18,5 @@ pub(super) fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Dura
 pub(super) fn trouble(view: &SubflowView, under_way: Duration) -> Duration {
     let Some(answer) = view.forecast.answer(Quantile::P90) else { return Duration::ZERO };
     let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);
-    (answer * TROUBLE_ANSWERS).mul_f32(weight)
+    (answer * TROUBLE_COST).mul_f32(weight)
 }

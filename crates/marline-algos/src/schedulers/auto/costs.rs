@@ -22,38 +22,38 @@
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
 
 use marline_policy::{
-    Eligibility, SchedulerAction, SchedulerContext, Spending, SubflowSet, SubflowView,
+    BudgetState, Eligibility, SchedulerAction, SchedulerContext, SubflowSet, SubflowView,
 };
 use marline_time::Duration;
 
-use super::arrivals::{careful_arrival, trouble};
+use super::arrivals::{cautious_arrival_time, trouble};
 use super::worth::{Price, price};
-use super::{EXPLORE_AFTER, MOST_SPENT};
+use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
-use crate::schedulers::delivery::{answer_by_answer, arrival, is_overdue, opens_soon};
+use crate::schedulers::delivery::{arrival, is_overdue, send_time_by_answers, will_window_open};
 
 /// Idle time after which a metered path is explored, if at most this share of its own budget is spent. The rest is
 /// reserved for late data.
 const EXPLORE_METERED_AFTER: Duration = Duration::from_secs(3);
-const EXPLORE_PURSE: f32 = 0.5;
+const MAX_EXPLORE_SHARE: f32 = 0.5;
 
 /// Whether using the path costs more than time.
-pub(super) fn is_dear(view: &SubflowView) -> bool {
+pub(super) fn is_costly(view: &SubflowView) -> bool {
     view.metered || view.wake_share > 0.0
 }
 
 /// Costs of paths, given what is spent.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Costs<'a>(pub(super) &'a Spending);
+pub(super) struct Costs<'a>(pub(super) &'a BudgetState);
 
 impl Costs<'_> {
     /// Paths of a class that new data avoids, because cheaper ones deliver it soon enough.
     pub(super) fn spared(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut spared = SubflowSet::EMPTY;
-        if !cx.subflows.iter().any(is_dear) {
+        if !cx.subflows.iter().any(is_costly) {
             return spared;
         }
-        for view in members(cx.subflows, class).filter(|view| is_dear(view)) {
+        for view in members(cx.subflows, class).filter(|view| is_costly(view)) {
             if self.stand_in(view, class, cx).is_some() {
                 spared.insert(view.id);
             }
@@ -69,7 +69,7 @@ impl Costs<'_> {
         cx: &SchedulerContext<'a>,
     ) -> Option<(&'a SubflowView, Duration)> {
         let left = cx.written.since(cx.unsent.start);
-        let arrives = careful_arrival(view, u64::from(view.mss).min(left), left);
+        let arrives = cautious_arrival_time(view, u64::from(view.mss).min(left), left);
         // An unknown path might be arbitrarily fast.
         let arrives = if arrives == Duration::MAX { Duration::ZERO } else { arrives };
         let (metered, awake) =
@@ -80,7 +80,7 @@ impl Costs<'_> {
             other.id != view.id && not_dearer && wake >= 0.0 && (bytes || wake > 0.0)
         };
         let in_time = |other: &'a SubflowView| {
-            let all = brings_all(other, left, cx)?;
+            let all = delivery_time_of_rest(other, left, cx)?;
             let terms = &self.0.terms;
             let mut may_save = terms.wake.mul_f32(awake(other));
             if metered && !other.metered {
@@ -97,7 +97,7 @@ impl Costs<'_> {
         // Without a limit, a copy is made even if no gain is expected.
         let common = if self.0.unlimited { -1.0 } else { price(self.0.spent) };
         let purse = self.purse(view, class).unwrap_or(0.0);
-        if purse >= MOST_SPENT {
+        if purse >= MAX_SPENDING {
             return None;
         }
         let least = if purse > 0.0 { common.max(price(purse)) } else { common };
@@ -107,18 +107,23 @@ impl Costs<'_> {
     }
 
     /// Whether the path's own budget still allows speculative copies.
-    pub(super) fn purse_lasts(self, view: &SubflowView, class: Class, up_to: f32) -> bool {
+    pub(super) fn allows_speculative_copies(
+        self,
+        view: &SubflowView,
+        class: Class,
+        up_to: f32,
+    ) -> bool {
         self.purse(view, class).is_none_or(|spent| spent < up_to)
     }
 
     /// Drops the repeats requested by an event that would go on a path to be avoided.
-    pub(super) fn leave_out_dear_repeats(
+    pub(super) fn drop_costly_repeats(
         self,
         actions: &mut Vec<SchedulerAction>,
         from: usize,
         cx: &SchedulerContext<'_>,
     ) {
-        if actions.len() == from || !cx.subflows.iter().any(is_dear) {
+        if actions.len() == from || !cx.subflows.iter().any(is_costly) {
             return;
         }
         let Some(class) = classes::best_class(cx.subflows) else { return };
@@ -133,14 +138,14 @@ impl Costs<'_> {
     /// Whether data of a blocking path may be repeated on this one.
     fn may_unblock(self, view: &SubflowView, class: Class) -> bool {
         let asleep = view.wake_share >= 1.0 && !self.0.unlimited;
-        !asleep && self.purse_lasts(view, class, 1.0)
+        !asleep && self.allows_speculative_copies(view, class, 1.0)
     }
 
     /// Whether a path that has been idle for `unused` is explored by a copy.
     pub(super) fn explores(self, view: &SubflowView, class: Class, unused: Duration) -> bool {
         let spared = view.wake_share > 0.0 && !self.0.unlimited;
         let after = if view.metered { EXPLORE_METERED_AFTER } else { EXPLORE_AFTER };
-        unused > after && !spared && self.purse_lasts(view, class, EXPLORE_PURSE)
+        unused > after && !spared && self.allows_speculative_copies(view, class, MAX_EXPLORE_SHARE)
     }
 
     /// Spent share of the path's own budget. A backup's budget counts only while backups carry data.
@@ -151,19 +156,23 @@ impl Costs<'_> {
 }
 
 /// Time by which a path has delivered all remaining data, in nine out of ten cases, if it has room or will get it.
-fn brings_all(view: &SubflowView, left: u64, cx: &SchedulerContext<'_>) -> Option<Duration> {
+fn delivery_time_of_rest(
+    view: &SubflowView,
+    left: u64,
+    cx: &SchedulerContext<'_>,
+) -> Option<Duration> {
     let moves =
         view.bytes_in_flight > 0 || matches!(view.eligibility, Eligibility::PacingLimited(_));
     if !view.forecast.is_known() || !(moves || view.is_ready()) {
         return None;
     }
-    let leaves = answer_by_answer(view, left)?;
+    let leaves = send_time_by_answers(view, left)?;
     let arrives = arrival(view, left).max(arrival(view, 0).saturating_add(leaves));
     let mut later = trouble(view, arrives);
     if let Eligibility::PacingLimited(at) = view.eligibility {
         later += at.since(cx.now);
     }
-    if !view.is_ready() && !opens_soon(view) {
+    if !view.is_ready() && !will_window_open(view) {
         later += view.srtt.unwrap_or_default();
     }
     // A path that has not answered for this long will, in half of the cases, not answer for as long again.

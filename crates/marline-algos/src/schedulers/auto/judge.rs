@@ -7,19 +7,19 @@
 //! and the context. It makes decisions for the connection and recomputes earlier ones ([`reasons`](super::reasons)).
 
 use marline_policy::{
-    DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, Spending, SubflowId,
+    BudgetState, DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, SubflowId,
     SubflowSet, SubflowView,
 };
 use marline_time::Duration;
 
-use super::arrivals::careful_arrival;
-use super::costs::{Costs, is_dear};
+use super::arrivals::cautious_arrival_time;
+use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::worth::{self, Owed, Price};
-use super::{MOST_MAPPINGS, MOST_SPENT};
+use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
-use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, in_whole_windows};
+use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, send_time_by_windows};
 
 /// A decision, the rule that made it, and what it compared.
 #[derive(Copy, Clone, Debug)]
@@ -47,7 +47,7 @@ impl Verdict {
 
 /// Decides, given what is spent of the budgets.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Judge<'a>(pub(super) &'a Spending);
+pub(super) struct Judge<'a>(pub(super) &'a BudgetState);
 
 impl<'a> Judge<'a> {
     const fn costs(self) -> Costs<'a> {
@@ -82,13 +82,13 @@ impl<'a> Judge<'a> {
     fn place_new(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
         let candidates = || members(cx.subflows, class);
         if !class.is_fine() {
-            let decision = classes::among_doubted(class, cx);
+            let decision = classes::choose_latest_heard(class, cx);
             let path = decision.data().map(|(id, _)| id);
             let rule = if path.is_some() { Rule::HeardLast } else { Rule::NoRoom };
             return Verdict { path, ..Verdict::by(rule, decision) };
         }
         let left = cx.written.since(cx.unsent.start);
-        let cost = |view: &SubflowView| careful_arrival(view, u64::from(view.mss), left);
+        let cost = |view: &SubflowView| cautious_arrival_time(view, u64::from(view.mss), left);
         let spared = self.costs().spared(class, cx);
         let has_room = || candidates().filter(|view| view.is_ready());
         let ready = || has_room().filter(|view| !spared.contains(view.id));
@@ -100,7 +100,8 @@ impl<'a> Judge<'a> {
             ready().map(|view| (view, cost(view))).min_by_key(|(view, at)| (*at, view.id))
         else {
             let decision = classes::wait(candidates());
-            let spared = soonest_spared().map(|(at, view)| self.for_spared(view, at, class, cx));
+            let spared =
+                soonest_spared().map(|(at, view)| self.wait_for_cheaper_path(view, at, class, cx));
             return Verdict { decision, ..spared.unwrap_or(Verdict::by(Rule::NoRoom, decision)) };
         };
         let judged = Verdict {
@@ -134,7 +135,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Lets data wait for a cheaper path that delivers it soon enough.
-    fn for_spared(
+    fn wait_for_cheaper_path(
         self,
         view: &SubflowView,
         arrives: Duration,
@@ -166,24 +167,25 @@ impl<'a> Judge<'a> {
             return Some((Rule::WouldBlock, None, None));
         }
         rivals
-            .full_is_sooner(arrives, in_whole_windows)
+            .sooner_full_path(arrives, send_time_by_windows)
             .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
     }
 
     /// The copy that saves the most time, if it is worth its bytes.
     fn best_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
-        if self.0.spent >= MOST_SPENT {
+        if self.0.spent >= MAX_SPENDING {
             return None;
         }
         let on = |view: &SubflowView| {
             let price = self.costs().price_on(view, class)?;
             let copy = held_up(view, price, cx).or_else(|| {
-                let may = queue_is_empty(cx) && self.costs().purse_lasts(view, class, 1.0);
-                may.then(|| last_owed(view, price, cx)).flatten()
+                let may =
+                    queue_is_empty(cx) && self.costs().allows_speculative_copies(view, class, 1.0);
+                may.then(|| judge_last_segment(view, price, cx)).flatten()
             })?;
             // If the gains are equal, prefer the cheaper path.
             let takes = || arrival_by(view, view.mss.into(), Quantile::P50);
-            let price = if is_dear(view) { price.total(takes()?).max(0.0) } else { 0.0 };
+            let price = if is_costly(view) { price.total(takes()?).max(0.0) } else { 0.0 };
             Some((copy.gain - price, copy))
         };
         members(cx.subflows, class)
@@ -224,7 +226,7 @@ impl<'a> Judge<'a> {
         let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
             let owed = cx.subflows.iter().filter_map(|view| Owed::oldest(view, cx.now));
-            let again = owed.filter_map(|owed| owed.look_again_at(cx.now)).min();
+            let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
             Verdict::by(Rule::LookAgain, again)
         })
@@ -252,7 +254,7 @@ fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Optio
         return None;
     }
     let mut from = cx.data_una;
-    for _ in 0..MOST_MAPPINGS {
+    for _ in 0..MAX_EXAMINED_MAPPINGS {
         let mapping = cx.mappings.next_not_on(view.id, from)?;
         let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
         let owed = !mapping.delivered && mapping.carried_by.iter().all(|id| late.contains(id));
@@ -271,20 +273,24 @@ fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Optio
 }
 
 /// The last segment that this path did not carry, if a copy of it is worth its price. Earlier segments are worth less.
-fn last_owed(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+fn judge_last_segment(
+    view: &SubflowView,
+    price: Price,
+    cx: &SchedulerContext<'_>,
+) -> Option<Verdict> {
     let mapping = last_undelivered(view.id, cx)?;
     let range = mapping.range.suffix(view.mss.into());
     let behind = cx.written.since(range.end);
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
-        let gain = Owed::before_last(other, behind, cx.now).paid_gain(view, price)?;
+        let gain = Owed::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }
     }
     // Data that no path carries any more is lost.
-    let gain = least.map_or(worth::MOST_TIMES, |(gain, _)| gain);
+    let gain = least.map_or(worth::MAX_GAIN, |(gain, _)| gain);
     let (path, other) = (Some(view.id), least.map(|(_, id)| id));
     let copy = Decision::Send { subflow: view.id, range };
     Some(Verdict { path, other, gain, ..Verdict::by(Rule::End, copy) })
@@ -293,7 +299,7 @@ fn last_owed(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Opt
 /// The last data that the subflow did not carry and no other has delivered.
 fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
     let mut before = cx.written;
-    for _ in 0..MOST_MAPPINGS {
+    for _ in 0..MAX_EXAMINED_MAPPINGS {
         let mapping = cx.mappings.last_not_on(id, before)?;
         if !mapping.delivered {
             return Some(mapping);

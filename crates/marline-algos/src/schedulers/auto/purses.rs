@@ -15,7 +15,7 @@ use crate::budget::{Budget, BudgetConfig};
 
 /// A path's own budget.
 #[derive(Clone, Debug)]
-struct Purse {
+struct PathBudget {
     of: SubflowId,
     budget: Budget,
     /// Value of `bytes_copied` when last counted.
@@ -24,14 +24,14 @@ struct Purse {
 
 /// The budgets of a connection's paths, at most one per path.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Purses(Vec<Purse>);
+pub(super) struct PathBudgets(Vec<PathBudget>);
 
 /// Whether a path has its own budget.
 fn has_one(view: &SubflowView) -> bool {
     view.metered || view.backup
 }
 
-impl Purses {
+impl PathBudgets {
     /// Counts `new` data of the connection and what was copied since the last call.
     pub(super) fn count(&mut self, new: u64, cx: &SchedulerContext<'_>) {
         if self.0.is_empty() && !cx.subflows.iter().any(has_one) {
@@ -50,10 +50,10 @@ impl Purses {
         }
     }
 
-    fn of(&mut self, view: &SubflowView) -> &mut Purse {
+    fn of(&mut self, view: &SubflowView) -> &mut PathBudget {
         let at = self.0.iter().position(|purse| purse.of == view.id).unwrap_or_else(|| {
             let budget = Budget::default();
-            self.0.push(Purse { of: view.id, budget, copied: view.bytes_copied });
+            self.0.push(PathBudget { of: view.id, budget, copied: view.bytes_copied });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -71,7 +71,7 @@ impl Purses {
     }
 }
 
-impl Purse {
+impl PathBudget {
     fn count(&mut self, now: Instant, new: u64, copied: u32) {
         if new > 0 {
             self.budget.on_new(now, new);
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    fn spent(purses: &mut Purses) -> Vec<(SubflowId, f32)> {
+    fn spent(purses: &mut PathBudgets) -> Vec<(SubflowId, f32)> {
         let config = BudgetConfig { share: 0.1, rate: Rate::from_bytes_per_s(1_000) };
         let mut out = Vec::new();
         purses.spent(Instant::from_secs(1), &config, &mut out);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn only_costly_paths_have_a_budget_of_their_own() {
-        let (stream, mut purses) = (Stream::new(0), Purses::default());
+        let (stream, mut purses) = (Stream::new(0), PathBudgets::default());
         let plain = [view(0, 20), view(1, 30)];
         purses.count(50_000, &stream.context(&plain));
         assert_eq!(spent(&mut purses), []);

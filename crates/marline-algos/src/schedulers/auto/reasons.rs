@@ -4,8 +4,8 @@
 //! is passed in, because it accumulates over many decisions.
 
 use marline_policy::{
-    DataRange, Decision, Grounds, Inputs, Quantile, Question, Reason, Reinjection, Rule,
-    SchedulerAction, SchedulerContext, SchedulerEvent, Spending, SubflowId,
+    BudgetState, DataRange, Decision, Grounds, Inputs, Quantile, Question, Reason, Reinjection,
+    Rule, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowId,
 };
 use marline_time::Duration;
 
@@ -31,7 +31,7 @@ impl Auto {
 }
 
 /// Answers a question and gives the reason.
-pub(super) fn of(question: Question, spending: &Spending, cx: &SchedulerContext<'_>) -> Reason {
+pub(super) fn of(question: Question, spending: &BudgetState, cx: &SchedulerContext<'_>) -> Reason {
     let (given, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
     let nothing = || (Decision::Wait, Vec::new(), Grounds::of(Rule::Nothing));
     reason(question, given.unwrap_or_else(nothing), inputs)
@@ -41,7 +41,7 @@ pub(super) fn of(question: Question, spending: &Spending, cx: &SchedulerContext<
 pub(super) fn of_actions(
     event: SchedulerEvent,
     actions: &[SchedulerAction],
-    spending: &Spending,
+    spending: &BudgetState,
     cx: &SchedulerContext<'_>,
 ) -> Option<Reason> {
     let (on, first, also) = repeats(actions)?;
@@ -62,7 +62,11 @@ fn reason(question: Question, (decision, also, grounds): Answer, inputs: Inputs)
 
 /// The decision in this context. Answers about blocked data do not depend on earlier events, except for whether a path
 /// is slowed down, which does not affect where data is sent.
-fn answer(question: &Question, spending: &Spending, cx: &SchedulerContext<'_>) -> Option<Answer> {
+fn answer(
+    question: &Question,
+    spending: &BudgetState,
+    cx: &SchedulerContext<'_>,
+) -> Option<Answer> {
     let event = match question {
         Question::Next => {
             let verdict = Judge(spending).decide(cx);
@@ -70,14 +74,14 @@ fn answer(question: &Question, spending: &Spending, cx: &SchedulerContext<'_>) -
         }
         Question::Again(item) => {
             let decision = classes::reinject(item, cx);
-            return Some((decision, Vec::new(), of_rescue(decision, item, cx)));
+            return Some((decision, Vec::new(), rescue_grounds(decision, item, cx)));
         }
         Question::WindowBlocked(picked) => SchedulerEvent::PeerWindowBlocked { picked: *picked },
         Question::BufferBlocked => SchedulerEvent::SendBufferBlocked,
     };
     let mut actions = Vec::new();
     Opportunistic::new(OPPORTUNISTIC).on_event(event, cx, &mut actions);
-    Costs(spending).leave_out_dear_repeats(&mut actions, 0, cx);
+    Costs(spending).drop_costly_repeats(&mut actions, 0, cx);
     let (on, first, also) = repeats(&actions)?;
     Some((Decision::Send { subflow: on, range: first }, also, unblocked(on, cx)))
 }
@@ -93,7 +97,7 @@ fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<Dat
 }
 
 /// The times that a verdict compared.
-fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) -> Grounds {
+fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>) -> Grounds {
     let compared = Grounds {
         path: verdict.path,
         other: verdict.other,
@@ -111,7 +115,7 @@ fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) ->
         Rule::Late => other.and_then(|other| Owed::oldest(other, cx.now)),
         Rule::End => {
             let behind = cx.written.since(range.end);
-            other.map(|other| Owed::before_last(other, behind, cx.now))
+            other.map(|other| Owed::for_data_before(other, behind, cx.now))
         }
         _ => return compared,
     };
@@ -132,7 +136,7 @@ fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) ->
 }
 
 /// Where data is sent again, or that it waits and which path already carries it.
-fn of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
+fn rescue_grounds(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
     if let Some((path, _)) = decision.data() {
         return Grounds { path: Some(path), ..Grounds::of(Rule::Rescue) };
     }

@@ -4,7 +4,7 @@
 //! than the budget has no copies of its middle, and waits a round trip if one of those segments is lost. A sum of all
 //! segments can replace any one that is missing (`docs/decisions/coding.md`).
 //!
-//! *How.* Once a burst of [`LEAST_SEGMENTS`] to [`MOST_SEGMENTS`] segments is in flight, repairs of the whole burst
+//! *How.* Once a burst of [`MIN_SEGMENTS`] to [`MAX_BURST_SEGMENTS`] segments is in flight, repairs of the whole burst
 //! become due: [`SHARE_PERCENT`] of its segments, rounded up, on the path with room that carried least of it. Copies
 //! follow as usual, with the rest of the budget. A copy saves time if one segment is late, a repair if any one of its n
 //! segments is. So a repair gains n times as much for as many bytes, up to the largest possible gain, at the same
@@ -17,20 +17,20 @@
 //! effect.
 
 use marline_policy::{
-    DataRange, Dsn, Quantile, RepairsDue, SchedulerContext, Spending, SubflowId, SubflowView,
+    BudgetState, DataRange, Dsn, Quantile, RepairsDue, SchedulerContext, SubflowId, SubflowView,
 };
 
-use super::MOST_MAPPINGS;
+use super::MAX_EXAMINED_MAPPINGS;
 use super::costs::Costs;
-use super::worth::{MOST_TIMES, Owed};
+use super::worth::{MAX_GAIN, Owed};
 use crate::schedulers::classes::{Class, best_class, members};
 use crate::schedulers::copies::queue_is_empty;
 use crate::schedulers::delivery::arrival_by;
 
 /// Smallest burst with repairs, in segments.
-const LEAST_SEGMENTS: u64 = 4;
+const MIN_SEGMENTS: u64 = 4;
 /// Largest burst with repairs, in segments.
-const MOST_SEGMENTS: u64 = 40;
+const MAX_BURST_SEGMENTS: u64 = 40;
 /// Repairs per hundred segments.
 const SHARE_PERCENT: u64 = 15;
 
@@ -61,7 +61,7 @@ impl Repairs {
         self.covered = sent;
         let Some(segment) = longest_segment(cx) else { return };
         let segments = new.len().div_ceil(segment);
-        *due = (LEAST_SEGMENTS..=MOST_SEGMENTS).contains(&segments).then(|| {
+        *due = (MIN_SEGMENTS..=MAX_BURST_SEGMENTS).contains(&segments).then(|| {
             let count = (segments * SHARE_PERCENT).div_ceil(100) as u32;
             RepairsDue { range: new, count }
         });
@@ -75,7 +75,7 @@ fn longest_segment(cx: &SchedulerContext<'_>) -> Option<u64> {
 
 /// A due repair that is worth its bytes: its path, its data, the other path involved, and its gain.
 pub(super) fn next(
-    spending: &Spending,
+    spending: &BudgetState,
     class: Class,
     cx: &SchedulerContext<'_>,
 ) -> Option<(SubflowId, DataRange, SubflowId, f32)> {
@@ -92,13 +92,15 @@ pub(super) fn next(
         .filter(|(bytes, _)| *bytes < whole)
         .min_by_key(|(bytes, view)| (*bytes, view.srtt, view.id))?;
     let costs = Costs(spending);
-    let price = costs.price_on(view, class).filter(|_| costs.purse_lasts(view, class, 1.0))?;
+    let price = costs
+        .price_on(view, class)
+        .filter(|_| costs.allows_speculative_copies(view, class, 1.0))?;
     let segments = whole.div_ceil(u64::from(view.mss.max(1))) as f32;
     let behind = cx.written.since(range.end);
     let others = members(cx.subflows, class).filter(|other| other.id != view.id);
     let gains = others.filter(|other| carried(other, range, cx) > 0).map(|other| {
-        let gain = Owed::before_last(other, behind, cx.now).gain(view);
-        (other.id, (gain * segments).min(MOST_TIMES))
+        let gain = Owed::for_data_before(other, behind, cx.now).gain(view);
+        (other.id, (gain * segments).min(MAX_GAIN))
     });
     let (other, gain) = gains.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     let takes = arrival_by(view, view.mss.into(), Quantile::P50)?;
@@ -108,7 +110,7 @@ pub(super) fn next(
 /// Number of bytes of a range that a subflow carried.
 fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
-    for _ in 0..MOST_MAPPINGS {
+    for _ in 0..MAX_EXAMINED_MAPPINGS {
         let Some(part) = cx.mappings.at(at).filter(|_| at < range.end) else { break };
         if part.carried_by.contains(view.id) {
             bytes += part.range.intersection(&range).len();

@@ -6,7 +6,7 @@
 //!
 //! *How.* The forecast of the original's path gives the probability that the answer is still outstanding at any later
 //! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy. [`Owed::gain`]
-//! is the time that the copy is expected to save, in multiples of its own trip time and limited to [`MOST_TIMES`]. It
+//! is the time that the copy is expected to save, in multiples of its own trip time and limited to [`MAX_GAIN`]. It
 //! is zero for a copy that arrives second, and one half if the original is equally likely to take twice as long.
 //! [`price`] is the smallest gain worth paying for, which grows with the spent share of the budget.
 //!
@@ -16,22 +16,22 @@
 use marline_policy::{Quantile, SubflowView};
 use marline_time::{Duration, Instant};
 
-use crate::schedulers::delivery::{arrival_by, way_back};
+use crate::schedulers::delivery::{arrival_by, return_delay};
 
 /// Multiples of the copy's trip time at which the original's probability is evaluated, and the weight of each.
 const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
 /// Largest gain: that of a copy of lost data.
-pub(super) const MOST_TIMES: f32 = 1.5;
+pub(super) const MAX_GAIN: f32 = 1.5;
 /// Multiples of the cost of a wake-up at which a copy's saving is evaluated.
-const WAKE_TIMES: [u32; 3] = [1, 2, 4];
-/// The price when the budget is spent, and the largest price, close to [`MOST_TIMES`].
-const PRICE_OF_LAST: f32 = 0.2;
-const MOST_PRICE: f32 = 1.2;
+const WAKE_COST_MULTIPLES: [u32; 3] = [1, 2, 4];
+/// The price when the budget is spent, and the largest price, close to [`MAX_GAIN`].
+const FULL_BUDGET_PRICE: f32 = 0.2;
+const MAX_PRICE: f32 = 1.2;
 
 /// Smallest gain worth paying for when this share of the budget is spent.
 pub(super) fn price(spent: f32) -> f32 {
     let squared = spent * spent;
-    (PRICE_OF_LAST * squared * squared * spent).min(MOST_PRICE)
+    (FULL_BUDGET_PRICE * squared * squared * spent).min(MAX_PRICE)
 }
 
 /// What a copy must gain.
@@ -72,7 +72,7 @@ impl<'a> Owed<'a> {
     }
 
     /// For data with `bytes` sent behind it.
-    pub(super) fn before_last(path: &'a SubflowView, bytes: u64, now: Instant) -> Self {
+    pub(super) fn for_data_before(path: &'a SubflowView, bytes: u64, now: Instant) -> Self {
         let (queued, passing) = (path.forecast.queued(), path.forecast.passing(bytes));
         let since_last = match queued {
             Duration::ZERO => now.since(path.last_sent_at).min(path.forecast.idle_for()),
@@ -86,12 +86,13 @@ impl<'a> Owed<'a> {
     }
 
     /// Time that a copy sent on `other` now is expected to save, in multiples of its own trip time: 0 to
-    /// [`MOST_TIMES`].
+    /// [`MAX_GAIN`].
     pub(super) fn gain(&self, other: &SubflowView) -> f32 {
         let takes = arrival_by(other, other.mss.into(), Quantile::P50);
         let Some(takes) = takes else { return 0.0 };
-        let still_owed = self.still_owed();
-        let gain = |(times, weight)| weight * self.chance_after(takes.mul_f32(times), still_owed);
+        let arrival_risk = self.arrival_risk();
+        let gain =
+            |(times, weight)| weight * self.arrival_risk_after(takes.mul_f32(times), arrival_risk);
         TIMES.into_iter().map(gain).sum()
     }
 
@@ -102,32 +103,34 @@ impl<'a> Owed<'a> {
             return (gain > price.least).then_some(gain);
         }
         let takes = arrival_by(other, other.mss.into(), Quantile::P50)?;
-        let gain = gain.max(self.long_gain(price.wake, takes));
+        let gain = gain.max(self.long_term_gain(price.wake, takes));
         (gain > price.total(takes)).then_some(gain)
     }
 
     /// Lower bound for the time that a copy is expected to save, when savings are long relative to its own trip time:
     /// the largest product of a multiple of `wake` and the probability of saving that much.
-    fn long_gain(&self, wake: Duration, takes: Duration) -> f32 {
-        let still_owed = self.still_owed();
+    fn long_term_gain(&self, wake: Duration, takes: Duration) -> f32 {
+        let arrival_risk = self.arrival_risk();
         let in_takes = |time: Duration| time.as_secs_f32() / takes.as_secs_f32().max(1e-6);
         let saves = |times: u32| {
             let time = wake * times;
-            in_takes(time) * self.chance_after(takes + time, still_owed)
+            in_takes(time) * self.arrival_risk_after(takes + time, arrival_risk)
         };
-        WAKE_TIMES.into_iter().map(saves).fold(0.0, f32::max)
+        WAKE_COST_MULTIPLES.into_iter().map(saves).fold(0.0, f32::max)
     }
 
     /// Probability that data awaited for this long has not arrived yet.
-    fn still_owed(&self) -> f32 {
+    fn arrival_risk(&self) -> f32 {
         self.path.forecast.chance_later(self.waited).max(f32::MIN_POSITIVE)
     }
 
     /// Probability that the original has not arrived by then.
-    fn chance_after(&self, time: Duration, still_owed: f32) -> f32 {
-        let Some(within) = (time + way_back(self.path)).checked_sub(self.ahead) else { return 1.0 };
+    fn arrival_risk_after(&self, time: Duration, arrival_risk: f32) -> f32 {
+        let Some(within) = (time + return_delay(self.path)).checked_sub(self.ahead) else {
+            return 1.0;
+        };
         let later = self.path.forecast.chance_later(self.waited + within);
-        (later / still_owed).min(1.0)
+        (later / arrival_risk).min(1.0)
     }
 
     /// Time until the data arrives at this quantile; zero if it should have arrived. `None` if nothing is known.
@@ -137,7 +140,7 @@ impl<'a> Owed<'a> {
     }
 
     /// When to evaluate again: at the next quantile of the answer.
-    pub(super) fn look_again_at(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn next_evaluation(&self, now: Instant) -> Option<Instant> {
         let answer = |quantile| self.path.forecast.answer(quantile);
         let p99 = answer(Quantile::P99)?;
         [answer(Quantile::P50)?, answer(Quantile::P90)?, p99, p99 + p99 / 2]
@@ -170,7 +173,7 @@ mod tests {
     /// Gain of a copy on a path of 20 ms, `after_ms` after the original was sent.
     fn gain(path: &SubflowView, after_ms: u64) -> f32 {
         let now = path.last_sent_at + ms(after_ms);
-        Owed::before_last(path, 0, now).gain(&self::path([20, 20, 25], 0.0))
+        Owed::for_data_before(path, 0, now).gain(&self::path([20, 20, 25], 0.0))
     }
 
     #[test]
@@ -178,12 +181,12 @@ mod tests {
         let steady = path([40, 42, 50], 0.1);
         let gains = [41, 45, 60, 200].map(|after_ms| gain(&steady, after_ms));
         assert!(gains.is_sorted(), "{gains:?}");
-        assert!(gains[3] > 1.4 && gains[3] <= MOST_TIMES + 0.001, "{gains:?}");
+        assert!(gains[3] > 1.4 && gains[3] <= MAX_GAIN + 0.001, "{gains:?}");
         // At once it is, too, if the path is slower; not when the answer is about to come.
         assert!(gain(&steady, 0) > 0.5 && gains[0] < 0.05, "{gains:?}");
         // Both would be there at nearly the same time; a slow one would not.
         let twin = path([20, 21, 25], 0.0);
-        let twin = Owed::before_last(&twin, 0, twin.last_sent_at);
+        let twin = Owed::for_data_before(&twin, 0, twin.last_sent_at);
         assert!(twin.gain(&path([20, 20, 25], 0.0)) < 0.1);
         assert!(gain(&path([200, 210, 250], 0.0), 0) > 1.4);
     }
@@ -197,8 +200,11 @@ mod tests {
     #[test]
     fn the_price_rises_with_the_spent_budget() {
         let prices = [0.0, 0.25, 0.5, 0.9, 1.0, 1.5, 2.0].map(price);
-        assert!(prices.is_sorted() && prices[0] == 0.0 && prices[4] == PRICE_OF_LAST, "{prices:?}");
-        assert!(price(2.0) < MOST_TIMES);
+        assert!(
+            prices.is_sorted() && prices[0] == 0.0 && prices[4] == FULL_BUDGET_PRICE,
+            "{prices:?}"
+        );
+        assert!(price(2.0) < MAX_GAIN);
     }
 
     #[test]
@@ -210,9 +216,9 @@ mod tests {
         };
         let now = busy.last_sent_at;
         // Ten thousand of the bytes are behind it, which takes ten of the thirty milliseconds.
-        let owed = Owed::before_last(&busy, 10_000, now);
+        let owed = Owed::for_data_before(&busy, 10_000, now);
         assert_eq!((owed.ahead, owed.waited), (ms(20), Duration::ZERO));
-        let owed = Owed::before_last(&busy, 40_000, now);
+        let owed = Owed::for_data_before(&busy, 40_000, now);
         assert_eq!((owed.ahead, owed.waited), (Duration::ZERO, ms(10)));
     }
 }

@@ -107,7 +107,7 @@ mod completion {
         let (slow, cx) = (&pair[1], stream.context(pair));
         let arrives = arrival(slow, MSS.into());
         let sooner = Rivals::of(slow, Class::Regular, Overdue::LeftOut, &cx)
-            .and_then(|rivals| rivals.full_is_sooner(arrives, answer_by_answer));
+            .and_then(|rivals| rivals.sooner_full_path(arrives, send_time_by_answers));
         sooner.is_some_and(|(id, all)| id == SubflowId(0) && all < arrives)
     }
 
@@ -179,15 +179,15 @@ mod completion {
     #[test]
     fn windows_are_counted_whole_or_answer_by_answer() {
         let path = SubflowView { cwnd: 10_000, ssthresh: 10_000, ..view(0, 20) };
-        let whole = [9_999, 10_000, 35_000].map(|bytes| in_whole_windows(&path, bytes));
+        let whole = [9_999, 10_000, 35_000].map(|bytes| send_time_by_windows(&path, bytes));
         assert_eq!(whole, [ms(0), ms(20), ms(60)].map(Some));
-        let avoiding = [0, 5_000, 35_000].map(|bytes| answer_by_answer(&path, bytes));
+        let avoiding = [0, 5_000, 35_000].map(|bytes| send_time_by_answers(&path, bytes));
         assert_eq!(avoiding, [ms(0), ms(10), ms(70)].map(Some));
         let path = SubflowView { ssthresh: u64::MAX, ..path };
-        let starting = [0, 10_000, 20_000, 40_000, 60_000].map(|b| answer_by_answer(&path, b));
+        let starting = [0, 10_000, 20_000, 40_000, 60_000].map(|b| send_time_by_answers(&path, b));
         assert_eq!(starting, [ms(0), ms(10), ms(20), ms(30), ms(40)].map(Some));
-        assert_eq!(answer_by_answer(&SubflowView { srtt: None, ..path }, 1), None);
+        assert_eq!(send_time_by_answers(&SubflowView { srtt: None, ..path }, 1), None);
         let tiny = SubflowView { cwnd: 0, ..path };
-        assert!(answer_by_answer(&tiny, u64::MAX).is_some(), "no overflow");
+        assert!(send_time_by_answers(&tiny, u64::MAX).is_some(), "no overflow");
     }
 }

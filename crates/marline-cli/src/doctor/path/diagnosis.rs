@@ -146,20 +146,20 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
     let whole = End::of(ours, true);
     let client = End::of(ours, true).of_first_connection();
     let Some(theirs) = theirs.filter(|theirs| !theirs.is_empty()) else {
-        return one_sided(&client);
+        return local_behaviors(&client);
     };
     let server_whole = End::of(theirs, false);
     let server = End::of(theirs, false).of_first_connection();
     let mut found = Vec::new();
     handshake(&client, &server, &mut found);
-    let answers_itself = answers_itself(&client, &server);
+    let has_middlebox_acks = has_middlebox_acks(&client, &server);
     let ways = [(true, &client.up, &server.up), (false, &server.down, &client.down)];
     let isn = |segments: &[Seen]| End::isn(segments);
     for (towards_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
         let way = Way { towards_server, sent, came, isns };
         // Segments made up by a middlebox do not have our options.
-        if !answers_itself {
+        if !has_middlebox_acks {
             way.options(&mut found);
         }
         way.shapes(&mut found);
@@ -167,12 +167,12 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
         if isns.0 != isns.1 {
             found.push(Behaviour::Renumbers);
             let back = if towards_server { &client.down } else { &server.up };
-            if way.sack_is_strange(back) {
+            if way.has_invalid_sack(back) {
                 found.push(Behaviour::ForgetsSack);
             }
         }
     }
-    if answers_itself {
+    if has_middlebox_acks {
         found.push(Behaviour::AnswersItself);
     }
     translation(&whole, &server_whole, &mut found);
@@ -182,20 +182,20 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
 }
 
 /// Behaviors that are visible at this end alone.
-fn one_sided(client: &End) -> Vec<Behaviour> {
+fn local_behaviors(client: &End) -> Vec<Behaviour> {
     let answered = client.down.iter().find(|seen| seen.is_syn());
     let asked = client.up.iter().filter(|seen| seen.is_syn());
     let (with, without): (Vec<&Seen>, Vec<&Seen>) = asked.partition(|seen| seen.mptcp);
     match answered {
         Some(_) if !without.is_empty() && !with.is_empty() => vec![Behaviour::DropsSyn],
         Some(answer) if !answer.mptcp => vec![Behaviour::NoMultipath],
-        _ if only_acknowledged(client) => vec![Behaviour::OnlyAcknowledges],
+        _ if is_acked_but_undelivered(client) => vec![Behaviour::OnlyAcknowledges],
         _ => Vec::new(),
     }
 }
 
 /// True if data was sent and acknowledged, but none was received.
-fn only_acknowledged(client: &End) -> bool {
+fn is_acked_but_undelivered(client: &End) -> bool {
     let Some(isn) = End::isn(&client.up) else { return false };
     let sent = client.up.iter().filter(|seen| seen.len > 0);
     let Some(end) = sent.map(|seen| seen.seq.wrapping_sub(isn) + seen.len).max() else {
@@ -238,7 +238,7 @@ impl Way<'_> {
     }
 
     /// True if the sender received SACK blocks beyond the data it has sent.
-    fn sack_is_strange(&self, back: &[Seen]) -> bool {
+    fn has_invalid_sack(&self, back: &[Seen]) -> bool {
         let data = self.sent.iter().filter(|seen| seen.len > 0);
         let highest = data.map(|seen| self.sent_from(seen).saturating_add(seen.len)).max();
         let edges = back.iter().filter_map(|seen| seen.sack);
@@ -268,19 +268,19 @@ impl Way<'_> {
         };
         let stripped =
             came.iter().filter(|seen| !seen.mptcp).filter(sent_with).filter(never_bare).count();
-        let acks_bare = self.acks_without(&with, &came);
+        let acks_bare = self.lost_option_from_acks(&with, &came);
         if stripped > 0 || acks_bare {
             let in_mid_stream = arrived > 2;
             found.push(Behaviour::StripsData { towards_server, in_mid_stream });
-        } else if arrived == 0 && with.len() > 1 || self.ceased(&with, &came) {
+        } else if arrived == 0 && with.len() > 1 || self.option_ceased(&with, &came) {
             found.push(Behaviour::DropsData { towards_server, in_mid_stream: arrived > 0 });
         }
     }
 
     /// True if data with the option arrived at first, but not at the end in spite of retransmissions. The path
     /// itself works then, since the other end's report arrived over it.
-    fn ceased(&self, with: &[&Seen], came: &[&Seen]) -> bool {
-        const LEAST_US: u64 = 1_000_000;
+    fn option_ceased(&self, with: &[&Seen], came: &[&Seen]) -> bool {
+        const MIN_CEASED_US: u64 = 1_000_000;
         let arrived = came.iter().filter(|seen| seen.mptcp && seen.len > 0);
         let Some(highest) = arrived.map(|seen| self.came_from(seen).saturating_add(seen.len)).max()
         else {
@@ -288,11 +288,11 @@ impl Way<'_> {
         };
         let mut beyond = with.iter().filter(|seen| seen.len > 0 && self.sent_from(seen) >= highest);
         let (first, last) = (beyond.next(), beyond.next_back());
-        first.zip(last).is_some_and(|(first, last)| last.at_us >= first.at_us + LEAST_US)
+        first.zip(last).is_some_and(|(first, last)| last.at_us >= first.at_us + MIN_CEASED_US)
     }
 
     /// True if acknowledgments that were all sent with the option arrived without it.
-    fn acks_without(&self, with: &[&Seen], came: &[&Seen]) -> bool {
+    fn lost_option_from_acks(&self, with: &[&Seen], came: &[&Seen]) -> bool {
         let all_with = self.sent.iter().filter(|seen| seen.is_pure_ack()).all(|seen| seen.mptcp);
         let bare = came.iter().filter(|seen| seen.is_pure_ack() && !seen.mptcp).count();
         all_with && bare > 0 && !with.is_empty()
@@ -322,7 +322,7 @@ impl Way<'_> {
 
     /// Finds whether far fewer acknowledgments arrived than were sent, while data was not lost at that rate.
     fn acknowledgments(&self, found: &mut Vec<Behaviour>) {
-        const LEAST_LOST: usize = 8;
+        const MIN_LOST_ACKS: usize = 8;
         let count = |segments: &[Seen], which: fn(&Seen) -> bool| {
             segments.iter().filter(|seen| which(seen)).count()
         };
@@ -332,7 +332,7 @@ impl Way<'_> {
         let (data, data_came) = (count(self.sent, with_data), count(self.came, with_data));
         let lossy = data_came * 10 < data * 8;
         let (acks_lost, data_lost) = (sent.saturating_sub(came), data.saturating_sub(data_came));
-        let by_chance = acks_lost < LEAST_LOST || acks_lost * data <= 4 * data_lost * sent;
+        let by_chance = acks_lost < MIN_LOST_ACKS || acks_lost * data <= 4 * data_lost * sent;
         let options_drop = found
             .iter()
             .any(|other| matches!(other, Behaviour::DropsData { .. } | Behaviour::DropsSynAck));
@@ -343,7 +343,7 @@ impl Way<'_> {
 }
 
 /// True if the client received acknowledgments for bytes that the server never acknowledged.
-fn answers_itself(client: &End, server: &End) -> bool {
+fn has_middlebox_acks(client: &End, server: &End) -> bool {
     let highest = |segments: &[Seen], isn: Option<u32>| {
         let relative = |seen: &Seen| seen.ack.wrapping_sub(isn.unwrap_or_default());
         let acks = segments.iter().filter(|seen| seen.has_ack() && !seen.is_rst());
@@ -356,12 +356,12 @@ fn answers_itself(client: &End, server: &End) -> bool {
     // order.
     let up = made_up(&client.down, &server.down, (End::isn(&client.up), End::isn(&server.up)));
     let down = made_up(&server.up, &client.up, (End::isn(&server.down), End::isn(&client.down)));
-    let early = acknowledged_before_arrival(client, server);
+    let early = has_premature_acks(client, server);
     up || down || early
 }
 
 /// True if acknowledgments were received that were never sent.
-fn acknowledged_before_arrival(client: &End, server: &End) -> bool {
+fn has_premature_acks(client: &End, server: &End) -> bool {
     let missing = |came: &[Seen], sent: &[Seen], isns: (Option<u32>, Option<u32>)| {
         let (Some(came_isn), Some(sent_isn)) = isns else { return false };
         let known: std::collections::BTreeSet<u32> =

@@ -16,7 +16,7 @@ pub(super) const GREETING: &str = "marline-doctor 1";
 /// Answer of a responder to the first line.
 pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
 /// Largest number of segments in a report.
-const MOST_LINES: usize = 20_000;
+const MAX_REPORT_LINES: usize = 20_000;
 
 const MESSAGES: usize = 24;
 /// The two writes of a message, close together, so that a middlebox may merge them.
@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_secs(25);
 
 /// Result of the exchange.
 #[derive(Debug, Default)]
-pub(super) struct Exchanged {
+pub(super) struct ExchangeResult {
     pub(super) nonce: u64,
     /// True if a connection was opened.
     pub(super) opened: bool,
@@ -58,11 +58,11 @@ fn piece(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(byte).collect()
 }
 
-pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
+pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeResult {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let nonce =
         clock.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 40;
-    let mut exchanged = Exchanged { nonce, ..Exchanged::default() };
+    let mut exchanged = ExchangeResult { nonce, ..ExchangeResult::default() };
     let opened = match timeout(OPENING, client.connect(server)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::new(error))),
@@ -96,10 +96,10 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-async fn talk(stream: &mut Stream, exchanged: &mut Exchanged) -> io::Result<()> {
+async fn talk(stream: &mut Stream, exchanged: &mut ExchangeResult) -> io::Result<()> {
     stream.write_all(format!("{GREETING} echo {:016x}\n", exchanged.nonce).as_bytes()).await?;
     let mut answer = [0; ANSWER.len()];
-    let read = patiently(stream.read_exact(&mut answer)).await;
+    let read = with_read_timeout(stream.read_exact(&mut answer)).await;
     let hung_up = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof);
     exchanged.stranger = hung_up || read.is_ok() && answer != ANSWER;
     if exchanged.stranger {
@@ -123,26 +123,26 @@ async fn talk(stream: &mut Stream, exchanged: &mut Exchanged) -> io::Result<()> 
     let read = async {
         read_right(&mut reader, exchanged, BURST_BYTES).await?;
         let mut rest = Vec::new();
-        patiently(reader.read_to_end(&mut rest)).await.map(|_| ())
+        with_read_timeout(reader.read_to_end(&mut rest)).await.map(|_| ())
     };
     tokio::try_join!(write, read).map(|_| ())
 }
 
-async fn patiently<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+async fn with_read_timeout<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(SILENCE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 /// Reads `count` bytes and compares each.
 async fn read_right(
     reader: &mut (impl AsyncReadExt + Unpin),
-    exchanged: &mut Exchanged,
+    exchanged: &mut ExchangeResult,
     bytes: usize,
 ) -> io::Result<()> {
     let mut left = bytes;
     let mut buffer = vec![0; 16_384];
     while left > 0 {
         let room = left.min(buffer.len());
-        let count = patiently(reader.read(&mut buffer[..room])).await?;
+        let count = with_read_timeout(reader.read(&mut buffer[..room])).await?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -172,7 +172,7 @@ pub(super) async fn fetch_report(
         if line == "end" {
             return Some(entries);
         }
-        if entries.len() >= MOST_LINES {
+        if entries.len() >= MAX_REPORT_LINES {
             return None;
         }
         entries.push(seen::read_line(&line)?);

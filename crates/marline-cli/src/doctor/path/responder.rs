@@ -26,7 +26,7 @@ const AT_ONCE: usize = 32;
 /// Largest number of connections for which reports can be requested.
 const KNOWN: usize = 256;
 /// Largest duration of a connection.
-const LIFE: Duration = Duration::from_secs(120);
+const MAX_LIFETIME: Duration = Duration::from_secs(120);
 /// Longest time between a connection's first SYN and its first line, in microseconds.
 const OPENING_US: u64 = 30_000_000;
 
@@ -73,7 +73,7 @@ pub async fn respond(
         let responder = Arc::clone(&responder);
         tokio::spawn(async move {
             // It is not an error if a client stops early.
-            let _ = timeout(LIFE, responder.serve(stream, peer)).await;
+            let _ = timeout(MAX_LIFETIME, responder.serve(stream, peer)).await;
             drop(place);
         });
     }

@@ -27,27 +27,28 @@ fn lines_survive_and_nonsense_is_refused() {
 
 #[test]
 fn no_connection_and_a_foreign_server_are_reported_as_such() {
-    let said = |exchanged: &Exchanged| {
+    let said = |exchanged: &ExchangeResult| {
         let found = findings(&[], None, exchanged);
         found.iter().map(|f| (f.status, f.text.clone())).collect::<Vec<_>>()
     };
-    let refused = Exchanged {
+    let refused = ExchangeResult {
         error: Some("no connection: refused by the peer".to_owned()),
-        ..Exchanged::default()
+        ..ExchangeResult::default()
     };
     assert_eq!(
         said(&refused),
         [(FindingStatus::Fails, "no connection: refused by the peer".to_owned())]
     );
     let [(status, text)] =
-        &said(&Exchanged { opened: true, stranger: true, ..Exchanged::default() })[..]
+        &said(&ExchangeResult { opened: true, stranger: true, ..ExchangeResult::default() })[..]
     else {
         panic!("one finding");
     };
     assert_eq!(*status, FindingStatus::Note);
     assert!(text.starts_with("Multipath TCP; the other end is not `marline doctor"), "{text}");
     // A responder whose report does not arrive is a finding of its own.
-    let mute = Exchanged { opened: true, answered: true, right: 9, ..Exchanged::default() };
+    let mute =
+        ExchangeResult { opened: true, answered: true, right: 9, ..ExchangeResult::default() };
     let said = said(&mute);
     assert_eq!((said[0].0, said.len()), (FindingStatus::Works, 2), "{said:?}");
     assert!(said[1].1.contains("no report from the other end"), "{said:?}");

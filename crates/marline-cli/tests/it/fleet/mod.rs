@@ -32,7 +32,7 @@ const ELSEWHERE_S: f64 = 3.75 + 11.25;
 const DISOWNED_S: f64 = 10.0 + 20.0;
 
 /// Seconds after which connections of an absent member end, counted from the proof that the network works
-/// (`GONE_AFTER` of the dialer), with an allowance for a busy machine.
+/// (`RECEIVE_IDLE_LIMIT` of the dialer), with an allowance for a busy machine.
 const GIVEN_UP_S: std::ops::RangeInclusive<f64> = 100.0..=140.0;
 
 /// The fleet, its clients, and their streams. Successor processes end before their namespaces.

@@ -120,12 +120,12 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
     let first = "ip link set wlan0 down";
     let Some(mut world) = World::start(dir.path(), "9.9.9.1", first) else { return };
     world.download(20_000_000, || {});
-    let knock = |server: &str| {
+    let probe_server = |server: &str| {
         let text = format!("marline doctor --server {server}:7777 2>&1 || true");
         world.testbed.run("client", &text)
     };
     for server in ["9.9.9.1", "server.example"] {
-        let said = knock(server);
+        let said = probe_server(server);
         let prefix = "wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96";
         assert!(said.contains("answers in") && said.contains(prefix), "{server}: {said}");
     }

@@ -147,9 +147,9 @@ fn announced() -> Fallback {
 fn an_infinite_mapping_whose_repeats_are_answered_twice_without_progress_is_left_out() {
     let mut fallback = announced();
     after_timeouts(&mut fallback, 2, Ssn(1), true);
-    assert!(!fallback.leaves_options_out() && fallback.point_at(Ssn(1)).is_some());
+    assert!(!fallback.drops_options() && fallback.point_at(Ssn(1)).is_some());
     after_timeouts(&mut fallback, 3, Ssn(1), true);
-    assert!(fallback.leaves_options_out() && fallback.point_at(Ssn(1)).is_none());
+    assert!(fallback.drops_options() && fallback.point_at(Ssn(1)).is_none());
     assert!(fallback.is_announced(), "the peer is told by MP_FAIL all the same");
 }
 
@@ -157,12 +157,12 @@ fn an_infinite_mapping_whose_repeats_are_answered_twice_without_progress_is_left
 fn an_infinite_mapping_stays_on_a_silent_path_and_beside_a_peer_that_still_sends_data_acks() {
     let mut silent = announced();
     after_timeouts(&mut silent, 20, Ssn(1), false);
-    assert!(!silent.leaves_options_out());
+    assert!(!silent.drops_options());
     let mut contradicted = announced();
     contradicted.note_peer_mode(true);
     after_timeouts(&mut contradicted, 20, Ssn(1), true);
-    assert!(!contradicted.leaves_options_out());
+    assert!(!contradicted.drops_options());
     let mut beyond = announced();
     after_timeouts(&mut beyond, 20, Ssn(2), true);
-    assert!(!beyond.leaves_options_out(), "what carried it has arrived");
+    assert!(!beyond.drops_options(), "what carried it has arrived");
 }

@@ -26,7 +26,7 @@ fn where_memory_is_short_the_window_ends_with_a_piece_and_has_room_for_a_segment
         let (n, opened) = b.read(&mut vec![0; 3_000]);
         assert_eq!((n, opened, b.window(), b.memory()), (1_096, false, PIECE, 0));
     }
-    assert!(!b.is_short_of_memory());
+    assert!(!b.is_memory_short());
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_promised_window_is_kept_and_grows_no_further_until_there_is_memory() {
     assert_eq!(b.window(), INITIAL_WINDOW);
     budget.set_limit(Some(0));
     assert_eq!(b.insert(Dsn(0), &vec![1; 200_000]).new, 200_000);
-    assert!(b.is_short_of_memory());
+    assert!(b.is_memory_short());
     b.read(&mut vec![0; 100_000]);
     b.refresh_edge();
     assert_eq!(b.edge(), Dsn(INITIAL_WINDOW), "no further");

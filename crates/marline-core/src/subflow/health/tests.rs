@@ -39,22 +39,22 @@ fn the_scheduler_patience_limits_a_probe_timeout() {
     health.on_probe_timeout(T(20), MS(7));
     health.on_probe_timeout(T(25), MS(7));
     assert_eq!(health.next_timeout(), Some(T(27)), "the first one counts");
-    assert!(!health.loses_patience(T(26)) && health.loses_patience(T(27)));
-    assert!(!health.loses_patience(T(28)) && health.is_silent(), "once");
+    assert!(!health.is_patience_over(T(26)) && health.is_patience_over(T(27)));
+    assert!(!health.is_patience_over(T(28)) && health.is_silent(), "once");
     health.on_probe_timeout(T(30), MS(7));
     health.on_heard(MS(5));
-    assert!(health.next_timeout().is_none() && !health.loses_patience(T(99)));
+    assert!(health.next_timeout().is_none() && !health.is_patience_over(T(99)));
 }
 
 #[test]
 fn a_scheduler_verdict_waits_for_its_rescue() {
     let mut health = SubflowHealth::default();
-    health.on_accusation(T(3));
+    health.on_suspected_dead(T(3));
     let cause = SilenceCause::Scheduler;
     assert_eq!(health.get(), Health::Silent { since: T(3), cause });
     assert!(health.awaits_rescue() && !health.is_rescued());
     assert!(health.start_rescue() && !health.awaits_rescue());
-    health.on_accusation(T(4));
+    health.on_suspected_dead(T(4));
     health.on_heard(MS(5));
     assert!(!health.awaits_rescue(), "what is heard is not dead");
 }
@@ -65,15 +65,15 @@ fn doubt_lasts_as_long_as_the_path_health_verdict() {
     let mut health = SubflowHealth::default();
     assert_eq!(health.on_verdict(T(1), None), None);
     let change = health.on_verdict(T(2), Some(rto)).expect("news");
-    assert!(change.turned && !change.moves_outstanding());
+    assert!(change.turned && !change.reinjects_outstanding());
     assert_eq!(health.on_verdict(T(3), Some(rto)), None);
     let change = health.on_verdict(T(4), Some(loss)).expect("news");
-    assert!(!change.turned && change.moves_outstanding());
+    assert!(!change.turned && change.reinjects_outstanding());
     assert_eq!(health.on_heard(MS(5)), None);
     assert_eq!(health.get(), Health::Doubtful { since: T(2), cause: loss });
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");
-    assert!(change.turned && !change.moves_outstanding() && change.fault.is_none());
+    assert!(change.turned && !change.reinjects_outstanding() && change.fault.is_none());
     assert!(health.facts.used().is_none(), "a fine one keeps nothing");
 }
 

@@ -208,7 +208,7 @@ fn nonsense_in_every_state() {
             while pair.client.tcp.pop_reassembled().is_some() {}
             pair.client.tcp.on_timeout(now + MS(u64::from(next() % 2_000)));
             while pair.client.tcp.next_egress(now, ROOM).is_some() {
-                if !pair.client.tcp.owes_ack() {
+                if !pair.client.tcp.has_pending_ack() {
                     continue;
                 }
                 let what = crate::subflow::HeaderFor::Egress(&crate::subflow::Egress::Ack);

@@ -113,7 +113,7 @@ fn data_after_the_end_is_not_taken() {
     let header = pair.header_of(1);
     let ingress = pair.inject(0, header, b"more");
     assert!(ingress.in_order.is_none());
-    assert!(pair.client.tcp.owes_ack());
+    assert!(pair.client.tcp.has_pending_ack());
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn after_a_rebinding_lost_data_is_probed_at_once() {
         pair.logging = true;
         let (now, before) = (pair.now, info(&pair));
         if new_host {
-            pair.client.tcp.start_afresh(now, &Reno::default());
+            pair.client.tcp.reset_path_measurements(now, &Reno::default());
             assert_eq!(pair.client.tcp.settled_segment(), 1_232);
             assert_eq!(pair.client.tcp.cwnd(), 10 * u64::from(pair.client.tcp.mss()));
             assert_eq!((info(&pair).srtt, pair.client.tcp.rto()), (None, Duration::from_secs(1)));

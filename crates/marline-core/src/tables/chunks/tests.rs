@@ -110,8 +110,8 @@ fn where_memory_is_short_a_chunk_begins_as_a_piece() {
     let start = CHUNK + PIECE;
     chunks.write(start + 100, &pattern(start + 100, 1_000));
     assert_eq!((chunks.memory(), account.used()), (PIECE, PIECE));
-    assert_eq!(chunks.end_of_held(start + 1_100), start + PIECE);
-    assert_eq!(chunks.end_of_held(start - 1), start - 1);
+    assert_eq!(chunks.end_of_held_memory(start + 1_100), start + PIECE);
+    assert_eq!(chunks.end_of_held_memory(start - 1), start - 1);
     let mut out = vec![0; 1_000];
     assert!(chunks.read(start + 100, &mut out) && out == pattern(start + 100, 1_000));
     assert!(!chunks.read(start - 500, &mut out) && !chunks.read(start + PIECE - 1, &mut out));
@@ -119,7 +119,7 @@ fn where_memory_is_short_a_chunk_begins_as_a_piece() {
     chunks.pin(start + 100, start + 1_100);
     chunks.write(start + 1_100, &pattern(start + 1_100, PIECE as usize));
     assert_eq!((chunks.memory(), account.used()), (CHUNK, CHUNK));
-    assert_eq!(chunks.end_of_held(start), 2 * CHUNK);
+    assert_eq!(chunks.end_of_held_memory(start), 2 * CHUNK);
     let mut out = vec![0; 1_000 + PIECE as usize];
     assert!(chunks.read(start + 100, &mut out));
     assert_eq!(out, pattern(start + 100, out.len()));

@@ -1,7 +1,7 @@
 use marline_policy::{DatagramPolicyFactory, Group};
 
 use super::*;
-use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair};
+use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair};
 
 /// Policy that uses only the first path, with this number of repairs on the second. Overdue frames are repeated
 /// there.
@@ -35,7 +35,7 @@ impl DatagramPolicyFactory for Grouping {
 
 fn grouping(repairs: u8) -> [Lane; 2] {
     let policy = Arc::new(Grouping(repairs));
-    let [mut a, mut b] = lanes_of(&LaneConfig { policy, ..config("auto") }, StandIn::pair(3));
+    let [mut a, mut b] = lanes_of(&LaneConfig { policy, ..config("auto") }, TestCipher::pair(3));
     for lane in [&mut a, &mut b] {
         lane.send(at(0), FLOW, b"?").unwrap();
     }
@@ -53,7 +53,7 @@ fn burst(a: &mut Lane, ms: u64, count: u8) -> [Vec<(PathId, Vec<u8>)>; 2] {
     let mut sent = frames(a, at(ms));
     // A full group ends at once.
     let ends = a.poll_timeout().unwrap();
-    assert!(ends <= at(ms + 1) || usize::from(count) == MOST_IN_GROUP, "{ends:?}");
+    assert!(ends <= at(ms + 1) || usize::from(count) == MAX_GROUP_FRAMES, "{ends:?}");
     a.handle_timeout(at(ms + 1));
     sent.extend(frames(a, at(ms + 1)));
     let (sent, again) = sent.into_iter().filter(large).partition(|(path, _)| *path == A);

@@ -24,7 +24,7 @@ fn the_newest_speaks_for_those_that_have_ended_and_an_older_one_only_for_itself(
         server.counters().resets - before
     };
     assert_eq!([resets(&mut server, 3), resets(&mut server, 2)], [2, 2]);
-    server.leave_others_ids();
+    server.ignore_foreign_ids();
     assert_eq!([resets(&mut server, 3), resets(&mut server, 2)], [2, 0]);
 }
 

@@ -41,7 +41,7 @@ async fn equal_segments_of_several_senders_are_one_message() {
         state.gather(now, &of(7, other.address(), Ecn::NotEct, &[7; 120]));
         let run = Outgoing { stride: 50, ..of(8, target.address(), Ecn::NotEct, &[8; 120]) };
         state.gather(now, &run);
-        state.gather(now, &of(9, target.address(), Ecn::NotEct, &[9; LARGEST_GATHERED + 1]));
+        state.gather(now, &of(9, target.address(), Ecn::NotEct, &[9; MAX_GATHERED_BYTES + 1]));
         state.send_gathered(now);
     }
     let first = [vec![1; 100], vec![2; 100], vec![3; 60]].concat();

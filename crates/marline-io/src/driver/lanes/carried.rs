@@ -8,7 +8,7 @@ use marline_datagram::{Lane, PathId};
 use marline_time::{Duration, Instant};
 
 use super::Lanes;
-use crate::links::{Heading, LaneBytes};
+use crate::links::{DataDirection, LaneBytes};
 
 /// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(500);
@@ -62,14 +62,14 @@ impl Carried {
     }
 
     /// Returns what each path carried until now, in both directions.
-    fn until(&self, now: Instant, lane: &Lane) -> Vec<(PathId, Heading, LaneBytes)> {
+    fn until(&self, now: Instant, lane: &Lane) -> Vec<(PathId, DataDirection, LaneBytes)> {
         let mut found = Vec::new();
         for info in lane.paths(now) {
             let Some(on) = self.paths.iter().find(|on| on.id == info.id) else { continue };
             let frames = info.frames.saturating_sub(on.frames.0);
             let lost = share(on.sent_bytes, info.lost_frames.saturating_sub(on.frames.1), frames);
             let up = LaneBytes { delivered: on.sent_bytes - lost, lost };
-            found.push((info.id, Heading::Up, up));
+            found.push((info.id, DataDirection::Up, up));
         }
         let (next, arrived) = lane.arrived_frames();
         let sent = next.saturating_sub(self.arrived.0);
@@ -81,7 +81,7 @@ impl Carried {
             let lost =
                 if is_nearly_all { (sent - came) * on.arrived_bytes / came.max(1) } else { 0 };
             let down = LaneBytes { delivered: on.arrived_bytes, lost };
-            found.push((on.id, Heading::Down, down));
+            found.push((on.id, DataDirection::Down, down));
         }
         found
     }
@@ -99,7 +99,7 @@ impl Lanes {
         &mut self,
         id: u64,
         now: Instant,
-    ) -> Vec<(u64, Heading, LaneBytes)> {
+    ) -> Vec<(u64, DataDirection, LaneBytes)> {
         let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
         if entry.carried.as_ref().is_some_and(|carried| now < carried.looked_at + LOOK) {
             return Vec::new();

@@ -41,7 +41,7 @@ impl Lanes {
     /// Updates the set of silent paths after a lane was served.
     pub(super) fn note_silence(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let silent = entry.silent_now();
+        let silent = entry.current_silent_paths();
         if silent != entry.silent {
             let before = core::mem::replace(&mut entry.silent, silent);
             let known = |path: &PathId| entry.paths.iter().any(|known| known.id == *path);
@@ -59,7 +59,7 @@ impl Lanes {
 
 impl Entry {
     /// Silent paths of the lane, with their addresses.
-    fn silent_now(&self) -> Vec<(PathId, PathAddresses)> {
+    fn current_silent_paths(&self) -> Vec<(PathId, PathAddresses)> {
         let with_addresses = |id: PathId| {
             let path = self.paths.iter().find(|path| path.id == id)?;
             let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;

@@ -2,7 +2,7 @@ use core::net::SocketAddr;
 
 use marline_algos::Registry;
 use marline_core::FourTuple;
-use marline_datagram::{LaneConfig, StandIn};
+use marline_datagram::{LaneConfig, TestCipher};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn config() -> LaneConfig {
 }
 
 fn lanes(numbers: PathNumbers) -> Lanes {
-    let [keys, _] = StandIn::pair(1);
+    let [keys, _] = TestCipher::pair(1);
     let lane = Lane::new(config(), (ID, 8), keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
     assert!(lanes.admits((ID, 8)));
@@ -84,9 +84,9 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
     lanes.look(ID, now, &subflows(&[10]), Some);
     assert_eq!(paths(&lanes), [(0, 10)], "the first needs no name");
     let named = |id: u8, flow: u64| LanePath { id: PathId(id), flow };
-    lanes.want_path(ID, named(1, 11), now);
-    lanes.want_path(ID, named(2, 12), now);
-    lanes.want_path(ID, named(32, 13), now);
+    lanes.assign_path_number(ID, named(1, 11), now);
+    lanes.assign_path_number(ID, named(2, 12), now);
+    lanes.assign_path_number(ID, named(32, 13), now);
     lanes.look(ID, now, &subflows(&[10, 12, 13]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (2, 12)], "numbers are below 32");
     lanes.settle(ID, now);
@@ -95,7 +95,7 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
     lanes.look(ID, soon, &subflows(&[10, 11, 12]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (2, 12), (1, 11)]);
     // Another subflow with a number in use replaces the first.
-    lanes.want_path(ID, named(2, 14), now);
+    lanes.assign_path_number(ID, named(2, 14), now);
     lanes.look(ID, soon, &subflows(&[10, 11, 12, 14]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 14)]);
     assert_eq!(told(&mut lanes), [], "nothing is told back");
@@ -106,7 +106,7 @@ fn waiting_for_a_missing_lane_path_ends() {
     let mut lanes = lanes(PathNumbers::Peers);
     let now = Instant::from_secs(1);
     for id in 0..100 {
-        lanes.want_path(ID, LanePath { id: PathId(id), flow: 1_000 + u64::from(id) }, now);
+        lanes.assign_path_number(ID, LanePath { id: PathId(id), flow: 1_000 + u64::from(id) }, now);
     }
     let (mut at, mut looks) = (now, 0);
     while let Some(next) = lanes.next_timeout().or((looks == 0).then_some(now)) {
@@ -141,7 +141,7 @@ fn frames_come_from_a_path_or_are_counted() {
 #[test]
 fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
     let mut lanes = lanes(PathNumbers::Ours);
-    let [_, keys] = StandIn::pair(1);
+    let [_, keys] = TestCipher::pair(1);
     let mut peer = Lane::new(config(), (8, ID), keys, Instant::ZERO);
     let now = Instant::from_secs(1);
     peer.add_path(PathId(0), now);

@@ -10,7 +10,7 @@ use marline_core::{ConnectionConfig, ConnectionInfo, Limits};
 use tokio::io::ReadBuf;
 
 use super::*;
-use crate::driver::reception::CROWD;
+use crate::driver::reception::BUSY_RUNTIME_CALLS;
 use crate::driver::testing::{connecting_shard, shard};
 use crate::driver::{AcceptQueue, ShardHandle, Stream};
 use crate::links::UdpUse;
@@ -208,7 +208,7 @@ async fn many_calls_receive_without_a_wakeup_of_the_task() {
     at_once(|cx| {
         write_now(&world.near[0], cx, b"question");
         be_late();
-        let reads = (0..CROWD).map(|_| read_now(&world.far[0], cx));
+        let reads = (0..BUSY_RUNTIME_CALLS).map(|_| read_now(&world.far[0], cx));
         assert_eq!(reads.flatten().count(), 0);
         assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));
     })

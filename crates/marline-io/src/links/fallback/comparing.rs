@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::{Leaving, Order, Routes, UdpUse, Way, doubled};
 use crate::carrier::FlowEnds;
-use crate::links::pace::{Heading, LaneBytes, Policed};
+use crate::links::pace::{DataDirection, LaneBytes, Policed};
 
 /// Duration of a trial of a link. Data of its first moments counts as well, because a transfer may end during the
 /// trial.
@@ -52,7 +52,7 @@ impl Routes {
         &mut self,
         now: Instant,
         ends: FlowEnds,
-        flow: (u64, Heading),
+        flow: (u64, DataDirection),
         segments: impl Iterator<Item = &'a [u8]>,
     ) {
         let policed = self.paces.note(now, ends, flow, segments);
@@ -64,7 +64,7 @@ impl Routes {
         &mut self,
         now: Instant,
         ends: FlowEnds,
-        heading: Heading,
+        heading: DataDirection,
         bytes: LaneBytes,
     ) {
         let policed = self.paces.note_lane(now, ends, heading, bytes);
@@ -122,7 +122,7 @@ impl Routes {
     }
 
     /// Routes that use a link because it is faster than datagrams, with the measured rates.
-    pub(crate) fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
+    pub(crate) fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
         let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
             Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),
             _ => None,

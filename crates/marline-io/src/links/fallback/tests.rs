@@ -1,5 +1,5 @@
 use super::*;
-use crate::links::pace::Heading;
+use crate::links::pace::DataDirection;
 
 const LINK: u16 = 0x8003;
 
@@ -45,7 +45,7 @@ fn on_link(now: Instant) -> Routes {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(now, ends());
     let opened = run(&mut routes, now + Duration::from_secs(1), false);
-    assert_eq!(opened, opens(now + FIRST_PATIENCE));
+    assert_eq!(opened, opens(now + INITIAL_ANSWER_TIMEOUT));
     routes.opened(now + Duration::from_millis(540), ends(), LINK);
     goes_over(&mut routes, now + Duration::from_millis(640));
     routes
@@ -83,7 +83,7 @@ fn download(routes: &mut Routes, (from, bits_per_s): (Instant, u64), seconds: u6
         let times = if seq.is_multiple_of(10_000) { 2 } else { 1 };
         let segments = core::iter::repeat_n(&bytes[..], times);
         routes.on_timeout(now);
-        routes.on_segments(now, ends(), (from.as_millis(), Heading::Down), segments);
+        routes.on_segments(now, ends(), (from.as_millis(), DataDirection::Down), segments);
         (now, seq) = (now + gap, seq + 1_000);
     }
     now
@@ -102,7 +102,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     let now = download(&mut routes, (now, 40_000_000), 5);
     let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
-    assert_eq!(routes.slower_by_datagrams(), [(ends(), rates)]);
+    assert_eq!(routes.routes_faster_by_tcp(), [(ends(), rates)]);
     let log = run(&mut routes, now + Duration::from_secs(700), false);
     let [(left, Order::Leave(_, Leaving::NextComparison)), (_, Order::Close(LINK))] = log[..]
     else {
@@ -132,9 +132,9 @@ fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
     let now = download(&mut routes, (ms(10), 1_000_000), 5);
     routes.opened(now, ends(), LINK);
     let now = download(&mut routes, (now, 100_000_000), 1);
-    assert!(routes.slower_by_datagrams().is_empty(), "not yet");
+    assert!(routes.routes_faster_by_tcp().is_empty(), "not yet");
     run(&mut routes, now + Duration::from_secs(4), false);
-    let slower = routes.slower_by_datagrams();
+    let slower = routes.routes_faster_by_tcp();
     assert!(slower.len() == 1 && slower[0].1.tcp_bits_per_s > 20_000_000, "{slower:?}");
 }
 
@@ -160,7 +160,7 @@ fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
     let now = download(&mut routes, (ms(10), 1_000_000), 5);
-    assert!(!routes.not_opened(now, ends(), Failure::Answered), "no news");
+    assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "no news");
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     download(&mut routes, (now, 1_000_000), 60);
     assert_eq!(orders(&mut routes), []);
@@ -245,7 +245,7 @@ fn link_attempts_on_a_dead_network_back_off_and_end() {
                 continue;
             }
             assert_eq!(order, Order::Open(ends()));
-            routes.not_opened(at, ends(), Failure::Unanswered);
+            routes.on_link_failure(at, ends(), Failure::Unanswered);
             opened.push(at.as_millis() / 1_000);
         }
     }
@@ -315,7 +315,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
         let opened = log[0].0;
         assert_eq!(log[0].1, Order::Open(ends()));
         routes.opened(opened, ends(), LINK);
-        began = opened + CONFIRM.0;
+        began = opened + CONFIRMATION_TIME.0;
         goes_over(&mut routes, began);
     }
     assert!(last >= STAY.0 * 8, "{last:?}");
@@ -343,7 +343,7 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
         let opens = log.iter().find(|(_, order)| *order == Order::Open(ends())).unwrap().0;
         // The kernel has retransmitted its SYN meanwhile.
         let ended = opens + Duration::from_secs(8);
-        routes.not_opened(ended, ends(), Failure::Unanswered);
+        routes.on_link_failure(ended, ends(), Failure::Unanswered);
         tried.push((opens, ended));
     }
     assert!(tried.windows(2).all(|pair| pair[1].0 == pair[0].1), "{tried:?}");
@@ -367,9 +367,9 @@ fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_th
     assert!(routes.refused(ms(1), ends()));
     assert_eq!(run(&mut routes, ms(1), false), opens(ms(0)));
     assert!(routes.refused(ms(2), ends()), "while it is tried");
-    assert!(routes.not_opened(ms(3), ends(), Failure::Answered), "news");
+    assert!(routes.on_link_failure(ms(3), ends(), Failure::Answered), "news");
     assert!(!routes.refused(ms(4), ends()));
-    assert!(!routes.not_opened(ms(5), ends(), Failure::Answered), "no news any more");
+    assert!(!routes.on_link_failure(ms(5), ends(), Failure::Answered), "no news any more");
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn only_a_refused_link_backs_off_without_datagrams() {
         let mut pause = |_| {
             routes.sent(now, ends());
             let opened = run(&mut routes, now + Duration::from_secs(40), false)[0].0;
-            routes.not_opened(opened, ends(), failure);
+            routes.on_link_failure(opened, ends(), failure);
             opened.since(core::mem::replace(&mut now, opened)).as_millis()
         };
         (0..6).map(&mut pause).map(|pause| pause as u64).collect()
@@ -412,7 +412,7 @@ fn the_table_is_bounded_and_an_address_that_goes_takes_its_link_along() {
     for port in 0..1_000 {
         routes.sent(ms(u64::from(port) + 1_000), (ends().0, ([203, 0, 113, 7], port).into()));
     }
-    assert_eq!(routes.routes.len(), MOST_ROUTES);
+    assert_eq!(routes.routes.len(), MAX_ROUTES);
     routes.forget(ends().0);
     assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
     assert!(routes.routes.is_empty());

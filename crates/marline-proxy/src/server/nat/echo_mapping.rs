@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::server::admission::Permit;
-use crate::udp::{ECHO_IDLE, MOST_ECHOES};
+use crate::udp::{ECHO_IDLE, MAX_ECHOES};
 
 /// True if the missing permission has been logged.
 pub(in crate::server) type Told = Arc<AtomicBool>;
@@ -72,7 +72,7 @@ impl Echoes {
 
     /// True if no further identifier fits.
     pub(super) fn is_full(&self) -> bool {
-        self.by_socket.len() >= MOST_ECHOES
+        self.by_socket.len() >= MAX_ECHOES
     }
 
     /// Adds an identifier without sockets.

@@ -28,25 +28,25 @@ pub enum UdpFiltering {
 /// Rate of datagrams without a flow, per source.
 const PER_SOURCE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
 /// Rate of datagrams without a flow, for all sources of one client.
-const IN_ALL: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
+const TOTAL_RATE: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
 /// Largest number of sources that are remembered.
 const SOURCES: usize = 256;
 
 /// Rate limits on what arrives at a client's mapped ports from peers without a flow.
 #[derive(Debug)]
-pub(super) struct UnaskedRates {
+pub(super) struct UnsolicitedRates {
     in_all: RateLimit,
     by_source: RateLimits<Source>,
 }
 
-impl Default for UnaskedRates {
+impl Default for UnsolicitedRates {
     fn default() -> Self {
         let by_source = RateLimits::new(PER_SOURCE, SOURCES);
-        UnaskedRates { in_all: RateLimit::new(IN_ALL), by_source }
+        UnsolicitedRates { in_all: RateLimit::new(TOTAL_RATE), by_source }
     }
 }
 
-impl UnaskedRates {
+impl UnsolicitedRates {
     /// Takes one more datagram from `address`. True if it is within the limits.
     pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> bool {
         self.by_source.take(Source::of(address), now) && self.in_all.take(now)
@@ -62,7 +62,7 @@ mod tests {
     }
 
     /// How many of `count` datagrams pass that arrive evenly spread over one second.
-    fn passed(rates: &mut UnaskedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
+    fn passed(rates: &mut UnsolicitedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
         (0..count)
             .map(|at| u32::from(rates.take(from, start + Duration::from_secs(1) * at / count)))
             .sum()
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_source_gets_a_burst_and_then_fifty_a_second() {
-        let (mut rates, start) = (UnaskedRates::default(), Instant::now());
+        let (mut rates, start) = (UnsolicitedRates::default(), Instant::now());
         let first = passed(&mut rates, address(1), start, 10_000);
         assert!((110..=115).contains(&first), "64 and 50: {first}");
         let second = passed(&mut rates, address(1), start + Duration::from_secs(1), 10_000);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn many_sources_share_a_limit() {
-        let (mut rates, start) = (UnaskedRates::default(), Instant::now());
+        let (mut rates, start) = (UnsolicitedRates::default(), Instant::now());
         let all = (0..10_000_u32)
             .filter(|at| rates.take(address(*at), start + Duration::from_micros(100) * *at))
             .count();

@@ -16,9 +16,9 @@ use super::{Coupling, Group, Member};
 
 /// The rule of RFC 6356.
 #[derive(Debug, Default)]
-pub(crate) struct Linked;
+pub(crate) struct LiaRule;
 
-impl Coupling for Linked {
+impl Coupling for LiaRule {
     fn increase(group: &Group) -> f64 {
         let own = group.me().map_or(1.0, |me| me.window);
         let total: f64 = group.members.iter().map(|member| member.window).sum();
@@ -40,7 +40,7 @@ fn speed(member: &Member) -> f64 {
 super::controller!(
     /// LIA congestion control (RFC 6356) of one subflow.
     Lia,
-    Linked
+    LiaRule
 );
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
         let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
         // alpha = 20 * 1000 / 200^2 = 1/2: each grows by 1/40 per segment, 1/4 per round trip.
         assert!((alpha(&group) - 0.5).abs() < 1e-12);
-        assert!((Linked::increase(&group) - 0.5 / 20.0).abs() < 1e-12);
+        assert!((LiaRule::increase(&group) - 0.5 / 20.0).abs() < 1e-12);
     }
 
     #[test]
@@ -63,7 +63,7 @@ mod tests {
         // alpha = 70 * 200000 / 2100^2 = 3.17; /70 = 0.045; 1/50 is less.
         let alpha = 70.0 * 20.0 / 0.000_1 / (2_100.0 * 2_100.0);
         assert!((super::alpha(&group) - alpha).abs() < 1e-9 && alpha / 70.0 > 1.0 / 50.0);
-        assert!((Linked::increase(&group) - 1.0 / 50.0).abs() < 1e-12);
+        assert!((LiaRule::increase(&group) - 1.0 / 50.0).abs() < 1e-12);
     }
 
     #[test]
@@ -71,6 +71,6 @@ mod tests {
         let group = group([member(30.0, 0.1), member(10.0, 0.2)]);
         // rates 300 and 50; w/rtt^2 3000 and 250: alpha = 40 * 3000 / 350^2 = 0.9796.
         assert!((alpha(&group) - 40.0 * 3_000.0 / 122_500.0).abs() < 1e-12);
-        assert!((Linked::increase(&group) - 3_000.0 / 122_500.0).abs() < 1e-12);
+        assert!((LiaRule::increase(&group) - 3_000.0 / 122_500.0).abs() < 1e-12);
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// A meter without measurements that assumes this rate in bytes per second.
-    pub(super) fn supposing(rate: f64) -> Self {
+    pub(super) fn with_assumed_rate(rate: f64) -> Self {
         Meter { forecast: Some(Holt { level: rate, trend: 0.0 }), ..Meter::default() }
     }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn occasional_requests_do_not_change_the_measured_rate() {
-        let mut meter = Meter::supposing(70.0);
+        let mut meter = Meter::with_assumed_rate(70.0);
         for question in 0..20 {
             looks(&mut meter, question * 350, &[20_000, 0, 0, 0, 0, 0, 0]);
         }

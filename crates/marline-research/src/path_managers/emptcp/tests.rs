@@ -181,5 +181,5 @@ fn an_idle_connection_is_looked_at_once_a_second() {
     client.passes(1_000, [100_000, 0]);
     client.passes(20_000, [0, 0]);
     let at = client.manager.next_timeout().expect("a timer");
-    assert!(at - client.now > Duration::ZERO && at - client.now <= LOOK_MOST);
+    assert!(at - client.now > Duration::ZERO && at - client.now <= MAX_SAMPLE_INTERVAL);
 }

@@ -13,19 +13,19 @@ use super::super::primary::Silence;
 /// SRTT in multiples of the smallest RTT above which a path is degrading. With twice that increase, it is bad.
 const RISE: f64 = 1.5;
 /// Smaller increases of the RTT are not evidence.
-const LEAST_RISE: Duration = Duration::from_millis(5);
+const MIN_RTT_RISE: Duration = Duration::from_millis(5);
 /// RTT variations after which an answer is late.
 const VARIATIONS: f64 = 4.0;
 /// Minimum of that allowance, as a fraction of the SRTT.
-const LEAST_SLACK: u32 = 4;
+const MIN_SLACK_DIVISOR: u32 = 4;
 /// Transition counts of a state are halved above this sum.
-const MOST_CHANGES: f64 = 64.0;
+const MAX_TRANSITIONS: f64 = 64.0;
 /// Weight of the past when a new message is added.
 const KEPT: f64 = 0.99;
 /// Weight of a new delay in the mean.
 const DELAY_GAIN: f64 = 1.0 / 8.0;
 /// Assumed lateness in SRTTs before any message was late (a probe timeout and a retransmission).
-const GUESSED_DELAY_RTTS: f64 = 2.0;
+const ASSUMED_DELAY_RTTS: f64 = 2.0;
 
 /// State of a path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,14 +84,14 @@ impl Model {
         self.lost |= view.bytes_since_loss < self.bytes_since_loss;
         self.bytes_since_loss = view.bytes_since_loss;
         let state = self.judge(view, now);
-        let round = view.srtt.unwrap_or(LEAST_RISE);
+        let round = view.srtt.unwrap_or(MIN_RTT_RISE);
         let is_due = self.noted_at.is_none_or(|at| now.since(at) >= round);
         if state <= self.state && !is_due {
             return;
         }
         let row = &mut self.changes[self.state as usize];
         row[state as usize] += 1.0;
-        if row.iter().sum::<f64>() > MOST_CHANGES {
+        if row.iter().sum::<f64>() > MAX_TRANSITIONS {
             row.iter_mut().for_each(|count| *count /= 2.0);
         }
         (self.state, self.noted_at, self.lost) = (state, Some(now), false);
@@ -101,7 +101,7 @@ impl Model {
         let silent = self.silence.overdue_at(view, VARIATIONS).is_some_and(|at| at <= now);
         let risen = |share: f64| {
             view.srtt.zip(view.min_rtt).is_some_and(|(srtt, least)| {
-                srtt > least.saturating_add(least.mul_f64(share).max(LEAST_RISE))
+                srtt > least.saturating_add(least.mul_f64(share).max(MIN_RTT_RISE))
             })
         };
         if silent
@@ -154,14 +154,14 @@ impl Model {
     }
 
     /// Probability that a message sent now is late.
-    pub(super) fn chance_late(&self) -> f64 {
+    pub(super) fn lateness_probability(&self) -> f64 {
         self.outlook().map(|(chance, record)| chance * record.late / record.ended).sum()
     }
 
     /// Mean lateness in seconds, where up to `spared_s` counts as in time. An `overdue` message is certainly late.
     pub(super) fn expected_delay_s(&self, srtt: Duration, spared_s: f64, overdue: bool) -> f64 {
         let beyond = |record: &Record| {
-            let guess_s = srtt.as_secs_f64() * GUESSED_DELAY_RTTS;
+            let guess_s = srtt.as_secs_f64() * ASSUMED_DELAY_RTTS;
             (record.delay_s.unwrap_or(guess_s) - spared_s).max(0.0)
         };
         let late = |record: &Record| if overdue { 1.0 } else { record.late / record.ended };
@@ -172,7 +172,7 @@ impl Model {
 /// When an answer to data sent now is late; `None` without an RTT.
 pub(super) fn due_at(view: &SubflowView, now: Instant) -> Option<Instant> {
     let srtt = view.srtt?;
-    Some(now + srtt + view.rttvar.mul_f64(VARIATIONS).max(srtt / LEAST_SLACK))
+    Some(now + srtt + view.rttvar.mul_f64(VARIATIONS).max(srtt / MIN_SLACK_DIVISOR))
 }
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
     fn a_path_that_turns_bad_often_promises_late_messages_while_it_is_good() {
         let good = view(0, 20);
         let bad = SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) };
-        let chance_after = |turns: bool| {
+        let arrival_risk_after = |turns: bool| {
             let mut model = Model::default();
             for round in 0..200 {
                 let view = if turns && round % 4 == 3 { bad } else { good };
@@ -244,9 +244,9 @@ mod tests {
             }
             model.look(&good, at(90_000));
             assert_eq!(model.state(), State::Good);
-            model.chance_late()
+            model.lateness_probability()
         };
-        let (steady, turning) = (chance_after(false), chance_after(true));
+        let (steady, turning) = (arrival_risk_after(false), arrival_risk_after(true));
         assert!(steady < 0.02 && turning > 0.15, "{steady} {turning}");
     }
 
@@ -267,6 +267,6 @@ mod tests {
         for _ in 0..1_000 {
             model.in_time(State::Good);
         }
-        assert!(model.chance_late() < 0.03);
+        assert!(model.lateness_probability() < 0.03);
     }
 }

@@ -143,7 +143,7 @@ impl Modes {
     pub(super) fn on_reading(&mut self, reading: &Reading) -> bool {
         let before = self.mode();
         let holds = matches!(self.phase, Phase::Hold(_)) && self.winner == Mode::Multipath;
-        let beaten = holds && self.is_beaten(reading);
+        let beaten = holds && self.is_slower_than_one_path(reading);
         match &mut self.phase {
             Phase::Hold(_) if beaten => {
                 self.winner = Mode::Redundant;
@@ -192,7 +192,7 @@ impl Modes {
     }
 
     /// Whether the multipath mode delivered less, over a whole window, than one path would.
-    fn is_beaten(&mut self, reading: &Reading) -> bool {
+    fn is_slower_than_one_path(&mut self, reading: &Reading) -> bool {
         let mut recent = self.recent.take().unwrap_or_else(|| self.window(reading, 1.0));
         recent.read(reading);
         self.recent = Some(recent);

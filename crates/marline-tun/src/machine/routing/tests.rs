@@ -138,7 +138,7 @@ fn names_stay_as_they_were_when_only_some_networks_are_reached_through_it() {
         ]
     );
     let ipv6 = settings.routes(true, true);
-    assert!(ipv6.iter().all(|route| route.leads == Leads::Elsewhere), "{ipv6:?}");
+    assert!(ipv6.iter().all(|route| route.leads == RouteAction::Elsewhere), "{ipv6:?}");
 }
 
 #[test]
@@ -174,10 +174,13 @@ fn a_kill_switch_holds_queries_of_sockets_that_are_bound_to_an_interface() {
     };
     assert_eq!(bound(&of(RoutingSettings::default())), Verdict::Beyond);
     let settings = RoutingSettings { kill_switch: true, ..RoutingSettings::default() };
-    assert_eq!(bound(&settings.switch(OWN, &facts())), Verdict::Lookup(HELD_TABLE));
+    assert_eq!(bound(&settings.switch(OWN, &facts())), Verdict::Lookup(BOUND_QUERY_TABLE));
     let held = settings.routes_of_switch(false, &facts());
-    assert!(held.iter().any(|route| route.table == HELD_TABLE && route.leads == Leads::ToSelf(3)));
-    assert_eq!(bound(&of(settings)), Verdict::Lookup(HELD_TABLE));
+    assert!(
+        held.iter()
+            .any(|route| route.table == BOUND_QUERY_TABLE && route.leads == RouteAction::ToSelf(3))
+    );
+    assert_eq!(bound(&of(settings)), Verdict::Lookup(BOUND_QUERY_TABLE));
 }
 
 #[test]
@@ -185,11 +188,11 @@ fn rules_of_a_connection_or_a_host_are_those_of_the_sets() {
     let settings = RoutingSettings { kill_switch: true, ..RoutingSettings::default() };
     let facts = facts();
     let (lead, switch) = (settings.lead(OWN, &facts), settings.switch(OWN, &facts));
-    let [in_lead, in_switch] = passing_answers(facts.inbound[0]);
+    let [in_lead, in_switch] = direct_reply_rules(facts.inbound[0]);
     assert!(lead.contains(&in_lead) && switch.contains(&in_switch));
-    assert!(switch.contains(&passing_host("192.0.2.7".parse().unwrap())));
+    assert!(switch.contains(&direct_host_rule("192.0.2.7".parse().unwrap())));
     assert!(
-        settings.switch(OWN_V6, &facts).contains(&passing_host("2001:db8::7".parse().unwrap()))
+        settings.switch(OWN_V6, &facts).contains(&direct_host_rule("2001:db8::7".parse().unwrap()))
     );
 }
 
@@ -216,7 +219,7 @@ fn direct_hosts(addresses: &[&str]) -> DirectHosts {
 fn with_exceptions_of_names_every_query_goes_to_the_interface() {
     let direct = vec!["192.0.2.0/24".parse().unwrap()];
     let settings = RoutingSettings { direct, ..RoutingSettings::default() };
-    let sorting = RoutingSettings { sorts_names: true, ..settings.clone() };
+    let sorting = RoutingSettings { has_domain_exceptions: true, ..settings.clone() };
     let facts = Facts { interfaces: vec![("wlan0".to_owned(), 3)], ..Facts::default() };
     let past = |settings: &RoutingSettings| {
         let lead = settings.lead(OWN, &facts);

@@ -70,47 +70,49 @@ fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
 #[test]
 fn a_backup_path_sleeps_until_a_regular_one_was_asked_twice() {
     // This does not depend on the winner of the last race.
-    let schedule = AttemptSchedule::by_health(vec![lte(), wifi()], STAGGER, |_| false);
+    let schedule = AttemptSchedule::order_by_health(vec![lte(), wifi()], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (250, "if1"), (500, "if2")]));
 }
 
 #[test]
 fn without_a_backup_path_no_path_is_tried_twice() {
-    let schedule = AttemptSchedule::by_health(vec![wifi(), way(3, false)], STAGGER, |_| false);
+    let schedule =
+        AttemptSchedule::order_by_health(vec![wifi(), way(3, false)], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if3")]));
 }
 
 #[test]
 fn a_bad_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
-    let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, on_wifi);
+    let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
     // It does not start earlier while one of the others may still be answered,
-    let schedule = AttemptSchedule::by_health(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
+    let schedule =
+        AttemptSchedule::order_by_health(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
     // but at once if none can.
-    let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, on_wifi);
+    let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if1")]));
 }
 
 #[test]
 fn if_every_pair_is_bad_one_attempt_starts_at_once() {
-    let schedule = AttemptSchedule::by_health(vec![lte(), wifi()], STAGGER, |_| true);
+    let schedule = AttemptSchedule::order_by_health(vec![lte(), wifi()], STAGGER, |_| true);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if2")]));
 }
 
 #[test]
 fn a_refused_path_is_not_tried_again() {
-    let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, |_| false);
+    let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, |_| false);
     let starts = run(schedule, |path| (path == 1).then_some(20));
     assert_eq!(starts, names(&[(0, "if1"), (20, "if2")]));
 }
 
 #[test]
 fn an_empty_schedule_starts_no_attempt() {
-    let mut schedule = AttemptSchedule::by_health(Vec::new(), STAGGER, |_| true);
+    let mut schedule = AttemptSchedule::order_by_health(Vec::new(), STAGGER, |_| true);
     assert_eq!((schedule.take(Duration::ZERO, true), schedule.due()), (None, None));
     assert!(schedule.is_empty());
 }

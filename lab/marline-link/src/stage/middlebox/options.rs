@@ -14,7 +14,7 @@ const MPTCP: u8 = 30;
 
 /// Outcome for a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Disposition {
+pub(crate) enum PacketOutcome {
     Passes,
     Changed,
     Dropped,
@@ -25,24 +25,24 @@ pub(crate) fn treat<P: Packet>(
     config: &MiddleboxConfig,
     age: Duration,
     packet: &mut P,
-) -> Disposition {
+) -> PacketOutcome {
     if config.strip.is_empty() && config.block.is_empty() && config.mangle.is_empty() {
-        return Disposition::Passes;
+        return PacketOutcome::Passes;
     }
-    let Some(segment) = packet.tcp_mut() else { return Disposition::Passes };
-    let Some(options_end) = options_end(segment) else { return Disposition::Passes };
+    let Some(segment) = packet.tcp_mut() else { return PacketOutcome::Passes };
+    let Some(options_end) = options_end(segment) else { return PacketOutcome::Passes };
     if find(&config.block, age, segment, (HEADER, options_end)).is_some() {
-        return Disposition::Dropped;
+        return PacketOutcome::Dropped;
     }
-    let (mut from, mut disposition) = (HEADER, Disposition::Passes);
+    let (mut from, mut disposition) = (HEADER, PacketOutcome::Passes);
     while let Some((start, end)) = find(&config.strip, age, segment, (from, options_end)) {
         blank(segment, start, end);
-        (from, disposition) = (end, Disposition::Changed);
+        (from, disposition) = (end, PacketOutcome::Changed);
     }
     from = HEADER;
     while let Some((start, end)) = find(&config.mangle, age, segment, (from, options_end)) {
         mangle(segment, start, end);
-        (from, disposition) = (end, Disposition::Changed);
+        (from, disposition) = (end, PacketOutcome::Changed);
     }
     disposition
 }
@@ -161,17 +161,23 @@ mod tests {
         let mut syn = segment(SYN, &OPTIONS);
         assert_eq!(
             treat(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
-            Disposition::Changed
+            PacketOutcome::Changed
         );
         let mut expected = OPTIONS;
         expected[5..17].fill(1);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
         assert_eq!(sum(&syn.0), 0xffff);
         // The other one of the same kind goes with a rule for the kind.
-        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Disposition::Changed);
+        assert_eq!(
+            treat(&config("mptcp", "none"), Duration::ZERO, &mut syn),
+            PacketOutcome::Changed
+        );
         assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
         assert_eq!(sum(&syn.0), 0xffff);
-        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Disposition::Passes);
+        assert_eq!(
+            treat(&config("mptcp", "none"), Duration::ZERO, &mut syn),
+            PacketOutcome::Passes
+        );
     }
 
     #[test]
@@ -179,7 +185,7 @@ mod tests {
         let mangle = OptionRule::parse_list("mp_capable:syn+timestamps").unwrap();
         let config = MiddleboxConfig { mangle, ..MiddleboxConfig::default() };
         let mut syn = segment(SYN, &OPTIONS);
-        assert_eq!(treat(&config, Duration::ZERO, &mut syn), Disposition::Changed);
+        assert_eq!(treat(&config, Duration::ZERO, &mut syn), PacketOutcome::Changed);
         let mut expected = OPTIONS;
         expected[8..17].iter_mut().for_each(|byte| *byte = !*byte);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
@@ -194,13 +200,13 @@ mod tests {
             for flags in [SYN, SYN | ACK, ACK | 8, ACK, 4] {
                 let hit = flags == meant || (rule == "mptcp:rest" && flags & SYN == 0);
                 let mut packet = segment(flags, &OPTIONS);
-                let expected = if hit { Disposition::Changed } else { Disposition::Passes };
+                let expected = if hit { PacketOutcome::Changed } else { PacketOutcome::Passes };
                 assert_eq!(
                     treat(&config(rule, "none"), Duration::ZERO, &mut packet),
                     expected,
                     "{rule} {flags}"
                 );
-                let expected = if hit { Disposition::Dropped } else { Disposition::Passes };
+                let expected = if hit { PacketOutcome::Dropped } else { PacketOutcome::Passes };
                 let mut packet = segment(flags, &OPTIONS);
                 assert_eq!(
                     treat(&config("none", rule), Duration::ZERO, &mut packet),
@@ -241,7 +247,7 @@ mod tests {
         for length in 0..80 {
             let mut packet = Segment((0..length).map(|n| n as u8).collect());
             let before = packet.0.clone();
-            if treat(&all, Duration::ZERO, &mut packet) == Disposition::Passes {
+            if treat(&all, Duration::ZERO, &mut packet) == PacketOutcome::Passes {
                 assert_eq!(packet.0, before);
             }
             // Random options of a true header: at worst something is blanked, nothing panics.

@@ -8,7 +8,7 @@ use crate::{Packet, Split, SplitOptions};
 /// Option kind of Multipath TCP.
 const MPTCP: u8 = 30;
 /// Maximum length of a merged packet in bytes.
-const LONGEST_PACKET: usize = 1_500;
+const MAX_MERGED_PACKET: usize = 1_500;
 
 /// Splits a segment; `None` if it is short enough or cannot be split.
 pub(super) fn split<P: Packet>(packet: &mut P, split: Split) -> Option<Vec<P>> {
@@ -45,7 +45,7 @@ pub(super) fn split<P: Packet>(packet: &mut P, split: Split) -> Option<Vec<P>> {
 /// Merges two segments, with the options of the first. `None` if the second does not follow the first, or both are too
 /// long for one packet.
 pub(super) fn join<P: Packet>(first: &mut P, second: &mut P) -> Option<P> {
-    let room = LONGEST_PACKET.checked_sub(first.wire_len())?;
+    let room = MAX_MERGED_PACKET.checked_sub(first.wire_len())?;
     let ahead = first.tcp_mut()?.to_vec();
     let behind = second.tcp_mut()?;
     let (ahead_start, behind_start) = (options_end(&ahead)?, options_end(behind)?);

@@ -103,7 +103,7 @@ pub fn capture(seed: u64, family: Family, length: Duration) -> Vec<u8> {
 /// The world of a seed before anything has happened, and the complaint of its connecting.
 pub fn build(seed: u64, family: Family) -> (Paths, Option<String>) {
     let plan = Plan::draw(seed, family);
-    let mut paths = furnish(&plan, seed);
+    let mut paths = set_up_hosts(&plan, seed);
     // Before the paths change: later they may have other addresses.
     let complaint = call(&mut paths, (&plan, seed), 0).err();
     schedule(&mut paths, &plan);
@@ -117,7 +117,7 @@ fn app_seeds(seed: u64, connection: usize) -> SeedTree {
 }
 
 /// Hosts and links.
-fn furnish(plan: &Plan, seed: u64) -> Paths {
+fn set_up_hosts(plan: &Plan, seed: u64) -> Paths {
     let mut paths = Paths::new(&plan.paths, SeedTree::new(seed));
     if plan.connections == 1 {
         paths.world.observe(Box::new(Windows::new()));

@@ -11,7 +11,7 @@ use marline_algos::Registry;
 use marline_core::{
     ConnectionConfig, EndpointConfig, FourTuple, Limits, MonitorKind, Purpose, Shard, Traffic,
 };
-use marline_datagram::{FlowId, Lane, LaneConfig, PathId, StandIn};
+use marline_datagram::{FlowId, Lane, LaneConfig, PathId, TestCipher};
 use marline_policy::{AddressId, LocalAddress};
 use marline_sim::{
     Amount, Bulk, Echo, EchoServer, Host, HostConfig, LaneHost, LinkId, Node, NodeId, Observer,
@@ -231,7 +231,7 @@ fn machine(plan: &Plan, client: bool, seeds: &SeedTree) -> Machine {
     };
     let paths = addresses(plan).iter().enumerate().map(path).collect();
     let policy = Registry::default().datagram_policy("auto").expect("built in");
-    let [ours, theirs] = StandIn::pair(1);
+    let [ours, theirs] = TestCipher::pair(1);
     let (ids, keys) = if client { ((1, 2), ours) } else { ((2, 1), theirs) };
     let lane =
         Lane::new(LaneConfig::new(policy, config.policies.congestion), ids, keys, Instant::ZERO);

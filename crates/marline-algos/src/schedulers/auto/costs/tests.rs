@@ -1,5 +1,6 @@
 use marline_policy::{
-    Decision, Forecast, Rule, Scheduler, SchedulerContext, Spending, SubflowId, SubflowView, Terms,
+    BudgetState, Decision, Forecast, Rule, Scheduler, SchedulerContext, SubflowId, SubflowView,
+    Terms,
 };
 use marline_testkit::views::{Stream, backup, full, ms, range, set, silent, view};
 use marline_time::{Instant, Rate};
@@ -32,11 +33,11 @@ fn overdue(view: SubflowView, since_ms: u64) -> SubflowView {
     SubflowView { overdue_at, bytes_in_flight: 1_000, ..view }
 }
 
-fn spending() -> Spending {
-    Spending { terms: AutoConfig::default().terms, ..Spending::default() }
+fn spending() -> BudgetState {
+    BudgetState { terms: AutoConfig::default().terms, ..BudgetState::default() }
 }
 
-fn decide(spending: &Spending, stream: &Stream, paths: &[SubflowView]) -> Verdict {
+fn decide(spending: &BudgetState, stream: &Stream, paths: &[SubflowView]) -> Verdict {
     Judge(spending).decide(&stream.context(paths))
 }
 
@@ -76,7 +77,7 @@ fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
     assert_eq!(placed(3_000_000, &[slow(500), lte]).0, Some(LTE));
     // Even if no rate limits the price.
     let dear = Terms { metered_rate: Rate::ZERO, ..spending().terms };
-    let spending = Spending { terms: dear, ..spending() };
+    let spending = BudgetState { terms: dear, ..spending() };
     let verdict = decide(&spending, &Stream::new(3_000_000), &[slow(500), lte]);
     assert_eq!((verdict.decision, verdict.rule), (Decision::Wait, Rule::Spared));
 }
@@ -97,7 +98,7 @@ fn a_radio_sleeps_unless_much_is_to_be_saved() {
 }
 
 /// The copy made of a segment that `WIFI` carries.
-fn copied(spending: &Spending, paths: &[SubflowView]) -> Option<(SubflowId, Rule)> {
+fn copied(spending: &BudgetState, paths: &[SubflowView]) -> Option<(SubflowId, Rule)> {
     let mut stream = Stream::new(1_000);
     stream.apply(WIFI, range(0, 1_000));
     let verdict = decide(spending, &stream, paths);
@@ -107,17 +108,20 @@ fn copied(spending: &Spending, paths: &[SubflowView]) -> Option<(SubflowId, Rule
 #[test]
 fn copies_on_a_metered_path_use_its_own_budget_too() {
     let paths = [path(WIFI, 100), metered(path(LTE, 20))];
-    let with = |purse| Spending { purses: vec![(LTE, purse)], ..spending() };
+    let with = |purse| BudgetState { purses: vec![(LTE, purse)], ..spending() };
     assert_eq!(copied(&with(0.0), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
     // Late data may overdraw the budget up to twice, also if the common budget is unlimited.
     let late = [overdue(path(WIFI, 100), 300), paths[1]];
     assert_eq!(copied(&with(1.1), &late), Some((LTE, Rule::Late)));
     assert_eq!(copied(&with(2.0), &late), None);
-    assert_eq!(copied(&Spending { unlimited: true, ..with(2.0) }, &late), None);
-    assert_eq!(copied(&Spending { unlimited: true, ..with(0.9) }, &paths), Some((LTE, Rule::End)));
+    assert_eq!(copied(&BudgetState { unlimited: true, ..with(2.0) }, &late), None);
+    assert_eq!(
+        copied(&BudgetState { unlimited: true, ..with(0.9) }, &paths),
+        Some((LTE, Rule::End))
+    );
     // Another path's budget does not matter.
-    assert!(copied(&Spending { purses: vec![(WIFI, 2.0)], ..spending() }, &paths).is_some());
+    assert!(copied(&BudgetState { purses: vec![(WIFI, 2.0)], ..spending() }, &paths).is_some());
 }
 
 #[test]
@@ -126,22 +130,22 @@ fn a_sleeping_radio_is_woken_for_a_dying_path_but_not_to_explore() {
     assert_eq!(copied(&spending(), &[path(WIFI, 100), lte]), None);
     assert_eq!(copied(&spending(), &[overdue(path(WIFI, 100), 20), lte]), None);
     let cheap = Terms { wake: ms(100), ..spending().terms };
-    let cheap = Spending { terms: cheap, ..spending() };
+    let cheap = BudgetState { terms: cheap, ..spending() };
     assert_eq!(copied(&cheap, &[overdue(path(WIFI, 40), 20), lte]), None);
     let dying = overdue(path(WIFI, 40), 900);
     assert_eq!(copied(&cheap, &[dying, lte]), Some((LTE, Rule::Late)));
     // With an unlimited budget, sleeping radios do not matter.
-    let unlimited = Spending { unlimited: true, ..spending() };
+    let unlimited = BudgetState { unlimited: true, ..spending() };
     assert_eq!(copied(&unlimited, &[path(WIFI, 100), lte]), Some((LTE, Rule::Late)));
     // A path that costs nothing is explored by a copy that saves no time. A dozing radio is not.
     let unused = SubflowView { last_sent_at: Instant::ZERO, ..path(LTE, 400) };
-    let spent = Spending { spent: 0.9, ..spending() };
+    let spent = BudgetState { spent: 0.9, ..spending() };
     let explored = |view| copied(&spent, &[path(WIFI, 20), view]);
     assert_eq!(explored(unused), Some((LTE, Rule::Explore)));
     assert_eq!(explored(SubflowView { wake_share: 0.1, ..unused }), None);
     // A metered path is explored rarely, and only while most of its budget is left.
     assert_eq!(explored(metered(unused)), None);
-    let late = |spending: &Spending| {
+    let late = |spending: &BudgetState| {
         let wifi = SubflowView { last_sent_at: Instant::from_millis(3_090), ..path(WIFI, 20) };
         let (mut stream, paths) = (Stream::new(1_000), [wifi, metered(unused)]);
         stream.apply(WIFI, range(0, 1_000));
@@ -150,13 +154,13 @@ fn a_sleeping_radio_is_woken_for_a_dying_path_but_not_to_explore() {
         Judge(spending).decide(&cx).rule
     };
     assert_eq!(late(&spent), Rule::Explore);
-    assert_ne!(late(&Spending { purses: vec![(LTE, 0.6)], ..spent.clone() }), Rule::Explore);
+    assert_ne!(late(&BudgetState { purses: vec![(LTE, 0.6)], ..spent.clone() }), Rule::Explore);
 }
 
 #[test]
 fn backups_have_budgets_if_there_is_no_regular_path() {
     let paths = [backup(path(WIFI, 100)), backup(path(LTE, 20))];
-    let with = |purse| Spending { purses: vec![(LTE, purse)], ..spending() };
+    let with = |purse| BudgetState { purses: vec![(LTE, purse)], ..spending() };
     assert_eq!(copied(&with(0.2), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
     // Beside a regular path, backups carry nothing.

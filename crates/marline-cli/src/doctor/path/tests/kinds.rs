@@ -2,7 +2,7 @@
 
 use marline::FallbackReason;
 
-use super::super::exchange::Exchanged;
+use super::super::exchange::ExchangeResult;
 use super::super::responder::{began, told};
 use super::super::{FindingStatus, findings};
 use super::talk::{ACK, Notes, SYN, Segment, Talk, content};
@@ -405,7 +405,7 @@ impl Kind {
         let (notes, came) = (self.notes)();
         let (opened, answered) = (true, !notes.server.is_empty());
         let right = 157_200;
-        let mut exchanged = Exchanged { opened, answered, right, ..Exchanged::default() };
+        let mut exchanged = ExchangeResult { opened, answered, right, ..ExchangeResult::default() };
         match came {
             Came::Multipath => {}
             Came::Plain(reason) => exchanged.fallback = Some(reason),
@@ -478,7 +478,8 @@ fn an_incomplete_recording_reports_no_middlebox() {
         };
         let (ours, theirs) = (until(&whole.client), until(&whole.server));
         let error = Some("the data stopped arriving".to_owned());
-        let exchanged = Exchanged { opened: true, answered: true, error, ..Exchanged::default() };
+        let exchanged =
+            ExchangeResult { opened: true, answered: true, error, ..ExchangeResult::default() };
         let said = findings(&ours, Some(&theirs), &exchanged);
         let accusation = said.iter().find(|finding| finding.text.contains("a middlebox"));
         assert!(accusation.is_none(), "after {end} segments: {accusation:?}");

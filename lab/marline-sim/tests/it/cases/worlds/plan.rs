@@ -236,8 +236,8 @@ impl Plan {
         // handshake, and the way of the data.
         let round_trip = |link: &DuplexConfig| link.up.delay.base + link.down.delay.base;
         let longest = links.iter().map(round_trip).max().unwrap_or_default();
-        // Where there is no other path, a second SYN of the join that follows an outage may be lost as well, which costs
-        // two seconds more.
+        // Where there is no other path, a second SYN of the join that follows an outage may be lost as well, which
+        // costs two seconds more.
         let joins_alone = count == 1 && outages.iter().any(|o: &Outage| o.kind == OutageKind::Told);
         let syn_timers = Duration::from_secs(if joins_alone { 3 } else { 1 });
         let grace = Duration::from_millis(1_200).max(syn_timers + longest * 3);

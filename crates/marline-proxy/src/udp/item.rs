@@ -44,6 +44,7 @@ pub enum Item<'a> {
     Announce {
         /// The application's socket.
         socket: u32,
+        /// The peer.
         peer: Target,
     },
     /// The flow is known. Contains the address of the peer if the peer was given by name.

@@ -17,7 +17,7 @@
 //! * `machine` is the simulated machine: it advances time, moves packets and wakes blocking calls.
 //! * `sockets` and `options` implement the system calls.
 //! * `mirror` reads settings of scripts from the network namespace (sysctls, `ip mptcp`), which are meant for the
-//! stack under test.
+//!   stack under test.
 //! * `capture` writes packets to a pcapng file.
 //! * `preload` answers `getsockopt` for packetdrill's checks outside the table.
 //!

@@ -224,8 +224,8 @@ pub struct FastOpen {
     /// Server: limit on connections that the application has by Fast Open and whose client has not answered the
     /// SYN/ACK. Beyond it, SYNs are answered as if Fast Open were off.
     pub pending: u32,
-    /// Server ports with Fast Open, both for a server's own and those that a client connects to. An empty list
-    /// means all.
+    /// Ports with Fast Open: a server's own, and those of servers that a client connects to. An empty list means
+    /// all.
     pub ports: Vec<u16>,
     /// Client: data is also sent with the SYN to servers with Multipath TCP. If false, only servers that were
     /// offered Multipath TCP and did not accept it get data: a Linux server (6.18) whose application answers

@@ -53,8 +53,8 @@ pub struct LaneConfig {
     pub policy: Arc<dyn DatagramPolicyFactory>,
     /// Congestion control of each path.
     pub congestion: Arc<dyn CongestionFactory>,
-    /// Maximum waiting time of a datagram in the lane, by class in the order of [`FlowClass::ALL`]. Later it is
-    /// dropped.
+    /// Maximum waiting time of a datagram in the lane, by class in the order of [`FlowClass::ALL`]. After that it
+    /// is dropped.
     pub patience: [Duration; 3],
     /// Maximum waiting time of a datagram whose flow has sent nothing else within a second and is not bulk, such as
     /// a DNS query or the first packet of a connection. No later packet replaces it, so it is useful for longer, and

@@ -75,9 +75,9 @@ enum Episode {
     /// There is no episode.
     #[default]
     None,
-    /// They do not: nothing was reduced.
+    /// Losses are random: the window was not reduced.
     Random,
-    /// They do: the window was reduced.
+    /// Losses mean congestion: the window was reduced.
     Congestion,
 }
 

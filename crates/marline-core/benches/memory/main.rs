@@ -117,7 +117,7 @@ impl Stream {
     }
 }
 
-/// What a case needed in one round.
+/// Cost of one round of a case.
 #[derive(Copy, Clone, Default)]
 struct Round {
     cpu_ns: f64,

@@ -126,7 +126,7 @@ impl Nagle {
         }
     }
 
-    /// Records are kept apart.
+    /// True if ends of records are remembered.
     pub(super) fn has_records(&self) -> bool {
         self.limits.used().is_some_and(|limits| !limits.records.is_empty())
     }

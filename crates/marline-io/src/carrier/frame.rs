@@ -44,7 +44,7 @@ pub(super) type Proof = [u8; PROOF_LEN];
 /// Cookie that a server gives to a client for its next SYN.
 pub(super) type Cookie = [u8; COOKIE_LEN];
 
-/// Data about its sender in a HANDSHAKE.
+/// Sender information in a HANDSHAKE.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
     /// Public key (X25519).

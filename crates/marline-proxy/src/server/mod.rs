@@ -138,7 +138,7 @@ const LATE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 enum ClientRequest {
     /// A target.
     Target(Target),
-    /// An address to listen at.
+    /// An address to listen on.
     Listen(SocketAddr),
     /// A visitor of a remote forward.
     Visitor(VisitorId),

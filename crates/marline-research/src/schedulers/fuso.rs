@@ -47,9 +47,9 @@ const MAX_EXAMINED: usize = 64;
 /// Which data is repeated on another path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FusoConfig {
-    /// Data that loss recovery finds lost.
+    /// Repeat data that loss recovery marked lost.
     pub found: bool,
-    /// Data that may be lost, in spare room.
+    /// Repeat data that may be lost, if the window has room.
     pub spare: bool,
 }
 

@@ -34,7 +34,7 @@ impl Inner {
 
     /// Checks all paths and reports changes. Returns true if another check is due soon.
     fn look(&self) -> bool {
-        // After the process did not run for some time, answers are in its sockets: they are processed first.
+        // If the process was suspended, answers may be waiting in its sockets; process them first.
         self.shard.catch_up();
         let (now, contacts) = self.shard.contacts();
         let paths = lock(&self.paths).known(&contacts);

@@ -26,8 +26,8 @@ pub struct ArrivalTrace {
 }
 
 impl ArrivalTrace {
-    /// Largest decrease of timestamps, because captures of several cores interleave by fractions of a millisecond. Such
-    /// arrivals are sorted.
+    /// Largest tolerated decrease of timestamps. Captures on several cores interleave by fractions of a millisecond;
+    /// such arrivals are sorted.
     const DISORDER: Duration = Duration::from_millis(5);
 
     /// Parses a file's contents, gzip or plain.

@@ -55,7 +55,7 @@ fn a_silent_path_is_left_in_two_steps() {
     assert_eq!(phone.ask(0), Decision::WaitUntil(Instant::from_millis(200)));
     // One mark: a backup does not help yet.
     assert_eq!(phone.drain(200), []);
-    // Two: what is missing goes there; what is new still stays.
+    // Two marks: missing data moves to the backup, and new data stays.
     phone.stream.written = 2 * MSS;
     assert_eq!(phone.drain(300), [(0, MSS, 2 * MSS)]);
     assert_eq!(phone.drain(400), [(1, 0, MSS), (1, MSS, 2 * MSS)]);

@@ -25,7 +25,7 @@ const NONE: usize = 0;
 const FULL: usize = 1;
 const AUTO: usize = 2;
 
-/// All schedulers that make copies, and the one below them.
+/// All schedulers that make copies, and min-rtt, on which they build.
 const SCHEDULERS: [&str; 8] = [
     "min-rtt",
     "redundant",

@@ -78,11 +78,11 @@ const CONTROLS: [&str; 3] = ["reno", "lia", "olia"];
 struct Rates {
     /// Goodput of the multipath connection, or of the first TCP.
     goodput: f64,
-    /// Bytes that it sent, copies and retransmissions included.
+    /// Send rate of that connection, including copies and retransmissions.
     sent: f64,
     /// Goodput of the competing TCP.
     tcp_goodput: f64,
-    /// Bytes that the competing TCP sent.
+    /// Send rate of the competing TCP.
     tcp_sent: f64,
 }
 

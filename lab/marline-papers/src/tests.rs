@@ -213,7 +213,7 @@ fn a_context_runs_in_parallel_and_reports_progress() {
     });
 }
 
-/// A paper of three parts with three roots each. The runs of each part have this digest.
+/// A paper of three parts with three roots each. The runs of a part have a digest made from its number.
 struct Parts([u64; 3]);
 
 impl Paper for Parts {

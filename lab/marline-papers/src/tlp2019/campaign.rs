@@ -96,7 +96,7 @@ impl Spot {
         run(&self.trace, &self.repetition, variant)
     }
 
-    /// Results of both contestants. `None`: WLAN lost no data.
+    /// Results of both contestants. `None`: WLAN lost no data with at least one of them.
     pub(super) fn pair(&self, windows: Windows) -> anyhow::Result<Option<Pair>> {
         let [standard, multipath] = both(windows);
         let pair = Pair { standard: self.run(&standard)?, multipath: self.run(&multipath)? };

@@ -85,7 +85,7 @@ fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
     bars.figure(&app.name().to_lowercase(), &caption)
 }
 
-/// Alternative stacks, and Marline as shipped.
+/// Alternative stacks, and Marline's min-rtt.
 fn list() -> Vec<Variant> {
     let kept = Windows::Kept;
     let no_allowance = LINUX_314_RECOVERY.replace("linux-3.10", "no-allowance");
@@ -167,7 +167,7 @@ fn interval(of: &Estimate) -> Value {
     Value::between(of.value, (of.low, of.high), "")
 }
 
-/// Results with the router's nominal rate, and with rates that may be left on the air.
+/// Results with the router's nominal rate, and with an assumed rate on the air.
 fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
     let mut settings = Vec::new();
     for case in CASES {

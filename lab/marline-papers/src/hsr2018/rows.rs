@@ -56,8 +56,7 @@ pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
     (0..count).map(row).collect()
 }
 
-/// Adds a requirement, paired by root: the share below 1 minus `most` times that of another scheduler is at most
-/// 0.
+/// Adds a requirement, paired by root: the share below 1 is at most `most` times that of another scheduler.
 fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> Row {
     let hits = |which| samples.all().iter().map(|rides| below(rides, which)).sum::<f64>();
     for other in [MIN_RTT, ORP] {

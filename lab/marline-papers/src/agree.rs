@@ -1,12 +1,12 @@
-//! Agreement of verdicts under several master roots: a claim that one root accepts and another
-//! refuses is no result.
+//! Agreement of verdicts under several master roots. A claim that one root accepts and another refuses is not a
+//! result.
 
 use std::collections::BTreeMap;
 
 use crate::judge::{Row, Verdict};
 use crate::table::Reproduction;
 
-/// Most of the judged rows that may be undecided, percent.
+/// Maximum share of the judged rows that may be undecided, percent.
 const MAX_UNDECIDED_PERCENT: f64 = 10.0;
 
 /// Verdicts of the same rows under several master roots.
@@ -14,23 +14,23 @@ const MAX_UNDECIDED_PERCENT: f64 = 10.0;
 pub struct Agreement {
     /// Rows that are judged under every root.
     pub rows: usize,
-    /// Of the judged rows of all roots: how many there are, and how many are undecided.
+    /// Numbers of undecided rows and of judged rows, over all roots.
     pub undecided: (usize, usize),
-    /// Rows that one root accepts and another refuses: key, row, what each measured.
+    /// Rows that one root accepts and another refuses, with key, row and each measured value.
     pub contradictions: Vec<String>,
     /// Rows that are undecided under some root.
     pub open: Vec<String>,
 }
 
 impl Agreement {
-    /// Undecided rows, percent of the judged.
+    /// Undecided rows, percent of the judged rows.
     #[must_use]
     pub fn undecided_percent(&self) -> f64 {
         let (undecided, judged) = self.undecided;
         100.0 * undecided as f64 / judged.max(1) as f64
     }
 
-    /// Whether nothing contradicts and few rows are undecided.
+    /// True without contradictions and with few undecided rows.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.contradictions.is_empty()

@@ -1,8 +1,8 @@
-//! Key `auto`: whether the scheduler `auto` over `cubic-westwood` may be the default.
+//! Key `auto`: tests if the scheduler `auto` over `cubic-westwood` is good enough to be the default.
 //!
-//! Two judges. The first is every recorded pair of links: what came out of the half on which the
-//! scheduler was tuned is shown, what came out of the other is judged. The second is pairs of links that
-//! are generated from the root, of kinds that are hard for whoever uses both paths; of these it is asked only
+//! There are two sets of links. The first is every recorded pair of links. Results of the half on which the
+//! scheduler was tuned are shown, and those of the other half are judged. The second is pairs of links that are
+//! generated from the root, of kinds that are hard for a scheduler that uses both paths. These only have to show
 //! that the best single path is not better.
 
 mod calibration;
@@ -25,10 +25,10 @@ use recorded::{Half, View};
 use setup::{Limits, Setup, TEXT};
 
 const RECORDED: Part = Part::new("recorded", 20, 40);
-/// Together a thousand pairs.
+/// A thousand pairs in total.
 const GENERATED: Part = Part::fixed("generated", 20);
 
-/// The key.
+/// Key `auto`.
 pub(super) struct Auto;
 
 impl Paper for Auto {
@@ -84,7 +84,7 @@ fn on_recorded(
             Ok([view.rows(samples), calibration::rows(&view, samples)].concat())
         },
     )?;
-    // Together they decide how many roots are run.
+    // All these rows together decide how many roots are run.
     let calibrated = calibration::rows(&view(Half::Judged), &samples);
     judged.truncate(judged.len() - calibrated.len());
     let count = |half| pairs.iter().filter(|pair| Half::of(&pair.name) == half).count();

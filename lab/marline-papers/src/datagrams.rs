@@ -1,8 +1,7 @@
-//! Key `datagrams`: whether the lane for datagrams brings a call, a game and an opaque bulk flow as well as is asked
-//! of it.
+//! Key `datagrams`: tests if the datagram lane carries a call, a game and an opaque bulk flow within its limits.
 //!
-//! Judges are the recorded pairs of links of the half on which nothing was tuned, as in the key `auto`, a pair
-//! of links of which one dies, and a pair of which one loses packets.
+//! The links are the recorded pairs of the half that was not used for tuning (as in the key `auto`), a pair of
+//! which one link dies, and a pair of which one link loses packets.
 
 mod cell;
 mod lossy;
@@ -23,7 +22,7 @@ const RECORDED: Part = Part::fixed("recorded", 20);
 const DEATHS: Part = Part::fixed("deaths", 20);
 const LOSSY: Part = Part::fixed("lossy", 20);
 
-/// The key.
+/// Key `datagrams`.
 pub(super) struct Datagrams;
 
 impl Paper for Datagrams {

@@ -6,7 +6,7 @@ use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Paths with names, the first first, and how long the server sends.
+/// Named paths, the first path first, and the time for which the server sends.
 #[derive(Clone, Debug)]
 pub(super) struct Download {
     pub(super) paths: Vec<(&'static str, DuplexConfig)>,
@@ -14,16 +14,16 @@ pub(super) struct Download {
 }
 
 impl Download {
-    /// Runs it once; what the client read. A path of one name loses the same with one seed, whoever
-    /// uses it and whatever other paths there are.
+    /// Runs the download once and returns the client's report. With one seed, a path of one name has the same
+    /// losses, whatever the variant and the other paths.
     ///
     /// # Errors
-    /// A policy is not known, the variant names a path that is not there, or a byte was wrong.
+    /// Unknown policy, unknown path in the variant, or a corrupted byte.
     pub(super) fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<Report> {
         Ok(self.run_counted(variant, seed)?.0)
     }
 
-    /// The same, and the bytes that were sent again on another path.
+    /// Runs the download as [`Download::run`] does, and counts the bytes that were sent again on another path.
     ///
     /// # Errors
     /// As [`Download::run`].
@@ -37,7 +37,7 @@ impl Download {
         let used: Vec<_> = self.paths.iter().filter(|(name, _)| wanted(name)).collect();
         anyhow::ensure!(!used.is_empty(), "no path of variant `{}`", variant.name);
         let links = used.iter().map(|(_, link)| link.clone()).collect();
-        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        // The hosts of the paper ran kernels, which use the MTU of the interface as that of the path.
         let mut scene = PathsConfig::new(links, variant.connection()?).with_known_mtu();
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));
@@ -49,7 +49,7 @@ impl Download {
         Ok((report.clone(), reinjected_bytes(&paths)))
     }
 
-    /// Mean throughput from this time on (zero: the first SYN) to the end, Mbit/s.
+    /// Mean throughput from a start time (zero: the first SYN) to the end, Mbit/s.
     ///
     /// # Errors
     /// As [`Download::run`].
@@ -65,10 +65,10 @@ impl Download {
     }
 }
 
-/// A link by its description (docs/research/link.md), without traces.
+/// Link of a description (docs/research/link.md), without traces.
 ///
 /// # Errors
-/// It is no description of a link.
+/// Not a valid description of a link.
 pub(super) fn link(text: &str) -> anyhow::Result<DuplexConfig> {
     let spec: DuplexSpec = text.parse().with_context(|| format!("link `{text}`"))?;
     Ok(spec.resolve(&SeedTree::new(0), &mut |_| None)?)

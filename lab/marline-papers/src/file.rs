@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// The file of a paper; `P` is the type of its table `[published]`, which each key defines.
+/// The file of a paper. `P` is the type of its table `[published]`, which each key defines.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]
@@ -38,12 +38,12 @@ use serde::de::DeserializeOwned;
 pub struct PaperFile<P> {
     /// One-line title.
     pub title: String,
-    /// Authors, title, where and when.
+    /// Authors, title, venue and year.
     pub citation: String,
-    /// Where to read it.
+    /// URL of the paper.
     #[serde(default)]
     pub url: String,
-    /// Command that reproduces it.
+    /// Command that reproduces the paper.
     pub command: String,
     /// Acceptance criterion, as text.
     pub accepted: String,
@@ -55,7 +55,7 @@ pub struct PaperFile<P> {
     pub assumptions: Vec<String>,
     /// The paper's numbers.
     pub published: P,
-    /// What may differ, by name; shares unless the name says otherwise.
+    /// Tolerances by name. They are shares unless the name says otherwise.
     #[serde(default)]
     pub tolerance: BTreeMap<String, f64>,
 }
@@ -64,7 +64,7 @@ impl<P: DeserializeOwned> PaperFile<P> {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The file is malformed. The error names the place.
     pub fn parse(text: &str) -> anyhow::Result<PaperFile<P>> {
         Ok(toml::from_str(text)?)
     }
@@ -74,7 +74,7 @@ impl<P> PaperFile<P> {
     /// The tolerance of this name.
     ///
     /// # Errors
-    /// The file has none of it.
+    /// The file has no tolerance of this name.
     pub fn tolerance(&self, name: &str) -> anyhow::Result<f64> {
         self.tolerance.get(name).copied().with_context(|| format!("no [tolerance] {name}"))
     }

@@ -1,6 +1,5 @@
-//! Reproduction of high-speed rail (SIGCOMM 2018; PAPD, IETF 100): how often bonding two or three
-//! carriers is worse than the best of them alone, for the kernel's scheduler, with OR&P, and with
-//! PAPD.
+//! Reproduction of high-speed rail (SIGCOMM 2018; PAPD, IETF 100). It measures how often bonding two or three
+//! carriers is worse than the best of them alone, for the kernel's scheduler, with OR&P, and with PAPD.
 
 mod contestants;
 mod replay;
@@ -26,18 +25,18 @@ use rows::{Efficiencies, efficiencies, of_best};
 
 const TEXT: &str = include_str!("../papers/hsr2018.toml");
 
-/// The ride of a seed at 150 to 310 km/h with two carriers, and their names.
+/// Ride for a seed at 150 to 310 km/h with two carriers, and the names of both paths.
 pub(crate) fn fast_ride(seed: u64) -> anyhow::Result<(Download, [&'static str; 2])> {
     let fastest = &CLASSES[CLASSES.len() - 1];
     let download = contestants::carriers(fastest, 2, LENGTH, seed)?;
     Ok((download, [ride::PATHS[0], ride::PATHS[1]]))
 }
 
-/// A root is one ride of each class.
+/// Each root has one ride of each class.
 const RIDES: Part = Part::new("rides", 50, 240);
 const STUDIED: Part = Part::new("studied", 20, 60);
 const REPLAY: Part = Part::new("replay", 100, 1000);
-/// A quick look is not shorter than this: connections over such paths need seconds to begin.
+/// Minimum length of a quick look. Connections over such paths need seconds to start.
 const SHORTEST: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Deserialize)]
@@ -60,7 +59,7 @@ impl Published {
     }
 }
 
-/// The key.
+/// Key `hsr2018`.
 pub(super) struct HighSpeedRail;
 
 impl Paper for HighSpeedRail {
@@ -114,13 +113,13 @@ impl Paper for HighSpeedRail {
     }
 }
 
-/// One ride of each class, and another one of each for Reno.
+/// Runs one ride of each class, and another one of each for Reno.
 fn as_studied(length: Duration, root: &Root) -> anyhow::Result<Vec<StudiedRide>> {
     let later = root.rng("another ride").next_u64();
     CLASSES.iter().map(|class| studied_ride(class, length, root.seed, later)).collect()
 }
 
-/// The efficiencies of each class.
+/// Efficiencies of each class.
 fn by_class<T>(
     samples: &Samples<Vec<T>>,
     master: u64,
@@ -130,7 +129,7 @@ fn by_class<T>(
     (0..CLASSES.len()).map(class).collect()
 }
 
-/// The shares of all classes in one table.
+/// Rows of the shares of all classes, for one table.
 fn of_classes(sets: &[Efficiencies], most: Option<f64>) -> Vec<Row> {
     let mut all = Vec::new();
     for (class, set) in CLASSES.iter().zip(sets) {
@@ -146,7 +145,7 @@ fn of_classes(sets: &[Efficiencies], most: Option<f64>) -> Vec<Row> {
 struct Sets {
     two: Vec<Efficiencies>,
     three: Vec<Efficiencies>,
-    /// Two carriers, rides of all classes.
+    /// Two carriers, rides of all classes pooled.
     all: Efficiencies,
 }
 
@@ -176,7 +175,7 @@ impl Sets {
     }
 }
 
-/// All that is judged of rides.
+/// Judged tables of the rides.
 fn tables(sets: &Sets, most: f64) -> Vec<Table> {
     let title = "Two carriers, rides of all classes";
     let mut tables = vec![Table::new("below-one", title, rows::shares(&sets.all, Some(most)))];

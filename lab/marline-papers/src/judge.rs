@@ -1,8 +1,8 @@
 //! Rows of a reproduction: the published value, the measured one with its interval, the acceptance
 //! criterion, and the verdict.
 //!
-//! A criterion is met where the whole interval lies inside what is asked, missed where it lies
-//! outside; in between the roots do not tell, and the row says about how many would.
+//! A criterion is met if the whole interval lies inside the required range, and missed if it lies outside. In
+//! between, the roots do not decide, and the row estimates how many would.
 
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};
@@ -16,20 +16,20 @@ use crate::value::Value;
 pub enum Verdict {
     /// Every requirement is met.
     Accepted,
-    /// One is not.
+    /// A requirement is not met.
     NotAccepted,
-    /// None is missed, but of one the roots do not tell.
+    /// No requirement is missed, but the roots do not decide at least one.
     NotToldApart,
-    /// Something is asked, but the roots are too few for a verdict.
+    /// There is a requirement, but too few roots for a verdict.
     NotJudged,
-    /// What is asked was used to choose a parameter of this scene: shown, not judged.
+    /// The required value was used to choose a parameter of this scene. The row is shown, not judged.
     Fitted,
-    /// Nothing is asked.
+    /// No requirement.
     Shown,
 }
 
 impl Verdict {
-    /// As text.
+    /// The verdict as text.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -42,15 +42,15 @@ impl Verdict {
         }
     }
 
-    /// Whether it counts among those of judged rows.
+    /// True for verdicts of judged rows.
     #[must_use]
     pub const fn is_judged(self) -> bool {
         matches!(self, Verdict::Accepted | Verdict::NotAccepted | Verdict::NotToldApart)
     }
 }
 
-/// A row of a [`Table`](super::Table). Requirements are chained and must all be met; a value that is
-/// missing or not a number meets none.
+/// A row of a [`Table`](super::Table). Requirements are chained and must all be met. A value that is missing or
+/// not a number meets none.
 ///
 /// ```
 /// use marline_papers::{Row, Samples, Verdict};
@@ -63,31 +63,30 @@ impl Verdict {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The metric.
+    /// Metric.
     pub what: String,
-    /// The paper's; `None`: it has none.
+    /// Value of the paper. `None`: the paper has none.
     pub paper: Option<Value>,
-    /// Ours.
+    /// Our value.
     pub ours: Option<Value>,
-    /// Ours over what a clairvoyant sender would have reached on the same links, at least 1.
+    /// Our value relative to that of a clairvoyant sender on the same links, at least 1.
     pub bound_ratio: Option<f64>,
-    /// The requirement, as text.
+    /// Requirement, as text.
     pub requirement: String,
-    /// Whether it is met.
+    /// Verdict on the requirement.
     pub verdict: Verdict,
-    /// Roots that the verdict rests on; 0: nothing in it is random. `None`: it was measured in real
-    /// time, once.
+    /// Number of roots behind the verdict. 0: nothing in it is random. `None`: measured once, in real time.
     pub roots: Option<usize>,
-    /// About so many roots would tell what these do not.
+    /// Approximate number of roots that would decide the row.
     pub needed: Option<u64>,
-    /// Parameter that was fitted to this scene, and to what; empty: none.
+    /// Parameter that was fitted to this scene, and the value it was fitted to. Empty: none.
     pub fitted: String,
-    /// Remark, for instance the evidence why it cannot be met.
+    /// Remark, such as evidence why the requirement cannot be met.
     pub remark: String,
 }
 
 impl Row {
-    /// A row in which nothing is asked so far.
+    /// A row without a requirement.
     #[must_use]
     pub fn new(what: impl Into<String>) -> Row {
         Row {
@@ -104,28 +103,28 @@ impl Row {
         }
     }
 
-    /// The paper's number and its unit.
+    /// Sets the paper's number and its unit.
     #[must_use]
     pub fn paper(mut self, value: f64, unit: &str) -> Row {
         self.paper = Some(Value::new(value, unit));
         self
     }
 
-    /// The paper's claim, as text.
+    /// Sets the paper's claim, as text.
     #[must_use]
     pub fn paper_claim(mut self, text: impl Into<String>) -> Row {
         self.paper = Some(Value::Text(text.into()));
         self
     }
 
-    /// Our number and its unit, measured once in real time, or only to be shown.
+    /// Sets our number and its unit, measured once in real time, or only shown.
     #[must_use]
     pub fn ours(mut self, value: f64, unit: &str) -> Row {
         self.ours = Some(Value::new(value, unit));
         self
     }
 
-    /// Our number over all roots.
+    /// Sets our number over all roots.
     #[must_use]
     pub fn estimate(mut self, estimate: &Estimate, unit: &str) -> Row {
         let Estimate { value, low, high, roots } = *estimate;
@@ -137,14 +136,14 @@ impl Row {
         self
     }
 
-    /// Our finding, as text.
+    /// Sets our finding, as text.
     #[must_use]
     pub fn our_finding(mut self, text: impl Into<String>) -> Row {
         self.ours = Some(Value::Text(text.into()));
         self
     }
 
-    /// Ours over the clairvoyant bound.
+    /// Sets the ratio of our value to the clairvoyant bound.
     #[must_use]
     pub fn bound_ratio(mut self, ratio: f64) -> Row {
         self.bound_ratio = Some(ratio);
@@ -158,8 +157,8 @@ impl Row {
         self
     }
 
-    /// Says which parameter of this scene was chosen by looking at what is asked here; the row is
-    /// shown and no longer judged.
+    /// Names the parameter of this scene that was chosen by looking at the required value. The row is shown and no
+    /// longer judged.
     #[must_use]
     pub fn fitted(mut self, what: impl Into<String>) -> Row {
         self.fitted = what.into();
@@ -167,21 +166,21 @@ impl Row {
         self
     }
 
-    /// A requirement that needs no number: `met` says whether it is met in every run.
+    /// Adds a requirement without a number. `met` is true if every run meets it.
     #[must_use]
     pub fn holds(self, met: bool, requirement: impl Into<String>) -> Row {
         let standing = if met { Standing::Inside } else { Standing::Outside };
         self.combined(standing, requirement.into())
     }
 
-    /// Asks for ours to lie in this range; `requirement` says so.
+    /// Requires our value to lie in this range. `requirement` is its text.
     #[must_use]
     pub fn asked(self, asked: Asked, requirement: impl Into<String>) -> Row {
         let ours = self.our_estimate();
         self.also(&ours, asked, requirement)
     }
 
-    /// Asks something of another quantity, too.
+    /// Adds a requirement on another quantity.
     #[must_use]
     pub fn also(mut self, of: &Estimate, asked: Asked, requirement: impl Into<String>) -> Row {
         let standing = of.stands(asked);
@@ -216,36 +215,36 @@ impl Row {
         self
     }
 
-    /// Asks for ours to be within this share of the paper's.
+    /// Requires our value to be within this share of the paper's.
     #[must_use]
     pub fn within(self, share: f64) -> Row {
         let asked = Asked::within(share, number_of(self.paper.as_ref()));
         self.asked(asked, format!("within {} % of the paper", number(100.0 * share)))
     }
 
-    /// Asks for ours to be within this share of `of`, called `name`. `of` is a constant; what is
-    /// measured, too, is compared by a ratio.
+    /// Requires our value to be within this share of `of`, called `name`. `of` is a constant. Measured values are
+    /// compared by a ratio instead.
     #[must_use]
     pub fn within_of(self, share: f64, of: f64, name: &str) -> Row {
         let text = format!("within {} % of {name} ({})", number(100.0 * share), number(of));
         self.asked(Asked::within(share, of), text)
     }
 
-    /// Asks for ours to be no more than `limit`, in the unit of ours.
+    /// Requires our value to be at most `limit`, in the unit of our value.
     #[must_use]
     pub fn at_most(self, limit: f64) -> Row {
         let text = format!("at most {}", limit_words(limit, self.unit()));
         self.asked(Asked::at_most(limit), text)
     }
 
-    /// Asks for ours to be no less than `limit`, in the unit of ours.
+    /// Requires our value to be at least `limit`, in the unit of our value.
     #[must_use]
     pub fn at_least(self, limit: f64) -> Row {
         let text = format!("at least {}", limit_words(limit, self.unit()));
         self.asked(Asked::at_least(limit), text)
     }
 
-    /// The verdict in words, with what it lacks.
+    /// The verdict in words, with the number of roots or the parameter it depends on.
     #[must_use]
     pub fn verdict_words(&self) -> String {
         match (self.verdict, self.needed) {
@@ -263,7 +262,7 @@ impl Row {
         match &self.ours {
             Some(Value::Number { value, interval, .. }) => {
                 let roots = self.roots.unwrap_or(0);
-                // Too few roots have no interval, which is not the same as one of no width.
+                // With too few roots the interval is unknown. Without roots its width is zero.
                 let none = if roots > 0 { (f64::NAN, f64::NAN) } else { (*value, *value) };
                 let (low, high) = interval.unwrap_or(none);
                 Estimate { value: *value, low, high, roots }
@@ -280,7 +279,7 @@ impl Row {
     }
 }
 
-/// A limit as it is, to six digits: rounded to three like what is measured, 1.001 would be 1.
+/// A limit with six digits. Rounded to three digits, as measured values are, 1.001 would be 1.
 fn limit_words(limit: f64, unit: &str) -> String {
     let digits = (5 - limit.abs().max(1.0).log10().floor() as i32).max(0) as usize;
     let text = format!("{limit:.digits$}");
@@ -291,7 +290,7 @@ fn limit_words(limit: f64, unit: &str) -> String {
     format!("{short} {unit}").trim_end().to_owned()
 }
 
-/// A number of roots to two digits: more would pretend.
+/// Number of roots, rounded to two digits because it is an estimate.
 fn rounded(needed: u64) -> u64 {
     let step = 10_u64.pow(needed.max(1).ilog10().saturating_sub(1));
     needed.div_ceil(step) * step

@@ -1,9 +1,9 @@
 //! Key `kernel`: Marline compared with the kernel's TCP and Multipath TCP, in real time.
 //!
-//! The rows are those of [`marline_lab::compare`] that stand for what hurts interactive users with stock
-//! Multipath TCP: echoes under loss, blocks over unequal paths, bursts during which a path dies, a
-//! window that is too small, a handover to a backup. Runs are kept one by one, so that the command
-//! goes on where it was interrupted; those of Marline hold for one build, the kernel's for all.
+//! The rows are those of [`marline_lab::compare`] that show the problems of interactive users with stock Multipath
+//! TCP: echoes under loss, blocks over unequal paths, bursts during which a path dies, a window that is too small,
+//! a handover to a backup. Each run is stored, so that an interrupted command can continue. Runs of Marline are
+//! valid for one build, those of the kernel for all.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const TEXT: &str = include_str!("../papers/kernel.toml");
-/// The rows of the comparison that are run, and how often.
+/// Rows of the comparison and their numbers of runs.
 const ROWS: [(&str, usize); 10] = [
     ("2a-a", 5),
     ("2b", 5),
@@ -33,7 +33,7 @@ const ROWS: [(&str, usize); 10] = [
     ("2e", 10),
 ];
 
-/// What the kernel's Multipath TCP showed before.
+/// Earlier results of the kernel's Multipath TCP.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Baseline {
@@ -51,17 +51,17 @@ struct Baseline {
     handover_worst_ms: f64,
 }
 
-/// The comparison.
+/// Key `kernel`.
 pub(super) struct Kernel;
 
-/// A number of a row.
+/// A metric of a row.
 struct Number {
     what: &'static str,
     unit: &'static str,
-    /// More is better.
+    /// True if larger values are better.
     more: bool,
     value: fn(&Pool) -> f64,
-    /// Latencies by name, their bounds, and the quantile.
+    /// Names of the latencies and of their bounds, and the quantile.
     latency: Option<(&'static str, &'static str, f64)>,
     baseline: f64,
 }
@@ -73,7 +73,7 @@ impl Number {
     }
 }
 
-/// What is judged of a row.
+/// Judged metrics of a row.
 fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
     let latency = |what, value, latency, baseline| {
         let (unit, more, latency) = ("ms", false, Some(latency));
@@ -140,7 +140,7 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
     }
 }
 
-/// A burst that nothing happens to.
+/// Metric of a burst without a failure.
 const CALM: &str = "nothing failing, median";
 
 /// One line of the verdicts.
@@ -162,8 +162,8 @@ fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contes
     line
 }
 
-/// What is asked of a line: ahead of the kernel's Multipath TCP, and nothing failing, near the fast
-/// path alone. A message of a packet that nothing happens to takes the same time whoever sends it.
+/// Adds the requirements to a line: ahead of the kernel's Multipath TCP and, without a failure, close to the fast
+/// path alone. A one-packet message without a failure takes the same time with every stack.
 fn judged(
     line: Line,
     row: &Row,
@@ -275,7 +275,7 @@ fn relative(pools: &Pools<'_>, base: &Baseline) -> Figure {
     bars.figure("relative", caption)
 }
 
-/// Columns of the table with everybody.
+/// Columns of the table with all contestants.
 const GRID: [(&str, &str); 8] = [
     ("row", ""),
     ("measure", ""),

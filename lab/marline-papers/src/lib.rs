@@ -1,12 +1,12 @@
 //! Reproductions of published measurements: `marline-lab paper KEY`.
 //!
-//! A paper is a file `papers/KEY.toml` in the repository (what was published, what we assume where
-//! the text is silent, the buffers, the tolerances) and a module here that runs the same experiment
-//! and says, row by row, what the paper has, what we have, what is asked, and whether it is met
-//! ([`Row`]). What is not met stays in the table and makes the command fail. Tables without a
-//! counterpart in the paper are [`Grid`]s.
+//! A paper is a file `papers/KEY.toml` in the repository and a module of this crate. The file holds the published
+//! values, our assumptions where the text is silent, the buffers and the tolerances. The module runs the same
+//! experiment and compares, row by row, the paper's value with ours and states the requirement and the verdict
+//! ([`Row`]). A missed requirement stays in the table and makes the command fail. Tables without a counterpart in
+//! the paper are [`Grid`]s.
 //!
-//! A new key: write the file and the module, implement [`Paper`], add it to [`all`].
+//! To add a key, write the file and the module, implement [`Paper`], and add it to [`all`].
 
 use anyhow::Context as _;
 use marline_sim::digest;
@@ -52,11 +52,11 @@ pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
 pub use verdicts::{KeptRow, KeptTable, KeptVerdicts};
 
-/// All there are, in the order in which they are run and shown.
+/// All papers, in the order in which they are run and shown.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Paper> {
     vec![
-        // A line each, in the order of their years.
+        // One paper per line, in the order of their years.
         &raiciu2012::Raiciu,
         &remp2015::Remp2015,
         &tlp2019::Tlp,
@@ -67,17 +67,17 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &auto::Auto,
         &matrix::Matrix,
         &datagrams::Datagrams,
-        // Those in real time.
+        // Papers that run in real time.
         &kernel::Kernel,
         &live::Live,
         &multimob_live::MultiMobLive,
     ]
 }
 
-/// Runs a paper; also the digest of everything that was simulated for it ([`RunInfo::digest`]).
+/// Runs a paper. Returns its result and the digest of everything that was simulated for it ([`RunInfo::digest`]).
 ///
 /// # Errors
-/// Those of the paper.
+/// Any error of the paper.
 pub fn run(paper: &dyn Paper, context: &Context<'_>) -> anyhow::Result<(Reproduction, String)> {
     let (result, runs) = digest::of_runs(|| paper.run(context));
     let simulated = runs != digest::Digest::default();
@@ -94,13 +94,13 @@ pub fn run(paper: &dyn Paper, context: &Context<'_>) -> anyhow::Result<(Reproduc
     Ok((result, digest.unwrap_or_default()))
 }
 
-/// Other names under which a paper is known: CS244's students did `raiciu2012` again.
+/// Other names of papers. The students of CS244 reproduced `raiciu2012`.
 const ALIASES: [(&str, &str); 1] = [("cs244", "raiciu2012")];
 
-/// The paper of this key, or of another name for it.
+/// Finds the paper of this key or alias.
 ///
 /// # Errors
-/// There is none; the keys there are.
+/// Unknown key. The error lists the valid ones.
 pub fn find(key: &str) -> anyhow::Result<&'static dyn Paper> {
     let meant = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, key)| *key);
     all().into_iter().find(|paper| paper.key() == meant).with_context(|| {

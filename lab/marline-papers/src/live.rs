@@ -14,7 +14,7 @@ use crate::table::{Grid, Reproduction, Table};
 
 const TEXT: &str = include_str!("../papers/live.toml");
 
-/// An experiment of each family, and how often it runs on each side.
+/// An experiment of each family, and its number of runs on each side.
 const FILES: [(&str, &str, usize); 5] = [
     ("echo-loss", include_str!("../scenarios/echo-loss.toml"), 5),
     ("blocks-wifi-3g", include_str!("../scenarios/blocks-wifi-3g.toml"), 3),
@@ -23,12 +23,12 @@ const FILES: [(&str, &str, usize); 5] = [
     ("handover-backup", include_str!("../scenarios/handover-backup.toml"), 5),
 ];
 
-/// What the file has beside the assumptions: nothing.
+/// Published values. There are none.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// The agreement.
+/// Key `live`.
 pub(super) struct Live;
 
 impl Paper for Live {
@@ -54,7 +54,7 @@ impl Paper for Live {
         let (mut jobs, mut ends) = (Vec::new(), vec![0]);
         for (name, text, full) in FILES {
             let experiment = ExperimentFile::from_toml(name, text)?;
-            // The first variant: Marline as it is shipped.
+            // The first variant is Marline as shipped.
             let lanes = experiment.lanes(&[Stack::Sim, Stack::Live])?;
             let first = lanes[0].variant.name.clone();
             let mine = |lane: &Lane| lane.variant.name == first;
@@ -114,7 +114,7 @@ impl Paper for Live {
     }
 }
 
-/// Both distributions, laid over each other.
+/// Both distributions in one figure.
 fn curves(title: &str, jobs: &[Job], records: &[Record]) -> Figure {
     let of = |stack: Stack| {
         let mine = jobs.iter().zip(records).filter(|(job, _)| job.lane.stack == stack);

@@ -1,6 +1,6 @@
-//! Verdicts as Markdown, between two marks of a page that is otherwise written by hand: for each table the number of
-//! accepted rows, and the rows that are not. Every row is in the files of verdicts that the pages are made of, and in
-//! the report.
+//! Verdicts as Markdown, between two marks of a page that is otherwise written by hand. For each table it has the
+//! number of accepted rows and a list of the others. The verdict files, from which the pages are made, and the
+//! report have every row.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::verdicts::{KeptRow, KeptTable, KeptVerdicts};
 const BEGIN: &str = "<!-- results: made by `marline-lab report --docs`, not by hand -->";
 const END: &str = "<!-- end of results -->";
 
-/// The page with these verdicts between its marks.
+/// Page with these verdicts between its marks.
 ///
 /// # Errors
-/// It has no marks, or they are in disorder.
+/// Missing marks, or marks in the wrong order.
 pub fn page_with_verdicts(page: &str, verdicts: &KeptVerdicts) -> anyhow::Result<String> {
     let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
     for table in &verdicts.tables {
@@ -32,7 +32,7 @@ pub fn page_with_verdicts(page: &str, verdicts: &KeptVerdicts) -> anyhow::Result
     with_text(page, &text)
 }
 
-/// The page with a line for each key between its marks: how many of its rows have which verdict.
+/// Page with a line for each key between its marks: the numbers of its rows by verdict.
 ///
 /// # Errors
 /// As [`page_with_verdicts`].
@@ -61,14 +61,14 @@ fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{BEGIN}\n{text}{END}{after}"))
 }
 
-/// The requirements of a table's rows, each once, in their order.
+/// Distinct requirements of a table's rows, in order.
 fn requirements(table: &KeptTable) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let asked = table.rows.iter().map(|row| row.asked.as_str());
     asked.filter(|asked| seen.insert(*asked)).collect()
 }
 
-/// Numbers of rows that need no attention, in parentheses; nothing if there are none.
+/// Numbers of rows that need no attention, in parentheses. Empty if there are none.
 fn settled(table: &KeptTable) -> String {
     let count = |verdict| table.rows.iter().filter(|row| row.is(verdict)).count();
     let counts = [("accepted", Verdict::Accepted), ("fitted", Verdict::Fitted)]
@@ -80,7 +80,7 @@ fn settled(table: &KeptTable) -> String {
     if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
 }
 
-/// Rows with one requirement that miss it or leave it open, a sentence for each verdict.
+/// Rows with one requirement that is missed or undecided, one sentence per verdict.
 fn open(rows: &[&KeptRow]) -> Vec<String> {
     let with =
         |verdict| -> Vec<&KeptRow> { rows.iter().filter(|row| row.is(verdict)).copied().collect() };
@@ -96,7 +96,7 @@ fn open(rows: &[&KeptRow]) -> Vec<String> {
     open
 }
 
-/// Rows with their values; what stands before the first colon of a name is said once for rows in a row.
+/// Rows with their values. Consecutive rows that share the text before the first colon of their name show it once.
 fn listed(rows: &[&KeptRow], shown: impl Fn(&str) -> String) -> String {
     let mut texts = Vec::new();
     let mut said = None;
@@ -116,7 +116,7 @@ fn listed(rows: &[&KeptRow], shown: impl Fn(&str) -> String) -> String {
     texts.join("; ")
 }
 
-/// Without the interval.
+/// Our value without the interval.
 fn short(ours: &str) -> String {
     match ours.split_once(" [").and_then(|(value, rest)| Some((value, rest.split_once(']')?.1))) {
         Some((value, unit)) => format!("{value}{unit}"),

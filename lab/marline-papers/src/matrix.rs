@@ -1,8 +1,8 @@
-//! Key `matrix`: every policy on every study's ground.
+//! Key `matrix`: every policy on the links of every study.
 //!
-//! Each study knows a policy that is good on its own links. Asked here is whether one, the default, is
-//! good on all of them: in each row it is compared with the best of all contestants that keep to its
-//! budget of copies, and, without a budget, with the best of all.
+//! Each study has a policy that is good on its own links. This key checks if one policy, the default, is good on
+//! all of them. In each row it is compared with the best contestant that keeps to its budget of copies, and with
+//! the best of all, without a budget.
 
 mod beside;
 mod measure;
@@ -23,14 +23,14 @@ use scenes::{SCENES, Scene};
 const TEXT: &str = include_str!("../papers/matrix.toml");
 const PART: Part = Part::new("scenes", 20, 40);
 const RIDES: Part = Part::fixed("rides", 60);
-/// Places among the contestants.
+/// Indexes of the contestants.
 const AUTO: usize = 0;
 const REDUNDANT: usize = 1;
 
-/// The key.
+/// Key `matrix`.
 pub(super) struct Matrix;
 
-/// Who takes part, and what the default may spend.
+/// Contestants, and the budget of the default.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Setup {
@@ -44,7 +44,7 @@ struct Contestant {
     name: String,
     scheduler: String,
     congestion: String,
-    /// Sends repairs, which are more than the budget and are not counted as copies.
+    /// The contestant sends repairs, which exceed the budget and are not counted as copies.
     #[serde(default)]
     repairs: bool,
 }
@@ -65,7 +65,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Whether copies so many, of so much payload in so many seconds of both ends, are within it.
+    /// True if the copies of a cell are within the budget, for its payload and its sending time at both ends.
     fn allows(self, cell: &Cell) -> bool {
         let free = self.kb_per_s * 1e3 * cell.sending_s;
         cell.extra_bytes <= (self.share * cell.payload_bytes).max(free)
@@ -129,20 +129,20 @@ fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
     vec![shares, worst, Row::new("the mean ride").estimate(&mean, "")]
 }
 
-/// What all contestants showed in all scenes.
+/// Results of all contestants in all scenes.
 struct View<'a> {
     setup: &'a Setup,
     samples: &'a Samples<Vec<SceneCells>>,
 }
 
-/// The mean of one measure of one contestant over roots.
+/// Mean over roots of one measure of one contestant.
 fn mean(picked: &[&Vec<SceneCells>], scene: usize, contestant: usize, measure: usize) -> f64 {
     let values = picked.iter().map(|root| root[scene][contestant].values[measure]);
     values.sum::<f64>() / picked.len() as f64
 }
 
 impl View<'_> {
-    /// How many times worse this contestant's mean is than the best among others; 1: none is better.
+    /// Factor by which this contestant's mean is worse than the best of the others. 1: none is better.
     fn worse(
         picked: &[&Vec<SceneCells>],
         (scene, measure): (usize, usize),
@@ -189,7 +189,7 @@ impl View<'_> {
         rows
     }
 
-    /// Means of everybody.
+    /// Means of all contestants.
     fn grid(&self) -> Grid {
         let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
         let columns: Vec<_> =

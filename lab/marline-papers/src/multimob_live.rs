@@ -1,6 +1,6 @@
-//! Key `multimob-live`: MultiMob compared with the kernel's TCP and Multipath TCP, with real
-//! processes over emulated links whose radios sleep. Walks out of WiFi range, runs that never lose
-//! it, and a download whose WiFi dies; for each seed all systems get the same links.
+//! Key `multimob-live`: MultiMob compared with the kernel's TCP and Multipath TCP, with real processes over
+//! emulated links whose radios sleep. It has walks out of WiFi range, runs that stay in range, and a download
+//! whose WiFi dies. For each seed, all systems get the same links.
 
 mod campaign;
 mod rows;
@@ -15,7 +15,7 @@ use campaign::{Campaign, Known};
 
 const TEXT: &str = include_str!("../papers/multimob-live.toml");
 
-/// The comparison.
+/// Key `multimob-live`.
 pub(super) struct MultiMobLive;
 
 impl Paper for MultiMobLive {

@@ -1,5 +1,5 @@
-//! Results on disk: `DIR/KEY/result.json`, a CSV file for each table, an SVG file for each figure,
-//! and `run.json` with what differs from run to run.
+//! Results on disk: `DIR/KEY/result.json`, a CSV file for each table, an SVG file for each figure, and `run.json`
+//! with the data that differ from run to run.
 
 use std::fs;
 use std::path::Path;
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// On what a reproduction ran, and how long.
+/// Environment and duration of a reproduction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// Version of this program.
+    /// Version of the program.
     pub version: String,
-    /// What tells this build from others.
+    /// Identifier of the build.
     pub program: String,
-    /// The machine.
+    /// Machine of the run.
     pub machine: Machine,
     /// Master root.
     pub master: u64,
-    /// How much was run, in words.
+    /// Amount of work, in words.
     pub effort: String,
-    /// Share of the full number of runs, of keys that run in real time.
+    /// Share of the full number of runs, for keys that run in real time.
     pub scale: f64,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
     /// Wall clock, seconds.
     pub seconds: f64,
-    /// Processor time, seconds, with what kept roots had cost.
+    /// Processor time, seconds, including the original cost of roots that were kept.
     pub cpu_s: f64,
-    /// Hash over all packets, times and bytes read of the simulated runs, in hexadecimal: equal where
-    /// nothing behaved differently. Empty where nothing was simulated.
+    /// Hash over all packets, times and bytes read in the simulated runs, in hexadecimal. Equal hashes mean equal
+    /// behavior. Empty if nothing was simulated.
     #[serde(default)]
     pub digest: String,
 }
 
-/// A machine.
+/// Description of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The kernel's version.
+    /// Kernel version.
     pub kernel: String,
-    /// The processor's name.
+    /// Processor name.
     pub processor: String,
-    /// How many this process may use.
+    /// Number of processors available to this process.
     pub processors: usize,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes the current machine.
     #[must_use]
     pub fn here() -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -64,10 +64,10 @@ impl Machine {
     }
 }
 
-/// Writes a result into `directory` and removes what an earlier one left there.
+/// Writes a result into `directory` and removes the files of an earlier result.
 ///
 /// # Errors
-/// A file cannot be written, or two tables or figures have the same name or one that is none.
+/// Unwritable file, or two tables or figures with the same or an invalid name.
 pub fn store(directory: &Path, result: &Reproduction, run: &RunInfo) -> anyhow::Result<()> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     for entry in fs::read_dir(directory)?.flatten() {
@@ -91,10 +91,10 @@ pub fn store(directory: &Path, result: &Reproduction, run: &RunInfo) -> anyhow::
     write(&directory.join("run.json"), &serde_json::to_string_pretty(run)?)
 }
 
-/// What [`store`] wrote into `directory`; `None`: nothing.
+/// Reads a result that [`store`] wrote into `directory`. `None` if there is none.
 ///
 /// # Errors
-/// It cannot be read.
+/// Unreadable result.
 pub fn load(directory: &Path) -> anyhow::Result<Option<(Reproduction, RunInfo)>> {
     let (result, run) = (directory.join("result.json"), directory.join("run.json"));
     if !result.is_file() || !run.is_file() {
@@ -107,7 +107,7 @@ pub fn load(directory: &Path) -> anyhow::Result<Option<(Reproduction, RunInfo)>>
     Ok(Some((reproduction, info)))
 }
 
-/// Whole or not at all: a result half written would be read as one.
+/// Writes a file atomically, because a partial result would be read as a complete one.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let named = || path.display().to_string();
     let beside = path.with_extension("part");
@@ -115,7 +115,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::rename(&beside, path).with_context(named)
 }
 
-/// A field as RFC 4180 has it.
+/// A field, quoted as in RFC 4180.
 fn field(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -127,7 +127,7 @@ fn line(fields: &[String]) -> String {
     fields.iter().map(|text| field(text)).collect::<Vec<_>>().join(",") + "\n"
 }
 
-/// Value, lower and upper end, unit.
+/// Value, lower and upper end of the interval, unit.
 fn cells(value: Option<&Value>) -> [String; 4] {
     let exact = |value: f64| if value.is_nan() { String::new() } else { value.to_string() };
     match value {

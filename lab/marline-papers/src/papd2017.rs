@@ -1,6 +1,6 @@
-//! Reproduction of PAPD (IETF 100, 2017): two tables of throughputs with a large and a small
-//! buffer, five mobile scenarios, the argument of the slides that bonding cannot win below
-//! RTT_max x best rate, and their claims in scenes that are drawn.
+//! Reproduction of PAPD (IETF 100, 2017): two tables of throughputs with a large and a small buffer, five mobile
+//! scenarios, the argument of the slides that bonding cannot win below RTT_max x best rate, and the claims of the
+//! slides in randomly drawn scenes.
 
 mod cells;
 mod contestants;
@@ -24,7 +24,7 @@ pub(crate) use contestants::{LARGE_BUFFER, SMALL_BUFFER};
 
 const TEXT: &str = include_str!("../papers/papd2017.toml");
 
-/// The two links of the tables, with these round trips and losses.
+/// The two links of the tables with these round-trip times and losses.
 pub(crate) fn wires(
     rtt_ms: [f64; 2],
     loss: [f64; 2],
@@ -37,14 +37,14 @@ pub(crate) fn wires(
     Ok(vec![path(0)?, path(1)?])
 }
 
-/// A phone's download in one of the scenarios, counted from 0.
+/// Download of a phone in one of the scenarios, counted from 0.
 pub(crate) fn phone(scenario: usize, length: Duration, seed: u64) -> anyhow::Result<Download> {
     let scenarios = PaperFile::<Published>::parse(TEXT)?.published.mobile;
     let scenario = scenarios.get(scenario).context("there is no such scenario")?;
     mobile::download(scenario, length, seed)
 }
 
-/// The key.
+/// Key `papd2017`.
 pub(super) struct Papd;
 
 impl Paper for Papd {

@@ -1,4 +1,4 @@
-//! Paper: the interface each key implements, and the context of its run.
+//! Trait of a paper, and the context of its run.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,100 +11,99 @@ use marline_lab::parallel::parallel;
 
 use crate::table::Reproduction;
 
-/// A published measurement that can be done again.
+/// A published measurement that can be reproduced.
 pub trait Paper: Sync {
-    /// Its name: of its file `papers/KEY.toml`, its module, and what is said on the command line.
+    /// Key of the paper: the name of its file `papers/KEY.toml`, of its module, and on the command line.
     fn key(&self) -> &'static str;
 
-    /// The text of its file, built into the program.
+    /// Text of its file, built into the program.
     fn text(&self) -> &'static str;
 
-    /// Whether `paper all` runs it: nothing but processor time is needed. The others need root and
-    /// real time.
+    /// True if `paper all` runs it, because it needs nothing but processor time. The others need root privileges
+    /// and real time.
     fn in_virtual_time(&self) -> bool {
         true
     }
 
-    /// Does it again. One context, one result: nothing may depend on the clock or on the number of
+    /// Runs the reproduction. The result depends on the context only, not on the clock or on the number of
     /// threads.
     ///
     /// # Errors
-    /// Something is missing (traces), or a run failed. A result that is not what the paper says is
-    /// not an error but a row.
+    /// Missing traces, or a failed run. A result that differs from the paper's is a row, not an error.
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction>;
 }
 
-/// How much is run.
+/// Amount of work.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// As many roots as verdicts need, up to the most of each part.
+    /// As many roots as the verdicts need, up to the maximum of each part.
     Full,
-    /// Two roots, shorter runs: whether it works. Judges nothing.
+    /// Two roots with shorter runs, as a smoke test. Nothing is judged.
     Quick,
-    /// So many roots of each part, runs of full length; fewer than
-    /// [`MIN_ROOTS`](crate::MIN_ROOTS) judge nothing.
+    /// This number of roots for each part, with runs of full length. Nothing is judged with fewer than
+    /// [`MIN_ROOTS`](crate::MIN_ROOTS).
     Roots(usize),
 }
 
-/// Processor time that kept roots cost when they were measured, by part and root.
+/// Processor time, in seconds, of kept roots when they were measured, by part and root.
 pub type Spent = Mutex<BTreeMap<(&'static str, u64), f64>>;
 
 /// Context of a reproduction.
 #[derive(Copy, Clone)]
 pub struct Context<'a> {
-    /// The paper's key: roots are drawn for it.
+    /// Key of the paper. Roots are drawn for it.
     pub key: &'a str,
-    /// Master root, from which all roots are drawn.
+    /// Master root, from which all other roots are drawn.
     pub master: u64,
-    /// How much is run.
+    /// Amount of work.
     pub effort: Effort,
-    /// Share of the full number of runs of keys that run in real time, above 0.
+    /// Share of the full number of runs, for keys that run in real time. Above 0.
     pub scale: f64,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
-    /// What tells this build from others: roots that another measured are measured again.
+    /// Identifier of the build. Roots that another build measured are measured again.
     pub program: &'a str,
-    /// Directory of this key's results; it exists. For what can be continued after an interruption.
+    /// Directory of this key's results, for files that let an interrupted run continue. It exists.
     pub results: &'a std::path::Path,
-    /// Where recorded traces lie.
+    /// Directory of the recorded traces.
     pub traces: Option<&'a std::path::Path>,
-    /// What kept roots had cost.
+    /// Original cost of the roots that were kept.
     pub spent: &'a Spent,
-    /// Told after every run: what is run, how many are done, of how many.
+    /// Called after every run with the name of the work, the number of finished runs, and their total.
     pub progress: &'a (dyn Fn(&str, usize, usize) + Sync),
 }
 
 impl Context<'_> {
-    /// Of keys that run in real time: `full` runs at scale 1, fewer at less, at least one.
+    /// Number of runs of a key that runs in real time: `full` at scale 1, fewer below, at least one.
     #[must_use]
     pub fn runs(&self, full: usize) -> usize {
         ((full as f64 * self.scale).round() as usize).max(1)
     }
 
-    /// So long, or a twentieth of it for a quick look: for runs that are long rather than many.
+    /// The length `full`, or a twentieth of it for a quick look. For a few long runs.
     #[must_use]
     pub fn length(&self, full: marline_time::Duration) -> marline_time::Duration {
         if self.effort == Effort::Quick { full.mul_f64(0.05) } else { full }
     }
 
-    /// So many, or a twentieth of them, at least one, for a quick look: messages of a run, walks of a
-    /// root.
+    /// The number `full`, or a twentieth of it (at least one) for a quick look. For messages of a run or walks of
+    /// a root.
     #[must_use]
     pub fn count(&self, full: usize) -> usize {
         if self.effort == Effort::Quick { full.div_ceil(20) } else { full }
     }
 
-    /// Notes what a root had cost; what this run measured itself is not noted again.
+    /// Records the cost of a root. A root that this run measured itself is not recorded twice.
     pub(crate) fn spend(&self, part: &'static str, root: u64, cpu_s: f64) {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.entry((part, root)).or_insert(cpu_s);
     }
 
-    /// Does `run` with each item on all threads, in the order of the items, and tells how far it is
-    /// under the name of `what`.
+    /// Calls `run` for each item on all threads and returns the results in the order of the items. Reports the
+    /// progress under the name `what`.
     ///
     /// # Errors
-    /// The first error of a run; one that panicked has the words of the panic.
+    /// The first error of a run. A panic becomes an error with its message.
     pub fn parallel<T: Sync, R: Send>(
         &self,
         what: &str,
@@ -113,7 +112,7 @@ impl Context<'_> {
     ) -> anyhow::Result<Vec<R>> {
         let done = std::sync::atomic::AtomicUsize::new(0);
         let results = parallel(self.jobs, items, |item| {
-            // One that breaks must not take with it what other keys have to show.
+            // A panic must not discard the results of other keys.
             let result = catch_unwind(AssertUnwindSafe(|| run(item)))
                 .unwrap_or_else(|panic| Err(anyhow::anyhow!("{what}: {}", words(&*panic))));
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -123,7 +122,7 @@ impl Context<'_> {
         results.into_iter().collect()
     }
 
-    /// The directory with recorded traces.
+    /// Directory of the recorded traces.
     ///
     /// # Errors
     /// No directory was given.
@@ -132,14 +131,14 @@ impl Context<'_> {
     }
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn words(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a run panicked")
 }
 
-/// Where recorded traces lie: `MARLINE_TRACE_DIR`, or `shared/traces` beside the directory this is
-/// run in; `None` where neither exists.
+/// Directory of the recorded traces: `MARLINE_TRACE_DIR`, or `shared/traces` beside the current directory. `None`
+/// if neither exists.
 #[must_use]
 pub fn trace_directory() -> Option<PathBuf> {
     let named = directory_of_environment();

@@ -1,8 +1,8 @@
-//! Plain stacks: what studies are repeated with, whatever Marline ships.
+//! Plain stacks for the reproduction of studies, independent of the product's defaults.
 //!
-//! A published measurement is of a stack that sends each byte once, over CUBIC where nothing else is
-//! said. Every variant of a study begins with one of these and names what is different; [`Variant::new`]
-//! alone is Marline as it is shipped, which changes with the product.
+//! Published measurements are of a stack that sends each byte once, over CUBIC unless stated otherwise. Every
+//! variant of a study starts from one of these and names the differences. [`Variant::new`] alone is Marline as
+//! shipped, which changes with the product.
 
 use marline_lab::experiment::Variant;
 

@@ -1,5 +1,5 @@
-//! Key `raiciu2012`: delay of a block while a slow path holds up a fast one, without and with
-//! opportunistic retransmission and penalisation (NSDI 2012, figure 7; Stanford CS244, 2014).
+//! Key `raiciu2012`: delay of a block while a slow path holds up a fast one, without and with opportunistic
+//! retransmission and penalization (NSDI 2012, figure 7; Stanford CS244, 2014).
 
 mod curves;
 mod density;
@@ -37,17 +37,17 @@ struct PublishedAt {
     both: Shape,
     none: Shape,
     cellular: Cellular,
-    /// Mean latency of TCP over WiFi over that without M.
+    /// Mean latency of TCP over WiFi, relative to that without M.
     mean_wifi_over_none: f64,
 }
 
-/// TCP over 3G, of which the plots show the beginning.
+/// TCP over 3G. The plots show only the start of its distribution.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cellular {
-    /// The highest place, in words.
+    /// Position of the peak, in words.
     peak: String,
-    /// Left out: beyond the end of the plot.
+    /// Median. `None`: beyond the end of the plot.
     p50_ms: Option<f64>,
     within_3_s: f64,
 }
@@ -63,7 +63,7 @@ const NOTES: [&str; 3] = [
      less throughput. That no M is slower than WiFi and yet gains throughput cannot both be so.",
 ];
 
-/// The key.
+/// Key `raiciu2012`.
 pub(super) struct Raiciu;
 
 impl Paper for Raiciu {
@@ -129,7 +129,7 @@ fn details(
 const X: &str = "latency of a block (ms)";
 const Y: &str = "share of the blocks per 20 ms";
 
-/// The four curves of one of the study's plots.
+/// Figure of the four curves of one of the study's plots.
 fn plot_four(runs: &density::Runs, file: &PaperFile<Published>, place: usize) -> Figure {
     let jitter_ms = file.published.at[place].jitter_ms;
     let curves = [

@@ -1,4 +1,4 @@
-//! Recorded pairs of links, and the figures by which what runs on a pair is compared.
+//! Recorded pairs of links, and the figures by which results on a pair are compared.
 
 pub(crate) mod figures;
 pub(crate) mod pairs;
@@ -6,10 +6,10 @@ pub(crate) mod setup;
 
 use crate::judge::Row;
 
-/// A row that says that there are no traces; it must not pass for done.
+/// Row that marks missing traces, so that the test does not count as done.
 ///
 /// # Errors
-/// `MARLINE_REQUIRE_ALL=1` forbids that they are missing.
+/// `MARLINE_REQUIRE_ALL=1` is set, which requires the traces.
 pub(crate) fn skipped(key: &str) -> anyhow::Result<Row> {
     let why = "SKIPPED: no recorded traces (--trace-dir DIR or MARLINE_TRACE_DIR)";
     let required = std::env::var_os("MARLINE_REQUIRE_ALL").is_some_and(|value| value == "1");

@@ -1,7 +1,6 @@
-//! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path
-//! and redundantly on both; single paths computed from captures; flow completion times by degree of
-//! redundancy; redundancy that is only used when it pays, and redundancy beside a TCP. The
-//! assumptions are in `papers/remp2015.toml`.
+//! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path and redundantly
+//! on both. It also has single paths computed from captures, flow completion times by degree of redundancy,
+//! adaptive redundancy, and redundancy that competes with a TCP. The assumptions are in `papers/remp2015.toml`.
 
 mod coding;
 mod correlation;
@@ -20,7 +19,7 @@ use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
 use published::Published;
 
-/// The key.
+/// Key `remp2015`.
 #[derive(Debug)]
 pub(super) struct Remp2015;
 

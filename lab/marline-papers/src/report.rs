@@ -1,6 +1,6 @@
-//! HTML report of all results: every paper's tables and figures, its assumptions, the commands to
-//! repeat it and the machine it ran on. One page without scripts or external resources, so that it
-//! can be mailed.
+//! HTML report of all results: every paper's tables and figures, its assumptions, the commands that reproduce it,
+//! and the machine it ran on. The report is a single page without scripts or external resources, so that it can be
+//! mailed.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::output::RunInfo;
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// Rows of a grid that are shown at once; a longer one has to be opened.
+/// Maximum number of rows of an expanded grid. Longer grids are collapsed.
 const OPEN_ROWS: usize = 30;
 
 const STYLE: &str = "\
@@ -35,29 +35,29 @@ figure{margin:1rem 0}figure .scroll svg{max-width:none}\
 figcaption{color:var(--mute);font-size:.87rem}code{background:var(--soft);padding:.1rem .3rem}\
 details{margin:.7rem 0}summary{cursor:pointer}footer{margin:3rem 0 1rem;color:var(--mute)}";
 
-/// What there is of one key.
+/// Everything about one key.
 #[derive(Debug)]
 pub struct Section {
-    /// The key.
+    /// Key of the paper.
     pub key: String,
-    /// Its file.
+    /// File of the paper.
     pub file: PaperFile<toml::Table>,
-    /// Its results; `None`: it was not run.
+    /// Results. `None`: the paper was not run.
     pub results: Option<(Reproduction, RunInfo)>,
 }
 
-/// A drawing that goes with the results.
+/// A drawing that accompanies the results.
 #[derive(Debug)]
 pub struct Drawing {
-    /// What is drawn, as plain text.
+    /// Title, as plain text.
     pub title: String,
-    /// What it shows, in numbers.
+    /// Contents of the drawing, in numbers.
     pub says: String,
-    /// The drawing, as SVG that names nothing outside.
+    /// The drawing as SVG without external references.
     pub svg: String,
 }
 
-/// The page, with drawings behind the results. `program` is the build that makes it: results of another are marked.
+/// The page, with drawings after the results. `program` is the current build. Results of other builds are marked.
 #[must_use]
 pub fn html(sections: &[Section], traces: &[Drawing], program: &str) -> String {
     let mut page = Page::default();
@@ -83,7 +83,7 @@ pub fn html(sections: &[Section], traces: &[Drawing], program: &str) -> String {
     page.text
 }
 
-/// HTML in the making.
+/// HTML page under construction.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -148,7 +148,7 @@ impl Page {
         let (id, title) = (escape(key), escape(&file.title));
         self.add(format_args!("<section>\n<h2 id=\"{id}\">{id}: {title}</h2>\n"));
         let citation = escape(&file.citation);
-        // Only what is a page's address becomes one: the file is text, not markup.
+        // Only a web address becomes a link, because the file is text, not markup.
         match file.url.starts_with("https://") {
             true => {
                 let url = escape(&file.url);
@@ -283,13 +283,13 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// Text in which `such` is code.
+/// HTML of a text in which backticks mark code.
 fn words(text: &str) -> String {
     let mut html = String::new();
     let mut pieces = text.split('`').peekable();
     let mut is_code = false;
     while let Some(piece) = pieces.next() {
-        // A tick without a partner is a tick.
+        // A backtick without a partner stays a backtick.
         match (is_code, pieces.peek().is_some()) {
             (true, true) => html.push_str(&format!("<code>{}</code>", escape(piece))),
             (true, false) => html.push_str(&format!("`{}", escape(piece))),
@@ -300,7 +300,7 @@ fn words(text: &str) -> String {
     html
 }
 
-/// Colour alone does not tell: the word does, and a mark before it.
+/// Cell with a word and a mark, because color alone is not accessible.
 fn verdict_cell(verdict: Verdict, words: &str) -> String {
     let (class, mark) = match verdict {
         Verdict::Accepted => ("good", "✓ "),

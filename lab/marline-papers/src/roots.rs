@@ -1,10 +1,10 @@
-//! Roots of a reproduction: expanded from a master root, measured on all threads, kept on disk as
-//! they are ready, and added to while a row is undecided.
+//! Roots of a reproduction: derived from a master root, measured on all threads, stored on disk as they finish,
+//! and increased while a row is undecided.
 //!
-//! A root is a 64-bit number drawn from the master root and the key, so that no root is another's
-//! neighbour and two masters have none in common. All parts of a key share the roots: what is
-//! compared across parts is paired, too. What a root gave is a line of `roots/MASTER/PART.jsonl` below the
-//! key's results; who runs the same build with the same master root again goes on where it ended.
+//! A root is a 64-bit number drawn from the master root and the key, so that roots are not adjacent numbers and
+//! two masters have no root in common. All parts of a key share the roots, so that comparisons across parts are
+//! also paired. The result of a root is a line of `roots/MASTER/PART.jsonl` below the key's results. Another run
+//! of the same build with the same master root continues from there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,56 +23,56 @@ use crate::estimate::Samples;
 use crate::judge::{Row, Verdict};
 use crate::paper::{Context, Effort};
 
-/// A row is given up if more than this many times the most roots of its part would tell.
+/// A row that needs more than this many times the maximum roots of its part gets no more roots.
 const MAX_ROOT_FACTOR: u64 = 2;
-/// Roots of a quick look.
+/// Number of roots of a quick look.
 const QUICK_ROOTS: usize = 2;
 
 /// One replication.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// Its place, from 0.
+    /// Index, from 0.
     pub number: usize,
-    /// Root of everything random in it.
+    /// Seed of all randomness in it.
     pub seed: u64,
 }
 
 impl Root {
-    /// Randomness of the experiment itself (when something happens), apart from that of the links and
-    /// hosts, which are given `seed`.
+    /// Randomness of the experiment itself (such as times of events), separate from that of the links and hosts,
+    /// which use `seed`.
     #[must_use]
     pub fn rng(&self, name: &str) -> PcgRng {
         SeedTree::new(self.seed).branch("experiment").stream(name)
     }
 }
 
-/// A part of a key: what is measured together on each root, and on how many.
+/// A part of a key: measurements that share each root, and the number of roots.
 #[derive(Copy, Clone, Debug)]
 pub struct Part {
     /// Name of its file: letters, digits, `-`.
     pub name: &'static str,
-    /// Roots at first; rows are judged from [`MIN_ROOTS`](crate::MIN_ROOTS) on.
+    /// Initial number of roots. Rows are judged from [`MIN_ROOTS`](crate::MIN_ROOTS) on.
     pub least: usize,
-    /// Roots at most, while rows are undecided.
+    /// Maximum number of roots while rows are undecided.
     pub most: usize,
 }
 
 impl Part {
-    /// A part of this many roots.
+    /// A part with these limits on the number of roots.
     #[must_use]
     pub const fn new(name: &'static str, least: usize, most: usize) -> Part {
         Part { name, least, most }
     }
 
-    /// A part with nothing to judge, or nothing that more roots would decide. With fewer than
-    /// [`MIN_ROOTS`](crate::MIN_ROOTS) it is shown only.
+    /// A part with a fixed number of roots: nothing is judged, or more roots would not decide anything. With fewer
+    /// than [`MIN_ROOTS`](crate::MIN_ROOTS) it is shown only.
     #[must_use]
     pub const fn fixed(name: &'static str, roots: usize) -> Part {
         Part { name, least: roots, most: roots }
     }
 }
 
-/// Seeds of the first `count` roots of a key: 53 bits, which every file format carries exactly.
+/// The first `count` roots of a key. Seeds have 53 bits, which every file format represents exactly.
 pub(crate) fn expand(master: u64, key: &str, count: usize) -> Vec<Root> {
     let mut rng = SeedTree::new(master).branch("papers").stream(key);
     (0..count).map(|number| Root { number, seed: rng.next_u64() >> 11 }).collect()
@@ -82,7 +82,7 @@ impl Context<'_> {
     /// Measures a part on its roots.
     ///
     /// # Errors
-    /// A run failed, or what it gave cannot be kept.
+    /// A run failed, or its result cannot be stored.
     pub fn sample<T>(
         &self,
         part: Part,
@@ -94,11 +94,11 @@ impl Context<'_> {
         self.sample_count(part, self.first(part), &measure)
     }
 
-    /// Measures a part and judges it; as long as a row is undecided that more roots would tell, and the
-    /// part may have more, it gets them.
+    /// Measures a part and judges it. While a row is undecided and more roots would decide it, roots are added up
+    /// to the maximum of the part.
     ///
     /// # Errors
-    /// A run failed, what it gave cannot be kept, or `rows` has an error.
+    /// A run failed, its result cannot be stored, or `rows` failed.
     pub fn judge<T>(
         &self,
         part: Part,
@@ -119,7 +119,7 @@ impl Context<'_> {
         }
     }
 
-    /// The first roots of this key, for keys that run in real time and keep their runs themselves.
+    /// The first roots of this key, for keys that run in real time and store their runs themselves.
     #[must_use]
     pub fn roots(&self, count: usize) -> Vec<Root> {
         expand(self.master, self.key, count)
@@ -159,7 +159,7 @@ impl Context<'_> {
             };
             let read: T = line.read(part.name)?;
             let text = serde_json::to_string(&line)? + "\n";
-            // A whole line at once: what an interruption cuts off is dropped when it is read.
+            // Writes a whole line at once. A line that an interruption cut off is dropped when it is read.
             file.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes())?;
             Ok((root.seed, (read, line.digest)))
         })?;
@@ -180,7 +180,7 @@ impl Context<'_> {
     }
 }
 
-/// How many roots to go on with; `None`: it is decided, or more would not tell.
+/// Number of roots to continue with. `None`: everything is decided, or more roots would not help.
 fn next(rows: &[Row], count: usize, most: usize) -> Option<usize> {
     let undecided = rows.iter().filter(|row| row.verdict == Verdict::NotToldApart);
     let hope = MAX_ROOT_FACTOR * most as u64;
@@ -189,7 +189,7 @@ fn next(rows: &[Row], count: usize, most: usize) -> Option<usize> {
     (count < most).then(|| more.min(most))
 }
 
-/// What a root gave.
+/// Stored result of a root.
 #[derive(Serialize, Deserialize)]
 struct Line {
     root: u64,
@@ -206,14 +206,14 @@ impl Line {
     }
 }
 
-/// First line of a file: what its lines belong to.
+/// First line of a file. It identifies the run to which the other lines belong.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     program: String,
     master: u64,
 }
 
-/// A part's file.
+/// File of the results of a part.
 struct Ledger {
     kept: BTreeMap<u64, Line>,
     file: fs::File,
@@ -238,7 +238,7 @@ impl Ledger {
         Ok(Ledger { kept, file })
     }
 
-    /// The lines of a file with this head, and how many bytes of it are whole lines.
+    /// Lines of a file with this head, and the length of its complete lines in bytes.
     fn kept(text: &str, head: &Head) -> (BTreeMap<u64, Line>, usize) {
         let mut kept = BTreeMap::new();
         let mut whole = 0;
@@ -260,8 +260,7 @@ impl Ledger {
     }
 }
 
-/// Where the roots of a key are kept: those of each master root by themselves, and those of a quick
-/// look, which shortens runs.
+/// Directory of the roots of a key. Each master root has its own, and so do quick looks, which shorten runs.
 fn directory(context: &Context<'_>) -> PathBuf {
     let name = match context.effort {
         Effort::Quick => format!("{}-quick", context.master),
@@ -270,10 +269,10 @@ fn directory(context: &Context<'_>) -> PathBuf {
     context.results.join("roots").join(name)
 }
 
-/// Removes what is kept of a key's roots under this master root.
+/// Removes the stored roots of a key for this master root.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The directory cannot be removed.
 pub fn forget(context: &Context<'_>) -> anyhow::Result<()> {
     let directory = directory(context);
     match directory.exists() {
@@ -301,7 +300,7 @@ mod tests {
         all.extend(expand(1, "other", 300).iter().map(|root| root.seed));
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[1] - pair[0] > 1_000));
-        // More roots begin with the same ones.
+        // A larger number of roots starts with the same roots.
         assert_eq!(expand(1, "key", 10)[..], expand(1, "key", 300)[..10]);
     }
 
@@ -312,7 +311,7 @@ mod tests {
             Row::new("x").estimate(&estimate, "ms").asked(Asked::at_most(10.0), "at most 10 ms")
         };
         assert_eq!(next(&[row(8.0, 1.0), row(12.0, 1.0)], 20, 100), None);
-        // 45 would tell, a quarter more are run.
+        // 45 roots would decide it, and a quarter more are run.
         assert_eq!(next(&[row(8.0, 3.0), row(8.0, 1.0)], 20, 100), Some(56));
         assert_eq!(next(&[row(8.0, 3.0)], 20, 40), Some(40));
         assert_eq!(next(&[row(8.0, 3.0)], 40, 40), None);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::judge::{Row, Verdict};
 use crate::value::Value;
 
-/// Rows that are judged.
+/// Rows with verdicts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Name of its file: letters, digits, `-`.
@@ -30,11 +30,11 @@ impl Table {
 pub struct Column {
     /// Name of its contents.
     pub name: String,
-    /// The unit of its numbers, `""` without.
+    /// Unit of its numbers. Empty: none.
     pub unit: String,
 }
 
-/// Measurements without a counterpart in the paper: any columns, nothing is judged.
+/// Measurements without a counterpart in the paper. The columns are free, and nothing is judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
     /// Name of its file: letters, digits, `-`.
@@ -43,7 +43,7 @@ pub struct Grid {
     pub title: String,
     /// The columns.
     pub columns: Vec<Column>,
-    /// The rows: a cell for each column; numbers in the column's unit (their own is ignored).
+    /// Rows with a cell for each column. Numbers are in the column's unit, and the unit of the cell is ignored.
     pub rows: Vec<Vec<Value>>,
 }
 
@@ -59,10 +59,10 @@ impl Grid {
         Grid { name: name.to_owned(), title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row that begins with words and goes on with numbers.
+    /// Adds a row of words followed by numbers.
     ///
     /// # Panics
-    /// When it has not one cell for each column.
+    /// The number of cells differs from the number of columns.
     pub fn push(&mut self, words: &[&str], numbers: &[f64]) {
         assert_eq!(words.len() + numbers.len(), self.columns.len(), "cells of a row of {self:?}");
         let words = words.iter().map(|word| Value::Text((*word).to_owned()));
@@ -71,7 +71,7 @@ impl Grid {
     }
 }
 
-/// Results.
+/// Results of a reproduction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
     /// Tables with verdicts.
@@ -80,11 +80,11 @@ pub struct Reproduction {
     pub grids: Vec<Grid>,
     /// Drawings.
     pub figures: Vec<Figure>,
-    /// Notes, a paragraph each.
+    /// Notes, one paragraph each.
     pub notes: Vec<String>,
 }
 
-/// How many rows have which verdict.
+/// Numbers of rows by verdict.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// [`Verdict::Accepted`].
@@ -119,8 +119,8 @@ impl Reproduction {
         counts
     }
 
-    /// What the rows say together: not accepted if one of them is, not told apart if one of the others is,
-    /// not judged if none is judged.
+    /// Combined verdict of the rows. It is `NotAccepted` if any row is, else `NotToldApart` if any row is, else
+    /// `Accepted` if any row is, and `NotJudged` otherwise.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let counts = self.counts();
@@ -132,7 +132,7 @@ impl Reproduction {
         }
     }
 
-    /// Takes back all verdicts: what was run was for a look.
+    /// Resets all verdicts, because the runs were only a quick look.
     pub(crate) fn clear_verdicts(&mut self) {
         for row in self.tables.iter_mut().flat_map(|table| &mut table.rows) {
             if row.verdict.is_judged() {

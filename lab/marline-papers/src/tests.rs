@@ -72,11 +72,11 @@ fn a_verdict_is_that_of_the_whole_interval() {
     let open = row().at_most(100.0);
     assert_eq!(open.verdict, Verdict::NotToldApart);
     assert!(open.verdict_words().starts_with("not told apart (about "), "{}", open.verdict_words());
-    // What is missed is missed, whatever else is open or met.
+    // A missed requirement is missed, even if another one is undecided or met.
     assert_eq!(open.clone().at_least(110.0).verdict, Verdict::NotAccepted);
     assert_eq!(open.clone().at_least(0.0).verdict, Verdict::NotToldApart);
     assert_eq!(row().at_most(90.0).at_most(100.0).verdict, Verdict::NotAccepted);
-    // Fitted rows and too few roots are no verdict.
+    // Fitted rows and rows with too few roots have no verdict.
     assert_eq!(row().at_most(90.0).fitted("y").verdict, Verdict::Fitted);
     let few = Samples::new(vec![1.0; 19], 1).mean(|value| *value);
     let few = Row::new("x").estimate(&few, "ms").at_most(90.0);
@@ -102,17 +102,17 @@ fn roots_are_measured_once_and_added_while_a_row_is_undecided() {
         let ran = || ran.swap(0, std::sync::atomic::Ordering::Relaxed);
         let (samples, judged) = context.judge(part, measure, rows(9.0)).unwrap();
         assert_eq!((samples.roots(), judged[0].verdict, ran()), (20, Verdict::Accepted, 20));
-        // The same again costs nothing and gives the same.
+        // The second call costs nothing and has the same results.
         let again = context.judge(part, measure, rows(9.0)).unwrap();
         assert_eq!((again.0.all(), ran()), (samples.all(), 0));
-        // Another build measures anew.
+        // Another build measures the roots again.
         let other = Context { program: "q", ..*context };
         other.judge(part, measure, rows(9.0)).unwrap();
         assert_eq!(ran(), 20);
         let (more, judged) = other.judge(part, measure, rows(5.5)).unwrap();
         assert_eq!((judged[0].verdict, ran()), (Verdict::Accepted, more.roots() - 20));
         assert!(more.roots() > 20, "{judged:?}");
-        // What cannot be kept is said at once.
+        // A result that cannot be stored is reported at once.
         let error = context.sample(Part::fixed("nan", 1), |_| Ok(f64::NAN)).unwrap_err();
         assert!(error.to_string().contains("finite numbers"), "{error:#}");
     });
@@ -213,7 +213,7 @@ fn a_context_runs_in_parallel_and_reports_progress() {
     });
 }
 
-/// A paper of three parts whose runs end with these digests, three roots each.
+/// A paper of three parts with three roots each. The runs of a part have a digest made from its number.
 struct Parts([u64; 3]);
 
 impl Paper for Parts {

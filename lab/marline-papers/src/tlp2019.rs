@@ -1,13 +1,13 @@
 //! Reproduction of tail loss probes on the traffic of cloud applications (Yedugundla et al., CLOSER
 //! 2019).
 //!
-//! A burst is under way, or the next one begins, when WLAN dies; how long until the client has all
-//! of it? TLP-STD finds out by a probe on the dead path and a retransmission timeout after it;
-//! TLP-MP sends the probed segment on 4G, too. Judged are the failure of WLAN (`failure.rs`),
-//! ordinary tail losses (`ordinary.rs`) and losses in the middle of a burst (`middle.rs`), each
-//! with windows that are kept over pauses and with windows that start anew. Shown are other stacks
-//! and rates (`shown.rs`), the length of the tail that is lost (`tail.rs`), and timing diagrams of
-//! packets that were sent (`diagrams.rs`).
+//! WLAN dies during a burst, or the next burst starts after it has died. The question is how long it takes until
+//! the client has the whole burst. TLP-STD detects the failure by a probe on the dead path and a retransmission
+//! timeout after it. TLP-MP also sends the probed segment over 4G. The judged parts are the failure of WLAN
+//! (`failure.rs`), ordinary tail losses (`ordinary.rs`) and losses in the middle of a burst (`middle.rs`), each
+//! with windows that are kept over pauses and with windows that restart. Other parts are shown only: other stacks
+//! and rates (`shown.rs`), the length of the lost tail (`tail.rs`), and timing diagrams of simulated packets
+//! (`diagrams.rs`).
 
 mod campaign;
 mod contestants;
@@ -30,7 +30,7 @@ use published::Published;
 
 const TEXT: &str = include_str!("../papers/tlp2019.toml");
 
-/// The key.
+/// Key `tlp2019`.
 pub(super) struct Tlp;
 
 impl Paper for Tlp {
@@ -56,7 +56,7 @@ impl Paper for Tlp {
     }
 }
 
-/// What the figures say together.
+/// Conclusions from the results.
 const NOTES: [&str; 4] = [
     "A lone packet: the probe waits for 1.5 SRTT + 200 ms, which is later than the timer and \
      therefore cut to it; TLP-STD then spends a second timeout. It is slower than no probes at \

@@ -1,9 +1,9 @@
-//! Key `traces`: every recorded pair of links with every scheduler: latency of echoes and of
-//! bursts, goodput, the share of each path, distance from the clairvoyant bound, and whether a
-//! single path would have been better.
+//! Key `traces`: every recorded pair of links with every scheduler. The measures are the latency of echoes and of
+//! bursts, goodput, the share of each path, the distance from the clairvoyant bound, and a comparison with the
+//! best single path.
 //!
-//! A root draws where in the recordings each pair begins. Judged is the shipped default beside the two
-//! paths alone; every other scheduler is shown, from fewer roots.
+//! A root draws the place in the recordings at which each pair starts. The shipped default is judged against the
+//! two paths alone. Every other scheduler is shown only, with fewer roots.
 
 mod cell;
 
@@ -24,12 +24,12 @@ use crate::table::{Grid, Reproduction, Table};
 use cell::{Cell, Place};
 
 const TITLE: &str = "The shipped default beside the better of the two paths alone, on every pair";
-/// The shipped default.
+/// Scheduler that ships as default.
 const DEFAULT: &str = "auto";
 const JUDGED: Part = Part::new("default", 20, 80);
 const SHOWN: Part = Part::fixed("schedulers", 3);
 
-/// The key.
+/// Key `traces`.
 pub(super) struct Traces;
 
 impl Paper for Traces {
@@ -63,19 +63,19 @@ impl Paper for Traces {
     }
 }
 
-/// Without traces there is nothing to do.
+/// Result without traces.
 fn skipped() -> anyhow::Result<Reproduction> {
     let tables = vec![Table::new("traces", TITLE, vec![recorded::skipped("traces")?])];
     Ok(Reproduction { tables, ..Reproduction::default() })
 }
 
-/// As it is shipped. A test holds the name to that.
+/// Marline as shipped. A test checks that the name is that of the default.
 fn shipped() -> Variant {
     Variant::new(DEFAULT)
 }
 
-/// Every scheduler that the registry knows, and some with what their studies put around or under
-/// them; the shipped default first.
+/// Every scheduler of the registry, and several with the wrappers and congestion controls of their studies. The
+/// shipped default is first.
 fn schedulers(setup: &Setup) -> Vec<Variant> {
     let registry = marline_lab::policies::registry();
     let all = registry.names(PolicyKind::Scheduler);
@@ -89,7 +89,7 @@ fn schedulers(setup: &Setup) -> Vec<Variant> {
     variants
 }
 
-/// What one root showed: of each pair first TCP alone on its two paths, then each scheduler.
+/// Results of one root by pair: TCP alone on each of the two paths, then each scheduler.
 type Cells = Vec<Vec<Cell>>;
 
 fn measure(
@@ -109,13 +109,13 @@ fn measure(
     pairs.iter().map(of_pair).collect()
 }
 
-/// Whether a scheduler is worse than the better of the two paths alone.
+/// True if a scheduler is worse than the better of the two paths alone.
 fn is_worse(cells: &[Cell], scheduler: usize, measure: Measure, margins: (f64, f64)) -> bool {
     let best = measure.better(cells[0].figure(measure), cells[1].figure(measure));
     measure.is_worse(cells[2 + scheduler].figure(measure), best, margins.0, margins.1)
 }
 
-/// In how many of the pairs and places the default is not worse, by measure and in all of them.
+/// Shares of the pairs and places in which the default is not worse, by measure and in all measures.
 fn never_worse(samples: &Samples<Cells>, margins: (f64, f64), never: f64) -> Vec<Row> {
     let share = |measures: &[Measure]| {
         samples.share(|cells| {
@@ -144,7 +144,7 @@ fn never_worse(samples: &Samples<Cells>, margins: (f64, f64), never: f64) -> Vec
     each.into_iter().chain([all]).collect()
 }
 
-/// Every scheduler on every pair, over some roots.
+/// Results of every scheduler on every pair, over several roots.
 struct Measured {
     pairs: Vec<Pair>,
     schedulers: Vec<String>,
@@ -152,17 +152,17 @@ struct Measured {
 }
 
 impl Measured {
-    /// A cell by its place among a pair's (TCP alone first), in each root.
+    /// Cells of one index on a pair (TCP alone first), one per root.
     fn cells(&self, pair: usize, index: usize) -> impl Iterator<Item = &Cell> {
         self.roots.iter().map(move |cells| &cells[pair][index])
     }
 
-    /// The mean over the roots.
+    /// Mean over the roots.
     fn mean(&self, pair: usize, index: usize, of: impl Fn(&Cell) -> f64) -> f64 {
         self.cells(pair, index).map(of).sum::<f64>() / self.roots.len() as f64
     }
 
-    /// Mean over the roots of a scheduler's goodput over the better path's.
+    /// Mean over the roots of the ratio of a scheduler's goodput to that of the better path.
     fn gain(&self, pair: usize, scheduler: usize) -> f64 {
         let of = |cells: &Cells| {
             let cells = &cells[pair];
@@ -171,13 +171,13 @@ impl Measured {
         self.roots.iter().map(of).sum::<f64>() / self.roots.len() as f64
     }
 
-    /// In how many of the roots a scheduler is worse on a pair than the best single path.
+    /// Number of roots in which a scheduler is worse on a pair than the best single path.
     fn worse(&self, pair: usize, scheduler: usize, measure: Measure, margins: (f64, f64)) -> usize {
         let worse = |cells: &&Cells| is_worse(&cells[pair], scheduler, measure, margins);
         self.roots.iter().filter(worse).count()
     }
 
-    /// In how many of the roots it is in no measure.
+    /// Number of roots in which it is not worse in any measure.
     fn never_worse(&self, pair: usize, scheduler: usize, margins: (f64, f64)) -> usize {
         let fine = |cells: &&Cells| {
             !Measure::ALL.iter().any(|m| is_worse(&cells[pair], scheduler, *m, margins))
@@ -207,7 +207,7 @@ fn show(rows: Vec<Row>, measured: &Measured, margins: (f64, f64)) -> Reproductio
     }
 }
 
-/// Everything, a row for each cell.
+/// Grid of all results, with a row for each cell.
 fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
     let columns = [
         ("pair", ""),

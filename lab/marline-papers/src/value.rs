@@ -11,19 +11,19 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub enum Value {
     /// A number.
     Number {
-        /// The number; NaN: it could not be measured.
+        /// The number. NaN: it could not be measured.
         #[serde(deserialize_with = "nan_of_null")]
         value: f64,
-        /// Where it lies with the confidence that the table's title names.
+        /// Confidence interval. The table's title states the confidence.
         interval: Option<(f64, f64)>,
-        /// Its unit, `""` without.
+        /// Unit. Empty: none.
         unit: String,
     },
-    /// Words.
+    /// Text.
     Text(String),
 }
 
-/// JSON has no NaN and writes `null`.
+/// Reads `null` as NaN, because JSON has no NaN.
 fn nan_of_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -35,7 +35,7 @@ impl Value {
         Value::Number { value, interval: None, unit: unit.to_owned() }
     }
 
-    /// A number with an interval and its unit. An interval that is not one of numbers is left out.
+    /// A number with an interval and its unit. An interval with a non-finite end is left out.
     #[must_use]
     pub fn between(value: f64, interval: (f64, f64), unit: &str) -> Value {
         let real = interval.0.is_finite() && interval.1.is_finite();

@@ -1,7 +1,8 @@
-//! Verdicts of a paper's rows as the repository keeps them, `docs/research/papers/verdicts/KEY.toml`.
+//! Verdicts of a paper's rows as stored in the repository, `docs/research/papers/verdicts/KEY.toml`.
 //!
-//! The pages are made of these files, and results are compared with them: a row that is gone, new, asked something
-//! else, or has another verdict is found. Rows with nothing asked are not kept; the report has them.
+//! The pages are made from these files, and results are compared with them. The comparison finds rows that are
+//! gone, new, have another requirement, or have another verdict. Rows without a requirement are not stored. They
+//! are in the report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use crate::table::Reproduction;
 pub struct KeptVerdicts {
     /// Master root of the run.
     pub master: u64,
-    /// How much was run, in words.
+    /// Amount of work, in words.
     pub effort: String,
     /// Processor time of the run, minutes.
     pub processor_minutes: u64,
@@ -31,27 +32,27 @@ pub struct KeptVerdicts {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptTable {
-    /// Its name, as [`Table::name`](crate::Table).
+    /// Name of the table, as [`Table::name`](crate::Table).
     pub name: String,
-    /// Its title.
+    /// Title of the table.
     pub title: String,
-    /// Rows in which something is asked.
+    /// Rows with a requirement.
     pub rows: Vec<KeptRow>,
 }
 
-/// A row: what, the paper's value, ours, what is asked, the verdict.
+/// A row: metric, the paper's value, ours, requirement, verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "[String; 5]")]
 pub struct KeptRow {
-    /// The metric.
+    /// Metric.
     pub what: String,
-    /// The paper's value with its unit; empty: it has none.
+    /// The paper's value with its unit. Empty: it has none.
     pub paper: String,
     /// Our value with its interval and unit.
     pub ours: String,
-    /// The requirement.
+    /// Requirement, as text.
     pub asked: String,
-    /// The verdict in words, as [`Row::verdict_words`]; `fitted` without the parameter.
+    /// Verdict in words, as [`Row::verdict_words`], with `fitted` without the parameter.
     pub verdict: String,
 }
 
@@ -78,7 +79,7 @@ impl KeptRow {
         }
     }
 
-    /// Whether it has this verdict.
+    /// True if the row has this verdict.
     #[must_use]
     pub fn is(&self, verdict: Verdict) -> bool {
         let rest = self.verdict.strip_prefix(verdict.word());
@@ -87,7 +88,7 @@ impl KeptRow {
 }
 
 impl KeptVerdicts {
-    /// Those of a result.
+    /// Verdicts of a result.
     #[must_use]
     pub fn of(result: &Reproduction, run: &RunInfo) -> KeptVerdicts {
         let tables = result.tables.iter().map(|table| {
@@ -109,12 +110,12 @@ impl KeptVerdicts {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not one that [`text`](Self::text) wrote.
+    /// The text is not one that [`text`](Self::text) wrote.
     pub fn parse(text: &str) -> anyhow::Result<KeptVerdicts> {
         toml::from_str(text).context("not a file of verdicts")
     }
 
-    /// The file's text: one line for each row.
+    /// Text of the file, with one line for each row.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -136,14 +137,14 @@ impl KeptVerdicts {
         text
     }
 
-    /// How many rows have this verdict.
+    /// Number of rows with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.tables.iter().flat_map(|table| &table.rows).filter(|row| row.is(verdict)).count()
     }
 
-    /// What a result has otherwise, a line each. Verdicts are compared where the result has some; a quick look
-    /// shows whether the same rows ask the same.
+    /// Differences of a result from the stored verdicts, one line each. Verdicts are compared only where the
+    /// result has them. A quick look still checks that the rows and their requirements are unchanged.
     #[must_use]
     pub fn changes(&self, result: &Reproduction) -> Vec<String> {
         let mut kept = BTreeMap::new();
@@ -171,7 +172,7 @@ impl KeptVerdicts {
 }
 
 impl KeptRow {
-    /// How a row with the same name differs; values alone may differ.
+    /// Difference of a row with the same name. Values alone may differ.
     fn change(&self, row: &Row) -> Option<String> {
         let now = KeptRow::of(row);
         if now.asked != self.asked {
@@ -183,7 +184,7 @@ impl KeptRow {
     }
 }
 
-/// A string of TOML.
+/// Quoted TOML string.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -1,5 +1,6 @@
-//! Comparison of docs/research/papers/coverage.md with the program: what a line names exists, every
-//! policy and every paper in virtual time is named, nothing is merely missing, and the counts at the top are right.
+//! Comparison of docs/research/papers/coverage.md with the program. Everything that a line names must exist, every
+//! policy and every paper in virtual time must be named, no line may be missing an explanation, and the counts at
+//! the top must be right.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,14 +13,14 @@ const NAME: &str = "docs/research/papers/coverage.md";
 
 /// Header of the tables of the documents.
 const LINES: &str = "| kind | what | where |";
-/// Header of the policies that none of the documents names.
+/// Header of the table of policies that no document names.
 const OTHERS: &str = "| policy | source |";
 /// Header of the counts.
 const COUNTS: &str = "| section | there | partly | not here | lines |";
-/// The first cell of a line.
+/// Allowed values of the first cell of a line.
 const LINE_KINDS: [&str; 7] =
     ["mechanism", "set-up", "table", "figure", "claim", "cited", "future work"];
-/// Each with its wrappers, where it can have some.
+/// Kinds of policies, each with its wrappers if it has any.
 const POLICIES: [PolicyKind; 7] = [
     PolicyKind::Scheduler,
     PolicyKind::SchedulerWrapper,
@@ -30,19 +31,19 @@ const POLICIES: [PolicyKind; 7] = [
     PolicyKind::Datagrams,
 ];
 
-/// Something that is named in backticks; the words before it say of which kind it is.
+/// Kind of a name in backticks. The words before the name state it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Policy(PolicyKind),
     /// A paper.
     Key,
-    /// By its path from the root of the repository.
+    /// A file, by its path from the root of the repository.
     File,
     Scenario,
 }
 
 impl Kind {
-    /// The kind that a text ends with: the longest, as `scheduler wrapper` is no scheduler.
+    /// Kind at the end of a text. The longest match wins, because `scheduler wrapper` is not a scheduler.
     fn at_end_of(text: &str) -> Option<Kind> {
         let text = text.trim_end().to_lowercase();
         let text = text.strip_suffix('s').unwrap_or(&text);
@@ -60,7 +61,7 @@ impl Kind {
             .map(|(_, kind)| kind)
     }
 
-    /// Why there is no such thing, if there is none.
+    /// Reason why the named item does not exist. `None`: it exists.
     fn lacks(self, name: &str, registry: &Registry) -> Option<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let file =
@@ -85,7 +86,7 @@ impl Kind {
     }
 }
 
-/// What a cell names in backticks. A list goes on with the kind of its first.
+/// Names in backticks in a cell. Items of a list have the kind of the first one.
 fn named(cell: &str) -> Result<Vec<(Kind, &str)>, String> {
     let pieces: Vec<&str> = cell.split('`').collect();
     if pieces.len().is_multiple_of(2) {
@@ -104,14 +105,14 @@ fn named(cell: &str) -> Result<Vec<(Kind, &str)>, String> {
     Ok(found)
 }
 
-/// Whether something is here.
+/// State of an item in the program.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum State {
     There,
     Partly,
-    /// And the line says why.
+    /// Absent, and the line says why.
     NotHere,
-    /// Which no line may be.
+    /// Absent without a reason. No line may be in this state.
     Missing,
 }
 
@@ -133,7 +134,7 @@ impl Line<'_> {
         }
     }
 
-    /// What is wrong with its words, whatever they name.
+    /// Error in the words of the line, independent of the names.
     fn complaint(&self) -> Option<&'static str> {
         let names_something = self.place.contains('`');
         let why = self.place.strip_prefix("**not here**, because").map(str::trim);
@@ -156,16 +157,16 @@ impl Line<'_> {
     }
 }
 
-/// The page, taken apart.
+/// The parsed page.
 #[derive(Default)]
 struct Page<'a> {
-    /// Sections with their lines; a section goes by its heading up to a colon.
+    /// Sections with their lines. The name of a section is its heading up to a colon.
     sections: Vec<(&'a str, Vec<Line<'a>>)>,
-    /// Policies that none of the documents names, with their source and line number.
+    /// Policies that no document names, with their source and line number.
     others: Vec<(&'a str, &'a str, usize)>,
-    /// The counts as they stand there.
+    /// The counts on the page.
     counts: Vec<Vec<&'a str>>,
-    /// Rows that are not as their table's header is.
+    /// Rows with a different number of cells than their table's header.
     torn: Vec<String>,
 }
 
@@ -201,7 +202,7 @@ fn parse(text: &str) -> Page<'_> {
     page
 }
 
-/// The counts as they should stand there.
+/// The counts computed from the lines.
 fn counts(page: &Page<'_>) -> Vec<Vec<String>> {
     let of = |lines: &[&Line<'_>]| {
         let count = |state| lines.iter().filter(|line| line.state() == state).count();
@@ -218,7 +219,7 @@ fn counts(page: &Page<'_>) -> Vec<Vec<String>> {
     rows
 }
 
-/// Everything that the page names in the right place, or what is wrong with it.
+/// Everything that the page names in valid places, and the errors of the page.
 fn names<'a>(page: &Page<'a>, registry: &Registry) -> (Vec<(Kind, &'a str)>, Vec<String>) {
     let mut complaints = page.torn.clone();
     let mut found = Vec::new();
@@ -248,7 +249,7 @@ fn names<'a>(page: &Page<'a>, registry: &Registry) -> (Vec<(Kind, &'a str)>, Vec
     (found, complaints)
 }
 
-/// The policies that specs name: `a,x=1+b` is the scheduler `a` and the wrapper `b`.
+/// Policies that specs name. `a,x=1+b` is the scheduler `a` and the wrapper `b`.
 fn policies(found: &[(Kind, &str)]) -> BTreeSet<(String, String)> {
     let mut policies = BTreeSet::new();
     for (kind, spec) in found {
@@ -266,7 +267,7 @@ fn policies(found: &[(Kind, &str)]) -> BTreeSet<(String, String)> {
     policies
 }
 
-/// Policies and papers that the page should name and does not.
+/// Policies and papers that the page must name but does not.
 fn unnamed(found: &[(Kind, &str)], registry: &Registry) -> Vec<String> {
     let there = policies(found);
     let mut unnamed = Vec::new();
@@ -299,7 +300,7 @@ fn the_counts_are_those_of_the_lines() {
         .counts
         .into_iter()
         .map(|mut row| {
-            // A section's name may be a link.
+            // The name of a section may be a link.
             row[0] = row[0].trim_start_matches('[').split(']').next().unwrap_or_default();
             row
         })

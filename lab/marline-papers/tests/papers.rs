@@ -1,5 +1,5 @@
-//! Test of every paper that runs in virtual time, at its smallest: it runs, the result of a seed
-//! does not depend on the number of threads, and its tables state the metric and the criterion.
+//! Test of every paper that runs in virtual time, at its smallest size. It runs, the result of a seed does not
+//! depend on the number of threads, and its tables state the metric and the criterion.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -54,10 +54,11 @@ fn check(key: &str, result: &Reproduction) {
     }
 }
 
-/// Keys that every change looks at twice: of messages, of recorded links, of lanes. [`every_paper_twice`] has all.
+/// Keys that every change runs twice: one each of messages, recorded links and lanes. [`every_paper_twice`] runs
+/// all.
 const TWICE: [&str; 3] = ["tlp2019", "auto", "datagrams"];
 
-/// Runs it, a second time with another number of threads if asked to, and looks at what came out.
+/// Runs a paper, optionally a second time with another number of threads, and checks the results.
 fn look_at(paper: &dyn Paper, twice: bool, traces: &Path) {
     let start = std::time::Instant::now();
     let text = |jobs| {

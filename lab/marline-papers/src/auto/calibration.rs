@@ -1,9 +1,9 @@
 //! Calibration of the forecasts of answers on the recorded pairs, in the runs of the judged contestant.
 //!
-//! The answers of a case, of both paths and both ends, are taken together: what is asked is asked of cases, as
-//! elsewhere, and beside it stands how many cases hold on each path and in each workload by themselves, where
-//! too low on one path does not make up for too high on the other. The reliability of every pair, path and
-//! workload is listed.
+//! The answers of a case (both paths, both ends) are pooled, because the requirement applies to cases, as
+//! elsewhere. The tables also show how many cases pass on each path and in each workload separately, so that a
+//! share too low on one path cannot compensate for one too high on the other. The reliability of every pair, path
+//! and workload is listed.
 
 use marline_lab::experiment::Calibration;
 use marline_lab::figure::number;
@@ -15,9 +15,9 @@ use crate::judge::Row;
 use crate::recorded::pairs::Pair;
 use crate::table::{Grid, Table};
 
-/// What a run does.
+/// A workload: its name and the calibrations of both paths.
 type Workload = (&'static str, fn(&Forecasts) -> [Calibration; 2]);
-/// Something of both paths in all three workloads, or in one.
+/// A scope: its name and its pooled calibration (all workloads, or one of them).
 type Scope = (&'static str, fn(&Forecasts) -> Calibration);
 
 const WORKLOADS: [Workload; 3] = [
@@ -31,7 +31,7 @@ const SCOPES: [Scope; 4] = [
     ("small: ", |forecasts| Calibration::sum(&forecasts.small)),
     ("burst: ", |forecasts| Calibration::sum(&forecasts.burst)),
 ];
-/// Columns of a reliability table, after those that say of what.
+/// Columns of a reliability table, after the columns that identify the row.
 const RELIABILITY: [(&str, &str); 11] = [
     ("answers", ""),
     ("within p50", "%"),
@@ -46,7 +46,7 @@ const RELIABILITY: [(&str, &str); 11] = [
     ("answers without a forecast", ""),
 ];
 
-/// Of each workload, either path.
+/// Calibrations of each workload on each path.
 fn each(forecasts: &Forecasts) -> Vec<Calibration> {
     WORKLOADS.iter().flat_map(|(_, of)| of(forecasts)).collect()
 }
@@ -55,7 +55,7 @@ fn of_case(case: &RecordedPairResult) -> Forecasts {
     judged(case).forecasts.unwrap_or_default()
 }
 
-/// The rows of a half; those of the tuned half are not judged.
+/// Rows of a half. Those of the tuned half are not judged.
 pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
     let (least, most) = view.limits.p90;
     let holds = |calibration: &Calibration| (least..=most).contains(&calibration.shares()[1]);
@@ -78,7 +78,7 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
     view.half.judge(rows)
 }
 
-/// The table of a half.
+/// Table of a half.
 pub(super) fn table(view: &View<'_>, rows: Vec<Row>) -> Table {
     let (name, of) = match view.half {
         Half::Judged => ("calibration", "that nobody looked at"),
@@ -87,7 +87,7 @@ pub(super) fn table(view: &View<'_>, rows: Vec<Row>) -> Table {
     Table::new(name, format!("Forecasts of answers on the recorded pairs {of}"), rows)
 }
 
-/// The columns of [`RELIABILITY`].
+/// Values of the columns of [`RELIABILITY`].
 fn reliability(calibration: &Calibration) -> [f64; 11] {
     let [_, latest_p90, latest_p99] = calibration.latest_shares().map(|share| 100.0 * share);
     let [p50, p90, p99] = calibration.shares().map(|share| 100.0 * share);
@@ -110,7 +110,7 @@ fn grid(name: &str, title: &str, words: &[(&str, &str)]) -> Grid {
     Grid::new(name, title, &[words, &RELIABILITY].concat())
 }
 
-/// Every pair: all answers of its places together.
+/// Table of every pair, with all answers of its places pooled.
 pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let title =
         "Forecasts of answers: every recorded pair, all paths, workloads and places together";
@@ -124,7 +124,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     grid
 }
 
-/// Every pair by path and workload: all answers of its places together.
+/// Table of every pair by path and workload, with all answers of its places pooled.
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let title = "Forecasts of answers: every recorded pair by path and workload";
     let words = [("pair", ""), ("half", ""), ("path", ""), ("workload", "")];

@@ -14,46 +14,46 @@ use crate::recorded::figures::{Bounds, Five, Latencies, Quantiles};
 use crate::recorded::pairs::Pair;
 use crate::roots::Root;
 
-/// After its planned end a run goes on for so long.
+/// Time for which a run continues after its planned end.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// What is written at once when as much as possible is sent.
+/// Bytes per write of the goodput workload.
 const BLOCK_BYTES: u32 = 8_192;
 
-/// The place of the judged one among the contestants.
+/// Index of the judged contestant.
 pub(super) const JUDGED: usize = 0;
 
-/// What runs on a recorded pair showed.
+/// Results of the runs on a recorded pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecordedPairResult {
     /// TCP alone on either path.
     pub(super) alone: [Five; 2],
-    /// In the order of [`Setup::contestants`].
+    /// Results in the order of [`Setup::contestants`].
     pub(super) contestants: Vec<Cell>,
 }
 
-/// What a contestant showed on a recorded pair.
+/// Results of a contestant on a recorded pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) five: Five,
     pub(super) small: Quantiles,
-    /// Of each size.
+    /// Latencies of the bursts of each size.
     pub(super) bursts: Vec<Quantiles>,
-    /// Of echoes, small messages, the bursts of each size, and as much as possible.
+    /// Copies of echoes, small messages, the bursts of each size, and the goodput workload.
     pub(super) extra: Vec<Extra>,
-    /// Of the judged one.
+    /// Forecasts of the judged contestant. `None` for the others.
     pub(super) forecasts: Option<Forecasts>,
 }
 
-/// How well forecasts of answers held on either path.
+/// Calibration of the forecasts of answers, by workload and path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Forecasts {
     pub(super) echo: [Calibration; 2],
     pub(super) small: [Calibration; 2],
-    /// Bursts of the figures.
+    /// Calibration of the bursts that are among the figures.
     pub(super) burst: [Calibration; 2],
 }
 
-/// What was sent again on another path, and the payload of the same run.
+/// Bytes that were sent again on another path, and the payload of the same run.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Extra {
     pub(super) bytes: u64,
@@ -72,10 +72,10 @@ impl Extra {
     }
 }
 
-/// Two paths with their links, and what happens to them.
+/// Two paths with their links and events.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Links<'a> {
-    /// Names and descriptions.
+    /// Names and link descriptions.
     pub(super) paths: [(&'a str, &'a str); 2],
     pub(super) events: &'a [Event],
 }
@@ -119,15 +119,15 @@ impl Links<'_> {
     }
 }
 
-/// What a run of messages showed.
+/// Results of a run of messages.
 struct MessageRunResult {
     latencies: Quantiles,
     extra: Extra,
-    /// Of each path.
+    /// Calibration of each path.
     forecasts: [Calibration; 2],
 }
 
-/// An experiment of messages, with their bounds where they are compared with them.
+/// An experiment of messages, with their latency bounds if they are compared.
 struct Timed {
     experiment: Experiment,
     bounds: Option<Bounds>,
@@ -155,7 +155,7 @@ impl Timed {
     }
 }
 
-/// Mbit/s, and what it cost.
+/// Goodput, Mbit/s, and the copies it took.
 fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<(f64, Extra)> {
     let outcome = simulate(experiment, variant, seed)?;
     let workload = &experiment.workload;
@@ -165,7 +165,7 @@ fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Res
     Ok((mbit_per_s, Extra::of(&outcome, workload)))
 }
 
-/// Everything that is run on a recorded pair, from one place of it.
+/// All experiments on a recorded pair, from one place of the recording.
 struct Place {
     echo: Timed,
     small: Timed,
@@ -223,7 +223,7 @@ impl Place {
     }
 }
 
-/// Runs everything on a recorded pair, from the place that a root draws.
+/// Runs everything on a recorded pair, from a place that the root draws.
 pub(super) fn on_recorded(
     context: &Context<'_>,
     setup: &Setup,
@@ -245,7 +245,7 @@ pub(super) fn on_recorded(
     })
 }
 
-/// What runs on a generated pair showed.
+/// Results of the runs on generated links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GeneratedLinksResult {
     /// TCP alone on either path.

@@ -15,12 +15,12 @@ use crate::recorded::figures::Figure;
 use crate::roots::Root;
 use crate::table::Grid;
 
-/// What was measured on a generated pair.
+/// Results and description of a generated pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GeneratedPairResult {
-    /// Places of both paths' kinds in [`Kind::ALL`].
+    /// Indexes of both paths' kinds in [`Kind::ALL`].
     kinds: [usize; 2],
-    /// Descriptions, what happens to them, and the seed: with them a case can be run by itself.
+    /// Link descriptions. With the events and the seed, a case can be run by itself.
     links: [String; 2],
     events: Vec<String>,
     seed: u64,
@@ -32,7 +32,7 @@ impl GeneratedPairResult {
         violations(&self.of.alone, &self.of.judged, limits.margins)
     }
 
-    /// Those of full duplication.
+    /// Violations by full duplication.
     fn of_duplication(&self, limits: &Limits) -> Vec<violations::Violation> {
         violations(&self.of.alone, &self.of.duplication, limits.margins)
     }
@@ -41,14 +41,15 @@ impl GeneratedPairResult {
         self.kinds.contains(&kind)
     }
 
-    /// The kinds of its links.
+    /// Names of the kinds of both links.
     fn cause(&self) -> String {
         let [first, second] = self.kinds.map(|kind| Kind::ALL[kind].name());
         if first == second { format!("{first}, twice") } else { format!("{first} + {second}") }
     }
 }
 
-/// Generates a root's pairs, and runs the judged on them beside TCP alone.
+/// Generates the pairs of a root and runs the judged contestant and full duplication on them, with TCP alone for
+/// comparison.
 pub(super) fn measure(
     context: &Context<'_>,
     setup: &Setup,
@@ -57,7 +58,7 @@ pub(super) fn measure(
     let mut rng: PcgRng = root.rng("generated");
     let count = context.count(setup.generated.pairs_of_a_root);
     let one = |number: usize| {
-        // Every kind comes equally often, in this root and in the next.
+        // Every kind comes equally often, within a root and across roots.
         let kind = Kind::ALL[(root.number * count + number) % Kind::ALL.len()];
         let pair = generator::pair(kind, &mut rng);
         let paths = [(PATHS[0], pair.links[0].as_str()), (PATHS[1], pair.links[1].as_str())];
@@ -77,7 +78,7 @@ pub(super) fn measure(
     (0..count).map(one).collect()
 }
 
-/// In which share of the pairs a figure is worse than on the best path alone.
+/// Shares of the pairs in which a figure is worse than on the best path alone.
 pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Vec<Row> {
     let limit = 100.0 * limits.generated_violations;
     let share = |is: &dyn Fn(&GeneratedPairResult) -> bool| {
@@ -92,14 +93,14 @@ pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits)
     });
     let any = share(&|pair| !pair.violations(limits).is_empty());
     let any = Row::new("any of the five worse: pairs").estimate(&any, "%").at_most(limit);
-    // What even copies of everything cannot avoid: chance, and what two paths are slower in than one.
+    // Violations that even full duplication cannot avoid: chance, and delays that two paths add.
     let duplication = share(&|pair| !pair.of_duplication(limits).is_empty());
     let duplication =
         Row::new("full duplication: any of the five worse: pairs").estimate(&duplication, "%");
     each.into_iter().chain([any, duplication]).collect()
 }
 
-/// How often which kind of link is where a figure is worse.
+/// Shares of the pairs with a violation, by kind of link.
 pub(super) fn by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
     let mut columns =
         vec![("kind of link, on either path", ""), ("pairs", ""), ("any of the five worse", "%")];

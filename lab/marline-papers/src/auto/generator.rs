@@ -1,36 +1,36 @@
-//! Generator of pairs of links, each of a kind that is hard for whoever uses both paths.
+//! Generator of pairs of links, each of a kind that is hard for a scheduler that uses both paths.
 //!
-//! A pair is drawn from one stream of random numbers: each path's kind, its rate and delay over more than
-//! an order of magnitude (uniform in their logarithm), and what its kind adds. Ranges are chosen by
-//! us, to cover radio access of the last fifteen years and satellites; nothing is fitted to a measurement.
-//! Descriptions are those of `marline-lab link`; what steps besides the rate is an event.
+//! A pair is drawn from one stream of random numbers: the kind of each path, its rate and delay over more than an
+//! order of magnitude (uniform in their logarithm), and the parameters of the kind. The ranges are our choice, to
+//! cover radio access of the last fifteen years and satellites. Nothing is fitted to a measurement. Descriptions
+//! have the syntax of `marline-lab link`. Steps of anything but the rate are events.
 //!
-//! A bottleneck that both paths share is missing: the model of a link has none.
+//! A shared bottleneck of both paths is missing, because the model of a link has none.
 
 use marline_lab::scenario::Event;
 use marline_time::Rng;
 
 /// Names of the paths of every pair.
 pub(super) const PATHS: [&str; 2] = ["first", "second"];
-/// Rates in steps repeat after this, which no run reaches.
+/// Period of stepped rates, s. It is longer than any run.
 const STEPS_S: f64 = 60.0;
-/// Between two decisions of Starlink's scheduler, which gives each terminal a satellite.
+/// Time between two decisions of Starlink's scheduler, which assigns a satellite to each terminal, s.
 const SLOT_S: f64 = 15.0;
 
-/// What makes a link hard.
+/// Property that makes a link hard.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing but a little random loss.
+    /// Only a little random loss.
     Steady,
     /// Losses in bursts, after Gilbert and Elliott.
     Bursty,
     /// The rate follows a Markov chain.
     Markov,
-    /// The link is gone for a while, again and again.
+    /// The link is down for a while, repeatedly.
     Handover,
     /// Rate and delay are new in each slot of 15 s, after a short pause.
     Slots,
-    /// A queue of half a second and more.
+    /// A queue of at least half a second.
     Bufferbloat,
 }
 
@@ -54,14 +54,14 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) struct GeneratedPair {
     pub(super) kinds: [Kind; 2],
-    /// Descriptions.
+    /// Link descriptions.
     pub(super) links: [String; 2],
     pub(super) events: Vec<Event>,
-    /// Of its runs.
+    /// Seed of its runs.
     pub(super) seed: u64,
 }
 
-/// The next pair, whose first path is of this kind.
+/// Draws the next pair. Its first path is of kind `first`.
 pub(super) fn pair(first: Kind, rng: &mut impl Rng) -> GeneratedPair {
     let second = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
     let mut events = Vec::new();
@@ -72,20 +72,20 @@ pub(super) fn pair(first: Kind, rng: &mut impl Rng) -> GeneratedPair {
     GeneratedPair { kinds: [first, second], links, events, seed: rng.next_u64() >> 11 }
 }
 
-/// What every link has.
+/// Parameters common to all links.
 #[derive(Copy, Clone, Debug)]
 struct Base {
-    /// To the client and from it.
+    /// Rates to and from the client.
     down_kbit: u64,
     up_kbit: u64,
-    /// One way.
+    /// One-way delay.
     delay_us: u64,
     queue_ms: u64,
 }
 
 impl Base {
     fn draw(kind: Kind, rng: &mut impl Rng) -> Base {
-        // Deep queues are those of slow links.
+        // Only slow links have deep queues.
         let fastest_kbit = if kind == Kind::Bufferbloat { 20_000.0 } else { 60_000.0 };
         let down_kbit = logarithmic(rng, 2_000.0, fastest_kbit);
         let up_kbit = (down_kbit as f64 * uniform(rng, 0.2, 1.0)) as u64;
@@ -103,7 +103,7 @@ impl Base {
     }
 }
 
-/// What a kind adds to a link's description, and to what happens to it.
+/// Parameters that a kind adds to the description of a link, and its events.
 fn extras(
     kind: Kind,
     base: Base,
@@ -130,8 +130,8 @@ fn extras(
     }
 }
 
-/// Rates between a tenth of the base and all of it: a chain that goes one state up or down after a time
-/// that is distributed exponentially.
+/// Rates between a tenth of the base rate and all of it. The chain goes one state up or down after an
+/// exponentially distributed time.
 fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
     const SHARES: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
     let stay_ms = logarithmic(rng, 200.0, 2_000.0) as f64;
@@ -152,8 +152,8 @@ fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
     format!("{}/{}s", steps.join("+"), STEPS_S as u64)
 }
 
-/// Slots of a satellite: after a pause of some tens of ms, in which packets wait, both directions have
-/// another rate and another delay.
+/// Slots of a satellite. After a pause of some tens of ms in which packets wait, both directions get a new rate
+/// and a new delay.
 fn slots(base: Base, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) -> String {
     let mut rates = vec![format!("0s:{}k", base.down_kbit)];
     let mut pauses = Vec::new();
@@ -177,7 +177,7 @@ fn uniform(rng: &mut impl Rng, least: f64, most: f64) -> f64 {
     least + (most - least) * rng.unit()
 }
 
-/// Uniform in the logarithm, rounded down.
+/// Random number, uniform in the logarithm, rounded down.
 fn logarithmic(rng: &mut impl Rng, least: f64, most: f64) -> u64 {
     (least * (most / least).powf(rng.unit())) as u64
 }

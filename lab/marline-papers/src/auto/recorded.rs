@@ -1,4 +1,4 @@
-//! Rows and lists of the recorded pairs, for each half of them by itself.
+//! Rows and lists of the recorded pairs, for each half separately.
 
 use marline_lab::figure::number;
 use marline_time::fnv1a;
@@ -12,12 +12,12 @@ use crate::recorded::figures::{Figure, Quantiles};
 use crate::recorded::pairs::Pair;
 use crate::table::Grid;
 
-/// The place of small messages in [`Cell::extra`].
+/// Index of small messages in [`Cell::extra`].
 const SMALL: usize = 1;
 
-/// What one root showed of each pair.
+/// Results of every pair from one root.
 pub(super) type Cells = Vec<RecordedPairResult>;
-/// A quantile's name, its share of the bound's, and what is asked of the median.
+/// Name of a quantile, its ratio to the bound, and the limit on the median ratio.
 type BoundRatioRow = (&'static str, fn(&Quantiles) -> f64, f64);
 
 /// A half of the pairs.
@@ -25,17 +25,17 @@ type BoundRatioRow = (&'static str, fn(&Quantiles) -> f64, f64);
 pub(crate) enum Half {
     /// The scheduler was tuned on it.
     Tuned,
-    /// Nobody looked at it before.
+    /// Not looked at before the test.
     Judged,
 }
 
 impl Half {
-    /// The half that a pair of this name belongs to.
+    /// Half to which the pair of this name belongs.
     pub(crate) fn of(pair: &str) -> Half {
         if fnv1a(pair).is_multiple_of(2) { Half::Tuned } else { Half::Judged }
     }
 
-    /// The rows of this half: those of the tuned one are not judged.
+    /// Rows of this half. Those of the tuned half are not judged.
     pub(crate) fn judge(self, rows: Vec<Row>) -> Vec<Row> {
         match self {
             Half::Judged => rows,
@@ -57,7 +57,7 @@ pub(crate) fn pick_one_per_half(pairs: Vec<Pair>) -> Vec<Pair> {
     [Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()
 }
 
-/// What is needed to judge one half.
+/// Inputs to the judgment of one half.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) setup: &'a Setup,
@@ -67,7 +67,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The half's pairs of a root.
+    /// Cases of one root in this half.
     pub(super) fn cases<'a>(
         &'a self,
         root: &'a Cells,
@@ -76,7 +76,7 @@ impl View<'_> {
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
-    /// A number of every case, by root.
+    /// One number of every case, by root.
     fn numbers(
         &self,
         samples: &Samples<Cells>,
@@ -99,7 +99,7 @@ impl View<'_> {
         numbers.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::min))
     }
 
-    /// The share of the cases, in percent, in which something is so.
+    /// Share of the cases that meet a condition, percent.
     pub(super) fn percent(
         &self,
         samples: &Samples<Cells>,
@@ -111,7 +111,7 @@ impl View<'_> {
         })
     }
 
-    /// Every row of the half but for those of calibration; those of the tuned half are not judged.
+    /// Rows of this half except those of calibration. Those of the tuned half are not judged.
     pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let mut rows = self.echo(samples);
         rows.push(self.small(samples));
@@ -233,7 +233,7 @@ impl View<'_> {
         violations(&case.alone, &case.contestants[contestant].five, self.limits.margins)
     }
 
-    /// Every contestant beside the others: medians over the cases.
+    /// Comparison of all contestants: medians over the cases.
     pub(super) fn contestants(&self, samples: &Samples<Cells>) -> Grid {
         let columns = [
             ("contestant", ""),
@@ -284,7 +284,7 @@ impl View<'_> {
     }
 }
 
-/// Every violation of either half.
+/// List of every violation in either half.
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)) -> Grid {
     let title = "Recorded pairs: where a figure is worse than on the best path alone";
     let mut grid = violations::grid("violations-recorded", title, "half");
@@ -304,7 +304,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)
     grid
 }
 
-/// Every pair: means over the places.
+/// Results of every pair: means over the places.
 pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)) -> Grid {
     let columns = [
         ("pair", ""),
@@ -350,7 +350,7 @@ fn gain(case: &RecordedPairResult, contestant: usize) -> f64 {
     over(case.contestants[contestant].five.goodput, best)
 }
 
-/// A ratio; equal where both are nothing or messages of both never came.
+/// Ratio of two values. It is 1 if both are zero or both are infinite (no message arrived).
 fn over(ours: f64, other: f64) -> f64 {
     if ours == other { 1.0 } else { ours / other }
 }
@@ -384,7 +384,7 @@ mod tests {
         for name in ["s050 tmobile + verizon", "att-lte + tmobile-lte", "train m3 + u4"] {
             assert_eq!(Half::of(name), Half::Judged, "{name}");
         }
-        // FNV-1a's own examples.
+        // Test vectors of FNV-1a.
         assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);

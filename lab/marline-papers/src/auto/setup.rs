@@ -7,10 +7,10 @@ use serde::Deserialize;
 use crate::file::PaperFile;
 use crate::paper::{Context, Effort};
 
-/// The file.
+/// Text of the paper file.
 pub(super) const TEXT: &str = include_str!("../../papers/auto.toml");
 
-/// What is run.
+/// Configuration of the runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
@@ -27,7 +27,7 @@ pub(super) struct Setup {
     pub(super) budget: Budget,
 }
 
-/// What is run on generated pairs.
+/// Configuration of the runs on generated pairs.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Generated {
@@ -36,7 +36,7 @@ pub(super) struct Generated {
     pub(super) burst: Messages,
 }
 
-/// Messages of one size at one pace.
+/// Messages of one size at one rate.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Messages {
@@ -45,7 +45,7 @@ pub(super) struct Messages {
     pub(super) seconds: u32,
 }
 
-/// Policies that carry data over both paths.
+/// A combination of scheduler and congestion control.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Contestant {
@@ -54,7 +54,7 @@ pub(super) struct Contestant {
     congestion: String,
 }
 
-/// What copies may cost: the larger of a share of the payload and a rate.
+/// Budget of copies: the larger of a share of the payload and a rate.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Budget {
@@ -63,7 +63,7 @@ pub(super) struct Budget {
 }
 
 impl Setup {
-    /// The setup of the file; for a quick look runs are shorter.
+    /// Setup of the file, with shorter runs for a quick look.
     pub(super) fn of(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {
@@ -78,12 +78,12 @@ impl Setup {
         setup
     }
 
-    /// The judged one, full duplication, and what is shown beside them.
+    /// The judged contestant, full duplication, and the others, which are only shown.
     pub(super) fn contestants(&self) -> impl Iterator<Item = &Contestant> {
         [&self.judged, &self.duplication].into_iter().chain(&self.shown)
     }
 
-    /// The place of the bursts of the five figures among all.
+    /// Index of the bursts that count among the five figures.
     pub(super) fn figure_burst(&self) -> anyhow::Result<usize> {
         let found = self.bursts.iter().position(|burst| burst.bytes == self.figure_burst_bytes);
         found.ok_or_else(|| anyhow::anyhow!("figure_burst_bytes is not among the bursts"))
@@ -108,18 +108,18 @@ impl Contestant {
 }
 
 impl Budget {
-    /// What share of its payload a workload may have copied, in percent. A workload that asks and is
-    /// answered has a budget at each end.
+    /// Share of the payload of a workload that may be copied, percent. A workload of requests and answers has a
+    /// budget at each end.
     pub(super) fn percent(self, messages: Messages) -> f64 {
         let kb_per_s = f64::from(messages.bytes) / f64::from(messages.every_ms);
         100.0 * self.share.max(self.kb_per_s / kb_per_s)
     }
 }
 
-/// How far from the ideal a figure may lie; shares are of one.
+/// Limits on the distance of a figure from the ideal. Shares are fractions of one.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
-    /// Worse than the best single path by more than this share and by more than so many ms.
+    /// Share and ms by which a figure must exceed the best single path to count as worse.
     pub(super) margins: (f64, f64),
     pub(super) violations: f64,
     pub(super) generated_violations: f64,
@@ -127,14 +127,14 @@ pub(super) struct Limits {
     pub(super) echo_p99_high: f64,
     pub(super) echo_p99_high_share: f64,
     pub(super) duplication: f64,
-    /// Of the 50, 90 and 99 % quantiles.
+    /// Limits of the 50, 90 and 99 % quantiles.
     pub(super) bursts: [f64; 3],
     pub(super) goodput: f64,
     pub(super) goodput_least: f64,
-    /// The shares of the answers between which p90 lies in a case that counts as calibrated.
+    /// Range of the share of answers below p90 in a case that counts as calibrated.
     pub(super) p90: (f64, f64),
     pub(super) calibrated: f64,
-    /// Pinball loss of p90 over that of SRTT + 4 RTTVAR.
+    /// Limit on the pinball loss of p90 relative to that of SRTT + 4 RTTVAR.
     pub(super) pinball: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Violations of what is promised: figures in which the judged is worse than the best single path.
+//! Violations of the guarantee: figures in which the judged contestant is worse than the best single path.
 
 use crate::estimate::{CONFIDENCE, Estimate, Samples};
 use crate::recorded::figures::{Figure, Five};
@@ -12,8 +12,8 @@ pub(super) struct Violation {
     pub(super) best: f64,
 }
 
-/// The figures of these that are worse than the better of the two paths alone by more than a share and by
-/// more than some ms.
+/// Figures that are worse than on the better of the two paths alone by more than the margins, a share and a time
+/// in ms.
 pub(super) fn violations(alone: &[Five; 2], ours: &Five, margins: (f64, f64)) -> Vec<Violation> {
     let worse = |figure: Figure| {
         let best = figure.better(alone[0].figure(figure), alone[1].figure(figure));
@@ -24,7 +24,7 @@ pub(super) fn violations(alone: &[Five; 2], ours: &Five, margins: (f64, f64)) ->
     Figure::ALL.into_iter().filter_map(worse).collect()
 }
 
-/// An empty list; the second column says where it happened or why, the third on which root.
+/// An empty list. The second column holds the place or the cause, the third the root.
 pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
     let columns = [
         ("pair", ""),
@@ -39,16 +39,16 @@ pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
     Grid::new(name, title, &columns)
 }
 
-/// Adds a violation to such a list, with what full duplication reached: where it is as bad, no scheduler is to
-/// blame.
+/// Adds a violation to a list, with the value of full duplication. Where that is equally bad, the scheduler is not
+/// the cause.
 pub(super) fn push(grid: &mut Grid, words: [&str; 3], violation: &Violation, duplication: &Five) {
     let Violation { figure, ours, best } = *violation;
     let numbers = [ours, best, ours / best, duplication.figure(figure)];
     grid.push(&[words[0], words[1], words[2], figure.name()], &numbers);
 }
 
-/// The share of the cases in percent. Each case draws its own links or places, so where it happens in none
-/// or in all of them, the cases are what an exact binomial interval rests on.
+/// Share of the cases in percent. Each case draws its own links or places. A count of none or of all therefore
+/// gets an exact binomial interval over the cases.
 pub(crate) fn percent<T>(samples: &Samples<T>, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
     let mut share = samples.share(&of);
     let cases: u64 = samples.all().iter().map(|root| of(root).1).sum();

@@ -12,7 +12,7 @@ use crate::paper::Context;
 use crate::recorded::pairs::Pair;
 use crate::roots::Root;
 
-/// What runs on a pair showed; contestants in the order of [`Setup::contestants`].
+/// Results of the runs on a pair, in the order of [`Setup::contestants`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecordedPairResult {
     pub(super) call: Vec<Cell>,
@@ -23,25 +23,25 @@ pub(super) struct RecordedPairResult {
     pub(super) quic: Vec<f64>,
 }
 
-/// What a contestant showed of a call or a game.
+/// Results of a contestant in a call or a game.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    /// `None`: infinitely late.
+    /// `None`: infinite.
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
     pub(super) datagrams: u64,
     pub(super) lost: u64,
-    /// Of each deadline; and of those that the bound keeps.
+    /// Datagrams that missed each deadline, and those of them that met it in the bound.
     pub(super) missed: [u64; 2],
     pub(super) missed_avoidably: [u64; 2],
-    /// Bytes of frames that left a second time, and of all others with datagrams; of both ends.
+    /// Bytes of copied frames and of first transmissions with datagrams, summed over both ends.
     pub(super) extra_bytes: u64,
     pub(super) first_bytes: u64,
-    /// Bytes of frames that only acknowledge or ask.
+    /// Bytes of frames with only acknowledgments or requests.
     pub(super) control_bytes: u64,
 }
 
-/// What no sender could have avoided.
+/// Lateness that no sender could avoid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct UnavoidableLoss {
     p99_ms: Option<f64>,
@@ -68,7 +68,7 @@ impl UnavoidableLoss {
     }
 }
 
-/// Every contestant on a pair, from a place of its recordings that the root draws.
+/// Runs every contestant on a pair, from a place of its recordings that the root draws.
 pub(super) fn on_pair(
     context: &Context<'_>,
     setup: &Setup,
@@ -158,7 +158,7 @@ fn cell(
     }
 }
 
-/// Longest gaps of a call, ms, while one of two paths dies under it.
+/// Longest gaps in a call while one of two paths dies, ms.
 pub(super) fn deaths(setup: &Setup, root: &Root) -> anyhow::Result<Vec<f64>> {
     let mut rng = root.rng("deaths");
     let death = &setup.death;

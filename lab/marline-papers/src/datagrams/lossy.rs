@@ -1,4 +1,4 @@
-//! A call over a WiFi that loses packets, beside an LTE that hardly does: what repairs are worth.
+//! Value of repairs: a call over a WiFi that loses packets and an LTE that loses few.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::judge::Row;
 use crate::roots::Root;
 use crate::table::{Grid, Table};
 
-/// Later than a datagram on the LTE, earlier than one that is sent again when its answer is overdue.
+/// Limit of lateness: above the delay of LTE, below that of a datagram that is retransmitted on a timeout.
 const LATE_MS: f64 = 50.0;
 
-/// What one contestant showed in one scene.
+/// Results of one contestant in one scene.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Shown {
-    /// Of datagrams and of whole frames; `None`: infinitely late.
+    /// Quantiles of datagrams and of whole frames. `None`: infinite.
     p99_ms: [Option<f64>; 2],
     frames: u32,
-    /// Frames that were whole later than [`LATE_MS`], or never.
+    /// Frames that were complete later than [`LATE_MS`], or never.
     late_frames: u32,
     datagrams: u32,
     lost: u32,
@@ -31,13 +31,13 @@ pub(super) struct Shown {
     first_bytes: u64,
 }
 
-/// Its place among them.
+/// Index of the contestant without repairs.
 const WITHOUT_REPAIRS: usize = 2;
 
-/// By scene and contestant.
+/// Results by scene and contestant.
 pub(super) type Scenes = Vec<Vec<Shown>>;
 
-/// All scenes, from one root.
+/// Runs all scenes from one root.
 pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
     let of = |scene: &Scene| -> anyhow::Result<Vec<Shown>> {
         let lossy = &setup.lossy;
@@ -68,7 +68,7 @@ pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
 fn of_datagrams(datagrams: &[(f64, f64)]) -> Shown {
     let finite = |ms: f64| ms.is_finite().then_some(ms);
     let latencies: Vec<f64> = datagrams.iter().map(|(_, latency)| *latency).collect();
-    // The datagrams of a frame are handed over at the same moment.
+    // The datagrams of a frame are sent at the same time.
     let frames = datagrams.chunk_by(|one, next| one.0.to_bits() == next.0.to_bits());
     let whole: Vec<f64> =
         frames.map(|frame| frame.iter().map(|(_, latency)| *latency).fold(0.0, f64::max)).collect();
@@ -90,7 +90,7 @@ impl Shown {
     }
 }
 
-/// Rows of the judged scenes, those of the others, and everything beside each other.
+/// Rows of the judged scenes, rows of the other scenes, and a comparison of all results.
 pub(super) fn tables(
     samples: &Samples<Scenes>,
     setup: &Setup,

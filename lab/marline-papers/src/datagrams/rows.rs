@@ -1,4 +1,4 @@
-//! Rows and lists of the recorded pairs, for each half of them by itself, and of paths that die.
+//! Rows and lists of the recorded pairs, for each half separately, and of paths that die.
 
 use marline_lab::figure::number;
 
@@ -11,13 +11,13 @@ use crate::judge::Row;
 use crate::recorded::pairs::Pair;
 use crate::table::Grid;
 
-/// What one root showed of each pair.
+/// Results of every pair from one root.
 pub(super) type Cells = Vec<RecordedPairResult>;
 
-/// A call or a game: its name, its plan, its cells.
+/// A call or a game: name, plan and results.
 type Kind = (&'static str, Pulses, fn(&RecordedPairResult) -> &[Cell]);
 
-/// What is needed to judge one half.
+/// Inputs to the judgment of one half.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) setup: &'a Setup,
@@ -45,7 +45,7 @@ impl View<'_> {
         })
     }
 
-    /// Sums over all cases, one over the other.
+    /// Ratio of two sums over all cases.
     fn ratio(
         &self,
         samples: &Samples<Cells>,
@@ -62,7 +62,7 @@ impl View<'_> {
         [("call", self.setup.call, |of| &of.call), ("game", self.setup.game, |of| &of.game)]
     }
 
-    /// Every row of the half; those of the tuned one are not judged.
+    /// Rows of this half. Those of the tuned half are not judged.
     pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let mut rows = Vec::new();
         for kind in self.kinds() {
@@ -111,7 +111,7 @@ impl View<'_> {
             });
             let what = format!("{name}: misses of {deadline} ms over those of min-rtt");
             let row = Row::new(what).estimate(&all, "");
-            // Asked of the first deadline.
+            // Only the first deadline has a limit.
             rows.push(if index == 0 { row.at_most(self.limits.misses) } else { row });
             let what = format!("{name}: avoidable misses of {deadline} ms over those of min-rtt");
             rows.push(Row::new(what).estimate(&avoidable, ""));
@@ -139,7 +139,7 @@ impl View<'_> {
         ]
     }
 
-    /// Every contestant beside the others.
+    /// Comparison of all contestants.
     pub(super) fn contestants(&self, samples: &Samples<Cells>) -> Grid {
         let columns = [
             ("contestant", ""),
@@ -212,7 +212,7 @@ impl View<'_> {
     }
 }
 
-/// Every pair: means over the places.
+/// Results of every pair: means over the places.
 pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let columns = [
         ("pair", ""),
@@ -256,7 +256,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     grid
 }
 
-/// Longest gaps of the runs of each root.
+/// Rows of the longest gaps in the runs of each root.
 pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
     let median = samples.mean(|gaps| marline_sim::median(gaps));
     let worst = samples.mean(|gaps| gaps.iter().copied().fold(0.0, f64::max));
@@ -272,7 +272,7 @@ pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
     ]
 }
 
-/// A ratio; equal where both are nothing or datagrams of both never came.
+/// Ratio of two values. It is 1 if both are zero or both are infinite (no datagram arrived).
 pub(super) fn over(ours: f64, other: f64) -> f64 {
     if ours == other { 1.0 } else { ours / other }
 }

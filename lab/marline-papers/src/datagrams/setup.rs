@@ -9,10 +9,10 @@ use serde::Deserialize;
 use crate::file::PaperFile;
 use crate::paper::{Context, Effort};
 
-/// The file.
+/// Text of the paper file.
 pub(super) const TEXT: &str = include_str!("../../papers/datagrams.toml");
 
-/// What is run.
+/// Configuration of the runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
@@ -42,7 +42,7 @@ pub(super) struct Lossy {
     pub(super) scenes: Vec<Scene>,
 }
 
-/// How it loses them.
+/// Loss pattern of the radio.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scene {
@@ -51,7 +51,7 @@ pub(super) struct Scene {
     pub(super) tuned: bool,
 }
 
-/// Datagrams at a pace.
+/// Groups of datagrams at intervals.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pulses {
@@ -61,7 +61,7 @@ pub(super) struct Pulses {
     pub(super) seconds: u32,
 }
 
-/// A policy.
+/// A named policy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Contestant {
@@ -79,15 +79,15 @@ pub(super) struct Death {
     pub(super) runs_of_a_root: usize,
 }
 
-/// Places among the contestants.
+/// Indexes of the contestants.
 pub(super) const JUDGED: usize = 0;
 pub(super) const DUPLICATION: usize = 1;
 pub(super) const MIN_RTT: usize = 2;
-/// Two.
+/// Index of the first of two contestants on one path.
 pub(super) const ONE_PATH: usize = 3;
 
 impl Setup {
-    /// The setup of the file; for a quick look runs are shorter.
+    /// Setup of the file, with shorter runs for a quick look.
     pub(super) fn of(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {
@@ -100,12 +100,12 @@ impl Setup {
         setup
     }
 
-    /// All, by the places above.
+    /// All contestants, in the order of the indexes above.
     pub(super) fn contestants(&self) -> impl Iterator<Item = &Contestant> {
         [&self.judged, &self.duplication, &self.min_rtt].into_iter().chain(&self.one_path)
     }
 
-    /// Who is compared where a radio loses packets; the one that is judged first, and full duplication second.
+    /// Contestants on the lossy radio. The judged one is first, full duplication second.
     pub(super) fn contestants_of_lossy(&self) -> [&Contestant; 4] {
         [&self.judged, &self.duplication, &self.lossy.without_repairs, &self.min_rtt]
     }
@@ -129,14 +129,14 @@ impl Pulses {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// What it sends, kB/s in the mean.
+    /// Mean rate of the datagrams, kB/s.
     pub(super) fn kb_per_s(self) -> f64 {
         let datagrams = f64::from(self.group[0] + self.group[1]) / 2.0;
         datagrams * f64::from(self.bytes) / ((self.gap_ms[0] + self.gap_ms[1]) / 2.0)
     }
 }
 
-/// What is asked.
+/// Limits of the verdicts.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
     pub(super) duplication: f64,
@@ -162,7 +162,7 @@ impl Limits {
         })
     }
 
-    /// What may be sent twice, in percent of what is sent.
+    /// Maximum share of copies in the sent bytes, percent.
     pub(super) fn extra_percent(&self, pulses: Pulses) -> f64 {
         100.0 * self.extra.max(self.extra_kb_per_s / pulses.kb_per_s())
     }

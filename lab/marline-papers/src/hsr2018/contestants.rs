@@ -1,4 +1,4 @@
-//! Contestants on the train, and what a ride gives of each.
+//! Contestants on the train, and their goodputs on a ride.
 
 use marline_lab::experiment::Variant;
 use marline_time::{Duration, Instant};
@@ -8,11 +8,11 @@ use super::ride::{Class, PATHS};
 use crate::download::Download;
 use crate::plain::{mptcp, tcp};
 
-/// At the start so much is not looked at.
+/// Time at the start of a run that is not evaluated.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// Bytes of payload to send and to receive: what the tables of PAPD's slides imply.
+/// Payload of the send and receive buffers, bytes, derived from the tables of PAPD's slides.
 const BUFFERS: [u64; 2] = [700_000, 700_000];
-/// Those of the study's Ubuntu: half of 4 and of 6 MB of kernel memory.
+/// Buffers of the study's Ubuntu, bytes: half of 4 and of 6 MB of kernel memory.
 const STUDY_BUFFERS: [u64; 2] = [2_000_000, 3_000_000];
 /// Schedulers over two carriers, in the order of [`Ride::two`].
 pub(super) const SCHEDULERS: [(&str, &str); 5] = [
@@ -25,12 +25,12 @@ pub(super) const SCHEDULERS: [(&str, &str); 5] = [
         "lowest-rtt+orp+papd,best-path=off,window=2,most-window=500ms,share=0.05,hysteresis=0.1",
     ),
 ];
-/// Places in [`SCHEDULERS`].
+/// Indexes into [`SCHEDULERS`].
 pub(super) const MIN_RTT: usize = 0;
 pub(super) const ORP: usize = 1;
 pub(super) const PAPD: usize = 2;
 pub(super) const FITTED: usize = 4;
-/// Why the last one is not judged.
+/// Reason why the scheduler [`FITTED`] is not judged.
 pub(super) const FITTED_TO: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
      hysteresis=0.1: chosen by the share of such rides below 1";
 /// Congestion controls of the study, in the order of [`StudiedRide::studied`].
@@ -41,26 +41,26 @@ pub(super) const STUDIED: [(&str, &str); 3] = [("LIA", "lia"), ("OLIA", "olia"),
 pub(super) struct Ride {
     /// Each carrier alone.
     pub(super) alone: [f64; 3],
-    /// Schedulers over the first two.
+    /// Schedulers over the first two carriers.
     pub(super) two: [f64; 5],
-    /// Over all three carriers; without those whose row the first scene has.
+    /// The first three schedulers over all three carriers.
     pub(super) three: [f64; 3],
 }
 
 /// Goodputs of a ride with the study's buffers, Mbit/s.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StudiedRide {
-    /// Over BBR: each carrier alone, and the schedulers.
+    /// Each carrier alone and the schedulers, over BBR.
     pub(super) alone: [f64; 2],
     pub(super) two: [f64; 3],
-    /// As the study ran it, by congestion control.
+    /// Multipath TCP as in the study, by congestion control.
     pub(super) studied: [f64; 3],
     /// Reno alone on each carrier, on this ride and on another one.
     pub(super) reno: [f64; 2],
     pub(super) later_reno: [f64; 2],
 }
 
-/// What is set for one run.
+/// Settings of one run.
 struct Stack<'a> {
     download: &'a Download,
     congestion: &'a str,
@@ -73,14 +73,14 @@ impl Stack<'_> {
         let [send, receive] = self.buffers;
         let variant = variant.congestion(self.congestion).buffers(Some(send), Some(receive));
         let report = self.download.run(&variant, self.seed)?;
-        // A quick look is shorter than what is left out at the start.
+        // A quick look is shorter than the usual warm-up.
         let start = WARM_UP.min(self.download.length / 2);
         let end = Instant::ZERO + self.download.length;
         let goodput = report.goodput(Instant::ZERO + start, end);
         Ok((goodput.bits_per_s() as f64 / 1e2).round() / 1e4)
     }
 
-    /// The first so many schedulers.
+    /// Goodputs of the first `N` schedulers.
     fn bonded<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
         let mut all = [0.0; N];
         for (goodput, (name, spec)) in all.iter_mut().zip(SCHEDULERS) {
@@ -89,7 +89,7 @@ impl Stack<'_> {
         Ok(all)
     }
 
-    /// Plain TCP on each of the first so many carriers.
+    /// Goodputs of plain TCP on each of the first `N` carriers.
     fn alone<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
         let mut all = [0.0; N];
         for (goodput, path) in all.iter_mut().zip(PATHS) {
@@ -99,7 +99,7 @@ impl Stack<'_> {
     }
 }
 
-/// The schedulers over BBR, and each carrier alone.
+/// Goodputs of the schedulers over BBR and of each carrier alone.
 pub(super) fn plain<const S: usize, const P: usize>(
     download: &Download,
     wide: bool,
@@ -110,7 +110,7 @@ pub(super) fn plain<const S: usize, const P: usize>(
     Ok((stack.bonded()?, stack.alone()?))
 }
 
-/// A ride of a class, of this length.
+/// Download over `count` carriers on a ride of this class and length.
 pub(super) fn carriers(
     class: &Class,
     count: usize,
@@ -122,14 +122,14 @@ pub(super) fn carriers(
     Ok(download)
 }
 
-/// A ride of a class with two carriers and with three.
+/// Results of a ride of a class with two carriers and with three.
 pub(super) fn ride(class: &Class, length: Duration, seed: u64) -> anyhow::Result<Ride> {
     let (three, alone) = plain(&carriers(class, 3, length, seed)?, false, seed)?;
     let (two, []) = plain(&carriers(class, 2, length, seed)?, false, seed)?;
     Ok(Ride { alone, two, three })
 }
 
-/// A ride of a class with the study's buffers; `later` is the root of another ride of that class.
+/// Results of a ride of a class with the study's buffers. `later` is the seed of another ride of that class.
 pub(super) fn studied_ride(
     class: &Class,
     length: Duration,

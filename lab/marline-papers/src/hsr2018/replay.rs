@@ -38,13 +38,13 @@ impl Recording {
             let place = traces.join(file);
             let bytes = std::fs::read(&place).with_context(|| place.display().to_string())?;
             let trace = ArrivalTrace::parse(file, &bytes)?;
-            // IP and TCP headers with timestamps and DSS.
+            // Size of the IP and TCP headers with timestamps and DSS.
             all.push(trace.rate_steps(window, 72).map_err(anyhow::Error::msg)?);
         }
         Ok(Recording(all))
     }
 
-    /// From one place of it.
+    /// Replays the recording from one place, drawn from the root.
     pub(super) fn replay(&self, length: Duration, root: &Root) -> anyhow::Result<Replay> {
         let place = root.rng("place").unit();
         let mut paths: Vec<(&'static str, DuplexConfig)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Train ride: three carriers whose cells change, by handoffs that never hit both at once.
+//! Train ride: three carriers that change cells. Their handoffs never overlap.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use marline_time::{Duration, PcgRng, Rate, Rng, SeedTree};
 
 use crate::download::{Download, link};
 
-/// How long a run takes.
+/// Length of a run.
 pub(super) const LENGTH: Duration = Duration::from_secs(30);
-/// China Mobile, China Unicom, China Telecom. Those who look at two carriers use the first two: the
-/// third changes nothing about them.
+/// China Mobile, China Unicom, China Telecom. Runs with two carriers use the first two. The third does not
+/// influence them.
 pub(super) const PATHS: [&str; 3] = ["mobile", "unicom", "telecom"];
 
-/// The quantiles of a distribution at 0, 10, 50, 90 and 100 %, straight between them.
+/// Quantiles of a distribution at 0, 10, 50, 90 and 100 %, interpolated linearly.
 struct Quantiles([f64; 5]);
 
 impl Quantiles {
@@ -32,11 +32,11 @@ const RATE_MBIT: Quantiles = Quantiles([2.0, 4.0, 10.0, 25.0, 35.0]);
 const RTT_MS: [Quantiles; 3] = [
     Quantiles([90.0, 144.0, 364.0, 446.0, 700.0]),
     Quantiles([40.0, 57.0, 195.0, 359.0, 500.0]),
-    // Not published; as China Unicom's, whose LTE is FDD, too.
+    // Not published. Assumed equal to China Unicom's, whose LTE is also FDD.
     Quantiles([40.0, 57.0, 195.0, 359.0, 500.0]),
 ];
 const HANDOFF_S: Quantiles = Quantiles([0.5, 0.6, 1.0, 2.2, 3.0]);
-/// What a handoff does while it lasts.
+/// Link properties during a handoff.
 const HANDOFF_LOSS: f64 = 0.7;
 const HANDOFF_RATE: f64 = 0.1;
 const HANDOFF_RTT_MS: f64 = 700.0;
@@ -45,11 +45,11 @@ const HANDOFF_RTT_MS: f64 = 700.0;
 pub(super) struct Class {
     pub(super) name: &'static str,
     pub(super) key: &'static str,
-    /// Of each carrier, per minute.
+    /// Handoffs of each carrier per minute.
     handoffs: f64,
-    /// Between handoffs.
+    /// Loss between handoffs.
     loss: f64,
-    /// The part of the round trips that is drawn from.
+    /// Lower part of the round-trip distribution from which values are drawn.
     rtts: f64,
 }
 
@@ -59,7 +59,7 @@ pub(super) const CLASSES: [Class; 3] = [
     Class { name: "150 to 310 km/h", key: "150-to-310", handoffs: 7.0, loss: 1e-3, rtts: 1.0 },
 ];
 
-/// What holds from a time on.
+/// Link properties from a time on.
 #[derive(Copy, Clone, Debug)]
 struct Moment {
     at: Duration,
@@ -69,12 +69,12 @@ struct Moment {
 }
 
 impl Class {
-    /// Whether cells change during a ride: where they do not, there is no degradation to avoid.
+    /// True if cells change during a ride. Otherwise there is no degradation to avoid.
     pub(super) fn moves(&self) -> bool {
         self.handoffs > 0.0
     }
 
-    /// The ride of a seed.
+    /// Download on the ride for a seed.
     pub(super) fn ride(&self, seed: u64) -> anyhow::Result<Download> {
         let seeds = SeedTree::new(seed).branch(self.key);
         let mut taken = Vec::new();
@@ -92,8 +92,8 @@ impl Class {
         Moment { at, mbit, rtt_ms, loss: self.loss }
     }
 
-    /// Cells and handoffs of a carrier. `taken` are the times of the others' handoffs, and of this
-    /// one's afterwards.
+    /// Cells and handoffs of a carrier. `taken` holds the handoff times of the other carriers, and those of this
+    /// carrier are added to it.
     fn course(
         &self,
         rng: &mut PcgRng,
@@ -141,7 +141,7 @@ fn carrier(course: &[Moment]) -> anyhow::Result<DuplexConfig> {
     let mut both = link("queue=1s")?;
     let probe = |m: &Moment| Probe { at: m.at, rtt: Some(seconds(m.rtt_ms / 1e3)) };
     let mut probes: Vec<Probe> = course.iter().map(probe).collect();
-    // The end, so that the course does not begin again within the run.
+    // Extends the course beyond the run, so that it does not repeat within it.
     let last = probes[probes.len() - 1];
     probes.push(Probe { at: LENGTH + Duration::from_secs(60), ..last });
     let rtts = Arc::new(PingTrace::from_probes(probes).map_err(anyhow::Error::msg)?);

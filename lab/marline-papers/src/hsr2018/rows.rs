@@ -9,10 +9,10 @@ use crate::judge::Row;
 use crate::table::Grid;
 use crate::value::Value;
 
-/// U_c of the schedulers of [`SCHEDULERS`], on each ride of a root.
+/// U_c of the schedulers of [`SCHEDULERS`] on each ride of a root.
 pub(super) type Efficiencies = Samples<Vec<Vec<f64>>>;
 
-/// The efficiencies of what was measured on each root.
+/// Efficiencies computed from the results of each root.
 pub(super) fn efficiencies<T>(
     samples: &Samples<T>,
     master: u64,
@@ -21,7 +21,7 @@ pub(super) fn efficiencies<T>(
     Samples::new(samples.all().iter().map(of).collect(), master)
 }
 
-/// U_c of some schedulers on a ride.
+/// U_c of several schedulers on one ride.
 pub(super) fn of_best(bonded: &[f64], alone: &[f64]) -> Vec<f64> {
     let best = alone.iter().copied().fold(f64::NAN, f64::max);
     bonded.iter().map(|goodput| goodput / best).collect()
@@ -31,8 +31,8 @@ fn below(rides: &[Vec<f64>], scheduler: usize) -> f64 {
     rides.iter().filter(|ride| ride[scheduler] < 1.0).count() as f64
 }
 
-/// How often each scheduler is worse than the best carrier. `judged`: PAPD with its defaults is to be
-/// worse less often than this share of min-RTT's and of OR&P's.
+/// Share of rides on which each scheduler is worse than the best carrier. `judged` is the maximum share of PAPD
+/// with its defaults, relative to that of min-RTT and of OR&P.
 pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
     let count = samples.all().first().and_then(|rides| rides.first()).map_or(0, Vec::len);
     let row = |scheduler: usize| {
@@ -56,7 +56,7 @@ pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
     (0..count).map(row).collect()
 }
 
-/// Paired by root: the share below 1 less so much of another scheduler's is at most 0.
+/// Adds a requirement, paired by root: the share below 1 is at most `most` times that of another scheduler.
 fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> Row {
     let hits = |which| samples.all().iter().map(|rides| below(rides, which)).sum::<f64>();
     for other in [MIN_RTT, ORP] {
@@ -66,7 +66,7 @@ fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> R
             (share(scheduler) - most * share(other)) / rides as f64
         });
         if hits(scheduler) + hits(other) == 0.0 {
-            // Neither was seen, which has no spread to resample; it may still happen.
+            // Neither share has a hit, so there is no spread to resample. The upper bound still is not zero.
             let never = samples.share(|rides| (below(rides, scheduler) as u64, rides.len() as u64));
             excess.high = never.high;
         }
@@ -80,7 +80,7 @@ fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> R
     row
 }
 
-/// Percent of a share.
+/// Conversion of a share to percent.
 pub(super) trait Percent {
     fn percent(self) -> Self;
 }
@@ -92,7 +92,7 @@ impl Percent for Estimate {
     }
 }
 
-/// Mean efficiency, and what is lacking where it is below 1, of several sets of rides.
+/// Mean efficiency, and the mean shortfall where it is below 1, of several sets of rides.
 pub(super) fn means(sets: &[(String, &Efficiencies)]) -> Grid {
     let columns = [("rides", ""), ("scheduler", ""), ("mean U_c", ""), ("lacking to 1, mean", "%")];
     let mut grid = Grid::new("efficiency", "Mean aggregation efficiency", &columns);

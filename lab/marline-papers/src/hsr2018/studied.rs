@@ -8,7 +8,7 @@ use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
 use crate::table::Table;
 
-/// The published shares, by class, and of all flows above 10 Mbit/s by [`STUDIED`].
+/// Published shares, by class, and those of all flows above 10 Mbit/s by [`STUDIED`].
 pub(super) struct Shares<'a> {
     pub(super) better_than_best: &'a [f64; 3],
     pub(super) exceeds_three_worst: &'a [f64; 3],
@@ -16,15 +16,15 @@ pub(super) struct Shares<'a> {
     pub(super) above_10_mbit: &'a [f64; 3],
 }
 
-/// Something about Multipath TCP's goodput and both carriers'.
+/// Condition on the goodput of Multipath TCP and those of both carriers.
 type Holds = fn(f64, [f64; 2]) -> bool;
 
-/// Which runs of Reno a run of Multipath TCP is compared with.
+/// Runs of Reno with which a run of Multipath TCP is compared.
 #[derive(Copy, Clone)]
 enum Against {
-    /// Those on the same ride: the difference is Multipath TCP's alone.
+    /// Runs on the same ride. The difference is due to Multipath TCP alone.
     SameRide,
-    /// Those on another ride of the class: the study ran one after the other.
+    /// Runs on another ride of the class, because the study ran one after the other.
     AnotherRide,
 }
 
@@ -45,8 +45,7 @@ impl Against {
         }
     }
 
-    /// Percent of the runs of all congestion controls in which something holds of Multipath TCP's
-    /// goodput and of both carriers'.
+    /// Share of the runs of all congestion controls that meet a condition, percent.
     fn share(self, samples: &Samples<Vec<StudiedRide>>, class: usize, holds: Holds) -> Estimate {
         let share = samples.share(|rides| {
             let (ride, reno) = (&rides[class], self.reno(&rides[class]));
@@ -56,13 +55,13 @@ impl Against {
         share.percent()
     }
 
-    /// Runs of a root's ride of a class that are worse than the better carrier.
+    /// Number of runs of a root's ride of a class that are worse than the better carrier.
     fn worse(self, rides: &[StudiedRide], class: usize) -> i64 {
         let reno = self.reno(&rides[class]);
         rides[class].studied.iter().filter(|goodput| worse(**goodput, reno)).count() as i64
     }
 
-    /// How much more often, in percentage points, that is so in one class than in another.
+    /// Difference of the shares of worse runs between two classes, percentage points.
     fn worse_share_difference(
         self,
         samples: &Samples<Vec<StudiedRide>>,
@@ -75,7 +74,7 @@ impl Against {
         })
     }
 
-    /// Percent of the runs of all classes.
+    /// Share of worse runs over all classes, percent.
     fn worse_share_overall(self, samples: &Samples<Vec<StudiedRide>>) -> Estimate {
         let share = samples.share(|rides| {
             let hits: i64 = (0..rides.len()).map(|class| self.worse(rides, class)).sum();

@@ -1,4 +1,4 @@
-//! Shares of a bottleneck: one flow of the default beside one CUBIC flow, and two of its subflows.
+//! Shares of a bottleneck: one flow of the default next to one CUBIC flow, with one subflow and with two.
 
 use anyhow::Context as _;
 use marline::advanced::ConnectionConfig;
@@ -17,11 +17,11 @@ use crate::table::Grid;
 
 const PART: Part = Part::fixed("beside", 20);
 const LASTS: Duration = Duration::from_secs(40);
-/// The start does not count.
+/// Start of the evaluated time.
 const FROM: Duration = Duration::from_secs(10);
 const RATES_MBIT: [u32; 2] = [10, 50];
 const RTTS_MS: [u32; 2] = [20, 80];
-/// In bandwidth-delay products.
+/// Buffer sizes, in bandwidth-delay products.
 const BUFFERS: [u32; 3] = [1, 2, 4];
 
 /// A bottleneck.
@@ -41,7 +41,7 @@ impl Place {
         })
     }
 
-    /// The jitter keeps flows from losing in step for ever.
+    /// Description of the bottleneck link. The jitter prevents flows from losing packets in lockstep.
     fn link(self) -> String {
         let Place { mbit, rtt_ms, buffer } = self;
         let (delay_ms, queue_ms) = (f64::from(rtt_ms) / 2.0, rtt_ms * buffer);
@@ -49,16 +49,16 @@ impl Place {
     }
 }
 
-/// What the default got of what would be fair, at each [`Place`]: 1 is fair.
+/// Share of the default relative to the fair share at each [`Place`]. 1 is fair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Shares {
     /// With one subflow.
     one: Vec<f64>,
-    /// With two, both through the bottleneck, at the first buffer of each rate and round trip.
+    /// With two subflows, both through the bottleneck, at the first buffer of each rate and round-trip time.
     two: Vec<f64>,
 }
 
-/// Rows and the shares at each place.
+/// Rows, and the shares at each place.
 pub(super) fn judge(
     context: &Context<'_>,
     judged: &Variant,
@@ -105,7 +105,7 @@ fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Sha
     })
 }
 
-/// What `judged` gets with so many subflows beside one CUBIC TCP, in shares of half of the bottleneck.
+/// Rate of `judged` with this number of subflows next to one CUBIC TCP, relative to half of the bottleneck.
 fn share(
     judged: &Variant,
     place: Place,

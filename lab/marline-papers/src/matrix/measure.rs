@@ -12,27 +12,27 @@ use crate::paper::Context;
 use crate::plain::tcp;
 use crate::roots::Root;
 
-/// In a download this much of the start does not count.
+/// Time at the start of a download that is not evaluated.
 const START: Duration = Duration::from_secs(3);
 
-/// What contestants, in their order, showed in one scene.
+/// Results of all contestants in one scene, in their order.
 pub(super) type SceneCells = Vec<Cell>;
 
-/// What a contestant showed in a scene.
+/// Results of a contestant in a scene.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    /// By the measures of the scene.
+    /// Values of the measures of the scene.
     pub(super) values: Vec<f64>,
-    /// Sent again on another path.
+    /// Bytes that were sent again on another path.
     pub(super) extra_bytes: f64,
-    /// Of messages, or what was read.
+    /// Payload of the messages, or the bytes read.
     pub(super) payload_bytes: f64,
-    /// Times for which ends had something to send, together.
+    /// Total time for which either end had data to send, s.
     pub(super) sending_s: f64,
 }
 
 impl Cell {
-    /// The costs of several runs.
+    /// Costs of several runs, added up.
     pub(super) fn sum<'a>(cells: impl Iterator<Item = &'a Cell>) -> Cell {
         cells.fold(Cell::default(), |sum, cell| Cell {
             values: Vec::new(),
@@ -43,7 +43,7 @@ impl Cell {
     }
 }
 
-/// All contestants in all scenes.
+/// Runs all contestants in all scenes.
 pub(super) fn all(
     context: &Context<'_>,
     variants: &[Variant],
@@ -106,7 +106,7 @@ fn messages(
     })
 }
 
-/// Of all messages, ms; what never came is as late as can be.
+/// Latencies of all messages, ms. A message that never arrived has the maximum.
 fn latencies(experiment: &Experiment, outcome: &Outcome) -> Vec<f64> {
     let workload = &experiment.workload;
     let mut latencies = outcome.latencies_ms(workload, experiment.warm_up);
@@ -138,13 +138,13 @@ pub(super) struct Ride {
 }
 
 impl Ride {
-    /// Over that of the best carrier alone.
+    /// Goodput relative to that of the best carrier alone.
     pub(super) fn of_best(&self) -> f64 {
         self.both / self.best
     }
 }
 
-/// The default on a ride at 150 to 310 km/h, and each of its two carriers alone.
+/// Runs the default on a ride at 150 to 310 km/h, and TCP on each of its two carriers alone.
 pub(super) fn ride(judged: &Variant, root: &Root) -> anyhow::Result<Ride> {
     let (download, names) = hsr2018::fast_ride(root.seed)?;
     let of = |variant: &Variant| download.mbit_per_s(variant, root.seed, Duration::ZERO);

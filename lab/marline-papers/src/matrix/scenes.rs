@@ -1,4 +1,4 @@
-//! Scenes of the studies: links, what is done on them, and what is measured.
+//! Scenes of the studies: links, workloads and measures.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::paper::Context;
 use crate::roots::Root;
 use crate::{hsr2018, papd2017, remp2015};
 
-/// What is measured of a run.
+/// Measure of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The longest latency.
     Longest,
     /// The median latency.
     Median,
-    /// The 99 % quantile.
+    /// The 99 % quantile of the latency.
     P99,
-    /// What is read per time.
+    /// Bytes read per unit of time.
     Goodput,
 }
 
@@ -39,13 +39,13 @@ impl Kind {
     }
 }
 
-/// What is run.
+/// Workload of a scene.
 pub(super) enum Stage {
     Messages(Box<Experiment>),
     Download(Download),
 }
 
-/// What is run, and with which buffers if not with tuned ones: payload to send and to receive, bytes.
+/// Workload with its buffers: payload to send and to receive, bytes. `None`: autotuned.
 pub(super) struct Staged {
     pub(super) stage: Stage,
     pub(super) buffers: Option<(u64, u64)>,
@@ -54,13 +54,13 @@ pub(super) struct Staged {
 /// A scene.
 pub(super) struct Scene {
     pub(super) name: &'static str,
-    /// The key whose links these are.
+    /// Key of the study with these links.
     pub(super) key: &'static str,
     pub(super) measures: &'static [Kind],
     pub(super) stage: fn(&Context<'_>, &Root) -> anyhow::Result<Staged>,
 }
 
-/// All of them.
+/// All scenes.
 pub(super) const SCENES: &[Scene] = &[
     Scene {
         name: "400 B a second, WiFi dies inside one",
@@ -166,19 +166,19 @@ pub(super) const SCENES: &[Scene] = &[
     },
 ];
 
-/// What never came is waited for so long, and counts as that, ms.
+/// Time to wait for missing messages, which also is their latency, ms.
 pub(super) const PATIENCE_MS: f64 = 30_000.0;
-/// Echoes of a run.
+/// Number of echoes in a run.
 const ECHOES: usize = 600;
-/// WiFi and LTE of bursts that are cut in two, as TLP-MP's tests have them.
+/// WiFi and LTE for bursts that a failure interrupts, as in TLP-MP's tests.
 const NEAR: &str = "rate=50M,delay=6.5ms,queue=100ms";
 const FAR: &str = "rate=20M,delay=42.5ms,queue=300ms";
-/// As `scenarios/voice-assistant.toml`, with radios that are awake.
+/// Links of `scenarios/voice-assistant.toml`, with radios that are awake.
 const LEAVING: &str = "rate=leaving:40M,delay=10ms,jitter=uniform:2ms,queue=100kB";
 const STAYING: &str = "rate=20M,up.rate=8M,delay=24ms,jitter=uniform:3ms,queue=300kB";
-/// Of blocks.
+/// Length of a run of blocks, ms.
 const BLOCKS_MS: u64 = 20_000;
-/// Of downloads over wires and of a phone.
+/// Length of a download over wires or on a phone.
 const DOWNLOAD: marline_time::Duration = marline_time::Duration::from_secs(12);
 
 fn messages(mut experiment: Experiment) -> Staged {
@@ -186,7 +186,7 @@ fn messages(mut experiment: Experiment) -> Staged {
     Staged { stage: Stage::Messages(Box::new(experiment)), buffers: None }
 }
 
-/// Eleven bursts; WiFi dies in the seventh, within so many ms of its beginning.
+/// Eleven bursts. WiFi dies in the seventh, at most `dies_within_ms` after its start.
 fn bursts(bytes: u32, dies_within_ms: f64) -> Staged {
     let every_ms = if bytes > 500_000 { 3_000.0 } else { 1_000.0 };
     let gap = Gap { least_ms: every_ms, most_ms: every_ms };

@@ -1,5 +1,5 @@
-//! Handover duration once it is decided: the WiFi address goes, the client knows, and only the join
-//! stands between the application and LTE. With and without Fast JOIN.
+//! Handover duration after the decision. The WiFi address is removed, the client knows it, and only the join over
+//! LTE is left to wait for. Measured with and without Fast JOIN.
 
 use anyhow::Context as _;
 use marline_sim::{Pace, Units, mean};
@@ -21,9 +21,9 @@ use crate::value::Value;
 const HANDOVER: Part = Part::new("handover", 60, 4_000);
 /// Round trips of LTE, ms.
 const RTTS_MS: [u32; 3] = [50, 100, 200];
-/// The address goes within the time of a unit from then on, so that it meets the stream anywhere.
+/// Earliest loss of the address. It is uniform over the length of a unit, so that it hits the stream at any point.
 const GONE: Duration = Duration::from_secs(3);
-/// A unit of the stream each so often.
+/// Time between units of the stream.
 const GAP: Duration = Duration::from_millis(20);
 const UNIT: u64 = 1_000;
 const UNITS: u32 = 500;
@@ -36,22 +36,22 @@ enum Way {
 
 const WAYS: [(Way, &str); 2] = [(Way::Up, "upload"), (Way::Down, "download")];
 
-/// Handovers that begin at the same moment of the stream.
+/// Handovers that start at the same moment of the stream.
 #[derive(Serialize, Deserialize)]
 struct Handovers {
-    /// By way, then by round trip: with a plain join and with a Fast JOIN, ms.
+    /// Durations by direction, then by round-trip time: with a plain join and with a Fast JOIN, ms.
     ms: Vec<Vec<[f64; 2]>>,
 }
 
 impl Handovers {
-    /// Round trips saved, on average over those of LTE.
+    /// Mean number of LTE round trips saved.
     fn saved(&self, way: usize) -> f64 {
         let both = self.ms[way].iter().zip(RTTS_MS);
         let saved = both.map(|([plain, fast], rtt)| (plain - fast) / f64::from(rtt));
         mean(&saved.collect::<Vec<f64>>())
     }
 
-    /// The first new data came with the SYN, half a round trip after the loss.
+    /// True if the first new data arrived with the SYN, half a round trip after the loss.
     fn has_data_in_syn(&self, way: usize) -> bool {
         let both = self.ms[way].iter().zip(RTTS_MS);
         both.into_iter().all(|([_, fast], rtt)| *fast < 0.75 * f64::from(rtt))
@@ -148,7 +148,7 @@ fn times(handovers: &Samples<Handovers>) -> Grid {
     grid
 }
 
-/// From the loss of the address to the first arrival over LTE.
+/// Time from the loss of the address to the first arrival over LTE, ms.
 fn handover_ms(
     system: &System,
     rtt_ms: u32,
@@ -172,7 +172,7 @@ fn handover_ms(
     let silent = || Units::new(Pace::Never, 1, (6, 5));
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
     paths.connect(WIFI, Box::new(client.context("a client")?)).context("connect")?;
-    // With its signal: what was on its way is lost, and must come over LTE.
+    // The signal is lost with the address. Packets in flight are lost and must be sent over LTE.
     paths.at_set_path_up(gone, WIFI, false);
     paths.at_set_address(gone, WIFI, false);
     paths.world.run_until(gone + Duration::from_secs(5));

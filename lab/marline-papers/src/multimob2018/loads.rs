@@ -2,7 +2,7 @@
 
 use marline_lab::workload::{Gap, Workload};
 
-/// What the authors' voice assistant says: a request is not sent while nine are unanswered.
+/// Traffic of the authors' voice assistant. It sends no request while nine are unanswered.
 pub(crate) const ASSISTANT: Workload = Workload::Dialogue {
     request_bytes: 2_500,
     answer_bytes: 750,
@@ -12,7 +12,7 @@ pub(crate) const ASSISTANT: Workload = Workload::Dialogue {
     count: 240,
 };
 
-/// Their other load.
+/// The authors' second load.
 pub(super) const ECHO: Workload = Workload::Ask {
     request_bytes: 750,
     answer_bytes: 750,

@@ -1,4 +1,4 @@
-//! Ten connections on one WiFi: when one active connection finds the path silent, how soon the nine
+//! Ten connections on one WiFi. After one active connection finds the path silent, this measures how soon the nine
 //! mostly idle ones move.
 
 use anyhow::Context as _;
@@ -19,32 +19,32 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const NEIGHBOURS: Part = Part::new("neighbours", 40, 160);
-/// Connections beside the one that suffers.
+/// Connections besides the active one.
 const OTHERS: usize = 9;
-/// Of requests and answers.
+/// Size of requests and answers.
 const BYTES: u64 = 200;
-/// The one asks this often, each of the others that often, beginning anywhere.
+/// Request interval of the active connection and of each of the others, which start at random times.
 const BUSY: Duration = Duration::from_millis(100);
 const SELDOM: Duration = Duration::from_secs(9);
-/// WiFi goes silent within a second from then on.
+/// Start of the second within which WiFi goes silent.
 const SILENT: Duration = Duration::from_secs(10);
 const END: Instant = Instant::from_secs(40);
 
-/// What became of the others, ms after WiFi's silence, ascending; what did not happen counts with
-/// the run's end.
+/// Reactions of the other connections, ms after WiFi went silent, ascending. A reaction that did not happen counts
+/// with the end of the run.
 #[derive(Serialize, Deserialize)]
 struct Moves {
-    /// When the one that suffered had a cellular subflow.
+    /// When the active connection had a cellular subflow.
     first_ms: f64,
-    /// When each of the others had one.
+    /// When each of the others had a cellular subflow.
     others_ms: Vec<f64>,
-    /// How long the others' first request after the silence took.
+    /// Latency of the first request of each of the others after the silence.
     delays_ms: Vec<f64>,
 }
 
-/// A root's, by each of [`contestants`].
+/// Results of a root, by each of [`contestants`].
 type Moved = Vec<Moves>;
-/// One of the two lists of [`Moves`].
+/// Selection of one of the two lists of [`Moves`].
 type Of = fn(&Moves) -> &[f64];
 
 fn contestants() -> Vec<System> {
@@ -56,7 +56,7 @@ fn contestants() -> Vec<System> {
     ]
 }
 
-/// Tuned, and the same without a path health monitor, among [`contestants`].
+/// Indexes into [`contestants`]: tuned, and tuned without a path health monitor.
 const WITH: usize = 1;
 const WITHOUT: usize = 2;
 
@@ -133,7 +133,7 @@ fn figure(moved: &Samples<Moved>) -> Figure {
     plot.figure("neighbours", caption)
 }
 
-/// Asks every `gap` from a time on.
+/// Requests every `gap` from a time on.
 fn asks(from: Instant, gap: Duration) -> Box<Units> {
     let times = (0..).map(|n| from + gap * n).take_while(|at| *at < END).collect();
     Box::new(Units::new(Pace::At { bytes: BYTES, times }, BYTES, (5, 6)))

@@ -1,5 +1,5 @@
-//! Peers without extensions, and middleboxes that remove the extensions: nothing may break, and
-//! whatever needs no help from the peer still works.
+//! Peers without extensions, and middleboxes that remove the extensions. Nothing may break, and all features that
+//! need no help from the peer still work.
 
 use marline::MonitorKind;
 use marline_lab::figure::Segment;
@@ -18,27 +18,27 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// 105 roots are the fewest of which all tell that 95 % hold.
+/// At least 105 successful roots are needed to show a share of 95 %.
 const PEERS: Part = Part::new("peers", 110, 220);
 const BYTES: u64 = 4_000_000;
-/// WiFi dies within half a second from then on.
+/// Start of the half second within which WiFi dies.
 const DEAD: Duration = Duration::from_millis(800);
 const WITHIN: Duration = Duration::from_millis(500);
-/// A client says HELLO so often at most.
+/// Maximum number of HELLO messages of a client.
 const MAX_HELLO_COUNT: usize = 5;
 /// SYNs of a join with a fallback: one with the data, one without.
 const SYNS: usize = 2;
 
-/// What is asked of a case.
+/// Requirement of a case.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Ask {
-    /// Nothing: it is the one that the others are seen beside.
+    /// No requirement. The case is the reference for the others.
     Nothing,
     /// An end without extensions.
     Stock,
-    /// Options that are taken away or mangled.
+    /// Options that a middlebox removes or corrupts.
     Options,
-    /// Whole segments that are dropped.
+    /// Whole segments that a middlebox drops.
     Segments,
 }
 
@@ -60,7 +60,7 @@ impl Ask {
     }
 }
 
-/// A download between these ends, through these boxes.
+/// A download between two ends through middleboxes.
 struct Case {
     name: String,
     system: System,
@@ -69,18 +69,18 @@ struct Case {
     ask: Ask,
 }
 
-/// What became of it.
+/// Result of a case.
 #[derive(Serialize, Deserialize)]
 struct Outcome {
     came: bool,
     multipath: bool,
     took_s: f64,
-    /// Longest time without arrivals after WiFi died.
+    /// Longest time without arrivals after WiFi died, ms.
     hole_ms: f64,
     hellos: usize,
-    /// Other experimental messages, both ways.
+    /// Other experimental messages, in both directions.
     messages: usize,
-    /// SYNs over LTE.
+    /// SYNs sent over LTE.
     syns: usize,
 }
 
@@ -97,7 +97,7 @@ impl Outcome {
     }
 }
 
-/// Every case on the links of a root.
+/// Results of every case on the links of a root.
 #[derive(Serialize, Deserialize)]
 struct Downloads {
     seed: u64,
@@ -179,8 +179,8 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
     grid
 }
 
-/// Two MultiMobs, ends that know nothing of it, and middleboxes on WiFi, on LTE or on both, by what
-/// they do to which segments.
+/// Cases with MultiMob at both ends, with ends that do not know it, and with middleboxes on WiFi, on LTE or on
+/// both, by their action and the segments they act on.
 fn cases() -> Vec<Case> {
     let of = |name: &str, system: System, ask: Ask| Case {
         name: name.to_owned(),
@@ -204,7 +204,7 @@ fn cases() -> Vec<Case> {
                 cases.push(Case { wifi: on(wifi), lte: on(lte), ..case });
             };
             push("LTE", false, true);
-            // On WiFi only what comes after the handshake is experimental.
+            // On WiFi, only messages after the handshake are experimental.
             if segments == "all" {
                 push("WiFi", true, false);
                 push("both", true, true);
@@ -237,7 +237,7 @@ fn fetch(case: &Case, root: &Root, bytes: u64, dead: Duration) -> anyhow::Result
     })
 }
 
-/// Experimental messages that were sent.
+/// Number of experimental messages that match.
 fn count(segments: &[Segment], which: impl Fn(&ExperimentalMessage) -> bool) -> usize {
     let messages = segments.iter().flat_map(|segment| segment.options.mptcp.experimental());
     messages.filter(|message| which(message)).count()

@@ -1,4 +1,4 @@
-//! Simulated phone with WiFi and LTE, a server, and the delays an application sees between them.
+//! Simulated phone with WiFi and LTE, a server, and the delays that an application observes.
 
 use std::path::Path;
 
@@ -17,57 +17,56 @@ use super::radios::{Meter, Metered};
 use super::systems::System;
 use crate::roots::Root;
 
-/// The numbers of the paths.
+/// Indexes of the paths.
 pub(super) const WIFI: usize = 0;
 pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
-/// An interface keeps its address for so long after its signal went
-/// (docs/research/wifi-mobility.md).
+/// Time for which an interface keeps its address after the signal is lost (docs/research/wifi-mobility.md).
 const ADDRESS_LINGER: Duration = Duration::from_secs(4);
-/// The hole of a handover is looked for so long before and after WiFi falls silent.
+/// Time before and after WiFi falls silent in which the gap of a handover is searched.
 const AROUND: Duration = Duration::from_secs(5);
-/// Bytes of a GET.
+/// Size of a GET, bytes.
 const REQUEST: u64 = 200;
-/// After the last request is due the run goes on for so long, at most.
+/// Maximum time for which a run continues after the last request is due.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A download by GET, which WiFi leaves in the middle.
+/// A download by GET during which WiFi dies.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Download {
     pub(super) bytes: u64,
-    /// Nothing passes WiFi from then on, after the first SYN.
+    /// Time after the first SYN from which WiFi drops everything.
     pub(super) dead: Duration,
-    /// What has not come by then never comes.
+    /// End of the run. Missing bytes count as never received.
     pub(super) limit: Instant,
 }
 
-/// A download that came, or was given up.
+/// A download that completed or was given up.
 pub(super) struct Fetched {
     pub(super) paths: Paths,
-    /// Of the client.
+    /// Report of the client.
     pub(super) report: Report,
     pub(super) segments: Vec<Segment>,
-    /// All bytes are here.
+    /// True if all bytes arrived.
     pub(super) came: bool,
-    /// When the last bytes came.
+    /// Time of the last arrival.
     pub(super) last: Instant,
 }
 
-/// The links, and what becomes of the WiFi address.
+/// The links, and the changes of the WiFi address.
 #[derive(Clone, Debug)]
 pub(super) struct PhoneScenario {
     pub(super) links: [DuplexConfig; 2],
-    /// After the links' start the client loses its WiFi address or gets it back.
+    /// Times after the links' start at which the client loses (false) or regains (true) its WiFi address.
     pub(super) address: Vec<(Duration, bool)>,
-    /// When WiFi falls silent for good or for long, after the links' start.
+    /// When WiFi falls silent for good or for a long time, after the links' start.
     pub(super) silent: Option<Duration>,
 }
 
 impl PhoneScenario {
-    /// Over links of these descriptions.
+    /// Scenario over links of these descriptions.
     ///
     /// # Errors
-    /// A description is wrong, or a trace is missing.
+    /// Invalid description, or missing trace.
     pub(super) fn of(
         wifi: &str,
         lte: &str,
@@ -85,10 +84,10 @@ impl PhoneScenario {
         })
     }
 
-    /// A walk with LTE from a recorded drive; `leaves`: out of the WiFi's range.
+    /// A walk with LTE from a recorded drive. `leaves` selects a walk that leaves the WiFi's range.
     ///
     /// # Errors
-    /// A trace is missing.
+    /// Missing trace.
     pub(super) fn walk(traces: &Path, seed: u64, leaves: bool) -> anyhow::Result<PhoneScenario> {
         let run = mobility_run(seed, leaves, true);
         let links = run.links(Some(traces))?;
@@ -106,25 +105,24 @@ impl PhoneScenario {
         })
     }
 
-    /// Names and links.
+    /// Names and links of the paths.
     pub(super) fn named(&self) -> Vec<(&'static str, DuplexConfig)> {
         NAMES.into_iter().zip(self.links.iter().cloned()).collect()
     }
 
-    /// How long a run of this takes at most, after the start.
+    /// Maximum length of a run with this workload, after the start.
     pub(super) fn lasts(&self, workload: &Workload, seed: u64) -> Duration {
         workload.lasts(seed) + last_gap(workload) + PATIENCE
     }
 
-    /// The world of a run before its first moment, without applications.
+    /// Simulated world before its first event, without applications.
     ///
     /// # Errors
-    /// A policy is not known.
+    /// Unknown policy.
     pub(super) fn stage(&self, system: &System, seed: u64) -> anyhow::Result<Paths> {
         let (client, server) = system.configs()?;
         let used = if system.cellular { 2 } else { 1 };
-        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of
-        // the path.
+        // The hosts of the paper ran kernels, which use the MTU of the interface as that of the path.
         let mut config = PathsConfig::new(self.links[..used].to_vec(), client).with_known_mtu();
         config.server = server;
         config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
@@ -137,10 +135,10 @@ impl PhoneScenario {
         Ok(paths)
     }
 
-    /// Has something downloaded by a system, and WiFi die meanwhile.
+    /// Runs a download on a system, during which WiFi dies.
     ///
     /// # Errors
-    /// A policy is not known, or a byte was wrong.
+    /// Unknown policy, or a corrupted byte.
     pub(super) fn fetch(
         &self,
         system: &System,
@@ -172,10 +170,10 @@ impl PhoneScenario {
         })
     }
 
-    /// Has the workload done by a system.
+    /// Runs a workload on a system.
     ///
     /// # Errors
-    /// A policy is not known, or a byte was wrong.
+    /// Unknown policy, or a corrupted byte.
     pub(super) fn talk(
         &self,
         system: &System,
@@ -202,7 +200,7 @@ impl PhoneScenario {
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
         let over = paths.world.now();
         let delay = |(index, sent): (usize, &Instant)| {
-            // What never came took at least until the end.
+            // An answer that never arrived took at least until the end of the run.
             let came = report.received.get(index).copied().unwrap_or(over);
             (ms(sent.since(START)), ms(came.since(*sent)))
         };
@@ -219,14 +217,13 @@ impl PhoneScenario {
     }
 }
 
-/// Links of a phone that stands still, drawn for a root: WiFi with 10 to 40 Mbit/s and 5 to 20 ms
-/// one way, LTE with 5 to 25 Mbit/s and 20 to 40 ms (medians in 2012: 13 Mbit/s; round trips of
-/// three carriers in 2025: 51 to 60 ms).
+/// Links of a stationary phone, drawn for a root. WiFi has 10 to 40 Mbit/s and 5 to 20 ms one way, LTE has 5 to 25
+/// Mbit/s and 20 to 40 ms. (Medians in 2012: 13 Mbit/s. Round trips of three carriers in 2025: 51 to 60 ms.)
 #[derive(Clone, Debug)]
 pub(super) struct DrawnLinks {
     pub(super) wifi: String,
     pub(super) lte: String,
-    /// Round trip of LTE with a full packet one way.
+    /// Round-trip time of LTE with a full packet in one direction.
     pub(super) lte_rtt: Duration,
 }
 
@@ -248,7 +245,7 @@ impl DrawnLinks {
     }
 }
 
-/// The pause after the last request: the run is so long that the next would be due.
+/// Pause after the last request. The run lasts until the next request would be due.
 fn last_gap(workload: &Workload) -> Duration {
     match workload {
         Workload::Ask { gap, .. } | Workload::Dialogue { gap, .. } => {
@@ -262,24 +259,24 @@ pub(super) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// What an application saw, and what it cost.
+/// Results of a workload: the delays of the application, and the cost.
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
-    /// When WiFi fell silent, after the start, ms.
+    /// When WiFi fell silent, ms after the start.
     silent_ms: Option<f64>,
-    /// Of each request when it was sent and how long its answer took, ms.
+    /// For each request: when it was sent, and how long its answer took, ms.
     pub(super) delays: Vec<(f64, f64)>,
     /// Requests without an answer.
     pub(super) unanswered: usize,
-    /// Requests that were due and not sent, as too much was unanswered.
+    /// Requests that were due but not sent, because too many were unanswered.
     pub(super) missed: u64,
     /// The longest time between two answers, ms.
     pub(super) gap_ms: f64,
-    /// Cellular subflows that the client opened.
+    /// Number of cellular subflows that the client opened.
     pub(super) opened: usize,
     /// Energy of WiFi and LTE while the application talked.
     pub(super) joules: [Energy; 2],
-    /// That of LTE by other constants; `None`: there is no LTE.
+    /// Energy of LTE under other constants. `None`: there is no LTE.
     pub(super) metered: Option<Metered>,
 }
 
@@ -291,8 +288,8 @@ impl Talk {
 }
 
 impl Talk {
-    /// The longest delay of a request that was sent around the time at which WiFi fell silent, ms;
-    /// `None` if it did not while the application talked.
+    /// The longest delay of a request that was sent around the time at which WiFi fell silent, ms. `None` if WiFi
+    /// did not fall silent while the application talked.
     pub(super) fn hole_ms(&self) -> Option<f64> {
         let silent = self.silent_ms.filter(|at| *at < self.delays.last().map_or(0.0, |d| d.0))?;
         let near = |(sent, _): &&(f64, f64)| (sent - silent).abs() <= ms(AROUND);
@@ -300,7 +297,7 @@ impl Talk {
     }
 }
 
-/// What the radios of WiFi and LTE drew.
+/// Energy used by the radios of WiFi and LTE.
 pub(super) fn joules(paths: &Paths, now: Instant) -> [Energy; 2] {
     [WIFI, LTE].map(|path| {
         let radio = paths.up.get(path).and_then(|link| paths.world.link(*link).radio());
@@ -308,7 +305,7 @@ pub(super) fn joules(paths: &Paths, now: Instant) -> [Energy; 2] {
     })
 }
 
-/// Subflows of the client over a path, established at some time, of all its connections.
+/// Number of subflows over a path that were established at some time, of all connections of the client.
 pub(super) fn opened(paths: &Paths, path: usize) -> usize {
     let address = Paths::address(path, 0);
     let monitor = paths.world.node(paths.client).monitor().iter();

@@ -8,6 +8,6 @@ use serde::Deserialize;
 pub(super) struct Published {
     /// The shortest receive timer, ms.
     pub(super) receive_timer_ms: f64,
-    /// Round trips that data with the SYN saves.
+    /// Round trips saved by data on the SYN.
     pub(super) fast_join_rtts: f64,
 }

@@ -1,5 +1,5 @@
-//! Server push after an idle time in which WiFi died without a word: when it arrives, by the
-//! interval of the keepalives that an idle client sends, and what they cost.
+//! Server push after an idle time in which WiFi died silently. This measures when the push arrives, by the
+//! interval of the keepalives that an idle client sends, and their energy cost.
 
 use anyhow::Context as _;
 use marline_lab::figure::{Figure, Plot, cdf};
@@ -21,29 +21,29 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const PUSH: Part = Part::new("push", 120, 480);
-/// Silence before a keepalive.
+/// Idle times before a keepalive, s.
 const INTERVALS_S: [u64; 5] = [5, 10, 15, 60, 300];
 const SHIPPED_S: u64 = 10;
-/// Of each message.
+/// Size of each message.
 const BYTES: u64 = 200;
-/// Messages each way before the pause, one each 200 ms from 1 s on.
+/// Messages in each direction before the pause, one every [`GAP`] from [`BEGIN`] on.
 const MESSAGES_BEFORE_PAUSE: u32 = 5;
 const GAP: Duration = Duration::from_millis(200);
 const BEGIN: Instant = Instant::from_secs(1);
-/// Both sides are silent from then on, and the radio of WiFi is idle.
+/// Both sides are silent from this time on, and the radio of WiFi is idle.
 const SILENCE: Instant = Instant::from_secs(3);
-/// The pause lasts between these.
+/// Minimum and maximum length of the pause, s.
 const PAUSE_S: (f64, f64) = (60.0, 600.0);
-/// WiFi dies at least so long before the push, at most at the beginning of the pause.
+/// Minimum time between the death of WiFi and the push, s. The maximum is the length of the pause.
 const MIN_DEAD_S: f64 = 0.1;
-/// What has not come by then never comes.
+/// Time to wait for the push. A later push counts as lost.
 const PATIENCE: Duration = Duration::from_secs(320);
 
 /// The client of a contestant.
 struct Contestant {
     name: String,
     system: System,
-    /// Silence before a keepalive, if the row is about that.
+    /// Idle time before a keepalive, s. `None`: the row is not about keepalives.
     interval_s: Option<u64>,
 }
 
@@ -78,26 +78,26 @@ fn contestants() -> Vec<Contestant> {
     all
 }
 
-/// A pause, with each contestant.
+/// A pause, with the result of each contestant.
 #[derive(Serialize, Deserialize)]
 struct Pause {
-    /// From the silence to the push.
+    /// Time from the silence to the push.
     lasts_s: f64,
-    /// From the death of WiFi to the push.
+    /// Time from the death of WiFi to the push.
     dead_s: f64,
     pushes: Vec<PushResult>,
 }
 
-/// What became of the push.
+/// Result of a push.
 #[derive(Serialize, Deserialize)]
 struct PushResult {
-    /// From the server's write to the client's read; `None`: it did not come.
+    /// Time from the server's write to the client's read. `None`: the push did not arrive.
     after_s: Option<f64>,
-    /// The server had given the connection up by the end.
+    /// True if the server had closed the connection by the end.
     closed: bool,
-    /// Drawn by traffic before WiFi died.
+    /// WiFi energy of the traffic before WiFi died.
     wifi_j: f64,
-    /// Drawn by traffic from the silence to the push.
+    /// LTE energy of the traffic from the silence to the push.
     lte_j: f64,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn reproduce(
 fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
     let mut rng = root.rng("push");
     let lasts_s = (PAUSE_S.1 - PAUSE_S.0).mul_add(rng.unit(), PAUSE_S.0);
-    // Every order of magnitude alike: what matters is whether it is more than an interval.
+    // Uniform in the logarithm, because only the relation to the keepalive interval matters.
     let dead_s = MIN_DEAD_S * ((lasts_s / MIN_DEAD_S).ln() * rng.unit()).exp();
     let push = |contestant: &Contestant| push(&contestant.system, root, (lasts_s, dead_s));
     let pushes = contestants.iter().map(push).collect::<anyhow::Result<_>>()?;
@@ -164,20 +164,20 @@ fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::
     })
 }
 
-/// A quantile of the times, with what never came at the end.
+/// Quantile of the delays. A lost push counts as the maximum.
 fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> Estimate {
     let after = |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PATIENCE.as_secs_f64()));
     let ranked = Ranked::of(pauses, after);
     counted(pauses, master, |drawn| ranked.quantile(drawn, share))
 }
 
-/// The share of the pushes that come within so long.
+/// Share of the pushes that arrive within this time.
 fn within(pauses: &Samples<Pause>, place: usize, limit_s: f64) -> Estimate {
     let came = |pause: &Pause| pause.pushes[place].after_s.is_some_and(|s| s <= limit_s);
     percent(pauses.share(|pause| (u64::from(came(pause)), 1)))
 }
 
-/// The longest time of one that came.
+/// Longest delay of a push that arrived.
 fn longest_s(pauses: &Samples<Pause>, place: usize) -> f64 {
     pauses.all().iter().filter_map(|pause| pause.pushes[place].after_s).fold(0.0, f64::max)
 }

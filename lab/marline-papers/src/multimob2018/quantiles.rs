@@ -1,13 +1,13 @@
-//! Quantiles of one number of each root, sorted once and resampled by counting.
+//! Quantiles of one number per root, sorted once and resampled by counting.
 
 use crate::estimate::{Estimate, Samples};
 
-/// Roots by their number in ascending order.
+/// Values and root indexes, in ascending order of the values.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked(Vec<(f64, usize)>);
 
 impl Ranked {
-    /// Of a number of each root; roots without one are left out.
+    /// Ranks one number per root. Roots without a number are left out.
     pub(super) fn of<T>(samples: &Samples<T>, number: impl Fn(&T) -> Option<f64>) -> Ranked {
         let numbers = samples.all().iter().enumerate();
         let mut ranked: Vec<(f64, usize)> =
@@ -16,8 +16,8 @@ impl Ranked {
         Ranked(ranked)
     }
 
-    /// The value at or below which this share of the drawn roots lies (nearest rank); `drawn` says
-    /// how often each was.
+    /// The value at or below which this share of the drawn roots lies (nearest rank). `drawn` holds how often each
+    /// root was drawn.
     pub(super) fn quantile(&self, drawn: &[u32], share: f64) -> f64 {
         let total: u32 = self.0.iter().map(|(_, root)| drawn[*root]).sum();
         let rank = ((share * f64::from(total)).ceil() as u32).max(1);
@@ -35,7 +35,7 @@ impl Ranked {
     }
 }
 
-/// A statistic of how often each root was drawn, with its interval.
+/// Estimate, with its interval, of a statistic of how often each root was drawn.
 pub(super) fn counted<T>(
     samples: &Samples<T>,
     master: u64,

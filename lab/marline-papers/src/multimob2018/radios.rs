@@ -1,5 +1,5 @@
-//! Energy of the cellular radio under several sets of constants: those of the model, each of them
-//! lowered and raised by a fifth, and those that the makers of a public tool ship.
+//! Energy of the cellular radio under several sets of constants: those of the model, each of them lowered and
+//! raised by a fifth, and those of a public tool.
 
 use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, Stay};
@@ -13,31 +13,31 @@ use crate::judge::Row;
 use crate::table::Grid;
 use crate::value::Value;
 
-/// Said with joules.
+/// Note shown with energies.
 pub(super) const CONSTANTS: &str = "constants of Huang et al. 2012, from memory";
 
-/// Joules that traffic drew from the cellular radio of one run.
+/// Energy of the traffic on the cellular radio in one run, J.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Metered {
-    /// With the model's constants.
+    /// Energy with the model's constants.
     pub(super) model: f64,
-    /// With those of ARO.
+    /// Energy with the constants of ARO.
     pub(super) aro: f64,
-    /// With each of the model's constants at 80 %, in the order of [`parameters`].
+    /// Energy with each of the model's constants at 80 %, in the order of [`parameters`].
     low: Vec<f64>,
-    /// At 120 %.
+    /// Energy with each of them at 120 %.
     high: Vec<f64>,
 }
 
-/// Names of the constants that are varied.
+/// Names of the varied constants.
 fn parameters() -> Vec<&'static str> {
     let varied = RadioParameters::of(RadioKind::Lte).varied(100);
     varied.into_iter().map(|(name, _)| name).collect()
 }
 
-/// LTE as `lte.conf` of AT&T's Application Resource Optimizer has it (the tool of the laboratory
-/// that published the power model): 0.26 s of promotion at 1.21 W, 0.1 s of reception, then 10.02 s
-/// of tail at 1.06 W, of which each 40 ms have 2 ms at 1.68 W.
+/// LTE constants of `lte.conf` in AT&T's Application Resource Optimizer, the tool of the laboratory that published
+/// the power model: 0.26 s of promotion at 1.21 W, 0.1 s of reception, then 10.02 s of tail at 1.06 W with 2 ms at
+/// 1.68 W in every 40 ms.
 fn aro() -> RadioParameters {
     let awake = 2.0 / 40.0;
     let tail_w = 1.06f64.mul_add(1.0 - awake, 1.68 * awake);
@@ -62,7 +62,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Of the links of the cellular path, which has this number; `None` if there are none.
+    /// Meter of the links of the path with this index. `None` if it has no links.
     pub(super) fn of(paths: &Paths, cellular: usize) -> Option<Meter> {
         Some(Meter {
             up: *paths.up.get(cellular)?,
@@ -107,10 +107,10 @@ impl Observer for Meter {
     }
 }
 
-/// What the cellular radios of a root's systems drew, by their place in [`systems::all`].
+/// Selection of the cellular energy of one system, by its index in [`systems::all`].
 pub(super) type Drawn<T> = fn(&T, usize) -> Option<&Metered>;
 
-/// A system's cellular joules over full mesh's, of one set of constants.
+/// Cellular energy of a system relative to full mesh, with one set of constants.
 fn over_mesh<T>(
     samples: &Samples<T>,
     drawn: Drawn<T>,
@@ -122,8 +122,8 @@ fn over_mesh<T>(
     samples.ratio(|root| (joules(root, system), joules(root, mesh)))
 }
 
-/// Rows of a system's cellular energy over full mesh's: by the model's constants and by ARO's.
-/// `most`: what is asked; `None`: nothing.
+/// Rows of the cellular energy of a system relative to full mesh: by the model's constants and by ARO's. `most` is
+/// the limit. `None`: no requirement.
 pub(super) fn rows<T>(
     samples: &Samples<T>,
     drawn: Drawn<T>,
@@ -163,7 +163,7 @@ pub(super) fn rows<T>(
     ]
 }
 
-/// A share as percentage.
+/// A share in percent.
 pub(super) fn percent(of: Estimate) -> Estimate {
     let Estimate { value, low, high, roots } = of;
     Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
@@ -174,7 +174,7 @@ pub(super) fn cell(of: Estimate) -> Value {
     Value::between(of.value, (of.low, of.high), "")
 }
 
-/// Full mesh's joules and MultiMob's share of them, with each constant lower, as it is, and higher.
+/// Energy of full mesh and MultiMob's share of it, with each constant lowered, unchanged and raised.
 pub(super) fn sensitivity<T>(
     name: &str,
     title: &str,

@@ -1,4 +1,4 @@
-//! Download whose WiFi goes silent: the client detects it on its own and fetches the rest over LTE.
+//! Download whose WiFi goes silent. The client detects it by itself and fetches the rest over LTE.
 
 use marline::MonitorKind;
 use marline_lab::figure::{Fate, Figure, Plot, Point, Segment};
@@ -20,50 +20,50 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// 105 roots are the fewest of which all tell that 95 % hold.
+/// At least 105 successful roots are needed to show a share of 95 %.
 const DOWNLOADS: Part = Part::new("download", 110, 1_000);
 const DOWNLOAD: Download = Download {
     bytes: 20_000_000,
     dead: Duration::from_millis(1_500),
     limit: Instant::from_secs(120),
 };
-/// What a radio that sleeps takes to wake (the link's).
+/// Time in which a sleeping radio of the link wakes up, ms.
 const PROMOTION_MS: f64 = 260.1;
-/// Points of a path in the figure.
+/// Maximum number of points per path in the figure.
 const SHOWN: usize = 400;
 
-/// A root's links, and the download over them by each of [`systems::multipath`].
+/// Links of a root, and the download over them by each of [`systems::multipath`].
 #[derive(Serialize, Deserialize)]
 struct Links {
     lte_rtt_ms: f64,
     fetches: Vec<Fetch>,
 }
 
-/// A download.
+/// Results of a download.
 #[derive(Serialize, Deserialize)]
 struct Fetch {
     /// The longest time without arrivals after WiFi died.
     hole: Hole,
-    /// From the first SYN to the last byte.
+    /// Time from the first SYN to the last byte.
     took_ms: f64,
     came: bool,
-    /// Time and place in the stream, by path; of the first root only.
+    /// Time and position in the stream of arrivals, by path. Only for the first root.
     arrivals: Vec<Vec<(f64, f64)>>,
 }
 
-/// The parts of the hole, ms; what did not happen has none.
+/// Phases of the gap in arrivals, ms. `None`: the phase did not happen.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 struct Hole {
     whole: Option<f64>,
-    /// From the last arrival to the verdict on WiFi.
+    /// From the last arrival until the client marked WiFi as silent or suspected.
     timer: Option<f64>,
-    /// To the first SYN on LTE.
+    /// From there to the first SYN on LTE.
     decision: Option<f64>,
-    /// Until that SYN arrived: promotion and half a round trip.
+    /// From there to the arrival of that SYN: promotion and half a round trip.
     syn: Option<f64>,
-    /// To the arrival of the first data over LTE.
+    /// From there to the arrival of the first data over LTE.
     data: Option<f64>,
-    /// WiFi was judged by the client.
+    /// True if the client found WiFi silent by itself.
     by_client: bool,
 }
 
@@ -109,7 +109,7 @@ fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
     Ok(Links { lte_rtt_ms: ms(links.lte_rtt), fetches })
 }
 
-/// When a segment arrived.
+/// Time of arrival of a segment.
 fn arrived(segment: &Segment) -> Option<Instant> {
     match segment.fate {
         Fate::Arrived(at) => Some(at),
@@ -229,7 +229,7 @@ fn parts(links: &Samples<Links>, master: u64) -> Grid {
     grid
 }
 
-/// Place in the stream over time, s and MB, of as many arrivals as can be seen.
+/// Position in the stream (MB) over time (s), thinned to the arrivals that a figure can show.
 fn arrivals(segments: &[Segment], path: usize) -> Vec<(f64, f64)> {
     let mine = segments.iter().filter(|s| s.path == path && !s.from_client && s.payload > 0);
     let point = |segment: &Segment| {
@@ -238,7 +238,7 @@ fn arrivals(segments: &[Segment], path: usize) -> Vec<(f64, f64)> {
     };
     let all: Vec<(f64, f64)> = mine.filter_map(point).collect();
     let step = all.len().div_ceil(SHOWN).max(1);
-    // Around the hole every one counts.
+    // Arrivals around the gap are all kept.
     let near = |(x, _): &(f64, f64)| (x - DOWNLOAD.dead.as_secs_f64()).abs() < 0.05;
     let shown = all.iter().enumerate().filter(|(index, p)| index % step == 0 || near(p));
     shown.map(|(_, point)| *point).collect()

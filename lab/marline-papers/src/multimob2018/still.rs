@@ -19,20 +19,20 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// 105 roots are the fewest that tell a share of none from one in twenty.
+/// At least 105 roots are needed to distinguish a share of zero from one in twenty.
 const STATIC: Part = Part::new("static", 120, 960);
 
-/// A run, by each of [`systems::all`].
+/// Results of a run, by each of [`systems::all`].
 #[derive(Serialize, Deserialize)]
 struct Stay {
     systems: Vec<Cost>,
 }
 
-/// What a run cost.
+/// Cost of a run.
 #[derive(Serialize, Deserialize)]
 struct Cost {
     wifi_j: f64,
-    /// Promotions, transfer, tails, idle, J.
+    /// Energy of promotions, transfer, tails and idle time, J.
     lte_j: [f64; 4],
     wakes: u64,
     opened: usize,

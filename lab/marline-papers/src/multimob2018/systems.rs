@@ -9,28 +9,28 @@ use marline_time::Duration;
 
 use crate::plain::mptcp;
 
-/// A way to use WiFi and LTE, both ends together.
+/// A way to use WiFi and LTE, at both ends.
 #[derive(Clone, Debug)]
 pub(super) struct System {
-    /// What tables call it.
+    /// Name in tables.
     pub(super) name: &'static str,
     client: End,
     server: End,
-    /// It has a cellular path.
+    /// True if there is a cellular path.
     pub(super) cellular: bool,
-    /// That path has the backup flag.
+    /// True if the cellular path has the backup flag.
     pub(super) backup: bool,
-    /// It is MultiMob.
+    /// True for MultiMob.
     pub(super) multimob: bool,
-    /// Connections of the client have a path health monitor in common.
+    /// True if the connections of the client share a path health monitor.
     shared_path_health: bool,
-    /// What the server grants.
+    /// Extensions that the server allows.
     allowed: Extensions,
-    /// Keepalives of the client's idle lone subflow instead of those of its parameters.
+    /// Keepalives of the client's idle lone subflow, instead of those of its parameters.
     keepalive: Option<Option<LoneKeepalive>>,
 }
 
-/// What runs at one end.
+/// Stack at one end.
 #[derive(Clone, Debug)]
 enum End {
     MultiMob(Interactive),
@@ -46,7 +46,7 @@ impl End {
                 let plain = config.policies.scheduler.clone();
                 interactive(&mut config, role, *parameters);
                 if *parameters == Interactive::Prompt && role == Role::Client {
-                    // The study is of paths and who chooses them; copies would be in its figures.
+                    // The study compares paths and path selection. Copies would change its figures.
                     config.policies.scheduler = plain;
                 }
                 Ok(config)
@@ -82,10 +82,10 @@ impl System {
         }
     }
 
-    /// Connections of the client and of the server.
+    /// Configurations of the client's and of the server's connections.
     ///
     /// # Errors
-    /// A policy is not known.
+    /// Unknown policy.
     pub(super) fn configs(&self) -> anyhow::Result<(ConnectionConfig, ConnectionConfig)> {
         let mut client = self.client.connection(Role::Client)?;
         client.lone_keepalive = self.keepalive.unwrap_or(client.lone_keepalive);
@@ -94,7 +94,7 @@ impl System {
         Ok((client, server))
     }
 
-    /// What hosts have beside their connections.
+    /// Sets the shared path health monitors of the MultiMob hosts.
     pub(super) fn set_up_hosts(&self, paths: &mut Paths) {
         let ends = [(&self.client, paths.client), (&self.server, paths.server)];
         for (end, host) in ends.into_iter().filter(|_| self.shared_path_health) {
@@ -109,61 +109,61 @@ impl System {
     }
 }
 
-/// All of them, [`multipath`] first.
+/// All systems, [`multipath`] first.
 pub(super) fn all() -> Vec<System> {
     multipath().into_iter().chain([single()]).collect()
 }
 
-/// Where a system stands in [`all`].
+/// Index of a system in [`all`].
 pub(super) fn place(of: &System) -> usize {
     let all = all();
     all.iter().position(|system| system.name == of.name).unwrap_or(all.len())
 }
 
-/// Those with two paths.
+/// Systems with two paths.
 pub(super) fn multipath() -> Vec<System> {
     let others = [vanilla(), vanilla_backup(), kernel_backup()];
     multimob().into_iter().chain(others).collect()
 }
 
-/// MultiMob with its authors' parameters, and tuned.
+/// MultiMob with the authors' parameters, and tuned.
 pub(super) fn multimob() -> Vec<System> {
     vec![authors(), tuned()]
 }
 
-/// With its authors' parameters.
+/// MultiMob with the authors' parameters.
 pub(super) fn authors() -> System {
     System::multimob("MultiMob, authors' parameters", Interactive::Multimob)
 }
 
-/// Driven by events.
+/// MultiMob, driven by events.
 pub(super) fn tuned() -> System {
     System::multimob("MultiMob, tuned", Interactive::Prompt)
 }
 
-/// Every connection for itself.
+/// Tuned MultiMob without a shared path health monitor.
 pub(super) fn tuned_uncoupled() -> System {
     System { shared_path_health: false, name: "MultiMob, tuned, no path health monitor", ..tuned() }
 }
 
-/// With keepalives of an idle lone subflow after so long, or none.
+/// Tuned MultiMob with keepalives of an idle lone subflow after this time. `None`: no keepalives.
 pub(super) fn tuned_with_keepalive(idle: Option<Duration>) -> System {
     let keepalive = idle.map(|idle| LoneKeepalive { idle, ..LoneKeepalive::default() });
     System { keepalive: Some(keepalive), ..tuned() }
 }
 
-/// Joins as RFC 8684 has them.
+/// Tuned MultiMob with joins as in RFC 8684.
 pub(super) fn tuned_with_plain_join() -> System {
     let allowed = Extensions::IDLE.with(Extensions::RTO).with(Extensions::FOLLOW_CLIENT);
     System { allowed, name: "MultiMob, tuned, plain JOIN", ..tuned() }
 }
 
-/// To a server that does what a kernel does, and knows no extension.
+/// Tuned client with a server that acts as a kernel does and knows no extension.
 pub(super) fn to_stock_server() -> System {
     System { allowed: Extensions::NONE, server: kernel_backup().server, ..tuned() }
 }
 
-/// A client that does what a kernel does, to a server that would know them all.
+/// Client that acts as a kernel does, with a server that supports all extensions.
 pub(super) fn from_stock_client() -> System {
     System { allowed: Extensions::ALL, server: tuned().server, ..kernel_backup() }
 }
@@ -175,20 +175,20 @@ pub(super) fn kernel_backup() -> System {
     System { backup: true, ..System::both("kernel, backup flag", variant) }
 }
 
-/// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent
-/// path to its retransmission timer; all paths joined at the start.
+/// Multipath TCP at the time of the study. It has the kernel's scheduler without additions, which leaves a silent
+/// path to its retransmission timer, and joins all paths at the start.
 pub(super) fn vanilla() -> System {
     System::both("vanilla, full mesh", mptcp("").scheduler("lowest-rtt"))
 }
 
-/// The same with the cellular path as backup.
+/// Multipath TCP at the time of the study, with the cellular path as backup.
 pub(super) fn vanilla_backup() -> System {
     let variant = Variant { path_manager: Some("backup".to_owned()), ..mptcp("") };
     let variant = variant.scheduler("lowest-rtt");
     System { backup: true, ..System::both("vanilla, backup flag", variant) }
 }
 
-/// TCP over WiFi.
+/// Plain TCP over WiFi.
 pub(super) fn single() -> System {
     let variant = Variant { plain: true, ..mptcp("") };
     System { cellular: false, ..System::both("WiFi alone", variant) }

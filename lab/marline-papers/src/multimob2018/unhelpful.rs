@@ -1,5 +1,4 @@
-//! Weak WiFi beside a cellular path that is slow, lossy and has long queues: whether a second path
-//! helps at all.
+//! Weak WiFi with a cellular path that is slow, lossy and has long queues. Tests if a second path helps at all.
 
 use marline_lab::figure::{Figure, Plot, cdf};
 use marline_time::Rng;
@@ -21,7 +20,7 @@ use crate::value::Value;
 
 const WEAK: Part = Part::new("weak", 60, 240);
 
-/// A run, by each of [`systems::all`].
+/// Results of a run, by each of [`systems::all`].
 #[derive(Serialize, Deserialize)]
 struct Run {
     systems: Vec<Seen>,
@@ -48,9 +47,9 @@ impl Seen {
     }
 }
 
-/// WiFi and LTE of a root. WiFi stands still (packets wait) for 0.2 to 0.5 s on average, every 4 to
-/// 10 s: what a station does that looks for a better access point. LTE has 0.3 to 3 Mbit/s (the
-/// logarithm is uniform), 40 to 150 ms one way, 0.5 to 5 % loss and a queue of 1 to 4 s.
+/// WiFi and LTE of a root. WiFi stalls (packets wait) for 0.2 to 0.5 s on average, every 4 to 10 s, as when a
+/// station scans for a better access point. LTE has 0.3 to 3 Mbit/s (uniform in the logarithm), 40 to 150 ms one
+/// way, 0.5 to 5 % loss and a queue of 1 to 4 s.
 fn links(root: &Root) -> [String; 2] {
     let mut rng = root.rng("weak");
     let mut draw = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
@@ -116,7 +115,7 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
     Ok(rows)
 }
 
-/// "Not always" to the letter: full mesh gained nothing in more than one run in twenty.
+/// "Not always", taken literally: full mesh gained nothing in more than one run in twenty.
 pub(super) fn not_always_row(later: &Estimate) -> Row {
     let what = "full mesh: runs in which the longest delay is no shorter than WiFi alone's";
     let row = Row::new(what).paper_claim("multiple paths are not always beneficial");

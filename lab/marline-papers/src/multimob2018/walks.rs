@@ -1,4 +1,4 @@
-//! Walks out of WiFi range, one a root: the longest delay of each, decile by decile.
+//! Walks out of WiFi range, one per root: the longest delay of each, compared by decile.
 
 use marline_lab::bound::Bound;
 use marline_lab::experiment::START;
@@ -21,19 +21,19 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const WALKS: Part = Part::new("walks", 120, 960);
-/// Walks that the list of the worst has.
+/// Length of the list of the worst walks.
 const LISTED: usize = 20;
 
-/// The loads: key, title, what is done.
+/// Loads: key, title and workload.
 const LOADS: [(&str, &str, Workload); 2] = [
     ("assistant", "2,500 B in pieces, 750 B back, every 333 ms", ASSISTANT),
     ("echo", "750 B, 750 B back, every 400 ms", ECHO),
 ];
 
-/// A walk, with each load.
+/// A walk, with the results of each load.
 #[derive(Serialize, Deserialize)]
 struct Walk {
-    /// Its root.
+    /// Seed of the root.
     seed: u64,
     loads: Vec<Load>,
 }
@@ -41,18 +41,18 @@ struct Walk {
 /// A walk with one load.
 #[derive(Serialize, Deserialize)]
 struct Load {
-    /// The least that the longest delay could be, ms.
+    /// Lower bound of the longest delay, ms.
     bound_ms: Option<f64>,
-    /// Of each of [`systems::all`].
+    /// Results of each of [`systems::all`].
     systems: Vec<Outcome>,
 }
 
-/// What a system made of a walk.
+/// Results of a system on a walk.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Outcome {
     /// The longest delay, ms.
     pub(super) worst_ms: f64,
-    /// The longest around WiFi's silence.
+    /// The longest delay around WiFi's silence, ms.
     hole_ms: Option<f64>,
     gap_ms: f64,
     missed: u64,
@@ -122,7 +122,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Walk> {
     Ok(Walk { seed: root.seed, loads })
 }
 
-/// The least that the longest delay could be; `None` if something could not be answered at all.
+/// Lower bound of the longest delay, ms. `None` if some request cannot be answered at all.
 fn bound_ms(scenario: &PhoneScenario, workload: &Workload, seed: u64) -> Option<f64> {
     let end = START + scenario.lasts(workload, seed);
     let bound = Bound::over(&scenario.named(), workload, seed, end);
@@ -137,7 +137,7 @@ struct Deciles<'a> {
     walks: &'a Samples<Walk>,
     load: usize,
     master: u64,
-    /// Of each of [`systems::all`].
+    /// Longest delays of each of [`systems::all`].
     worst: Vec<Ranked>,
     holes: Vec<Ranked>,
     bounds: Ranked,
@@ -161,14 +161,14 @@ impl<'a> Deciles<'a> {
         }
     }
 
-    /// A quantile of one distribution over that of another.
+    /// Ratio of a quantile of one distribution to that of another.
     fn ratio(&self, ours: &Ranked, theirs: &Ranked, share: f64) -> Estimate {
         counted(self.walks, self.master, |drawn| {
             ours.quantile(drawn, share) / theirs.quantile(drawn, share)
         })
     }
 
-    /// The largest of nine ratios of deciles.
+    /// Largest ratio over the nine deciles.
     fn worst_ratio(&self, ours: &Ranked, theirs: &Ranked) -> Estimate {
         counted(self.walks, self.master, |drawn| {
             let shares = (1..=9).map(|decile| f64::from(decile) / 10.0);
@@ -313,8 +313,7 @@ impl<'a> Deciles<'a> {
         grid
     }
 
-    /// The walks in which tuned MultiMob's longest delay is longer than full mesh's, the worst
-    /// first.
+    /// Walks in which tuned MultiMob's longest delay exceeds full mesh's, the worst first.
     fn later(&self, key: &str, title: &str) -> Grid {
         let all = systems::all();
         let mut columns = vec![("root", ""), ("tuned over full mesh", "")];

@@ -11,27 +11,27 @@ use crate::estimate::Samples;
 use crate::multimob2018::loads::ASSISTANT;
 use crate::paper::Context;
 
-/// After the last request a run waits so long for answers.
+/// Time to wait for answers after the last request.
 const PATIENCE_S: u64 = 20;
-/// A download: so much at a time, as fast as it is taken, for so long.
+/// Download: blocks of this size, as fast as they are read.
 const DOWNLOAD: Workload = Workload::Blocks { bytes: 16_384, lasts_ms: 12_000 };
 /// When WiFi dies during a download.
 const DIES: &str = "1.5s";
-/// Its links: 20 Mbit/s of WiFi until then, and LTE.
+/// Links of a download: WiFi with 20 Mbit/s until it dies, and LTE.
 const DOWNLOAD_LINKS: [(&str, &str); 2] = [
     ("wifi", "rate=20M,delay=10ms,queue=100ms,radio=wifi"),
     ("lte", "rate=20M,up.rate=8M,delay=30ms,queue=200ms,radio=lte"),
 ];
-/// At full scale.
+/// Numbers of runs at scale 1.
 const WALKS: usize = 60;
 const STATICS: usize = 20;
 const DOWNLOADS: usize = 20;
 
-/// What the file has beside assumptions.
+/// Table `[published]` of the file.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Known {
-    /// Of LTE's link, ms.
+    /// Round-trip time of the LTE link, ms.
     pub(super) lte_rtt_ms: f64,
 }
 
@@ -56,13 +56,13 @@ impl Runs {
         quantile(&self.holes_ms(), f64::from(decile) / 10.0)
     }
 
-    /// Joules that traffic caused on a path, mean of the runs.
+    /// Mean energy of the traffic on a path, J.
     pub(super) fn joules(&self, path: &str) -> f64 {
         let all: Vec<f64> = self.good().filter_map(|record| joules(record, path)).collect();
         all.iter().sum::<f64>() / all.len() as f64
     }
 
-    /// Bytes over LTE, all runs together.
+    /// Bytes sent over LTE, all runs together.
     pub(super) fn lte_bytes(&self) -> u64 {
         self.good().map(lte_bytes).sum()
     }
@@ -74,19 +74,19 @@ pub(super) fn hole_ms(record: &Record) -> f64 {
     record.worst_ms(over_ms)
 }
 
-/// Bytes over LTE.
+/// Bytes sent over LTE in a run.
 pub(super) fn lte_bytes(record: &Record) -> u64 {
     let lte = record.paths.iter().filter(|path| path.name == wifi_mobility::PATHS[1]);
     lte.map(|path| path.up_bytes + path.down_bytes).sum()
 }
 
-/// Joules that traffic caused on a path.
+/// Energy of the traffic on a path, J.
 pub(super) fn joules(record: &Record, path: &str) -> Option<f64> {
     let path = record.paths.iter().find(|one| one.name == path)?;
     Some(path.radio.as_ref()?.traffic_j)
 }
 
-/// Measurements of the roots on which both systems' runs are good, paired.
+/// Measurements of the roots for which the runs of both systems succeeded, paired.
 pub(super) fn paired<T>(
     ours: &Runs,
     theirs: &Runs,
@@ -99,14 +99,14 @@ pub(super) fn paired<T>(
     Samples::new(both.map(|(ours, theirs)| (of(ours), of(theirs))).collect(), master)
 }
 
-/// What is run: walks, runs that stay, downloads.
+/// Runs of the campaign: walks, runs that stay in range, downloads.
 pub(super) struct Campaign {
     pub(super) walks: Vec<Runs>,
     pub(super) statics: Vec<Runs>,
     pub(super) downloads: Vec<Runs>,
 }
 
-/// A walk (or a stay) and the assistant.
+/// Experiment of a walk, or of a run that stays in range, with the assistant.
 fn talk(context: &Context<'_>, seed: u64, leaves: bool) -> anyhow::Result<Experiment> {
     let mut experiment = Experiment::over(&[], ASSISTANT);
     experiment.scenario.paths = mobility_run(seed, leaves, true).paths();

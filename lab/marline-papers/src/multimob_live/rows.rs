@@ -16,7 +16,7 @@ fn of<'a>(all: &'a [Runs], system: &System) -> Option<&'a Runs> {
     all.iter().find(|runs| runs.system.name() == system.name())
 }
 
-/// The tables that are judged.
+/// Tables with verdicts.
 pub(super) fn tables(
     campaign: &Campaign,
     file: &PaperFile<Known>,
@@ -33,7 +33,7 @@ pub(super) fn tables(
     ])
 }
 
-/// The largest of a system's deciles over another's.
+/// Largest ratio of a system's deciles to another's.
 fn worst_ratio(pairs: &[&(f64, f64)]) -> f64 {
     let sorted = |of: fn(&(f64, f64)) -> f64| {
         let mut values: Vec<f64> = pairs.iter().map(|pair| of(pair)).collect();
@@ -84,15 +84,15 @@ fn walks(all: &[Runs], file: &PaperFile<Known>, master: u64) -> anyhow::Result<V
     Ok(rows)
 }
 
-/// Requests that were sent and never answered, and runs that failed.
+/// Number of requests without an answer, plus the number of failed runs.
 fn lost(runs: &Runs) -> usize {
     let open: usize = runs.good().map(|record| record.unanswered_ms.len()).sum();
     open + runs.records.len() - runs.good().count()
 }
 
-/// Against a stock server everything that was sent is answered. A stock client sends by its own
-/// lights: when it leaves a request in the send queue of a dead path, no server can help; two kernels
-/// on the same walks say how often it does.
+/// Requires every request to be answered if the client is Marline's. A stock client can leave a request in the
+/// send queue of a dead path, where no server can help. The limit is then the number with two kernels on the same
+/// walks.
 fn answered(runs: &Runs, kernel: &Runs) -> Row {
     let asked = if runs.system.is_marline_client() { 0 } else { lost(kernel) };
     Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
@@ -126,7 +126,7 @@ fn statics(all: &[Runs], file: &PaperFile<Known>, master: u64) -> anyhow::Result
             .remark(format!("{} B in all runs", ours.lte_bytes()));
         if ours.system.judged {
             rows.push(row.at_most(file.tolerance("energy")?));
-            // Twenty runs without one say 77 %, with the confidence that is asked.
+            // Twenty runs without a byte over LTE show 77 % at the required confidence.
             rows.push(sent.at_least(file.tolerance("silent")?));
         } else {
             rows.extend([row, sent]);
@@ -144,7 +144,7 @@ fn gap_ms(record: &Record) -> f64 {
     read.windows(2).map(|pair| pair[1] - pair[0]).fold(first, f64::max)
 }
 
-/// Receive timer at most: its floor, before the server said its RTO.
+/// Maximum receive timer: its floor, before the server has announced its RTO.
 const RECEIVE_TIMER_MS: f64 = 500.0;
 const PROMOTION_MS: f64 = 260.1;
 
@@ -173,7 +173,7 @@ fn median_goodput(runs: &Runs) -> f64 {
     median(&runs.good().map(|record| record.goodput_mbit_per_s).collect::<Vec<f64>>())
 }
 
-/// Everybody's numbers.
+/// Tables with the numbers of all systems.
 pub(super) fn grids(campaign: &Campaign) -> Vec<Grid> {
     const SHARES: [&str; 10] =
         ["10 %", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %", "80 %", "90 %", "100 %"];
@@ -200,7 +200,7 @@ pub(super) fn grids(campaign: &Campaign) -> Vec<Grid> {
     vec![holes, energy]
 }
 
-/// The distributions of the holes.
+/// Distributions of the longest delays.
 pub(super) fn figure(walks: &[Runs]) -> Figure {
     let mut plot =
         Plot::new("Longest delay of a walk, live", "longest delay (ms)", "share of the walks");

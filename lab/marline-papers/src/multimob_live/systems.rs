@@ -11,7 +11,7 @@ use crate::plain::mptcp;
 pub(super) struct System {
     stack: Stack,
     variant: Variant,
-    /// What is asked is asked of it.
+    /// True if the requirements apply to this system.
     pub(super) judged: bool,
 }
 
@@ -28,12 +28,12 @@ impl System {
         Lane { stack: self.stack, variant: self.variant.clone() }
     }
 
-    /// Requests come from Marline.
+    /// True if the client is Marline's.
     pub(super) fn is_marline_client(&self) -> bool {
         matches!(self.stack, Stack::Live | Stack::ToKernel)
     }
 
-    /// One end is a stock kernel's, the other Marline's.
+    /// True if one end is a stock kernel and the other is Marline.
     pub(super) fn is_mixed(&self) -> bool {
         matches!(self.stack, Stack::ToKernel | Stack::FromKernel)
     }
@@ -43,12 +43,12 @@ fn with_backup(variant: Variant) -> Variant {
     Variant { backup: vec![PATHS[1].to_owned()], ..variant }
 }
 
-/// The kernel's Multipath TCP, LTE as backup: what half is asked of.
+/// The kernel's Multipath TCP with LTE as backup. It is the reference of several requirements.
 pub(super) fn kernel_backup() -> System {
     System::new(Stack::Mptcp, with_backup(Variant::new("kernel MPTCP, backup flag")))
 }
 
-/// The same with LTE as any path.
+/// The kernel's Multipath TCP with LTE as a regular path.
 pub(super) fn kernel_mesh() -> System {
     System::new(Stack::Mptcp, Variant::new("kernel MPTCP, full mesh"))
 }
@@ -57,7 +57,7 @@ fn kernel_wifi() -> System {
     System::new(Stack::Tcp, Variant::alone("kernel TCP, WiFi", PATHS[0]))
 }
 
-/// Marline with the kernel's scheduler of the time and no reinjection but that of the timer.
+/// Marline with the kernel's scheduler of the time. Only the timer reinjects data.
 pub(super) fn vanilla_mesh() -> System {
     System::new(Stack::Live, mptcp("vanilla, full mesh").scheduler("lowest-rtt"))
 }
@@ -72,7 +72,7 @@ fn shipped() -> System {
     System::new(Stack::Live, Variant::new("Marline as shipped"))
 }
 
-/// Both ends MultiMob's. LTE has the backup flag: it is opened when it is needed.
+/// MultiMob at both ends. LTE has the backup flag and is opened on demand.
 fn multimob(stack: Stack, name: &str, mode: &str) -> System {
     System::new(stack, with_backup(Variant::new(name).mode(mode)))
 }
@@ -93,7 +93,7 @@ fn mixed() -> [System; 2] {
     ]
 }
 
-/// Who walks.
+/// Systems of the walks.
 pub(super) fn walkers() -> Vec<System> {
     let others = [
         kernel_backup(),
@@ -106,7 +106,7 @@ pub(super) fn walkers() -> Vec<System> {
     [seeds(), tuned()].into_iter().chain(mixed()).chain(others).collect()
 }
 
-/// Who stays (what LTE costs then), and who downloads.
+/// Systems of the runs in range (which measure the cost of LTE) and of the downloads.
 pub(super) fn others() -> Vec<System> {
     vec![seeds(), tuned(), kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
 }

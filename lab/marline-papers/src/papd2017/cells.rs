@@ -14,9 +14,9 @@ use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// Why a row with the slides' PAPD column is not judged.
+/// Reason why a row with the slides' PAPD column is not judged.
 const SHARE: &str = "share=0.1: derived from this column of both tables";
-/// Why minRTT's distance to the best path is not judged with the small buffer.
+/// Reason why minRTT's distance to the best path is not judged with the small buffer.
 const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
 
 /// One of the tables.
@@ -26,9 +26,9 @@ struct Half<'a> {
     cells: &'a [Cell],
     part: Part,
     buffer: u64,
-    /// What does not count.
+    /// Time at the start that is not evaluated.
     start: Duration,
-    /// The buffer is what limits: bonding falls behind.
+    /// True if the buffer is the bottleneck, so that bonding falls behind.
     degrades: bool,
 }
 
@@ -76,7 +76,7 @@ fn name(cell: &Cell) -> String {
     format!("RTT {near}/{far} ms, loss {first}/{second}")
 }
 
-/// Of a cell: minRTT, both PAPDs, the best path.
+/// Estimates of a cell: minRTT, both PAPDs, the best path.
 type Estimates = [Estimate; 4];
 
 impl Half<'_> {
@@ -86,7 +86,7 @@ impl Half<'_> {
             let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
             anyhow::Ok((NAMES[number], link(&text)?))
         };
-        // One period of PAPD: ten windows of four of the longest RTT, but at least 0.2 s.
+        // One period of PAPD: ten windows, each of four times the longest RTT but at least 0.2 s.
         let longest_ms = cell.rtt_ms[0].max(cell.rtt_ms[1]);
         let period = ms((40.0 * longest_ms).max(2_000.0));
         let [start, counts] = [self.start, period].map(|length| context.length(length));
@@ -94,10 +94,10 @@ impl Half<'_> {
         Ok(Scene { download, buffer: self.buffer, start })
     }
 
-    /// Every cell on the losses of one seed.
+    /// Measures every cell with the losses of one seed.
     fn measure(&self, context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<Rates>> {
-        // A path alone is the same in every cell that has it, and with the small buffer the longer
-        // one cannot be the best: the buffer per its RTT is less than the other one's rate.
+        // A path alone has the same result in every cell that contains it. With the small buffer, the longer path
+        // cannot be the best: the buffer per RTT is less than the rate of the other path.
         let paths = if self.degrades { 1 } else { 2 };
         let mut known: Vec<(&str, [f64; 2], Duration, f64)> = Vec::new();
         let mut rates = Vec::new();
@@ -158,7 +158,7 @@ impl Half<'_> {
         Ok(rows)
     }
 
-    /// The claim of a table, of one cell.
+    /// Ratio that a table claims, for one cell.
     fn ratio(
         &self,
         samples: &Samples<Vec<Rates>>,

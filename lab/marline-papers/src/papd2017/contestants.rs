@@ -1,4 +1,4 @@
-//! Contestants, their links and buffers, and what a root gives of a scene.
+//! Contestants, their links and buffers, and the results of a root in a scene.
 
 use marline_lab::experiment::Variant;
 use marline_time::Duration;
@@ -8,38 +8,38 @@ use crate::download::Download;
 use crate::estimate::{Estimate, Samples};
 use crate::plain::{mptcp, tcp};
 
-/// The kernel's scheduler of the time.
+/// The kernel's scheduler at the time.
 const MIN_RTT: &str = "lowest-rtt+orp";
-/// As on the slides: both modes are measured, nothing is modelled.
+/// PAPD as on the slides. Both modes are measured, nothing is modeled.
 const PAPD: &str = "lowest-rtt+orp+papd,rule=off";
-/// Ours: what buffer and RTT tell beforehand is not measured.
+/// Our variant of PAPD. It does not measure a decision that buffer and RTT already determine.
 const WITH_RULE: &str = "lowest-rtt+orp+papd";
-/// How the two are called in rows.
+/// Names of the two PAPDs in rows.
 pub(super) const PAPDS: [&str; 2] = ["PAPD", "PAPD with the rule"];
-/// 100 Mbit/s of Ethernet in IP packets of 1500 bytes.
+/// Ethernet with 100 Mbit/s, as the rate of IP packets of 1500 bytes.
 pub(super) const LINK: &str = "rate=97.5M,queue=1200kB";
-/// Bytes of payload, of both buffers.
+/// Payload of each of the two buffers, bytes.
 pub(crate) const SMALL_BUFFER: u64 = 700_000;
 pub(crate) const LARGE_BUFFER: u64 = 8_000_000;
-/// The paths, by the names that their losses are drawn by.
+/// Names of the paths. The losses are drawn by name.
 pub(super) const NAMES: [&str; 2] = ["first", "second"];
 
-/// Mbit/s of a root in a scene.
+/// Throughputs of a root in a scene, Mbit/s.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Rates {
     pub(super) min_rtt: f64,
-    /// As on the slides, and with the rule.
+    /// PAPD as on the slides, and with the rule.
     pub(super) papd: [f64; 2],
-    /// Paths alone, those that may be the best.
+    /// Paths alone, without those that cannot be the best.
     pub(super) alone: Vec<f64>,
 }
 
-/// The link, the buffers and the time of a scene.
+/// Links, buffers and time of a scene.
 pub(super) struct Scene {
     pub(super) download: Download,
-    /// Of payload, both.
+    /// Payload of each buffer, bytes.
     pub(super) buffer: u64,
-    /// Before it nothing counts.
+    /// Start of the evaluated time.
     pub(super) start: Duration,
 }
 
@@ -57,23 +57,23 @@ impl Scene {
         self.rate(mptcp("minRTT").scheduler(MIN_RTT), seed)
     }
 
-    /// As on the slides.
+    /// Throughput of PAPD as on the slides.
     pub(super) fn papd(&self, seed: u64) -> anyhow::Result<f64> {
         self.rate(mptcp("PAPD").scheduler(PAPD), seed)
     }
 
-    /// Plain TCP over the path of this name.
+    /// Throughput of plain TCP over the path of this name.
     pub(super) fn alone(&self, path: &str, seed: u64) -> anyhow::Result<f64> {
         self.rate(tcp(path, path), seed)
     }
 
-    /// All that bond, with what the paths alone bring.
+    /// Throughputs of all contestants that bond, together with those of the paths alone.
     pub(super) fn bonded(&self, alone: Vec<f64>, seed: u64) -> anyhow::Result<Rates> {
         let ruled = self.rate(mptcp("PAPD").scheduler(WITH_RULE), seed)?;
         Ok(Rates { min_rtt: self.min_rtt(seed)?, papd: [self.papd(seed)?, ruled], alone })
     }
 
-    /// All, and each path alone.
+    /// Throughputs of all contestants, including each path alone.
     pub(super) fn all(&self, seed: u64) -> anyhow::Result<Rates> {
         let paths = &self.download.paths;
         let alone = paths.iter().map(|(name, _)| self.alone(name, seed));
@@ -81,12 +81,12 @@ impl Scene {
     }
 }
 
-/// Means over roots of what the slides have a column for.
+/// Means over roots of the values that have a column on the slides.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Means {
     pub(super) min_rtt: f64,
     pub(super) papd: [f64; 2],
-    /// Of the path that brings most on average.
+    /// Mean of the path with the highest mean.
     pub(super) best: f64,
 }
 
@@ -103,7 +103,7 @@ impl Means {
     }
 }
 
-/// A statistic of one scene of several, over the roots.
+/// Estimate over the roots of a statistic of one of several scenes.
 pub(super) fn of_scene(
     samples: &Samples<Vec<Rates>>,
     scene: usize,

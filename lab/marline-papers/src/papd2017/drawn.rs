@@ -1,8 +1,8 @@
-//! Drawn scenes: links and buffers that nothing was fitted to, drawn by each root from the range of
-//! the slides' tables.
+//! Drawn scenes: links and buffers that nothing was fitted to. Each root draws them from the range of the slides'
+//! tables.
 //!
-//! PAPD's share of measuring and the small buffer were derived from the tables; what the slides claim
-//! of both cases is therefore also judged where neither comes from.
+//! PAPD's share of measuring and the small buffer were derived from the tables. The claims of the slides about
+//! both cases are therefore also judged on links that neither was derived from.
 
 use marline_time::{Duration, Rng};
 use serde::{Deserialize, Serialize};
@@ -18,16 +18,16 @@ use crate::roots::{Part, Root};
 use crate::table::{Reproduction, Table};
 
 const PART: Part = Part::new("drawn", 20, 120);
-/// Uniform.
+/// Ranges of uniform values.
 const RATE_MBIT: [f64; 2] = [20.0, 100.0];
 const RTT_MS: [f64; 2] = [10.0, 200.0];
-/// By their logarithms.
+/// Range of a value that is uniform in the logarithm.
 const LOSS: [f64; 2] = [1e-4, 1e-2];
-/// In multiples of RTT_max x the rate of the faster link: bonding cannot win.
+/// Small buffers, in multiples of RTT_max x the rate of the faster link. Bonding cannot win.
 const SMALL: [f64; 2] = [0.2, 0.9];
-/// In multiples of RTT_max x the rate of both: nothing is limited by it.
+/// Large buffers, in multiples of RTT_max x the rate of both links. The buffer limits nothing.
 const LARGE: [f64; 2] = [2.0, 4.0];
-/// What 1500 bytes of a link carry of payload, with timestamps and DSS.
+/// Share of payload in a packet of 1500 bytes with timestamps and DSS.
 const PAYLOAD: f64 = 0.95;
 const START: Duration = Duration::from_secs(4);
 const LENGTH: Duration = Duration::from_secs(16);
@@ -39,7 +39,7 @@ struct Drawn {
     large: Rates,
 }
 
-/// Throughput over that of the better of the two paths alone.
+/// Throughput relative to the better of the two paths alone.
 fn of_best(rates: &Rates, ours: f64) -> f64 {
     ours / rates.alone.iter().copied().fold(f64::NAN, f64::max)
 }
@@ -73,7 +73,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Drawn> {
         paths.push((*name, link(&text)?));
     }
     let [first, second] = rates;
-    // Bytes of payload that a Mbit/s brings in the longest RTT.
+    // Payload of 1 Mbit/s during the longest RTT, bytes.
     let each = PAYLOAD * longest_ms * 1e3 / 8.0;
     let small = between(SMALL) * first.max(second) * each;
     let large = between(LARGE) * (first + second) * each;

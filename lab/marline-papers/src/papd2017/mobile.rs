@@ -17,14 +17,14 @@ use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 
 const PART: Part = Part::new("mobile", 20, 50);
-/// Half as long as 380 MB take at the 60 and the 30 Mbit/s of the scenarios before [`VARYING`] and
-/// from it on. The start counts, as in a download.
+/// Half the time that 380 MB take, at 60 Mbit/s in the scenarios before [`VARYING`] and at 30 Mbit/s in the
+/// others. The start counts, as in a real download.
 const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
-/// How long an RTT holds.
+/// Time for which an RTT lasts.
 const HOLDS: Duration = Duration::from_millis(200);
 const WIFI: &str = "rate=50M,up.rate=20M,queue=1MB";
 const LTE: &str = "rate=40M,up.rate=10M,queue=1MB";
-/// The scenarios from this one on have the varying RTTs in which PAPD performs better.
+/// First of the scenarios with varying RTTs, in which PAPD performs better.
 const VARYING: usize = 3;
 
 pub(super) fn run(
@@ -103,8 +103,8 @@ fn path(
     Ok(path)
 }
 
-/// RTTs between the least and the most with this mean, a new one every [`HOLDS`]: the mean of u^k
-/// is 1 / (k + 1). k is rounded to a whole number, so that one seed is one run everywhere.
+/// RTTs between the minimum and the maximum with this mean, a new one every [`HOLDS`]. The mean of u^k is 1 / (k +
+/// 1). k is rounded to an integer, so that a seed has the same result on every machine.
 fn rtts(name: &str, [least, mean, most]: [f64; 3], seed: u64) -> anyhow::Result<PingTrace> {
     let power = ((most - least) / (mean - least) - 1.0).round() as i32;
     let mut rng = SeedTree::new(seed).branch(name).stream("paper/rtt");

@@ -23,7 +23,7 @@ pub(super) struct Cell {
     pub(super) best: f64,
 }
 
-/// A mobile scenario; RTTs as least, mean, most.
+/// A mobile scenario. RTTs are minimum, mean, maximum.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scenario {
@@ -33,7 +33,7 @@ pub(super) struct Scenario {
     pub(super) lte_loss: f64,
 }
 
-/// A duration of the file.
+/// Duration of a number of milliseconds.
 pub(super) fn ms(ms: f64) -> Duration {
     Duration::from_nanos((ms * 1e6) as u64)
 }

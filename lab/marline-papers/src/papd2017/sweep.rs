@@ -1,4 +1,4 @@
-//! Buffer sweep: the size from which bonding wins, against the slides' argument.
+//! Buffer sweep: the size from which bonding wins, compared with the slides' argument.
 
 use marline_lab::figure::{Figure, Plot};
 use marline_time::Duration;
@@ -16,20 +16,20 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const PART: Part = Part::new("sweep", 20, 40);
-/// kB, closer where the crossing is expected.
+/// Buffers in kB, denser around the expected crossing.
 const BUFFERS_KB: [u64; 8] = [300, 500, 800, 1_200, 1_500, 1_800, 2_400, 4_000];
-/// The cell of the small-buffer table whose links these are.
+/// Links of a cell of the small-buffer table.
 const RTT_MS: [f64; 2] = [50.0, 150.0];
 const LOSS: [f64; 2] = [0.0, 1e-4];
 const START: Duration = Duration::from_secs(3);
 const LENGTH: Duration = Duration::from_secs(10);
 
-/// Mbit/s of a root with one buffer.
+/// Throughputs of a root with one buffer, Mbit/s.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 struct At {
     min_rtt: f64,
     papd: f64,
-    /// The first path alone; the other one is as fast, longer, and loses.
+    /// The first path alone. The other path has the same rate, a longer RTT, and losses.
     best: f64,
 }
 
@@ -103,8 +103,8 @@ fn megabytes() -> impl Iterator<Item = f64> {
     BUFFERS_KB.iter().map(|kb| *kb as f64 / 1e3)
 }
 
-/// The buffer from which on minRTT stays ahead of the best path, between the last one at which it is
-/// behind and the next.
+/// Buffer from which minRTT stays ahead of the best path, interpolated between the last buffer at which it is
+/// behind and the next one.
 fn crossing(means: &[At]) -> f64 {
     let buffers: Vec<f64> = megabytes().collect();
     let lead = |at: &At| at.min_rtt / at.best - 1.0;
@@ -157,7 +157,7 @@ mod tests {
     fn the_crossing_lies_between_behind_and_ahead() {
         let at = |min_rtt| At { min_rtt, papd: 0.0, best: 100.0 };
         let means = [80.0, 110.0, 90.0, 110.0, 130.0].map(at);
-        // Half way from 0.8 to 1.2 MB.
+        // Halfway from 0.8 to 1.2 MB.
         assert!((crossing(&means) - 1.0).abs() < 1e-9);
         assert!(crossing(&means[..1]).is_nan());
         assert!(crossing(&means[1..2]).is_nan());

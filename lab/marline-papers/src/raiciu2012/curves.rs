@@ -13,46 +13,46 @@ use serde::{Deserialize, Serialize};
 use crate::paper::{Context, Effort};
 use crate::plain;
 
-/// What begins earlier is not looked at.
+/// Time at the start of a run that is not evaluated.
 const WARM_UP: Duration = Duration::from_secs(5);
 const BLOCK_BYTES: u32 = 8_192;
 /// Width of a histogram's bins, ms.
 pub(super) const BIN_MS: f64 = 5.0;
-/// Every so-manieth block is compared with its bound.
+/// Distance between the blocks that are compared with their bound.
 const BOUND_STRIDE: usize = 16;
 
 /// Links and buffers.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
-    /// What tables call it.
+    /// Name in tables.
     pub(super) name: &'static str,
-    /// Descriptions of WiFi and 3G.
+    /// Link descriptions of WiFi and 3G.
     pub(super) links: [String; 2],
-    /// Payload that the send buffer takes, bytes.
+    /// Capacity of the send buffer, bytes of payload.
     pub(super) send: u64,
     /// The largest receive window, bytes.
     pub(super) receive: u64,
 }
 
-/// Numbers of the links of the CS244 study.
+/// Link parameters of the CS244 study.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Cs244 {
     pub(super) jitter_ms: u32,
-    /// Whether packets of 3G overtake each other.
+    /// True if packets on 3G overtake each other.
     pub(super) overtaking: bool,
     /// Random losses of WiFi and 3G, percent.
     pub(super) loss_percent: [f64; 2],
-    /// Of each link.
+    /// Queue of each link.
     pub(super) queue_kbyte: u32,
 }
 
 impl Cs244 {
-    /// The study's links at this jitter of 3G; queues of 1000 packets of 1500 bytes.
+    /// The study's links with this jitter on 3G. Queues hold 1000 packets of 1500 bytes.
     pub(super) const fn at(jitter_ms: u32) -> Cs244 {
         Cs244 { jitter_ms, overtaking: true, loss_percent: [0.75, 0.1], queue_kbyte: 1_500 }
     }
 
-    /// 5 and 30 ms, and 1 ms for the hop behind both.
+    /// Descriptions with delays of 5 and 30 ms, plus 1 ms for the common hop behind the links.
     fn describe(self) -> [String; 2] {
         let Cs244 { jitter_ms, overtaking, loss_percent: [wifi, cellular], queue_kbyte } = self;
         let order = if overtaking { "yes" } else { "no" };
@@ -64,28 +64,28 @@ impl Cs244 {
     }
 }
 
-/// 200 KB as Linux counts them: twice as much memory, 2,304 bytes of it for 1,428 of payload.
+/// Payload in 200 KB as Linux counts them: memory of twice the size, of which 2,304 bytes hold 1,428 of payload.
 pub(super) const SEND_AS_LINUX: u64 = 409_600 * 1_428 / 2_304;
-/// 200 KB of payload.
+/// Payload of 200 KB.
 pub(super) const SEND_AS_SAID: u64 = 204_800;
-/// 30 KB: doubled when they are set, and half of that is window.
+/// Window of a 30 KB buffer in Linux: the size is doubled when it is set, and half of that is the window.
 pub(super) const RECEIVE_AS_LINUX: u64 = 30_720;
-/// 30 KB, doubled, all of it window.
+/// Window of a 30 KB buffer if all of its doubled size is window.
 pub(super) const RECEIVE_DOUBLED: u64 = 61_440;
 
 impl Setting {
-    /// The study's buffers around these links.
+    /// The study's buffers with these links.
     pub(super) fn cs244(links: Cs244) -> Setting {
         Setting::with_links("as judged", links.describe())
     }
 
-    /// The study's buffers around any links.
+    /// The study's buffers with any links.
     pub(super) fn with_links(name: &'static str, links: [String; 2]) -> Setting {
         Setting { name, links, send: SEND_AS_LINUX, receive: RECEIVE_AS_LINUX }
     }
 
-    /// The links of the NSDI paper, and 200 KB of payload at both ends. `drawn` makes of each number
-    /// of the paper (kbit/s, us, ms) the one that is used.
+    /// Links of the NSDI paper, with 200 KB of payload at both ends. `drawn` maps each number of the paper
+    /// (kbit/s, us, ms) to the number in use.
     pub(super) fn nsdi(name: &'static str, mut drawn: impl FnMut(f64) -> u64) -> Setting {
         let mut link = |kbit_per_s: f64, delay_us: f64, queue_ms: f64| {
             let (rate, delay, queue) = (drawn(kbit_per_s), drawn(delay_us), drawn(queue_ms));
@@ -96,7 +96,7 @@ impl Setting {
     }
 }
 
-/// Times a factor between `1 / spread` and `spread`, drawn evenly on a logarithmic scale.
+/// A value times a factor between `1 / spread` and `spread`, uniform in the logarithm.
 pub(super) fn around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
     (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }
@@ -104,18 +104,18 @@ pub(super) fn around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
 /// A way to use the paths.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Curve {
-    /// What tables call it.
+    /// Name in tables.
     pub(super) name: &'static str,
     pub(super) way: Way,
-    /// The congestion control.
+    /// Congestion control.
     pub(super) congestion: &'static str,
-    /// How large buffers are below their bounds.
+    /// Tuning of the buffer sizes within their bounds.
     pub(super) tuning: BufferTuning,
-    /// Loss recovery, if not the usual one.
+    /// Loss recovery. `None`: the default.
     pub(super) recovery: Option<&'static str>,
 }
 
-/// Which paths, and how.
+/// Paths of a curve, and their use.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Way {
     /// Plain TCP on this path.
@@ -124,24 +124,24 @@ pub(super) enum Way {
     Both(&'static str),
 }
 
-/// CUBIC as it was before HyStart++.
+/// CUBIC without HyStart++.
 const CONGESTION: &str = "cubic-classic";
 
 pub(super) const WIFI: Curve = Curve::alone("TCP WiFi", "wifi");
 pub(super) const CELLULAR: Curve = Curve::alone("TCP 3G", "3g");
 pub(super) const NONE: Curve = Curve::with("no M", "lowest-rtt");
-/// The rules of the out-of-tree kernel from 2013 on, which the study ran.
+/// Rules of the out-of-tree kernel since 2013, which the study ran.
 pub(super) const KERNEL: Curve = Curve::with("M1+M2, kernel of the study", "lowest-rtt+orp");
-/// The rules of the paper's text.
+/// Rules of the paper's text.
 pub(super) const PAPER: Curve =
     Curve::with("M1+M2, the paper's text", "lowest-rtt+orp,retransmit=paper,penalise=paper");
-/// The rules of the code of the paper's time.
+/// Rules of the code at the time of the paper.
 pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+orp,penalise=paper");
 /// Marline's rule for M1 with the kernel's for M2.
 pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
-/// What Marline uses unless told otherwise.
+/// Marline's default scheduler.
 pub(super) const SHIPPED: Curve = Curve::with("Marline's min-rtt", "min-rtt");
-/// What is to be said of [`WIDE`] on the study's links.
+/// Reason why [`WIDE`] is not judged on the study's links.
 pub(super) const WIDE_FITTED: &str =
     "retransmit=wide, chosen for the peaks of M1+M2 on these links";
 
@@ -177,36 +177,36 @@ impl Curve {
     }
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// How many latencies lie in each bin of [`BIN_MS`]; a latency is from a block's being taken to
-    /// its being read.
+    /// Number of latencies in each bin of [`BIN_MS`]. A latency is from the acceptance of a block by the sender
+    /// until it was read.
     pub(super) counts: Vec<u32>,
     pub(super) p5_ms: f64,
     pub(super) p50_ms: f64,
     pub(super) p95_ms: f64,
     pub(super) goodput_mbit_per_s: f64,
-    /// Carried by WiFi and 3G to the client.
+    /// Data carried by WiFi and 3G to the client.
     pub(super) carried_mbyte: [f64; 2],
-    /// Sent again on another subflow.
+    /// Data that was sent again on another subflow.
     pub(super) repeated_mbyte: f64,
-    /// The median over the clairvoyant bound's.
+    /// Median, relative to that of the clairvoyant bound.
     pub(super) bound_ratio: f64,
 }
 
-/// What is run on each root: settings with the curves in them.
+/// Settings and curves that are run on each root.
 pub(super) type Jobs = Vec<(Setting, Curve)>;
 
-/// How long a run lasts: so long, or three times the warm-up for a quick look.
+/// Length of a run: `full`, or three times the warm-up for a quick look.
 pub(super) fn lasts(context: &Context<'_>, full: Duration) -> Duration {
     if context.effort == Effort::Quick { WARM_UP * 3 } else { full }
 }
 
-/// Runs each job once from the same seed.
+/// Runs each job once, all from the same seed.
 ///
 /// # Errors
-/// A run failed.
+/// Failed run.
 pub(super) fn measure(
     jobs: &[(Setting, Curve)],
     lasts: Duration,
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(RECEIVE_DOUBLED, 2 * RECEIVE_AS_LINUX);
     }
 
-    /// Whoever runs the file makes the figure's numbers: nothing else decides what a run is.
+    /// The experiment file alone determines a run, so that everyone can reproduce the numbers of the figure.
     #[test]
     fn the_study_runs_the_experiment_file_of_the_figure() {
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/block-latency.toml");
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// The notebook's runs are those of the figure.
+    /// The runs in the notebook are those of the figure.
     #[test]
     fn the_notebook_has_the_first_roots_of_the_published_results() {
         let name =

@@ -1,31 +1,31 @@
-//! Densities of pooled latencies from the roots' histograms: their peaks, heights and reach.
+//! Densities of pooled latencies from the roots' histograms: peaks, heights and reach.
 //!
-//! Smoothing is linear in the counts. Each root's histogram is therefore smoothed once, and a
-//! resample only adds what the roots drawn have.
+//! Smoothing is linear in the counts. Each root's histogram is therefore smoothed only once, and a resample adds
+//! the smoothed counts of the drawn roots.
 
 use super::curves::{BIN_MS, Seen};
 use crate::estimate::{Estimate, Samples};
 
-/// The study's bins, in bins of ours.
+/// Width of the study's bins, in bins of [`BIN_MS`].
 const STUDY_BINS: usize = 4;
 /// Width of the study's bins, ms.
 const STUDY_BIN_MS: f64 = BIN_MS * STUDY_BINS as f64;
-/// Share of the blocks in a bin of the study below which nothing is to be seen in its plots.
+/// Share of the blocks in a study bin below which the study's plots show nothing.
 const MIN_VISIBLE_SHARE: f64 = 0.005;
 
-/// What a part measured on each root: a run of each of its jobs.
+/// Results of a part: a run of each of its jobs on each root.
 pub(super) type Runs = Samples<Vec<Seen>>;
 
 /// Smoothed counts of one job.
 struct Density {
     step_ms: f64,
-    /// By root.
+    /// Smoothed counts by root.
     heights: Vec<Vec<f32>>,
 }
 
 impl Density {
-    /// Gaussian kernels of 20 ms or a tenth of the median, whichever is wider, looked at in steps of
-    /// a quarter of that or less.
+    /// Smooths with Gaussian kernels of 20 ms or a tenth of the median, whichever is wider. The step is at most a
+    /// quarter of that.
     fn of(runs: &Runs, job: usize) -> Density {
         let medians: f64 = runs.all().iter().map(|root| root[job].p50_ms).sum();
         let width_ms = (medians / runs.roots().max(1) as f64 / 10.0).max(STUDY_BIN_MS);
@@ -50,7 +50,7 @@ impl Density {
         Density { step_ms: every as f64 * BIN_MS, heights }
     }
 
-    /// Where the density of these roots together is highest, ms.
+    /// Position of the maximum of the density over these roots, ms.
     fn peak_ms<'a>(&self, roots: impl Iterator<Item = &'a Vec<f32>>) -> f64 {
         let mut sum = vec![0.0_f32; self.heights.first().map_or(0, Vec::len)];
         for root in roots {
@@ -63,14 +63,14 @@ impl Density {
     }
 }
 
-/// The highest place of a job's density, ms.
+/// Position of the maximum of a job's density, ms.
 pub(super) fn peak(runs: &Runs, master: u64, job: usize) -> Estimate {
     let density = Density::of(runs, job);
     let samples = Samples::new(density.heights.clone(), master);
     samples.estimate(|picked| density.peak_ms(picked.iter().copied()))
 }
 
-/// The peak of one job over that of another, paired by root.
+/// Ratio of the peaks of two jobs, paired by root.
 pub(super) fn peak_ratio(runs: &Runs, master: u64, (of, over): (usize, usize)) -> Estimate {
     let (of, over) = (Density::of(runs, of), Density::of(runs, over));
     let both: Vec<_> = of.heights.iter().cloned().zip(over.heights.iter().cloned()).collect();
@@ -80,17 +80,17 @@ pub(super) fn peak_ratio(runs: &Runs, master: u64, (of, over): (usize, usize)) -
     })
 }
 
-/// The median of a job: the mean of the roots'.
+/// Median of a job: the mean of the medians of the roots.
 pub(super) fn median(runs: &Runs, job: usize) -> Estimate {
     runs.mean(|root| root[job].p50_ms)
 }
 
-/// The median of one job over that of another, paired by root.
+/// Ratio of the medians of two jobs, paired by root.
 pub(super) fn median_ratio(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
     runs.ratio(|root| (root[of].p50_ms, root[over].p50_ms))
 }
 
-/// The share of a job's blocks that took no longer than this.
+/// Share of a job's blocks with a latency up to this limit.
 pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
     let bins = (limit_ms / BIN_MS) as usize;
     runs.ratio(|root| {
@@ -100,8 +100,8 @@ pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
     })
 }
 
-/// The share of the blocks in the fullest of the study's bins, and the last of these bins that can
-/// be seen in its plots, ms.
+/// Share of the blocks in the fullest of the study's bins, and the start of the last bin that is visible in its
+/// plots, ms.
 pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimate, Estimate) {
     let bins = |root: &Vec<Seen>| -> Vec<f64> {
         let sum = |bins: &[u32]| f64::from(bins.iter().sum::<u32>());
@@ -128,7 +128,7 @@ pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimat
     (height, reach)
 }
 
-/// Share of a job's blocks for every 20 ms up to a latency, smoothed, as a line.
+/// Smoothed share of a job's blocks per 20 ms, as a line up to a latency.
 pub(super) fn line(runs: &Runs, job: usize, to_ms: f64) -> Vec<(f64, f64)> {
     let density = Density::of(runs, job);
     let places = density.heights.first().map_or(0, Vec::len);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn heights_and_reach_are_those_of_bins_of_twenty_ms() {
-        // A fifth in the bin from 100 ms on, the rest one by one, the last of them at 260 ms.
+        // A fifth is in the bin from 100 ms on. The others are in separate bins, the last of them at 260 ms.
         let mut values = vec![110.0; 4];
         values.extend((0..16).map(|n| 120.0 + 20.0 * f64::from(n)));
         let runs = of(&values, 3);
@@ -185,8 +185,9 @@ mod tests {
         let step = points[1].0 - points[0].0;
         let all: f64 = points.iter().map(|point| point.1 * step / STUDY_BIN_MS).sum();
         assert!((all - 1.0).abs() < 1e-3, "{all}");
-        // The notebook that draws the figure is held to the same numbers (marline-python/tests/test_figure.py), of a
-        // histogram that ends with its last value, as those of runs do.
+        // The notebook that draws the figure is tested with the same numbers
+        // (marline-python/tests/test_figure.py), on a histogram that ends with its last value, as those of runs
+        // do.
         let mut seen = of(&values, 1).all()[0][0].clone();
         seen.counts.truncate(160);
         let points = line(&Samples::new(vec![vec![seen]; 2], 1), 0, 3_000.0);

@@ -1,9 +1,8 @@
-//! The claims on links that nothing was fitted to: those of both studies with every number drawn
-//! anew by each root.
+//! Claims of both studies on links that nothing was fitted to. Each root draws every number of the links again.
 //!
-//! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a
-//! half and two, drawn evenly on a logarithmic scale and independently. The rule was written down
-//! before anything was run with it.
+//! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
+//! The factors are independent and uniform in the logarithm. The rule was written down before the first run with
+//! it.
 
 use std::time::Duration;
 
@@ -50,13 +49,13 @@ fn jobs(root: &Root) -> Jobs {
     settings.into_iter().flat_map(|setting| EACH.map(|curve| (setting.clone(), curve))).collect()
 }
 
-/// Rows on links drawn.
+/// Rows on the drawn links.
 pub(super) fn judge(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
     let long = lasts(context, LASTS);
-    // What each study says of M1+M2 beside TCP over WiFi.
+    // Claims of each study about M1+M2, relative to TCP over WiFi.
     let same = 1.0 + file.tolerance("same")?;
     let most = [(same, "about as fast, or faster"), (1.0, "faster")];
     let all = |runs: &Runs| -> Vec<Row> {
@@ -102,8 +101,8 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
     rows
 }
 
-/// The geometric mean of the ratio of two medians: each root has links of its own, and none of them
-/// is to count more for being slow.
+/// Geometric mean of the ratio of two medians. Each root has its own links, and slow links must not have more
+/// weight.
 fn geometric(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
     let Estimate { value, low, high, roots } =
         runs.mean(|root| (root[of].p50_ms / root[over].p50_ms).ln());

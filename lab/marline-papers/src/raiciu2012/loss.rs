@@ -1,4 +1,4 @@
-//! The study's statement on losses: on either link they only amplify what Multipath TCP gains.
+//! The study's statement on losses: on either link, they only amplify the gain of Multipath TCP.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::table::Grid;
 
 const LASTS: Duration = Duration::from_secs(30);
 const PART: Part = Part::new("loss", 20, 70);
-/// Losses of WiFi and 3G, percent, and what tables call them. The first is the study's; it names no
-/// high one.
+/// Losses of WiFi and 3G, percent, and their names in tables. The first pair is the study's. The study states no
+/// high loss.
 const LOSSES: [([f64; 2], &str); 3] =
     [([0.75, 0.1], "as in the study"), ([3.0, 0.1], "WiFi 3 %"), ([0.75, 3.0], "3G 3 %")];
 const EACH: [Curve; 6] = [WIFI, CELLULAR, NONE, KERNEL, PAPER, CODE];
@@ -56,7 +56,7 @@ pub(super) fn judge(
 
 fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     let name = LOSSES[losses].1;
-    // The link that loses is the curve of the same place.
+    // The index of the lossy link is that of its curve.
     let lossy = losses - 1;
     let slower = median_ratio(runs, (job(losses, lossy), job(0, lossy)));
     let mut rows = vec![
@@ -86,7 +86,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     rows
 }
 
-/// By how much more one curve's median is above another's than without these losses.
+/// Ratio of two curves' medians, relative to that with the study's losses.
 fn amplified(runs: &Runs, losses: usize, (slow, fast): (usize, usize)) -> Estimate {
     runs.estimate(|roots: &[&Vec<Seen>]| {
         let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();

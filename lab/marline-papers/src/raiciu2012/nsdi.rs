@@ -1,8 +1,8 @@
-//! The NSDI paper's own links, and what it says of figure 7 there.
+//! Links of the NSDI paper, and its statements about figure 7 on them.
 //!
-//! Nothing in them is random, and a simulation of them gives one number, in which the accidents of
-//! two periods that meet cannot be told from the rest. Each root therefore draws every number of the
-//! links within 5 % of the paper's; the paper's own are in the grid `nsdi-exact`.
+//! The links have no randomness, so that a simulation of them gives a single number. Accidental effects of two
+//! interfering periods cannot be separated from the rest. Each root therefore draws every number of the links
+//! within 5 % of the paper's. The results of the exact links are in the grid `nsdi-exact`.
 
 use std::time::Duration;
 
@@ -24,19 +24,19 @@ const LASTS: Duration = Duration::from_secs(30);
 const PART: Part = Part::new("nsdi", 20, 70);
 /// Numbers of the links lie within this factor of the paper's.
 const SPREAD: f64 = 1.05;
-/// The most that tuned buffers grow to.
+/// Maximum size of tuned buffers, bytes.
 const BOUND: u64 = 4 << 20;
 const EACH: [Curve; 9] = [WIFI, CELLULAR, NONE, PAPER, CODE, KERNEL, WIDE, SHIPPED, CAPPED];
 const CAPPED: Curve =
     Curve { name: "M1+M2+M4, code of 2012", congestion: "cubic-classic+cap", ..CODE };
 const AT_CELLULAR: usize = 1;
 const AT_NONE: usize = 2;
-/// Those with M1 and M2, Marline's own among them.
+/// Indexes of the curves with M1 and M2, including Marline's own.
 const RULES: std::ops::Range<usize> = 3..8;
-/// Rates of the links, together, Mbit/s.
+/// Rates of the links, Mbit/s.
 const RATES: [f64; 2] = [8.0, 2.0];
 
-/// The kernel's rules one by one.
+/// The kernel's rules, each by itself.
 const SINGLE_RULES: [Curve; 4] = [
     Curve::with("M1, kernel", "lowest-rtt+orp,penalise=off"),
     Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),
@@ -95,7 +95,7 @@ pub(super) fn judge(
     Ok((rows, [grid, deterministic_links(context, &all, long)?]))
 }
 
-/// The links as they are: no seed changes anything.
+/// Results of the exact links. The seed has no effect.
 fn deterministic_links(context: &Context<'_>, jobs: &Jobs, long: Duration) -> anyhow::Result<Grid> {
     let columns =
         [("buffers", ""), ("curve", ""), ("p50", "ms"), ("p95", "ms"), ("goodput", "Mbit/s")];
@@ -110,7 +110,7 @@ fn deterministic_links(context: &Context<'_>, jobs: &Jobs, long: Duration) -> an
     Ok(grid)
 }
 
-/// Rows with one size of buffers.
+/// Rows with one buffer size.
 fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
     let from = place * EACH.len();
     let named = |what: String| Row::new(format!("{}: {what}", NAMES[place]));

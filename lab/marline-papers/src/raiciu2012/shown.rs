@@ -1,5 +1,4 @@
-//! Supplementary results: the plots beside the published ones, the mechanisms one by one, other
-//! buffers.
+//! Supplementary results: a comparison with the published plots, each mechanism by itself, other buffers.
 
 use std::time::Duration;
 
@@ -20,17 +19,17 @@ use crate::roots::Part;
 use crate::table::Grid;
 use crate::value::Value;
 
-/// What is only shown needs no more.
+/// Length of a run. Short, because these results are only shown.
 const LASTS: Duration = Duration::from_secs(15);
 const RULES: Part = Part::fixed("rules", 20);
 const BUFFERS: Part = Part::fixed("buffers", 20);
 const DOUBLED: Part = Part::fixed("doubled", 20);
-/// As the judged curves, beside which they stand.
+/// Length of a run, equal to that of the judged curves next to which these are shown.
 const DOUBLED_LASTS: Duration = Duration::from_secs(40);
 const DOUBLED_FITTED: &str =
     "a window of 61,440 bytes, with which M1+M2 comes nearer to the plot at 100 ms";
 
-/// Columns of every grid here, after its own words.
+/// Columns of every grid, after its own leading columns.
 const COLUMNS: [(&str, &str); 9] = [
     ("peak", "ms"),
     ("p5", "ms"),
@@ -53,7 +52,7 @@ fn cell(estimate: &Estimate) -> Value {
     Value::between(estimate.value, (estimate.low, estimate.high), "")
 }
 
-/// Adds what a job gave.
+/// Adds the results of a job.
 pub(super) fn push(grid: &mut Grid, words: &[&str], runs: &Runs, (master, job): (u64, usize)) {
     let numbers = [
         density::peak(runs, master, job),
@@ -70,7 +69,7 @@ pub(super) fn push(grid: &mut Grid, words: &[&str], runs: &Runs, (master, job): 
     grid.rows.push(words.chain(numbers.iter().map(cell)).collect());
 }
 
-/// Heights and reach of the curves beside those of the published plots.
+/// Heights and reach of the curves, compared with the published plots.
 pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
     let columns = [
         ("jitter", ""),
@@ -131,7 +130,7 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
     fill(context, RULES, &jobs, grid("rules", title, &["jitter", "curve"]))
 }
 
-/// The same curves with other buffers, and without overtaking.
+/// The study's curves with other buffers, and without overtaking.
 pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
     let mut jobs = Jobs::new();
     let mut add = |setting: &Setting, tuning: BufferTuning| {
@@ -172,7 +171,7 @@ fn fill(context: &Context<'_>, part: Part, jobs: &Jobs, mut grid: Grid) -> anyho
     Ok(grid)
 }
 
-/// Peaks with the whole of the doubled receive buffer as window: rows that are not judged.
+/// Peaks with the whole doubled receive buffer as window. The rows are not judged.
 pub(super) fn doubled(
     context: &Context<'_>,
     file: &PaperFile<Published>,
@@ -215,5 +214,5 @@ pub(super) fn doubled(
     Ok(rows)
 }
 
-// Half of what is doubled is what was set.
+// The doubled size is twice the configured size.
 const _: () = assert!(RECEIVE_DOUBLED == 2 * RECEIVE_AS_LINUX && SEND_AS_LINUX > SEND_AS_SAID);

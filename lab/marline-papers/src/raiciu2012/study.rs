@@ -1,4 +1,4 @@
-//! The study's four curves by the jitter of 3G, and its statements on them.
+//! The study's four curves by the jitter of 3G, and its statements about them.
 
 use std::time::Duration;
 
@@ -16,26 +16,26 @@ use crate::judge::Row;
 use crate::paper::Context;
 use crate::roots::Part;
 
-/// The plot ends here.
+/// End of the plot.
 pub(super) const PLOT_ENDS_MS: f64 = 3_000.0;
 pub(super) const LASTS: Duration = Duration::from_secs(40);
 const PART: Part = Part::new("curves", 20, 70);
-/// Curves of each jitter; TCP over WiFi comes before them once, as it does not meet 3G.
+/// Curves of each jitter. TCP over WiFi comes once before them, because it does not use 3G.
 pub(super) const EACH: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];
-/// Places of [`EACH`].
+/// Indexes into [`EACH`].
 pub(super) const AT_CELLULAR: usize = 0;
 pub(super) const AT_NONE: usize = 1;
 pub(super) const AT_KERNEL: usize = 2;
 const RULES: [usize; 4] = [AT_KERNEL, 3, 4, 5];
-/// Job of TCP over WiFi.
+/// Index of the job of TCP over WiFi.
 pub(super) const AT_WIFI: usize = 0;
 
-/// Number of the job with this curve at this jitter, both by their place.
+/// Index of the job with this curve at this jitter, both by index.
 pub(super) const fn job(jitter: usize, curve: usize) -> usize {
     1 + jitter * EACH.len() + curve
 }
 
-/// Peaks, medians and tails at one jitter, as read from a plot.
+/// Peak, median and tail at one jitter, read from a plot.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Shape {
@@ -48,7 +48,7 @@ pub(super) struct Shape {
     pub(super) until_ms: f64,
 }
 
-/// The rows, by table.
+/// Results and the rows of each table.
 pub(super) struct Judged {
     pub(super) runs: Runs,
     pub(super) peaks: Vec<Row>,
@@ -56,7 +56,7 @@ pub(super) struct Judged {
     pub(super) claims: Vec<Row>,
 }
 
-/// What rows are made from.
+/// Inputs to the rows.
 struct Made<'a> {
     runs: &'a Runs,
     master: u64,
@@ -89,7 +89,7 @@ impl Made<'_> {
         self.file.published.at.iter().enumerate()
     }
 
-    /// Published shapes of a job of one jitter.
+    /// Published shape of a job at one jitter.
     fn shape<'a>(&self, at: &'a PublishedAt, curve: usize) -> Option<&'a Shape> {
         match curve {
             AT_CELLULAR => None,
@@ -170,7 +170,7 @@ impl Made<'_> {
         Ok(rows)
     }
 
-    /// The rules at a jitter: all at the ends, the study's own between them.
+    /// Judged rules at a jitter: all of them at the first and last, only the study's own in between.
     fn rules(&self, place: usize) -> Vec<usize> {
         let last = self.file.published.at.len() - 1;
         if place == 0 || place == last { RULES.to_vec() } else { vec![AT_KERNEL] }

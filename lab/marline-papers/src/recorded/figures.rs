@@ -1,5 +1,5 @@
-//! Figures of a run by which ways to use a pair of links are compared: quantiles of latencies, their ratios
-//! to the bound's, and whether a value is worse than that of the best single path.
+//! Figures for the comparison of ways to use a pair of links: quantiles of latencies, their ratios to the bound,
+//! and a test against the best single path.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,11 +10,12 @@ use marline_lab::experiment::{Experiment, Message, Outcome};
 use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
-/// The bounds of an experiment's messages, each computed once: contestants write at the same times.
+/// Latency bounds of an experiment's messages. Each is computed once, because all contestants write at the same
+/// times.
 #[derive(Debug)]
 pub(crate) struct Bounds {
     bound: Bound,
-    /// By the bits of the time of writing, and the size.
+    /// Bounds by the bits of the time of writing, and the size.
     known: RefCell<BTreeMap<(u64, u32), f64>>,
 }
 
@@ -36,14 +37,14 @@ impl Bounds {
     }
 }
 
-/// Latencies and their bounds, ms; what never came is infinitely late.
+/// Latencies and their bounds, ms. A message that never arrived has an infinite latency.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies {
     ours_ms: Vec<f64>,
     bounds_ms: Vec<f64>,
 }
 
-/// Quantiles of latencies, ms, and of some their ratio to the bound's.
+/// Quantiles of latencies, ms, and for some of them the ratio to the bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Quantiles {
     p50_ms: Option<f64>,
@@ -73,28 +74,28 @@ impl Quantiles {
         }
     }
 
-    /// Of one value; infinite: it never came.
+    /// Quantiles of a single value. Infinite: the message never arrived.
     #[cfg(test)]
     pub(crate) fn flat(ms: f64) -> Quantiles {
         Quantiles::of(&Latencies { ours_ms: vec![ms], bounds_ms: vec![ms] })
     }
 
-    /// Median, 99 % and 99.9 %, ms; infinite where messages never came.
+    /// Median, 99 % and 99.9 % quantiles, ms. Infinite if messages never arrived.
     pub(crate) fn all_ms(&self) -> [f64; 3] {
         [self.p50_ms, self.p99_ms, self.p999_ms].map(|value| value.unwrap_or(f64::INFINITY))
     }
 
-    /// Of the medians.
+    /// Ratio of the median to the bound's.
     pub(crate) fn p50_ratio(&self) -> f64 {
         self.p50_ratio.unwrap_or(f64::INFINITY)
     }
 
-    /// Of the 90 % quantiles.
+    /// Ratio of the 90 % quantile to the bound's.
     pub(crate) fn p90_ratio(&self) -> f64 {
         self.p90_ratio.unwrap_or(f64::INFINITY)
     }
 
-    /// Of the 99 % quantiles.
+    /// Ratio of the 99 % quantile to the bound's.
     pub(crate) fn p99_ratio(&self) -> f64 {
         self.p99_ratio.unwrap_or(f64::INFINITY)
     }
@@ -124,7 +125,7 @@ impl Figure {
         }
     }
 
-    /// Of what a run of each workload showed.
+    /// Value of this figure in the results of each workload.
     pub(crate) fn of(self, echo: &Quantiles, burst: &Quantiles, goodput: f64) -> f64 {
         match self {
             Figure::EchoP50 => echo.all_ms()[0],
@@ -135,13 +136,13 @@ impl Figure {
         }
     }
 
-    /// Of two values the better.
+    /// The better of two values.
     pub(crate) fn better(self, a: f64, b: f64) -> f64 {
         if self == Figure::Goodput { a.max(b) } else { a.min(b) }
     }
 
-    /// Whether `value` is worse than `best` by more than a share of it and, of latencies, by more
-    /// than some ms.
+    /// True if `value` is worse than `best` by more than a share of it and, for latencies, by more than
+    /// `least_ms`.
     pub(crate) fn is_worse(self, value: f64, best: f64, share: f64, least_ms: f64) -> bool {
         match self {
             Figure::Goodput => value < best * (1.0 - share),
@@ -151,16 +152,17 @@ impl Figure {
 }
 
 impl Latencies {
-    /// Without bounds there are no ratios.
+    /// Latencies of a run. Without bounds there are no ratios.
     ///
     /// # Errors
-    /// No message was measured, or one was faster than is possible.
+    /// No message was measured, or one was faster than possible.
     pub(crate) fn of(
         experiment: &Experiment,
         bounds: Option<&Bounds>,
         outcome: &Outcome,
     ) -> anyhow::Result<Latencies> {
-        // By their planned times: what was held up from before is of before.
+        // Messages are selected by their planned times. Messages planned before that do not count, even if they
+        // were delayed.
         let from_ns = experiment.warm_up.as_nanos() as u64;
         let times_ns = experiment.workload.times_ns(outcome.seed);
         let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);
@@ -178,8 +180,8 @@ impl Latencies {
     }
 }
 
-/// The bounds, none of them above what was reached: a good moment of a link that is shorter than the steps in
-/// which the bound looks for one is overlooked, and a message may have met it.
+/// Bounds, limited to the attained latencies. The bound misses a good moment of a link that is shorter than the
+/// steps of its search, and a message may have used one.
 fn attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
     let mut overlooked = 0;
     for (ours, least) in ours_ms.iter().zip(&mut bounds_ms) {
@@ -191,12 +193,12 @@ fn attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>
     Ok(bounds_ms)
 }
 
-/// The five figures by which a way to use a pair is compared with the best single path.
+/// The five figures by which a way to use a pair of links is compared with the best single path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Five {
     pub(crate) echo: Quantiles,
     pub(crate) burst: Quantiles,
-    /// Mbit/s.
+    /// Goodput, Mbit/s.
     pub(crate) goodput: f64,
 }
 

@@ -12,29 +12,29 @@ use marline_time::{Rate, Rng};
 
 use super::setup::Setup;
 
-/// Headers of a packet on the train: Ethernet aside, IPv4 and TCP with timestamps and DSS.
+/// Packet headers on the train without Ethernet: IPv4, and TCP with timestamps and DSS.
 const TRAIN_HEADERS: u32 = 72;
-/// Windows in which the rate on the train is taken.
+/// Window of the rate measurement on the train.
 const TRAIN_WINDOW: Duration = Duration::from_millis(500);
 
-/// Two links, wherever in their recordings one begins.
+/// Two recorded links that can start anywhere in their recordings.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
-    /// What tables call it.
+    /// Name in tables.
     pub(crate) name: String,
-    /// Names of its paths.
+    /// Names of the paths.
     pub(crate) paths: [String; 2],
     recordings: [Recorded; 2],
-    /// Whether both were recorded at the same time: then both begin at the same place.
+    /// True if both were recorded at the same time. Both then start at the same place.
     together: bool,
 }
 
-/// A recording that is a link.
+/// A recording that can be used as a link.
 #[derive(Clone, Debug)]
 enum Recorded {
-    /// A description that the place is put into, and how long the recording is.
+    /// Description around the start time, and the length of the recording.
     Text { before: String, after: String, period: Duration },
-    /// Rates, and the description of everything else.
+    /// Rates, and the description of all other properties.
     Rates { steps: Arc<Steps<Rate>>, link: Box<DuplexSpec> },
 }
 
@@ -46,7 +46,7 @@ impl Recorded {
         }
     }
 
-    /// The description of the link that begins after this share of the recording.
+    /// Description of the link that starts after this share of the recording.
     fn from(&self, share: f64) -> anyhow::Result<String> {
         let start = self.period().mul_f64(share);
         Ok(match self {
@@ -63,8 +63,8 @@ impl Recorded {
 }
 
 impl Pair {
-    /// Descriptions of both links from a place of the recordings that `rng` draws. Recordings repeat
-    /// when they end.
+    /// Descriptions of both links from a place in the recordings that `rng` draws. Recordings repeat when they
+    /// end.
     pub(crate) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
         let first = rng.unit();
         let second = if self.together { first } else { rng.unit() };
@@ -102,10 +102,10 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The carriers of one session of pings, each with each other.
+/// All pairs of the carriers in one session of pings.
 fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
-    // Another table, not pings.
+    // The file is another table, not pings.
     let Ok(carriers) = PingTrace::parse_all(session, &bytes) else { return Ok(Vec::new()) };
     let carriers: Vec<(String, PingTrace)> = carriers.into_iter().collect();
     let recorded = |name: &str, trace: &PingTrace| Recorded::Text {
@@ -158,7 +158,7 @@ fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> 
     Ok(all_pairs(&known).map(pair).collect())
 }
 
-/// Arrivals that were captured at the same time: their files have the same name up to the carrier's.
+/// Pairs of arrivals that were captured at the same time. Their file names are equal up to the carrier.
 fn of_train(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     let mut sets: BTreeMap<String, Vec<(String, &Path)>> = BTreeMap::new();
     for file in files {
@@ -214,7 +214,7 @@ mod tests {
             write(&format!("{name}.up"), "1\n2\n");
             write(&format!("{name}.down"), "1\n2\n");
         }
-        // Its other direction is missing.
+        // The other direction is missing.
         write("TMobile-LTE-short.down", "1\n2\n");
         let file = PaperFile::<Setup>::parse(super::super::setup::TEXT).unwrap();
         let pairs = pairs(directory.path(), &file.published).unwrap();
@@ -224,7 +224,7 @@ mod tests {
         let [first, second] = pairs[0].links(&mut rng).unwrap();
         let place = first.rsplit_once('@').unwrap().1;
         assert!(first.starts_with("down.rate=20M,up.rate=10M,queue=200ms,ping=s1:a@"), "{first}");
-        // Recorded at the same time: both begin at the same place.
+        // Both were recorded at the same time and start at the same place.
         assert!(second.ends_with(&format!("ping=s1:b@{place}")), "{first} {second}");
         let [first, _] = pairs[3].links(&mut rng).unwrap();
         assert!(first.starts_with("trace=ATT-LTE-driving@"), "{first}");

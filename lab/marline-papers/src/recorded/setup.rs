@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-/// The file.
+/// Text of the paper file.
 pub(crate) const TEXT: &str = include_str!("../../papers/traces.toml");
 
-/// How links and runs are made.
+/// Configuration of links and runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Setup {
@@ -20,7 +20,7 @@ pub(crate) struct Setup {
     pub(crate) recording: Vec<Recording>,
 }
 
-/// A way to use the paths besides the schedulers of the registry.
+/// A way to use the paths, in addition to the schedulers of the registry.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct More {
@@ -29,7 +29,7 @@ pub(crate) struct More {
     pub(crate) congestion: Option<String>,
 }
 
-/// Messages of one size at one pace.
+/// Messages of one size at one rate.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pace {
@@ -37,7 +37,7 @@ pub(crate) struct Pace {
     pub(crate) every_ms: u32,
 }
 
-/// A trace of a link's rate, and what else its link has.
+/// A trace of a link's rate, and the other properties of the link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recording {

@@ -1,9 +1,9 @@
 //! Coding compared with duplication, by message size and kind of loss, at equal extra bytes.
 //!
 //! Every scheduler sends the same messages over the same losses. `coded` sends 30 % (and 10 %) of a message's
-//! segments as repairs; `burst-end` is given as many segments to copy, so that the two cost the same
-//! and differ only in what the bytes are: copies of the end, or sums of all. The others cost what they
-//! cost, which stands beside them.
+//! segments as repairs. `burst-end` may copy the same number of segments. The two therefore have equal cost and
+//! differ only in the extra bytes: copies of the end, or combinations of all segments. The cost of the other
+//! schedulers is listed with their results.
 
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::figure::{Figure, Plot};
@@ -21,23 +21,23 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
 use crate::value::Value;
 
-/// Segments of a message.
+/// Message sizes in segments.
 const SIZES: [u32; 7] = [1, 2, 4, 7, 20, 40, 100];
-/// Bytes of a segment, a little less than fit.
+/// Segment size in bytes, slightly less than the maximum.
 const SEGMENT: u32 = 1_380;
-/// Messages of a run, a second apart.
+/// Messages of a run, one second apart.
 const MESSAGES: usize = 60;
-/// Runs of a root in which the WiFi dies, each while a message is under way.
+/// Runs of a root in which the WiFi dies while a message is in flight.
 const DEATHS: usize = 5;
 /// Repairs per segment of `coded` as shipped, in percent.
 const RATE_PERCENT: u32 = 30;
 
-/// Losses of 1 %, independent.
+/// Independent losses of 1 %.
 const WIFI_ONE_PERCENT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%";
-/// Now and then everything is lost for 15 ms.
+/// Total loss for 15 ms at random times.
 const WIFI_INTERRUPTED: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=485ms:15ms:100%:0%";
 
-/// What happens to the WiFi.
+/// Losses of the WiFi.
 const CASES: [(&str, &str); 5] = [
     ("bad times", WIFI),
     ("bad times half as long and worse", WIFI_SHORT),
@@ -46,10 +46,10 @@ const CASES: [(&str, &str); 5] = [
     ("all for 15 ms, twice a second", WIFI_INTERRUPTED),
 ];
 const DEATH: &str = "the WiFi dies";
-/// The message that is under way then, from 0.
+/// Index of the message that is in flight when the WiFi dies, from 0.
 const FAILING_MESSAGE: u32 = 6;
 
-/// What is compared; the first is the measure of bytes.
+/// Schedulers in the comparison. The first is the reference for the extra bytes.
 const SCHEDULERS: [&str; 9] = [
     "min-rtt",
     "hedged",
@@ -78,7 +78,7 @@ fn messages(wifi: &str, packets: u32, count: u32) -> Experiment {
     Experiment::over(&[("wifi", wifi), ("lte", LTE)], workload)
 }
 
-/// The WiFi dies while a message is under way, up to a tenth of a second after it was written.
+/// The WiFi dies while a message is in flight, up to a tenth of a second after it was written.
 fn death(packets: u32, after_s: f64) -> Experiment {
     let mut experiment = messages(WIFI_BEFORE_DEATH, packets, FAILING_MESSAGE + 1);
     let at = format!("{:.4}s", f64::from(FAILING_MESSAGE) + after_s);
@@ -87,21 +87,21 @@ fn death(packets: u32, after_s: f64) -> Experiment {
     experiment
 }
 
-/// A WiFi without losses until then.
+/// Lossless WiFi until it dies.
 const WIFI_BEFORE_DEATH: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms";
 
 /// One cell of the table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Cell {
-    /// Sorted.
+    /// Completion times, sorted.
     times_ms: Vec<f64>,
     wire_bytes: u64,
 }
 
-/// All runs of a root: by what happens to the WiFi (at last its death), size and scheduler.
+/// All runs of a root: by case of the WiFi (its death is last), size and scheduler.
 type Cells = Vec<Vec<Vec<Cell>>>;
 
-/// Runs of one scheduler together.
+/// Pooled runs of one scheduler.
 fn cell(
     runs: &[(Experiment, u64)],
     of_interest_from: usize,
@@ -119,7 +119,7 @@ fn cell(
 
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
     let mut rng = root.rng("deaths of the WiFi");
-    // When, after the message was written, and the seed of the run.
+    // Time of death after the message was written, and the seed of the run.
     let deaths: Vec<(f64, u64)> = (0..context.count(DEATHS))
         .map(|_| (0.1_f64.mul_add(rng.unit(), 0.001), rng.next_u64()))
         .collect();
@@ -189,12 +189,12 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
     Ok(())
 }
 
-/// All roots of a scheduler together.
+/// Tail of a scheduler, pooled over the roots.
 fn tail(samples: &Samples<Cells>, case: usize, size: usize, place: usize) -> Tail {
     Tail::new(samples.all().iter().map(|root| root[case][size][place].times_ms.as_slice()))
 }
 
-/// The tail by size, in bad times.
+/// 99th percentile by message size, in bad times.
 fn figure(samples: &Samples<Cells>) -> Figure {
     let title = "Coding and duplication: 99th percentile by size of the message, bad times";
     let mut plot = Plot::new(title, "size (segments)", "time (ms)").log_x();

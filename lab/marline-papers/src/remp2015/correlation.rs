@@ -1,14 +1,14 @@
-//! Correlation of two paths, measured from the round trips of the same messages on each alone.
+//! Correlation of two paths, measured from the round-trip times of the same messages on each path alone.
 //!
-//! Two numbers: Pearson's coefficient of the round trips, which a few long outages dominate, and the
-//! same of a mere yes or no, whether a message was late (more than twice the median of its run),
-//! which counts an outage by the messages in it.
+//! There are two numbers. The first is Pearson's coefficient of the round-trip times, which a few long outages
+//! dominate. The second is the coefficient of being late (more than twice the median of the run), in which an
+//! outage counts by its number of messages.
 
 use serde::{Deserialize, Serialize};
 
 use super::measure::thousandth;
 
-/// A message is late above this many times the median of its run.
+/// Ratio to the median of the run above which a message is late.
 const LATE: f64 = 2.0;
 
 /// Two runs with the same messages.
@@ -16,14 +16,14 @@ const LATE: f64 = 2.0;
 pub(super) struct Pair {
     /// Pearson's coefficient; 0 where one of them does not vary.
     coefficient: f64,
-    /// Messages that were late on neither, on the first alone, on the second alone, on both.
+    /// Numbers of messages that were late on neither path, on the first only, on the second only, on both.
     late: [u32; 4],
-    /// Messages that were sooner on the first.
+    /// Number of messages that were faster on the first path.
     first_sooner: u32,
 }
 
 impl Pair {
-    /// Of two lists of round trips in the order of the messages.
+    /// Pair of two lists of round-trip times, both in the order of the messages.
     pub(super) fn of(first: &[f64], second: &[f64]) -> Pair {
         let late = |list: &[f64]| {
             let limit = LATE * marline_sim::median(list);
@@ -42,12 +42,12 @@ impl Pair {
         self.coefficient
     }
 
-    /// How many messages were sooner on the first path, of how many.
+    /// Number of messages that were faster on the first path, and the number of all messages.
     pub(super) fn first_sooner(&self) -> (u64, u64) {
         (u64::from(self.first_sooner), self.late.iter().copied().map(u64::from).sum())
     }
 
-    /// Correlation of being late, over the messages of all runs; 0 where none is.
+    /// Correlation of being late, over the messages of all runs. 0 if it is undefined.
     pub(super) fn lateness_correlation<'a>(pairs: impl Iterator<Item = &'a Pair>) -> f64 {
         let mut counts = [0.0; 4];
         for pair in pairs {
@@ -86,7 +86,7 @@ mod tests {
         let calm = Pair::of(&first, &[10.0; 6]);
         assert_eq!(calm.correlation(), 0.0);
         assert_eq!(Pair::lateness_correlation([&calm].into_iter()), 0.0);
-        // Late in turn: a weak negative correlation, as two rare things that exclude each other have.
+        // Alternating lateness gives a weak negative correlation, as for two rare events that exclude each other.
         let other = [10.0, 40.0, 10.0, 10.0, 10.0, 10.0];
         let turn = Pair::of(&first, &other);
         assert!((turn.correlation() + 0.2).abs() < 1e-9, "{turn:?}");

@@ -18,14 +18,14 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// What detection is judged by: nothing copied, everything copied, and itself.
+/// Contestants of the verdicts: no copies, copies of everything, and detection.
 const JUDGED: [&str; 3] = ["min-rtt", "redundant", "auto-redundant"];
-/// Places of all three.
+/// Indexes of all three.
 const NONE: usize = 0;
 const FULL: usize = 1;
 const AUTO: usize = 2;
 
-/// All that make copies, and what they stand on.
+/// All schedulers that make copies, and min-rtt, on which they build.
 const SCHEDULERS: [&str; 8] = [
     "min-rtt",
     "redundant",
@@ -37,10 +37,10 @@ const SCHEDULERS: [&str; 8] = [
     "probing",
 ];
 
-/// Around the death of the WiFi, s before and after.
+/// Time before and after the death of the WiFi that counts as near, s.
 const NEAR_S: f64 = 5.0;
 
-/// Where it is.
+/// Links of a case.
 #[derive(Copy, Clone, Debug)]
 enum Place {
     Home(&'static str),
@@ -49,14 +49,14 @@ enum Place {
     World(usize),
 }
 
-/// A situation.
+/// A case: its links, its part, and its fitting.
 #[derive(Copy, Clone, Debug)]
 struct Case {
     name: &'static str,
-    /// Of its part.
+    /// Name of its part.
     part: &'static str,
     place: Place,
-    /// Whether auto-redundant's parameters were chosen by looking at it.
+    /// True if auto-redundant's parameters were chosen with this case.
     fitted: bool,
 }
 
@@ -69,7 +69,7 @@ impl Case {
         Case { fitted: true, ..self }
     }
 
-    /// The links of a root, and when the WiFi dies, s.
+    /// Experiment of a root, and the time at which the WiFi dies, s.
     fn experiment(&self, count: usize, root: &Root) -> (Experiment, Option<f64>) {
         match self.place {
             Place::Home(wifi) => (links::home(wifi, LTE, count), None),
@@ -104,11 +104,11 @@ const CASES: [Case; 11] = [
     Case::new("world 5", "detection-world-5", Place::World(5)),
 ];
 
-/// What some schedulers showed on a root.
+/// Results of several schedulers on a root.
 #[derive(Debug, Serialize, Deserialize)]
 struct Degrees {
     runs: Vec<Echoes>,
-    /// Round trips of the messages that began around the death of the WiFi, ms, sorted.
+    /// Round-trip times of the messages that were sent around the death of the WiFi, ms, sorted.
     near_ms: Vec<Vec<f64>>,
     bound_ms: Option<f64>,
 }
@@ -138,7 +138,7 @@ fn tail(samples: &Samples<Degrees>, place: usize) -> Tail {
     Tail::new(samples.all().iter().map(|root| root.runs[place].latencies_ms.as_slice()))
 }
 
-/// Bytes beyond those of no redundancy, in percent of full redundancy's.
+/// Extra bytes relative to no redundancy, in percent of those of full redundancy.
 fn extra_percent(samples: &Samples<Degrees>, place: usize) -> Estimate {
     samples.ratio(|root| {
         let bytes = |place: usize| root.runs[place].wire_bytes as f64;
@@ -224,7 +224,7 @@ fn judge(
     Ok(rows)
 }
 
-/// All schedulers, shown.
+/// Results of all schedulers, shown only.
 fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> anyhow::Result<()> {
     let columns = [
         ("case", ""),
@@ -276,7 +276,7 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
     Ok(())
 }
 
-/// The share of messages that take longer.
+/// Share of the messages above each round-trip time.
 fn figure(samples: &Samples<Degrees>) -> Figure {
     let longer = |place: usize| -> Vec<(f64, f64)> {
         let runs = samples.all().iter().map(|root| &root.runs[place].latencies_ms);

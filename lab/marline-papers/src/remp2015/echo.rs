@@ -1,5 +1,5 @@
-//! Table 1 and Figure 1 of the paper, and what becomes of the gain where connections in the train
-//! lose their cells independently or together.
+//! Table 1 and Figure 1 of the paper, and the gain in the train when connections lose their cells independently or
+//! together.
 
 use marline_lab::experiment::{Experiment, Message, Variant};
 use marline_lab::figure::{Figure, Plot};
@@ -18,42 +18,42 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// The stack of the study's Linux 3.14.
+/// Loss recovery of the study's Linux 3.14.
 const RECOVERY_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// Plain TCP on each path, then redundancy on both.
 pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
-    // Of that time, too: who suspects paths by probes (`min-rtt`) also retries sooner on one that is heard
-    // again, alone as it may be.
+    // The scheduler is also of that time. One that suspects paths by probes (`min-rtt`) also retries sooner on a
+    // path that responds again, even if it is the only path.
     let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(RECOVERY_THEN);
     let both = mptcp("ReMP").scheduler("redundant").recovery(RECOVERY_THEN);
     [alone(paths[0]), alone(paths[1]), both]
 }
 
-/// Roots whose round trips are kept for the figures.
+/// Number of roots whose round-trip times are kept for the figures.
 const DRAWN: usize = 50;
 
 /// One run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
     moments: Moments,
-    /// Share of its packets that were lost, on the first of its paths.
+    /// Share of packets lost on the first path.
     lost: f64,
-    /// Average over the clairvoyant bound's.
+    /// Average, relative to the clairvoyant bound's.
     over_bound: Option<f64>,
-    /// Round trips, ms, sorted; of the first roots.
+    /// Round-trip times, ms, sorted. Only for the first roots.
     latencies_ms: Vec<f64>,
 }
 
-/// What all three showed on a root.
+/// Results of all three variants on a root.
 #[derive(Debug, Serialize, Deserialize)]
 struct Scene {
-    /// Of [`variants`].
+    /// Runs of [`variants`].
     runs: Vec<Run>,
-    /// The two single paths against each other.
+    /// Comparison of the two single paths.
     pair: Pair,
-    /// Of the first root, for the figures: when each message was sent, s, and the round trips of the
-    /// three, ms.
+    /// For the figures, only for the first root: when each message was sent, s, and its round-trip time with each
+    /// variant, ms.
     course: Vec<(f64, [f64; 3])>,
 }
 
@@ -90,7 +90,7 @@ impl Scene {
     }
 }
 
-/// The round trips of several runs over the time of sending, which is the same in all.
+/// Round-trip times of several runs by the time of sending, which is equal in all of them.
 fn course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     let at = |index: usize| {
         let of_each = std::array::from_fn(|run| thousandth(runs[run][index].latency_ms));
@@ -155,16 +155,16 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What the rows of a variant are called, the paper's numbers, and which of ours were fitted.
+/// Name of a variant in its rows, the paper's numbers, and the reasons why some of ours are fitted.
 struct Named<'a> {
     name: &'a str,
     place: usize,
     paper: RoundTrips,
-    /// Of average, worst and deviation.
+    /// Fitted parameters of average, worst and deviation.
     fitted: [Option<&'a str>; 3],
 }
 
-/// Average, worst and deviation of a variant.
+/// Rows of average, worst and deviation of a variant.
 fn round_trips(
     named: &Named<'_>,
     samples: &Samples<Scene>,
@@ -191,7 +191,7 @@ fn round_trips(
     rows
 }
 
-/// Percent that one is below the other.
+/// Reduction of one value relative to another, percent.
 fn cut(mine: f64, other: f64) -> f64 {
     100.0 * (1.0 - mine / other)
 }
@@ -238,7 +238,7 @@ fn home_rows(
     Ok(rows)
 }
 
-/// What the paper says of the links at home; the model was chosen by it.
+/// Claims of the paper about the links at home. The link model was chosen by them.
 fn link_rows(
     paper: &Published,
     samples: &Samples<Scene>,
@@ -285,12 +285,12 @@ fn better(first: f64, second: f64) -> f64 {
     first.min(second)
 }
 
-/// Percent of the better connection's average that redundancy leaves.
+/// Average of redundancy, in percent of that of the better connection.
 fn left(all: [Moments; 3]) -> f64 {
     100.0 * all[2].average() / better(all[0].average(), all[1].average())
 }
 
-/// How much smaller the deviation is than the smaller one of the two connections alone.
+/// Ratio of the smaller deviation of the two connections alone to that of redundancy.
 fn sigma_factor(all: [Moments; 3]) -> f64 {
     better(all[0].sigma(), all[1].sigma()) / all[2].sigma()
 }
@@ -338,7 +338,7 @@ fn train_rows(
     Ok(rows)
 }
 
-/// Correlation of the two connections alone; judged if a most is given.
+/// Correlation of the two connections alone. Judged only if `most` is given.
 fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
     let round_trips = samples.mean(|root| root.pair.correlation());
     let late =
@@ -359,7 +359,7 @@ fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
     rows.into_iter().map(row).collect()
 }
 
-/// What is claimed of the train, where nothing keeps the two from failing at once.
+/// Claims about the train, when both connections may fail at the same time.
 fn independent_rows(
     file: &PaperFile<Published>,
     samples: &Samples<Scene>,
@@ -426,7 +426,7 @@ fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master
     grid.rows.push(words.into_iter().chain(estimates.iter().map(cell)).collect());
 }
 
-/// Every round trip over the time, on one root.
+/// Every round-trip time over time, on one root.
 fn course_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene>) -> Figure {
     let course = samples.all().first().map_or(&[][..], |root| &root.course);
     let plot = Plot::new(title, "time (s)", "round trip (ms)").log_y();
@@ -437,7 +437,7 @@ fn course_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene
     plot.figure(name, "The first root: the same links, one after the other under each.")
 }
 
-/// Share of the messages of all roots over the round trip.
+/// Distribution of the round-trip times of all roots.
 fn cdf_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene>) -> Figure {
     const PLACES: usize = 1_000;
     let plot = Plot::new(title, "round trip (ms)", "share of messages").log_x();

@@ -1,14 +1,13 @@
-//! TCP-friendly redundancy: every degree of it, under coupled congestion control, beside a plain TCP
-//! in a bottleneck that both of its paths share.
+//! TCP-friendly redundancy: every degree of redundancy, under coupled congestion control, competing with a plain
+//! TCP in a bottleneck that both of its paths share.
 //!
-//! The paper adopts "a TCP-friendly congestion control" from Multipath TCP and shows no measurement
-//! of it. Here the multipath connection meets a Reno TCP that sends as much as it can, and sends as
-//! much itself, or bursts. Most degrees of redundancy copy at the end of something only, and are
-//! min-rtt, packet by packet, where there is no end; bursts have one. Their payload is less than half of
-//! the bottleneck, and more than that with every byte sent twice. Asked is what RFC 6356 asks of a
-//! coupled controller, that it does no more harm than one TCP would: the TCP must have what it has
-//! beside another that sends as much as it can. How much of its own share the redundant connection
-//! turns into goodput is another matter, and shown.
+//! The paper adopts "a TCP-friendly congestion control" from Multipath TCP and shows no measurement of it. Here
+//! the multipath connection competes with a greedy Reno TCP, and sends greedily itself, or sends bursts. Most
+//! degrees of redundancy copy only at the end of data. Without an end they are equal to min-rtt, packet by packet,
+//! and bursts have one. The payload of the bursts is less than half of the bottleneck, and more than half with
+//! every byte sent twice. The requirement is that of RFC 6356 for a coupled controller: it does no more harm than
+//! one TCP. The TCP must get as much as it gets when it competes with another greedy TCP. The share that the
+//! redundant connection turns into goodput is shown only.
 
 use marline_lab::experiment::Variant;
 use marline_link::{DuplexConfig, DuplexSpec};
@@ -27,27 +26,28 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// A queue of one round trip without it; the jitter keeps the flows from losing in step for ever.
+/// The link has a base round trip of 40 ms and a queue of the same length. The jitter prevents flows from losing
+/// packets in lockstep.
 const BOTTLENECK: &str = "rate=10M,delay=20ms,queue=40ms,jitter=1ms";
-/// What is not looked at in the beginning, and the whole run.
+/// Time at the start that is not evaluated, and the length of a run.
 const SETTLED: Duration = Duration::from_secs(10);
 const LENGTH: Duration = Duration::from_secs(40);
 
-/// Bytes of a burst, and from one to the next: 3.2 Mbit/s.
+/// Bytes of a burst and time between bursts: 3.2 Mbit/s.
 const BURST: u64 = 80_000;
 const EVERY: Duration = Duration::from_millis(200);
 
-/// What the multipath connection sends.
+/// Traffic of the multipath connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Load {
-    /// As much as it can.
+    /// As much as the connection can send.
     Greedy,
-    /// A burst every now and then.
+    /// Bursts at regular intervals.
     Bursts,
 }
 
-/// Loads, what tables call them, and the schedulers under each. The first copies nothing; without end
-/// of what is sent, the others are like it.
+/// Loads, their names in tables, and their schedulers. The first scheduler copies nothing. The others behave as it
+/// does if the data has no end.
 const LOADS: [(Load, &str, &[&str]); 2] = [
     (
         Load::Greedy,
@@ -70,39 +70,39 @@ const LOADS: [(Load, &str, &[&str]); 2] = [
         ],
     ),
 ];
-/// The first does not couple.
+/// Congestion controls. The first is not coupled.
 const CONTROLS: [&str; 3] = ["reno", "lia", "olia"];
 
 /// Rates of two connections in one bottleneck, Mbit/s.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 struct Rates {
-    /// What the multipath connection's application, or the first TCP's, got.
+    /// Goodput of the multipath connection, or of the first TCP.
     goodput: f64,
-    /// What it sent, copies and repetitions included.
+    /// Send rate of that connection, including copies and retransmissions.
     sent: f64,
-    /// What the TCP's application got.
+    /// Goodput of the competing TCP.
     tcp_goodput: f64,
-    /// What it sent.
+    /// Send rate of the competing TCP.
     tcp_sent: f64,
 }
 
-/// A root: two TCPs, and every scheduler under every control beside a TCP.
+/// Results of a root: two TCPs, and every scheduler under every control, competing with a TCP.
 #[derive(Debug, Serialize, Deserialize)]
 struct Shares {
     two_tcps: Rates,
-    /// The first of them sends bursts.
+    /// Two TCPs, of which the first sends bursts.
     tcp_of_bursts: Rates,
-    /// By load, scheduler, and control.
+    /// Results by load, scheduler and control.
     all: Vec<Vec<Vec<Rates>>>,
 }
 
 fn bottleneck() -> anyhow::Result<DuplexConfig> {
     let spec: DuplexSpec = BOTTLENECK.parse()?;
-    // It names no trace.
+    // The description names no trace.
     Ok(spec.resolve(&SeedTree::new(1), &mut |_| None)?)
 }
 
-/// The sender's application; bursts begin within the first interval, at a moment of the root's.
+/// Application of the sender. Bursts start within the first interval, at a time that the root draws.
 fn sender(load: Load, length: Duration, root: &Root) -> Box<dyn App> {
     match load {
         Load::Greedy => Box::new(Bulk::new(Amount::Endless, 1, 2)),
@@ -180,7 +180,7 @@ fn measure(length: Duration, root: &Root) -> anyhow::Result<Shares> {
     })
 }
 
-/// Of two rates: 1 if they are equal, 1/2 if one has all (R. Jain and others, 1984).
+/// Jain's fairness index of two rates: 1 if they are equal, 1/2 if one gets everything (R. Jain and others, 1984).
 fn fairness_index(a: f64, b: f64) -> f64 {
     (a + b).powi(2) / (2.0 * (a * a + b * b))
 }
@@ -204,7 +204,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Every scheduler under every control that couples.
+/// Rows of every scheduler under every coupled control.
 fn rows(samples: &Samples<Shares>, least: f64) -> Vec<Row> {
     let mut rows = Vec::new();
     for (number, (_, load, schedulers)) in LOADS.iter().enumerate() {

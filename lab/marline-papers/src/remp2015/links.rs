@@ -1,17 +1,16 @@
 //! Link models of the paths, most of them fitted to the published numbers.
 //!
-//! *WiFi.* 95 ms. Losses come in bad times of 9 s on average, every 69 s, in which a fifth is lost, and
-//! 0.1 % else: 2.7 % in all, a little below the 3 % of the study that the paper relies on. Both directions
-//! have bad times of their own. With losses independent of each other single-path TCP reaches
-//! neither the published average nor the deviation; with shorter, worse times its worst case becomes
-//! far longer than the published.
+//! *WiFi.* 95 ms. Losses come in bad times of 9 s on average, every 69 s, with 20 % loss, and 0.1 % otherwise. The
+//! total is 2.7 %, slightly below the 3 % of the study that the paper relies on. The two directions have
+//! independent bad times. With independent losses, single-path TCP reaches neither the published average nor the
+//! deviation. With shorter, worse bad times, its worst case is far longer than published.
 //!
-//! *LTE.* 154 ms, spread over 132 ms (the sum of two even spreads), 0.1 % lost.
+//! *LTE.* 154 ms, spread over 132 ms (the sum of two uniform spreads), 0.1 % loss.
 //!
-//! *Train.* Both connections change cells four times a minute. A new cell has a new delay, 60 to
-//! 200 ms one way. Four of five changes are seamless, as forwarding between base stations makes
-//! them; one in five fails, and nothing gets through for half a second and more, 2 s on average, 6 s at
-//! most. What the two connections have to do with each other is a choice of its own ([`Coincidence`]).
+//! *Train.* Each connection changes cells four times a minute. A new cell has a new delay, 60 to 200 ms one way.
+//! Four of five changes are seamless, because base stations forward packets. One in five fails, and the connection
+//! is lost for at least half a second, 2 s on average, at most 6 s. The correlation of the two connections is a
+//! separate choice ([`Coincidence`]).
 
 use std::fmt::Write as _;
 
@@ -20,33 +19,33 @@ use marline_lab::scenario::Event;
 use marline_lab::workload::{Gap, Workload};
 use marline_time::{Rng, SeedTree};
 
-/// Messages of a run, 100 ms apart: the length of the published trace.
+/// Messages of a run, 100 ms apart, for the length of the published trace.
 pub(super) const MESSAGES: usize = 1_000;
-/// Between two, ms.
+/// Time between two messages, ms.
 const GAP_MS: f64 = 100.0;
-/// Of a message.
+/// Size of a message.
 pub(super) const BYTES: u32 = 64;
 
 /// WiFi with losses in bad times.
 pub(super) const WIFI: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=60s:9s:20%:0.1%";
-/// With losses independent of each other.
+/// WiFi with independent losses.
 pub(super) const WIFI_INDEPENDENT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%";
-/// With shorter and worse bad times.
+/// WiFi with shorter and worse bad times.
 pub(super) const WIFI_SHORT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=50s:4s:30%:0.1%";
 /// LTE at home.
 pub(super) const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";
-/// LTE in the train; the delay comes with the cells.
+/// LTE in the train. The delay comes from the cells.
 const TRAIN: &str = "rate=10M,delay=130ms,jitter=uniform:20ms,loss=0.1%";
-/// The connections in the train.
+/// Names of the paths in the train.
 pub(super) const TRAIN_PATHS: [&str; 2] = ["lte1", "lte2"];
 
 /// Changes of cell per minute, of each connection.
 const CHANGES_PER_MINUTE: f64 = 4.0;
-/// Share of them that fail.
+/// Share of the cell changes that fail.
 const FAILING: f64 = 0.2;
-/// Shortest, mean and longest time without connection, s.
+/// Minimum, mean and maximum time without connection, s.
 const GAP_S: (f64, f64, f64) = (0.5, 2.0, 6.0);
-/// One-way delays of cells, ms.
+/// Minimum and maximum one-way delay of a cell, ms.
 const CELL_DELAY_MS: (f64, f64) = (60.0, 200.0);
 /// Shortest time between two changes, s.
 const MIN_STAY_S: f64 = 0.3;
@@ -56,7 +55,7 @@ fn echoes(count: usize) -> Workload {
     Workload::Ask { request_bytes: BYTES, answer_bytes: BYTES, gap, count: count as u32 }
 }
 
-/// How long a run with so many messages is, s.
+/// Length of a run with `count` messages, s.
 fn lasts_s(count: usize) -> f64 {
     count as f64 * GAP_MS / 1e3
 }
@@ -65,36 +64,36 @@ fn event(at_s: f64, path: &str, command: String) -> Event {
     Event { at: format!("{at_s:.4}s"), path: path.to_owned(), command }
 }
 
-/// At home, with so many messages.
+/// Echoes at home with `count` messages.
 pub(super) fn home(wifi: &str, lte: &str, count: usize) -> Experiment {
     Experiment::over(&[("wifi", wifi), ("lte", lte)], echoes(count))
 }
 
-/// At home as the study is repeated, with so many messages.
+/// Echoes at home over the links of the study.
 pub(crate) fn home_echoes(count: usize) -> Experiment {
     home(WIFI, LTE, count)
 }
 
-/// In the train as its authors saw it, with so many messages.
+/// Echoes in the train, with connections that never fail at the same time, as the authors observed.
 pub(crate) fn train_echoes(count: usize, seed: u64) -> Experiment {
     train(Coincidence::Never, count, seed)
 }
 
-/// How the WiFi ends in the middle of a run.
+/// End of the WiFi in the middle of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum WifiEnd {
-    /// From one moment to the next.
+    /// All packets are lost from one moment to the next.
     Abrupt,
-    /// It loses more and more for three seconds, as when one walks out of the door.
+    /// The loss increases for three seconds, as when the user leaves the building.
     Fading,
 }
 
-/// When the WiFi is dead, s after the start: in the middle tenth of the run.
+/// Time at which the WiFi dies, s after the start. It is in the middle tenth of the run.
 pub(super) fn death_s(count: usize, rng: &mut impl Rng) -> f64 {
     lasts_s(count) * 0.1_f64.mul_add(rng.unit(), 0.45)
 }
 
-/// At home, and then out of the door.
+/// Echoes at home until the WiFi ends.
 pub(super) fn leaving(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
     let mut experiment = home(WIFI, LTE, count);
     let events = &mut experiment.scenario.events;
@@ -108,17 +107,17 @@ pub(super) fn leaving(farewell: WifiEnd, count: usize, death_s: f64) -> Experime
     experiment
 }
 
-/// What the cells of one connection have to do with those of the other.
+/// Relation between the cell changes of the two connections.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Coincidence {
-    /// Never both without connection at once, as the paper's authors saw it.
+    /// The connections never fail at the same time, as the paper's authors observed.
     Never,
-    /// As chance has it: this share of the changes that fail, of each connection, fails for both at
-    /// once, the others of each by themselves. 0: two processes that know nothing of each other.
+    /// Random. This share of the failing changes of each connection is common to both, and the others are
+    /// independent. 0: the two processes are independent.
     Share(f64),
 }
 
-/// In the train, with so many messages.
+/// Echoes in the train with `count` messages.
 pub(super) fn train(coincidence: Coincidence, count: usize, seed: u64) -> Experiment {
     let [first, second] = TRAIN_PATHS;
     let mut experiment = Experiment::over(&[(first, TRAIN), (second, TRAIN)], echoes(count));
@@ -131,13 +130,13 @@ pub(super) fn train(coincidence: Coincidence, count: usize, seed: u64) -> Experi
     experiment
 }
 
-/// How long a change that fails leaves one without connection, s.
+/// Time without connection after a failed change, s.
 fn gap_s(rng: &mut impl Rng) -> f64 {
     let (least_s, mean_s, most_s) = GAP_S;
     exponential(rng).mul_add(mean_s - least_s, least_s).min(most_s)
 }
 
-/// One thing after the other, on the one or the other connection.
+/// Cell changes one after the other, on either connection.
 fn alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
@@ -157,12 +156,12 @@ fn alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
             at_s += gap_s;
             events.push(event(at_s, name, "up".to_owned()));
         }
-        // Later by the shortest time there is: events of one moment have no order.
+        // The shortest possible delay, because events at the same time have no order.
         events.push(event(at_s + 1e-4, name, new_cell(rng)));
     }
 }
 
-/// Both connections by themselves, and what both have in common.
+/// Independent changes of both connections, and their common ones.
 fn random_cells(common: f64, end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let both = gaps(CHANGES_PER_MINUTE * FAILING * common, end_s, rng);
     let mut events = Vec::new();
@@ -182,12 +181,12 @@ fn random_cells(common: f64, end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     events
 }
 
-/// Moments at so many a minute.
+/// Random times at this rate per minute.
 fn moments(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<f64> {
     let mut all = Vec::new();
     let mut at_s = 0.1;
     loop {
-        // None a minute: never.
+        // With a rate of zero the time is never reached.
         at_s += (exponential(rng) * 60.0 / per_minute).max(MIN_STAY_S);
         if at_s >= end_s || at_s.is_nan() {
             return all;
@@ -203,7 +202,7 @@ fn gaps(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<(f64, f64)> {
     gaps.filter(|gap| gap.1 < end_s).collect()
 }
 
-/// Times that overlap, or nearly touch, as one.
+/// Merges intervals that overlap or nearly touch.
 fn united(mut gaps: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut all: Vec<(f64, f64)> = Vec::new();
@@ -225,7 +224,7 @@ fn new_cell(rng: &mut impl Rng) -> String {
     command
 }
 
-/// With mean 1.
+/// Exponentially distributed number with mean 1.
 fn exponential(rng: &mut impl Rng) -> f64 {
     -(1.0 - rng.unit()).ln()
 }
@@ -236,7 +235,7 @@ mod tests {
 
     const TRAINS: u64 = 200;
 
-    /// Times without connection of both, s after the start.
+    /// Times without connection of both paths, s after the start.
     fn outages(coincidence: Coincidence, seed: u64) -> [Vec<(f64, f64)>; 2] {
         let events = train(coincidence, MESSAGES, seed).scenario.events;
         let told = |events: &[Event]| format!("{events:?}");
@@ -260,7 +259,7 @@ mod tests {
         })
     }
 
-    /// Shares of the time in which the first, and both, are gone.
+    /// Shares of the time in which the first connection, and both, are lost.
     fn gone(coincidence: Coincidence) -> (f64, f64) {
         let (mut first_s, mut both_s) = (0.0, 0.0);
         for seed in 1..=TRAINS {
@@ -278,7 +277,7 @@ mod tests {
 
     #[test]
     fn connections_in_turn_are_never_gone_at_once() {
-        // A failing change each in 75 s, about 1.9 s.
+        // Each connection has a failing change every 75 s, of about 1.9 s.
         let (first, both) = gone(Coincidence::Never);
         assert!((0.012..0.04).contains(&first) && both == 0.0, "{first} {both}");
     }
@@ -286,7 +285,7 @@ mod tests {
     #[test]
     fn connections_by_chance_are_gone_at_once_as_often_as_is_said() {
         let (first, both) = gone(Coincidence::Share(0.0));
-        // Where one knows nothing of the other, the product.
+        // The product of both shares, because the connections are independent.
         assert!((0.012..0.04).contains(&first), "{first}");
         assert!(both > 0.0 && both < 4.0 * first * first, "{first} {both}");
         let (first, both) = gone(Coincidence::Share(0.5));

@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 use crate::estimate::{Estimate, Samples};
 use crate::roots::Root;
 
-/// Longest that the last answers are waited for.
+/// Maximum time to wait for the last answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Roots that are held against the clairvoyant bound: where links change, it takes longer than the run.
+/// Number of roots that are compared with the clairvoyant bound. With changing links it takes longer than the run.
 const BOUNDED: usize = 8;
 
-/// What one run showed.
+/// Results of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Echoes {
-    /// Round trips, ms, sorted.
+    /// Round-trip times, ms, sorted.
     pub(super) latencies_ms: Vec<f64>,
     /// Bytes offered to the links.
     pub(super) wire_bytes: u64,
-    /// Payload bytes that went over more than one path.
+    /// Payload bytes that were sent over more than one path.
     pub(super) copied_bytes: u64,
     /// Share of the packets offered to each path that were lost.
     pub(super) lost: Vec<f64>,
 }
 
-/// Runs a variant with a root, and sees to it that all messages came.
+/// Runs a variant with a root. A missing message is an error.
 pub(super) fn run(
     experiment: &Experiment,
     variant: &Variant,
@@ -54,19 +54,19 @@ pub(super) fn run(
     Ok((messages, echoes))
 }
 
-/// To a thousandth, in order: what a sample holds.
+/// Values rounded to a thousandth and sorted, as in a sample.
 pub(super) fn sorted(latencies_ms: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut all: Vec<f64> = latencies_ms.map(thousandth).collect();
     all.sort_by(f64::total_cmp);
     all
 }
 
-/// Without the digits that say nothing.
+/// Rounds a value to a thousandth.
 pub(super) fn thousandth(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// The mean round trip of a sender that knows the links, ms; of the first roots.
+/// Mean round-trip time of a clairvoyant sender, ms. `None` after the first roots.
 pub(super) fn bound_ms(
     experiment: &Experiment,
     root: &Root,
@@ -79,7 +79,7 @@ pub(super) fn bound_ms(
     Ok(Some(marline_sim::mean(&bounds)))
 }
 
-/// Without the losses that are drawn packet by packet: they do not move the bound, and only cost time.
+/// The experiment without losses that are drawn per packet. They do not change the bound and only cost time.
 fn lossless(experiment: &Experiment) -> Experiment {
     let mut experiment = experiment.clone();
     for path in &mut experiment.scenario.paths {
@@ -90,7 +90,7 @@ fn lossless(experiment: &Experiment) -> Experiment {
     experiment
 }
 
-/// Average over that of the clairvoyant bound, in the roots that have one.
+/// Average, relative to that of the clairvoyant bound, over the roots that have one.
 pub(super) fn bound_ratio<'a>(roots: impl Iterator<Item = (&'a Echoes, Option<f64>)>) -> f64 {
     let (mut ours, mut bounds) = (0.0, 0.0);
     for (echoes, bound) in roots {
@@ -102,7 +102,7 @@ pub(super) fn bound_ratio<'a>(roots: impl Iterator<Item = (&'a Echoes, Option<f6
     ours / bounds
 }
 
-/// Number, sum, sum of squares and largest of a run's round trips: all that the paper's table needs.
+/// Number, sum, sum of squares and maximum of a run's round-trip times, sufficient for the paper's table.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Moments {
     count: f64,
@@ -121,7 +121,7 @@ impl Moments {
         }
     }
 
-    /// All messages of several runs together, with the mean of the runs' longest.
+    /// Moments of the messages of several runs, with the mean of the runs' maximums.
     pub(super) fn pooled(runs: impl Iterator<Item = Moments>) -> Moments {
         let (mut all, mut number) = (Moments::default(), 0.0);
         for run in runs {
@@ -139,33 +139,33 @@ impl Moments {
         self.sum / self.count
     }
 
-    /// The mean of the runs' longest.
+    /// Mean of the runs' maximums.
     pub(super) const fn worst(&self) -> f64 {
         self.worst
     }
 
-    /// Of all messages, not the mean of the runs'.
+    /// Standard deviation over all messages, not the mean over the runs.
     pub(super) fn sigma(&self) -> f64 {
         (self.squares / self.count - self.average().powi(2)).max(0.0).sqrt()
     }
 }
 
-/// A column of the paper's table: its name, and how it comes from moments.
+/// A column of the paper's table: its name, and its computation from moments.
 pub(super) type Statistic = (&'static str, fn(&Moments) -> f64);
 
-/// The columns.
+/// Columns of the paper's table.
 pub(super) const STATISTICS: [Statistic; 3] = [
     ("average", Moments::average),
     ("worst of 100 s", Moments::worst),
     ("standard deviation", Moments::sigma),
 ];
 
-/// What was measured on each root, seen as something else; the resamples stay the same.
+/// Maps the results of each root. The resamples stay the same.
 pub(super) fn mapped<T, U>(samples: &Samples<T>, master: u64, of: impl Fn(&T) -> U) -> Samples<U> {
     Samples::new(samples.all().iter().map(of).collect(), master)
 }
 
-/// A statistic of several contestants' messages, pooled over the roots.
+/// Estimate of a statistic of several contestants' messages, pooled over the roots.
 pub(super) fn over<const N: usize>(
     samples: &Samples<[Moments; N]>,
     of: impl Fn([Moments; N]) -> f64,
@@ -175,8 +175,8 @@ pub(super) fn over<const N: usize>(
     })
 }
 
-/// Pooled round trips of a contestant in falling order, each with its root: a quantile of a resample
-/// is found by walking down from the top, which is quick where it lies high.
+/// Pooled round-trip times of a contestant in descending order, each with its root. A quantile of a resample is
+/// searched from the top, which is fast for high quantiles.
 #[derive(Debug)]
 pub(super) struct Tail {
     falling: Vec<(f64, u32)>,
@@ -184,7 +184,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Of the lists of all roots.
+    /// Tail of the lists of all roots.
     pub(super) fn new<'a>(roots: impl Iterator<Item = &'a [f64]>) -> Tail {
         let (mut falling, mut counts) = (Vec::new(), Vec::new());
         for (root, list) in (0_u32..).zip(roots) {
@@ -195,8 +195,8 @@ impl Tail {
         Tail { falling, counts }
     }
 
-    /// The value at or below which this share of the messages lies (nearest rank), of roots that are
-    /// each picked so many times; NaN of none.
+    /// The value at or below which this share of the messages lies (nearest rank), with each root picked a number
+    /// of times. NaN without messages.
     fn of_picked(&self, times: &[usize], share: f64) -> f64 {
         let total: usize = self.counts.iter().zip(times).map(|(count, times)| count * times).sum();
         if total == 0 {
@@ -214,17 +214,17 @@ impl Tail {
         f64::NAN
     }
 
-    /// Over all roots.
+    /// Quantile over all roots.
     pub(super) fn quantile(&self, share: f64) -> f64 {
         self.of_picked(&vec![1; self.counts.len()], share)
     }
 
-    /// Over all roots, with its interval.
+    /// Quantile over all roots, with its interval.
     pub(super) fn estimate(&self, master: u64, share: f64) -> Estimate {
         self.resampled(master, |times| self.of_picked(times, share))
     }
 
-    /// Over that of another contestant in the same roots.
+    /// Ratio of the quantile to that of another contestant in the same roots.
     pub(super) fn ratio(&self, of: &Tail, master: u64, share: f64) -> Estimate {
         self.resampled(master, |times| self.of_picked(times, share) / of.of_picked(times, share))
     }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Average, worst and standard deviation of round trips, ms.
+/// Average, worst and standard deviation of round-trip times, ms.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RoundTrips {
@@ -12,7 +12,7 @@ pub(super) struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// In the order of the paper's table.
+    /// Values in the order of the paper's table.
     pub(super) const fn columns(&self) -> [f64; 3] {
         [self.average, self.worst, self.sigma]
     }
@@ -28,17 +28,17 @@ pub(super) struct Published {
     pub(super) train_lte1: RoundTrips,
     pub(super) train_lte2: RoundTrips,
     pub(super) train_remp: RoundTrips,
-    /// Of the average, percent.
+    /// Reduction of the average, percent.
     pub(super) cut_against_wifi: f64,
-    /// Of the worst, percent: "over" this.
+    /// Reduction of the worst case, percent. The paper says "over" this.
     pub(super) worst_cut_against_wifi_said: f64,
     pub(super) worst_cut_against_lte_said: f64,
-    /// What the paper cites and says that its measurements confirm.
+    /// Values that the paper cites and says its measurements confirm.
     pub(super) wifi_loss_percent: f64,
     pub(super) lte_loss_percent: f64,
     pub(super) lte_later_ms: f64,
-    /// Of the better path's average in the train, percent.
+    /// Average in the train, in percent of the better path's.
     pub(super) train_share_left: f64,
-    /// As its text has it.
+    /// Factor between the deviations, as stated in the text.
     pub(super) train_sigma_factor_said: f64,
 }

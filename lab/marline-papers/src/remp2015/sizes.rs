@@ -14,7 +14,7 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
 use crate::value::Value;
 
-/// Bytes, requests of a run, and ms between two.
+/// Bytes, number of requests in a run, and ms between two requests.
 const SIZES: [(u32, usize, f64); 7] = [
     (1, 40, 1_000.0),
     (100, 40, 1_000.0),
@@ -25,7 +25,7 @@ const SIZES: [(u32, usize, f64); 7] = [
     (1_000_000, 4, 20_000.0),
 ];
 const LOSSES_PERCENT: [u32; 2] = [0, 2];
-/// What is compared; the first is one path alone.
+/// Schedulers in the comparison. The first is one path alone.
 const SCHEDULERS: [&str; 9] = [
     "one path",
     "min-rtt",
@@ -37,7 +37,7 @@ const SCHEDULERS: [&str; 9] = [
     "hedged",
     "auto-redundant",
 ];
-/// What the figures show of them: more than six curves cannot be told apart.
+/// Schedulers in the figures. More than six curves are hard to distinguish.
 const DRAWN: [&str; 6] =
     ["one path", "min-rtt", "redundant", "redundant-idle", "hedged", "auto-redundant"];
 
@@ -53,12 +53,12 @@ fn experiment(bytes: u32, loss_percent: u32, count: usize, gap_ms: f64) -> Exper
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Cell {
-    /// Sorted.
+    /// Completion times, sorted.
     times_ms: Vec<f64>,
     wire_bytes: u64,
 }
 
-/// All runs of a root: by loss, size and scheduler.
+/// All runs of a root, by loss, size and scheduler.
 type Cells = Vec<Vec<Vec<Cell>>>;
 
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
@@ -96,7 +96,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
     let mut grid = Grid::new("sizes", title, &columns);
     for (at, loss) in LOSSES_PERCENT.iter().enumerate() {
         for (size, (bytes, count, gap_ms)) in SIZES.iter().enumerate() {
-            // Losses drawn packet by packet do not move it, and nothing else changes with time.
+            // Losses drawn per packet do not change the bound, and the links are otherwise constant.
             let lossless = experiment(*bytes, 0, *count, *gap_ms);
             let bound_ms = Bound::of(&lossless, context.master)?.latency_ms(0.0, 1);
             for (place, name) in SCHEDULERS.iter().enumerate() {

@@ -1,16 +1,13 @@
-//! Computation of what-if values from captures, the way the paper came by its single-path rows, and the
-//! reverse.
+//! Computation of what-if values from captures, as the paper did for its single-path rows, and the reverse.
 //!
-//! The authors ran redundancy only, captured both interfaces, and computed from the differences
-//! between the arrivals of the same packet on both subflows what one path alone would have given
-//! ([`alone`]). That is not what plain TCP gives: what the other path has delivered and the
-//! connection acknowledged in the meantime is never sent on a path that lags, and is missing in the
-//! computation. The reverse takes the captures of two single-path runs with the same messages and
-//! computes what redundancy would have given ([`redundant`]).
+//! The authors ran only redundancy and captured both interfaces. From the differences between the arrivals of the
+//! same packet on both subflows they computed the results of one path alone ([`alone`]). Plain TCP gives other
+//! results. Data that the other path has delivered and the connection has acknowledged is never sent on a lagging
+//! path, and is missing in the computation. The reverse takes the captures of two single-path runs with the same
+//! messages and computes the results of redundancy ([`redundant`]).
 //!
-//! Both computations see nothing but [`Arrivals`], which come from the segments on the wire
-//! ([`SegmentLog`]), not from the program. Here both are run on the same links as what they
-//! compute, so that their error can be seen.
+//! Both computations use only [`Arrivals`], which come from the segments on the wire ([`SegmentLog`]), not from
+//! the program. The computed cases are also run on the same links, to show the error of the computation.
 
 use std::collections::BTreeMap;
 
@@ -29,18 +26,18 @@ use crate::paper::Context;
 use crate::roots::{Part, Root};
 use crate::table::{Reproduction, Table};
 
-/// When each message was complete at the other end, by one path, ms after the start of the
-/// workload; `None`: that path never carried it.
+/// Times at which each message was complete at the other end over one path, ms after the start of the workload.
+/// `None`: that path never carried it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Arrivals {
-    /// Requests, at the server.
+    /// Times of the requests at the server.
     up: Vec<Option<f64>>,
-    /// Answers, at the client.
+    /// Times of the answers at the client.
     down: Vec<Option<f64>>,
 }
 
 impl Arrivals {
-    /// Those of a path in a log of one connection whose messages and answers have this many bytes.
+    /// Arrivals of a path in a log of one connection whose messages and answers have `bytes` bytes.
     pub(super) fn of(segments: &[Segment], path: usize, bytes: u32, count: usize) -> Arrivals {
         let way = |from_client| {
             let of_way = |segment: &&Segment| {
@@ -52,7 +49,7 @@ impl Arrivals {
     }
 }
 
-/// When the last byte of each message had arrived with all that the subflow carried before it.
+/// Times at which the last byte of each message and all earlier bytes of the subflow had arrived.
 fn in_order<'a>(
     segments: impl Iterator<Item = &'a Segment>,
     bytes: u64,
@@ -66,12 +63,12 @@ fn in_order<'a>(
         .collect();
     arrived.sort_by_key(|(at, _)| *at);
     let mut messages = vec![None; count];
-    // What waits for something before it, by its place in the subflow.
+    // Segments that wait for an earlier one, by their offset in the subflow.
     let mut waiting: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut next = 0;
     for (at, segment) in arrived {
         let offset = u64::from(segment.subflow_offset);
-        // Plain TCP has no mapping: its stream is the connection's.
+        // Plain TCP has no mapping. The subflow's stream is the connection's.
         let stream = segment.stream_offset.unwrap_or(offset);
         waiting.insert(offset, (stream, u64::from(segment.payload)));
         while let Some((offset, (stream, len))) = waiting.pop_first() {
@@ -81,7 +78,7 @@ fn in_order<'a>(
             }
             next = next.max(offset + len);
             let at_ms = (at.as_nanos() as f64 - START.as_nanos() as f64) / 1e6;
-            // Messages whose last byte is in it.
+            // Messages whose last byte is in this segment.
             let ends = stream / bytes..(stream + len) / bytes;
             for message in ends {
                 if let Some(slot) = messages.get_mut(message as usize) {
@@ -100,9 +97,9 @@ fn earlier(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Round trips that redundancy would have had, from two runs on one path each: a request is there
-/// when the sooner path has brought it, and so is its answer, which each path carries for as long as
-/// it carried its own; a stream is read in order. Messages that neither path carried are left out.
+/// Computes the round-trip times of redundancy from two runs on one path each. A request arrives over the faster
+/// path. The same applies to its answer, which takes the time that it took in each run. Data is read in order.
+/// Messages that neither path carried are left out.
 pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
     let (mut asked, mut read) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     let mut round_trips = Vec::new();
@@ -117,9 +114,9 @@ pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
     round_trips
 }
 
-/// Round trips that one path alone would have had, from a redundant run: those of both ways, each as
-/// long as the path took, the answer from when the server had the request by the sooner path.
-/// `None`: the path did not carry both.
+/// Computes the round-trip times of one path alone from a redundant run, as the sum of the times of both
+/// directions on that path. The answer starts when the server has the request over the faster path. `None`: the
+/// path did not carry both.
 pub(super) fn alone(sent_ms: &[f64], path: &Arrivals, other: &Arrivals) -> Vec<Option<f64>> {
     let round_trip = |(message, sent_ms): (usize, &f64)| {
         let (up, down) = (path.up[message]?, path.down[message]?);
@@ -129,7 +126,7 @@ pub(super) fn alone(sent_ms: &[f64], path: &Arrivals, other: &Arrivals) -> Vec<O
     sent_ms.iter().enumerate().map(round_trip).collect()
 }
 
-/// A run whose packets were captured.
+/// Results and capture of a run.
 struct Captured {
     sent_ms: Vec<f64>,
     latencies_ms: Vec<f64>,
@@ -170,14 +167,14 @@ impl Captured {
     }
 }
 
-/// What was run and what was computed instead.
+/// Measured and computed results.
 #[derive(Debug, Serialize, Deserialize)]
 struct Compared {
-    /// Plain TCP on each path, and redundancy.
+    /// Measured: plain TCP on each path, and redundancy.
     run: [Moments; 3],
-    /// Each path alone, from the capture of redundancy; redundancy, from the captures of the two.
+    /// Computed: each path alone from the capture of redundancy, and redundancy from the captures of the two.
     what_if: [Moments; 3],
-    /// Messages that the capture of redundancy has not on each path.
+    /// Messages that are missing on each path in the capture of redundancy.
     missing: [u64; 2],
     messages: u64,
 }
@@ -189,7 +186,7 @@ impl Compared {
             [Captured::run(experiment, &first, root)?, Captured::run(experiment, &second, root)?];
         let both = Captured::run(experiment, &both, root)?;
         let of_both = [both.arrivals(0), both.arrivals(1)];
-        // A run on one path has one.
+        // A single-path run has one path, index 0.
         let of_singles = [singles[0].arrivals(0), singles[1].arrivals(0)];
         let computed = [(0, 1), (1, 0)].map(|(path, other): (usize, usize)| {
             alone(&both.sent_ms, &of_both[path], &of_both[other])
@@ -309,12 +306,12 @@ mod tests {
 
     #[test]
     fn redundancy_takes_the_sooner_way_each_way_and_reads_in_order() {
-        // The first path is late with the request, the second with the answer.
+        // The first path is slow with the request, the second with the answer.
         let first = arrivals(&[90.0, 140.0], &[100.0, 150.0]);
         let second = arrivals(&[20.0, 115.0], &[80.0, 175.0]);
-        // 20 there (second), 10 back (first); 115 there, 10 back.
+        // First message: 20 up (second path), 10 down (first path). Second message: 115 up, 10 down.
         assert_eq!(redundant(&[0.0, 100.0], [&first, &second]), [30.0, 25.0]);
-        // The second message is there before the first, and waits.
+        // The second message arrives before the first and waits for it.
         let late = arrivals(&[500.0, 110.0], &[510.0, 120.0]);
         assert_eq!(redundant(&[0.0, 100.0], [&late, &late]), [510.0, 410.0]);
         let none = Arrivals { up: vec![None; 2], down: vec![None; 2] };
@@ -326,7 +323,7 @@ mod tests {
     fn a_path_alone_takes_its_own_time_both_ways() {
         let first = arrivals(&[20.0], &[50.0]);
         let second = arrivals(&[70.0], &[90.0]);
-        // The server answers at 20: 20 there and 30 back, and 70 there and 70 back.
+        // The server answers at 20. The times are 20 up and 30 down, and 70 up and 70 down.
         assert_eq!(alone(&[0.0], &first, &second), [Some(50.0)]);
         assert_eq!(alone(&[0.0], &second, &first), [Some(140.0)]);
         let none = Arrivals { up: vec![None], down: vec![Some(9.0)] };
@@ -344,7 +341,7 @@ mod tests {
         let computed = redundant(&one.sent_ms, [&path, &path]);
         assert_eq!(computed.len(), 200);
         assert!(computed.iter().zip(&one.latencies_ms).all(|(a, b)| near(*a, *b)));
-        // Of a redundant run the sooner arrivals are the program's.
+        // In a redundant run, the earlier arrivals determine the program's latencies.
         let both = Captured::run(&experiment, &both, &root).expect("a run");
         let (first, second) = (both.arrivals(0), both.arrivals(1));
         let mut read = f64::NEG_INFINITY;

@@ -1,5 +1,5 @@
-//! Five worlds that no policy was fitted to: a WiFi and an LTE connection with parameters that were
-//! drawn once, by number, from ranges that were written down before anything was run on them.
+//! Five sets of links ("worlds") that no policy was fitted to: a WiFi and an LTE connection. Their parameters were
+//! drawn once, by number, from ranges that were written down before the first run on them.
 //!
 //! | parameter | range |
 //! |---|---|
@@ -12,10 +12,9 @@
 //! | round trip of LTE | 40 to 160 ms, even |
 //! | its jitter, each direction (half the spread) | 3 to 33 ms, even |
 //!
-//! LTE loses 0.1 %, as the paper cites. The ranges enclose what the paper and the study that it
-//! relies on report of homes (WiFi with 1 to 3 % of losses in all, 15 ms between the two) and go
-//! beyond. The draws depend on the world's number alone, not on the roots: a root draws what happens
-//! in a world, not the world.
+//! LTE loses 0.1 %, as the paper cites. The ranges enclose the values that the paper and the study that it relies
+//! on report for homes (WiFi with 1 to 3 % total loss, 15 ms between the two) and extend beyond them. The draws
+//! depend on the number of the world only, not on the roots. A root draws the events in a world, not the world.
 
 use marline_time::{Rng, SeedTree};
 
@@ -45,11 +44,11 @@ pub(super) const COLUMNS: [(&str, &str); 9] = [
     ("its jitter", "ms"),
 ];
 
-/// The date of the workshop.
+/// Date of the workshop, used as seed.
 const DRAWN_FROM: u64 = 20_151_201;
 
 impl World {
-    /// The world of this number.
+    /// World of this number.
     pub(super) fn number(number: usize) -> World {
         let mut rng = SeedTree::new(DRAWN_FROM).stream(&format!("remp2015/world/{number}"));
         let mut even = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
@@ -65,7 +64,7 @@ impl World {
         }
     }
 
-    /// Its WiFi.
+    /// Link description of its WiFi.
     pub(super) fn wifi(&self) -> String {
         format!(
             "rate=20M,delay={:.2}ms,jitter=uniform:{:.2}ms,ge={:.2}s:{:.2}s:{:.1}%:{:.3}%",
@@ -78,13 +77,13 @@ impl World {
         )
     }
 
-    /// Its LTE.
+    /// Link description of its LTE.
     pub(super) fn lte(&self) -> String {
         let (delay_ms, jitter_ms) = (self.lte_ms / 2.0, self.lte_jitter_ms);
         format!("rate=10M,delay={delay_ms:.2}ms,jitter=uniform:{jitter_ms:.2}ms,loss=0.1%")
     }
 
-    /// For a row of the table.
+    /// Values for a row of the table.
     pub(super) const fn numbers(&self) -> [f64; 8] {
         [
             self.wifi_ms,
@@ -115,7 +114,7 @@ mod tests {
             }
             println!("{number}: {} | {}", world.wifi(), world.lte());
         }
-        // The ranges were written down before the first run; a change would be another choice.
+        // The ranges were written down before the first run. A change would be a new choice.
         assert_ne!(World::number(1), World::number(2));
     }
 }

@@ -1,5 +1,5 @@
-//! Campaign: the traces of a root in several scenes of the failure, each run by both kinds of
-//! probes, with windows kept and with windows that start anew.
+//! Campaign: the traces of a root in several scenes of the failure, each run with both kinds of probes, with
+//! windows that are kept and with windows that restart.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::paper::Context;
 use crate::roots::Root;
 use marline_time::Rng;
 
-/// Scene of a failure, and how many traces a root has of it.
+/// Scene of a failure, and its number of traces per root.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Case {
     pub(super) app: App,
@@ -36,14 +36,14 @@ pub(super) struct Setting {
     pub(super) windows: Windows,
 }
 
-/// The two contestants on the same trace.
+/// Results of the two contestants on the same trace.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pair {
     pub(super) standard: Hit,
     pub(super) multipath: Hit,
 }
 
-/// What a root gave: of each setting its traces; `None`: WLAN lost no data of that one.
+/// Results of a root by setting and trace. `None`: WLAN lost no data of that trace.
 pub(super) type Sample = Vec<Vec<Option<Pair>>>;
 
 impl Pair {
@@ -60,7 +60,7 @@ impl Pair {
     }
 }
 
-/// When WLAN dies; sooner for a quick look.
+/// Time at which WLAN dies. Earlier for a quick look.
 pub(super) fn death(context: &Context<'_>) -> Duration {
     context.length(DEATH).max(Duration::from_secs(12))
 }
@@ -70,8 +70,7 @@ impl Case {
         Case { app, place, traces, wlan_mbit: WLAN_MBIT }
     }
 
-    /// The trace of this number. Of the repetitions of a trace each has a failure and links of its
-    /// own.
+    /// The trace of this number. Each repetition of a trace has its own failure and links.
     pub(super) fn spot(
         &self,
         root: &Root,
@@ -97,7 +96,7 @@ impl Spot {
         run(&self.trace, &self.repetition, variant)
     }
 
-    /// `None`: WLAN lost no data.
+    /// Results of both contestants. `None`: WLAN lost no data with at least one of them.
     pub(super) fn pair(&self, windows: Windows) -> anyhow::Result<Option<Pair>> {
         let [standard, multipath] = both(windows);
         let pair = Pair { standard: self.run(&standard)?, multipath: self.run(&multipath)? };
@@ -105,7 +104,7 @@ impl Spot {
     }
 }
 
-/// Every case with either setting.
+/// Every case with both settings of the windows.
 pub(super) fn settings(cases: &[Case]) -> Vec<Setting> {
     let with = |case: &Case| Windows::ALL.map(|windows| Setting { case: *case, windows });
     cases.iter().flat_map(with).collect()
@@ -158,7 +157,7 @@ impl Of<'_> {
         sample.get(self.index).into_iter().flatten().flatten()
     }
 
-    /// How many traces were hit, and how many there are.
+    /// Number of traces that were hit, and number of all traces.
     pub(super) fn hit(&self) -> (usize, usize) {
         let all = self.samples.all().iter().filter_map(|sample| sample.get(self.index));
         (self.pairs().count(), all.map(Vec::len).sum())
@@ -168,12 +167,12 @@ impl Of<'_> {
         self.samples.all().iter().flat_map(|sample| self.of(sample))
     }
 
-    /// The mean over traces.
+    /// Mean over the traces.
     pub(super) fn mean(&self, of: impl Fn(&Pair) -> f64) -> Estimate {
         self.ratio(|pair| (of(pair), 1.0))
     }
 
-    /// A mean over a mean.
+    /// Ratio of two means.
     pub(super) fn ratio(&self, of: impl Fn(&Pair) -> (f64, f64)) -> Estimate {
         self.samples.ratio(|sample| {
             let pairs = self.of(sample).map(&of);
@@ -181,7 +180,7 @@ impl Of<'_> {
         })
     }
 
-    /// The share of the traces.
+    /// Share of the traces that meet a condition.
     pub(super) fn share(&self, of: impl Fn(&Pair) -> bool) -> Estimate {
         self.samples.share(|sample| {
             let held = self.of(sample).filter(|pair| of(pair)).count();
@@ -189,12 +188,12 @@ impl Of<'_> {
         })
     }
 
-    /// The share of the roots of which this holds for every trace.
+    /// Share of the roots for which all traces meet a condition.
     pub(super) fn share_of_roots(&self, of: impl Fn(&Pair) -> bool) -> Estimate {
         self.samples.share(|sample| (u64::from(self.of(sample).all(&of)), 1))
     }
 
-    /// The mean over roots of the extreme of their traces.
+    /// Mean over the roots of the extreme value of their traces.
     pub(super) fn extreme(
         &self,
         of: impl Fn(&Pair) -> f64,

@@ -1,26 +1,26 @@
-//! Contestants: the stack of the time, with either kind of probe, with windows kept over pauses or
-//! not.
+//! Contestants: the stack of the time, with either kind of probe, with and without windows that are kept over
+//! pauses.
 
 use marline_lab::experiment::Variant;
 
 use crate::plain::mptcp;
 
-/// Loss recovery of the stack of then: Linux 3.14.
+/// Loss recovery of the stack of the time, Linux 3.14.
 pub(super) const LINUX_314_RECOVERY: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
-/// What Ubuntu 16.04 lets buffers grow to, bytes. Linux's receive window follows what was read however
-/// long the pauses between were, so after some bursts it holds any of them, and the study says that
-/// bursts of Netflix use both paths. Marline's counts what is read in a round trip and would hold
-/// bursts back that are shorter than one of 4G.
+/// Maximum buffer sizes of Ubuntu 16.04, bytes. Linux's receive window depends on the bytes read, regardless of
+/// pauses, so that after several bursts it is larger than any of them. The study says that bursts of Netflix use
+/// both paths. Marline counts the bytes read in a round trip. This would throttle bursts that are shorter than a
+/// round trip of 4G.
 const SEND_BUFFER: u64 = 4 << 20;
 const RECEIVE_BUFFER: u64 = 6 << 20;
 
-/// What a pause does to a congestion window: the study does not say.
+/// Effect of a pause on a congestion window. The study does not state it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Windows {
-    /// Nothing (`tcp_slow_start_after_idle=0`).
+    /// No effect (`tcp_slow_start_after_idle=0`).
     Kept,
-    /// It starts anew, as Linux has it unless told otherwise.
+    /// The window restarts, as is Linux's default.
     Restarted,
 }
 
@@ -42,7 +42,7 @@ impl Windows {
     }
 }
 
-/// The stack of then with this around its scheduler.
+/// The stack of the time, with these probes around its scheduler.
 pub(super) fn historic_stack(name: &str, probes: &str, windows: Windows) -> Variant {
     let variant = mptcp(name)
         .scheduler(&format!("lowest-rtt+{probes}"))
@@ -61,12 +61,12 @@ pub(super) fn multipath(windows: Windows) -> Variant {
     historic_stack("TLP-MP", "tlp-mp,after=reinject", windows)
 }
 
-/// The first probes on one path only, the second on all.
+/// The first contestant probes on one path only, the second on all.
 pub(super) fn both(windows: Windows) -> [Variant; 2] {
     [standard(windows), multipath(windows)]
 }
 
-/// The stack of then without probes.
+/// The stack of the time without probes.
 pub(super) fn no_probes(windows: Windows) -> Variant {
     Variant { name: "no probes".to_owned(), ..standard(windows) }
         .recovery(&LINUX_314_RECOVERY.replace("linux-3.10", "off"))

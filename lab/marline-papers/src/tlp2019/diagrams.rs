@@ -13,9 +13,9 @@ use super::run::scene;
 use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT};
 use crate::table::Reproduction;
 
-/// Bursts before the one that is drawn.
+/// Number of bursts before the drawn one.
 const BEFORE: u32 = 15;
-/// WLAN dies so long before the burst is written, or after it for large ones.
+/// Time from the death of WLAN to the burst, or from a large burst to the death of WLAN.
 const EARLY: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(9);
 
@@ -24,7 +24,7 @@ struct DiagramSpec {
     title: &'static str,
     figure: &'static str,
     bytes: u64,
-    /// WLAN dies within the burst.
+    /// True if WLAN dies within the burst.
     within: bool,
     /// The end of the drawing, ms after the burst was written.
     until_ms: f64,
@@ -77,7 +77,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
         .height(640.0)
         .segments(log.segments(), zero, |segment| Some(label(segment, before)))
         .span(WLAN, (dead_ms, drawn.until_ms), "dead");
-    // On a dead path the first repeat is the probe, the second that of the timer.
+    // On a dead path, the first retransmission is the probe and the second is due to the timer.
     for (at, timer) in repeats(log.segments(), before).into_iter().zip(["PTO", "RTO"]) {
         let at_ms = at.since(zero).as_secs_f64() * 1e3;
         diagram = diagram.note(WLAN, false, at_ms, timer);
@@ -94,7 +94,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
 /// Bytes of payload of a full segment.
 const SEGMENT: u64 = 1_428;
 
-/// Segments of the burst, and how much of it is acknowledged.
+/// Number of the segment in the burst, or the acknowledged part of the burst.
 fn label(segment: &Segment, before: u64) -> String {
     match (segment.stream_offset, segment.data_acked) {
         (Some(at), _) if at >= before => format!("#{}", 1 + (at - before) / SEGMENT),
@@ -105,7 +105,7 @@ fn label(segment: &Segment, before: u64) -> String {
     }
 }
 
-/// When data of the burst went on WLAN again.
+/// Times at which data of the burst was retransmitted on WLAN.
 fn repeats(segments: &[Segment], before: u64) -> Vec<Instant> {
     let mut seen = BTreeSet::new();
     let of_burst = segments.iter().filter(|segment| segment.path == WLAN && !segment.from_client);

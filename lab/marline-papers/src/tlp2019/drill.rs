@@ -12,40 +12,40 @@ use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT, round_trips_ms};
 use super::watch::{Sent, Watch};
 use crate::paper::Context;
 
-/// Bursts before the one that is looked at: windows and timers have settled by then.
+/// Bursts before the evaluated one, after which windows and timers are stable.
 pub(super) const BEFORE: usize = 15;
 const GAP: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bursts of a size over WLAN and 4G.
+/// Bursts of one size over WLAN and 4G.
 #[derive(Clone, Debug)]
 pub(super) struct BurstExperiment {
     trace: Trace,
     repetition: Repetition,
     before: usize,
-    /// Variation of WLAN's delay that lets packets overtake each other, ms.
+    /// Variation of WLAN's delay, with which packets overtake each other, ms.
     pub(super) overtaking_ms: f64,
 }
 
-/// What became of the burst.
+/// Results of the burst.
 #[derive(Clone, Debug)]
 pub(super) struct Done {
-    /// From its writing until it was read, ms.
+    /// Time from writing the burst until it was read, ms.
     pub(super) completion_ms: f64,
-    /// What the server sent of it and after.
+    /// Segments that the server sent of the burst and after it.
     pub(super) sent: Vec<Sent>,
-    /// Payload that came twice, bytes.
+    /// Payload that arrived twice, bytes.
     pub(super) duplicate_bytes: u64,
 }
 
 impl BurstExperiment {
-    /// Bursts of so many bytes over paths whose round trips the seed draws: those of the traces.
-    /// Fewer before it for a quick look.
+    /// Bursts of `bytes` bytes over paths whose round-trip times are drawn from the seed, as in the traces. A
+    /// quick look has fewer bursts before the evaluated one.
     pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> BurstExperiment {
         BurstExperiment::after(context.count(BEFORE), bytes, seed)
     }
 
-    /// The same with so many before it.
+    /// Same bursts, with `before` of them before the evaluated one.
     pub(super) fn after(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
         let rtts_ms = round_trips_ms(&mut SeedTree::new(seed).stream("drill"));
         let times = (1..=before as u32 + 1).map(|number| GAP * number);
@@ -56,8 +56,8 @@ impl BurstExperiment {
         BurstExperiment { trace, repetition, before, overtaking_ms: 0.0 }
     }
 
-    /// Runs it; the burst's packets of these numbers, counted from 1 with all that follow on WLAN,
-    /// are lost.
+    /// Runs the experiment. The packets with the numbers `lost` are lost. Packets on WLAN are counted from 1 at
+    /// the start of the burst, including those after it.
     pub(super) fn run(&self, variant: &Variant, lost: &[u64]) -> anyhow::Result<Done> {
         let mut paths = scene(&self.trace, &self.repetition, variant)?;
         let begins = START + GAP * (self.before as u32 + 1);
@@ -93,7 +93,7 @@ impl BurstExperiment {
         }
         let link: LinkId = paths.down[WLAN];
         let mut config = spec.resolve(&SeedTree::new(self.repetition.seed), &mut |_| None)?.down;
-        // What has left the queue so far; nothing waits in it now.
+        // Packets that have left the queue so far. It is empty now.
         let stats = paths.world.link(link).stats();
         let passed = stats.offered_packets - stats.dropped_queue;
         config.loss.pattern = lost.iter().map(|number| passed + number).collect();
@@ -103,7 +103,7 @@ impl BurstExperiment {
 }
 
 impl Done {
-    /// Number on WLAN, counted from 1, of the second copy of what went there with this number.
+    /// Number on WLAN, counted from 1, of the second copy of the packet with this number.
     pub(super) fn repeat_of(&self, number: u64) -> Option<u64> {
         let on_wlan: Vec<&Sent> = self.sent.iter().filter(|sent| sent.path == WLAN).collect();
         let first = on_wlan.get(usize::try_from(number).ok()?.checked_sub(1)?)?.place;
@@ -111,7 +111,7 @@ impl Done {
         Some(number + again as u64 + 1)
     }
 
-    /// Segments of the burst that went on WLAN the first time.
+    /// Number of distinct segments that were sent on WLAN.
     pub(super) fn segments(&self) -> u64 {
         let mut places: Vec<u64> =
             self.sent.iter().filter(|s| s.path == WLAN).map(|sent| sent.place).collect();
@@ -120,7 +120,7 @@ impl Done {
         places.len() as u64
     }
 
-    /// Bytes that the server put on either path, headers included.
+    /// Bytes that the server sent on either path, including headers.
     pub(super) fn air_bytes(&self) -> u64 {
         self.sent.iter().map(|sent| sent.wire_bytes).sum()
     }

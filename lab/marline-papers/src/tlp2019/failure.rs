@@ -1,5 +1,5 @@
-//! WLAN failure at 80 s: completion time of the burst that is hit, what was put on the air, and
-//! where in the burst the loss was.
+//! WLAN failure at 80 s: completion time of the burst that is hit, bytes on the air, and position of the loss in
+//! the burst.
 
 use marline_lab::figure::{Plot, cdf};
 
@@ -15,14 +15,14 @@ use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 use crate::value::Value;
 
-/// A part of its own for each application: they need different numbers of roots.
+/// A separate part for each application, because they need different numbers of roots.
 struct Campaign {
     name: &'static str,
     part: Part,
     cases: &'static [Case],
 }
 
-/// A root of Docs is a whole set of traces: the study speaks of the least saving among them.
+/// A root of Docs has a whole set of traces, because the study states the smallest saving among them.
 const CAMPAIGNS: [Campaign; 3] = [
     Campaign {
         name: "Docs",
@@ -124,7 +124,7 @@ fn completion(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Ro
     ])
 }
 
-/// What the study says of every trace of Docs.
+/// Claims of the study about every trace of Docs.
 fn docs(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
     let published = &file.published;
     let name = of.name();
@@ -147,7 +147,7 @@ fn docs(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// What TLP-MP put on the air beyond TLP-STD.
+/// Packets and bytes of TLP-MP on the air beyond those of TLP-STD.
 fn overhead(of: &Of<'_>) -> Row {
     let packets =
         of.mean(|pair| pair.multipath.air_packets as f64 - pair.standard.air_packets as f64);
@@ -162,8 +162,7 @@ fn overhead(of: &Of<'_>) -> Row {
         ))
 }
 
-/// Where the first loss was: it follows from how the bursts are placed and from their gaps, which
-/// are ours.
+/// Position of the first loss. It follows from our own placement and gaps of the bursts.
 fn position(file: &PaperFile<Published>, of: &Of<'_>) -> Option<Row> {
     let case = of.setting.case;
     if of.setting.windows != Windows::Kept || case.place == Place::Within {
@@ -204,7 +203,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }
 
-/// One path at a time, with the paper's time for the hand-over.
+/// One path at a time, with the paper's time for a handover.
 fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Result<Table> {
     let variant = marline_lab::experiment::Variant { plain: true, ..standard(Windows::Restarted) };
     let samples = context.sample(Part::fixed("handover", 20), |root| {

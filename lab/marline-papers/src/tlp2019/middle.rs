@@ -1,5 +1,5 @@
-//! Losses in the middle of a burst, which the study left for later: TLP-MP beside TLP-STD, and RACK
-//! beside the stack of the time.
+//! Losses in the middle of a burst, which the study left for future work: TLP-MP compared with TLP-STD, and RACK
+//! compared with the stack of the time.
 
 use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
@@ -21,15 +21,15 @@ const JUDGED: Part = Part::new("mid-burst", 40, 160);
 const RECOVERY: Part = Part::fixed("recovery", 20);
 const REORDERING: Part = Part::fixed("reordering", 20);
 const APPS: [App; 3] = [App::Maps, App::NetflixSmall, App::NetflixLarge];
-/// Shares of a burst before and after which a loss is not in its middle.
+/// Range of the shares of a burst that count as its middle.
 const MIDDLE: (f64, f64) = (0.1, 0.9);
 
-/// What is lost at a position.
+/// Packets that are lost at a position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Loss {
     One,
     Three,
-    /// One packet, and its repeat.
+    /// One packet and its retransmission.
     Twice,
 }
 
@@ -45,7 +45,7 @@ impl Loss {
     }
 }
 
-/// What a loss made of a burst, by both.
+/// Results of both contestants for a loss in a burst.
 #[derive(Serialize, Deserialize)]
 struct Episode {
     standard_ms: f64,
@@ -107,12 +107,12 @@ fn episodes(
     Ok(standard.iter().zip(&multipath).map(episode).collect())
 }
 
-/// Number of the packet at this share of what WLAN carries of a burst.
+/// Number of the packet at this share of a burst's packets on WLAN.
 fn at_share(whole: &Done, share: f64) -> u64 {
     ((whole.segments() as f64 * share) as u64).max(1)
 }
 
-/// The burst with each of [`Loss::ALL`].
+/// Runs the burst with each of [`Loss::ALL`].
 fn lose(drill: &BurstExperiment, variant: &Variant, first: u64) -> anyhow::Result<[Done; 3]> {
     let once = drill.run(variant, &[first])?;
     let three = drill.run(variant, &[first, first + 1, first + 2])?;
@@ -159,14 +159,13 @@ fn recoveries() -> [Variant; 3] {
     ]
 }
 
-/// A burst that WLAN's window holds as a whole, and one that goes on while it is repaired.
+/// A burst that fits into WLAN's window, and one that continues during the repair.
 const SIZES: [(&str, u64); 2] = [("Maps, 100 kB", 100_000), ("Netflix, 1 MB", 1_000_000)];
 const PERCENT: [f64; 3] = [10.0, 50.0, 90.0];
 
-/// RACK against counting, by the place of the loss.
+/// RACK compared with duplicate counting, by position of the loss.
 fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
-    // Completion times: of each size and recovery that of nothing lost, and then of each place
-    // each loss.
+    // Completion times of each size and recovery: first without losses, then of each loss at each position.
     let measure = |root: &Root| {
         let mut times = Vec::new();
         for (_, bytes) in SIZES {
@@ -218,7 +217,7 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
 
 const JITTER_MS: [f64; 2] = [1.0, 3.0];
 
-/// Nothing is lost, but packets overtake each other: who repeats what was only late?
+/// Retransmissions by each contestant if nothing is lost but packets overtake each other.
 fn reordering(context: &Context<'_>) -> anyhow::Result<Grid> {
     let cases: Vec<(Variant, f64)> = recoveries()
         .into_iter()

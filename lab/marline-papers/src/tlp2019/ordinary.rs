@@ -1,5 +1,5 @@
-//! Ordinary tail losses: the last packets of a burst on WLAN are lost once, and WLAN lives. What
-//! does TLP-MP put on the air beyond TLP-STD?
+//! Ordinary tail losses: the last packets of a burst on WLAN are lost once, and WLAN stays up. The result is the
+//! extra traffic of TLP-MP compared with TLP-STD.
 
 use marline_time::Rng;
 use serde::{Deserialize, Serialize};
@@ -18,10 +18,10 @@ use crate::value::Value;
 
 const PART: Part = Part::new("ordinary-loss", 110, 220);
 const APPS: [App; 4] = [App::Docs, App::Maps, App::NetflixSmall, App::NetflixLarge];
-/// So many packets are lost at most.
+/// Maximum number of lost packets.
 const LONGEST: u64 = 10;
 
-/// An episode, met by both.
+/// Results of both contestants in an episode.
 #[derive(Serialize, Deserialize)]
 struct Episode {
     standard_ms: f64,
@@ -77,7 +77,7 @@ fn episode(
     })
 }
 
-/// One less the other.
+/// Difference of a count between two results.
 pub(super) fn more(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
     of(one) as f64 - of(other) as f64
 }

@@ -12,30 +12,29 @@ use serde::{Deserialize, Serialize};
 use super::traffic::{LTE, Repetition, Trace, WLAN};
 use super::watch::Watch;
 
-/// What is put on the air is counted so long from when WLAN is dead and the burst written.
+/// Time for which packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
-/// Watching begins so long before the last burst before the failure.
+/// Time from the start of the observation to the last burst before the failure.
 const BEFORE: Duration = Duration::from_millis(20);
-/// A burst that has not come by then never comes.
+/// Time to wait for a burst.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a client takes from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme
-/// 2008).
+/// Time from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme 2008).
 pub(super) const RECONNECT: Duration = Duration::from_secs(3);
 
-/// What became of the burst that the failure hit.
+/// Results of the burst that the failure hit.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Hit {
-    /// From its writing until all of it was read, ms.
+    /// Time from writing the burst until all of it was read, ms.
     pub(super) completion_ms: f64,
-    /// The least that could be, ms.
+    /// Lower bound of the completion time, ms.
     pub(super) bound_ms: f64,
-    /// Where in it the first loss was, as a share; 1 if it was hit before anything was sent.
+    /// Position of the first loss in the burst, as a share. 1 if it was hit before anything was sent.
     pub(super) position: f64,
-    /// Packets with data of it that the server put on either path, repeats included.
+    /// Packets with data of the burst that the server sent on either path, including retransmissions.
     pub(super) air_packets: u64,
-    /// Their bytes, headers included.
+    /// Bytes of these packets, including headers.
     pub(super) air_bytes: u64,
-    /// WLAN lost data of it; else only an ACK of the burst before was lost.
+    /// True if WLAN lost data of the burst. Otherwise only an ACK of the previous burst was lost.
     pub(super) lost: bool,
 }
 
@@ -53,8 +52,7 @@ pub(super) fn scene(
         links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
         names.push(path.name.clone());
     }
-    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the
-    // path.
+    // The hosts of the paper ran kernels, which use the MTU of the interface as that of the path.
     let mut config = PathsConfig::new(links, variant.connection()?).with_known_mtu();
     config.names = names;
     let mut paths = Paths::new(&config, seeds);
@@ -69,7 +67,7 @@ pub(super) fn scene(
     Ok(paths)
 }
 
-/// Runs on until the client has read the burst of this number.
+/// Runs until the client has read the burst of this index.
 fn until_read(paths: &mut Paths, number: usize, limit: Instant) -> anyhow::Result<Instant> {
     loop {
         let report = paths.client_report(0).context("no connection")?;
@@ -94,9 +92,9 @@ pub(super) fn run(
     paths.world.run_until(START + trace.bursts[last].0 - BEFORE);
     let watch = Watch::of(&paths);
     paths.world.observe(Box::new(watch));
-    // What of bursts before is still under way is none of what is watched: pauses are long.
+    // Packets in flight from earlier bursts are not observed, because pauses are long.
     paths.world.run_until(dies);
-    // The burst that is under way, or else the next.
+    // The burst in flight, or else the next one.
     let hit = paths.client_report(0).context("no connection")?.received.len();
     anyhow::ensure!(hit >= last, "a burst is under way for too long");
     let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
@@ -120,12 +118,12 @@ pub(super) fn run(
     })
 }
 
-/// Milliseconds to a microsecond.
+/// Milliseconds, rounded to a microsecond.
 pub(super) fn rounded(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// The time at which this share of the burst that begins at `begins` has arrived if WLAN lives.
+/// Time at which this share of the burst that starts at `begins` has arrived if WLAN does not fail.
 pub(super) fn time_of_share(
     trace: &Trace,
     seed: u64,
@@ -146,12 +144,12 @@ pub(super) fn time_of_share(
     Ok(watch.time_of(wanted).context("the burst never came")?.since(START))
 }
 
-/// The least that a burst could take.
+/// Lower bound of the completion time of a burst, ms.
 fn bound_ms(trace: &Trace, repetition: &Repetition, burst: (Duration, u64)) -> anyhow::Result<f64> {
     let (at, bytes) = burst;
     let mut experiment = trace.experiment(repetition.dies);
     if at >= repetition.dies {
-        // It need not look for better times of a path that is gone for good.
+        // A path that has failed for good is removed, so that the bound does not search it.
         experiment.faults.clear();
         experiment.scenario.paths.remove(WLAN);
     }
@@ -167,8 +165,8 @@ pub(super) fn duplicates(paths: &Paths) -> u64 {
     subflows.map(|subflow| subflow.bytes_duplicate).sum()
 }
 
-/// One path at a time: WLAN dies, three seconds later the client has a connection over 4G and asks
-/// for the burst again.
+/// Handover with one path at a time. WLAN dies, and three seconds later the client has a connection over 4G and
+/// requests the burst again.
 pub(super) fn reconnect(
     trace: &Trace,
     repetition: &Repetition,

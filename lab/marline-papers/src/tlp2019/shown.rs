@@ -1,4 +1,4 @@
-//! WLAN failure, shown and not judged: every trace by itself, other stacks, and a slower WLAN.
+//! WLAN failure, shown and not judged: every trace separately, other stacks, and a slower WLAN.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Bars, Figure, mean_interval};
@@ -21,7 +21,7 @@ const REPETITIONS: usize = 5;
 const VARIANTS: Part = Part::fixed("variants", 40);
 const RATES: Part = Part::fixed("rates", 20);
 
-/// The scenes of the grids.
+/// Scenes of the grids.
 const CASES: [Case; 4] = [
     Case::new(App::Docs, Place::AsItComes, 1),
     Case::new(App::Maps, Place::AsItComes, 1),
@@ -36,11 +36,11 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     Ok(())
 }
 
-/// A trace of each application with several repetitions, as the study draws it.
+/// Figures of a trace of each application with several repetitions, as in the study.
 fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
     let samples = context.sample(TRACES, |root| {
         let of_app = |app: App| {
-            // Of Maps every third trace is hit within a burst.
+            // Every third trace of Maps is hit within a burst.
             let number = root.number % 3;
             let case = Case::new(app, Place::AsObserved, 1);
             let mut pairs: Vec<Pair> = Vec::new();
@@ -85,7 +85,7 @@ fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
     bars.figure(&app.name().to_lowercase(), &caption)
 }
 
-/// What else could be done, and what Marline does.
+/// Alternative stacks, and Marline's min-rtt.
 fn list() -> Vec<Variant> {
     let kept = Windows::Kept;
     let no_allowance = LINUX_314_RECOVERY.replace("linux-3.10", "no-allowance");
@@ -105,7 +105,7 @@ fn list() -> Vec<Variant> {
     ]
 }
 
-/// Completion and bound, ms, of each case and stack; `None`: of one of them WLAN lost no data.
+/// Completion and bound of each case and stack, ms. `None`: WLAN lost no data with at least one of the stacks.
 type Cells = Vec<Option<(f64, f64)>>;
 
 fn cells(context: &Context<'_>, root: &Root, list: &[Variant]) -> anyhow::Result<Cells> {
@@ -114,7 +114,7 @@ fn cells(context: &Context<'_>, root: &Root, list: &[Variant]) -> anyhow::Result
         let spot = case.spot(root, (0, 0), Windows::Kept, death(context))?;
         let hits =
             list.iter().map(|variant| spot.run(variant)).collect::<anyhow::Result<Vec<_>>>()?;
-        // The same traces for all of them.
+        // All stacks must be hit for a trace to count.
         let lost = hits.iter().all(|hit| hit.lost);
         let cell = |hit: &Hit| lost.then_some((hit.completion_ms, hit.bound_ms));
         cells.extend(hits.iter().map(cell));
@@ -167,7 +167,7 @@ fn interval(of: &Estimate) -> Value {
     Value::between(of.value, (of.low, of.high), "")
 }
 
-/// The router's nominal rate, and what may be left of it on the air.
+/// Results with the router's nominal rate, and with an assumed rate on the air.
 fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
     let mut settings = Vec::new();
     for case in CASES {

@@ -1,5 +1,5 @@
-//! Gain of TLP-MP by the number of packets lost at the end of a burst (the question of the study of
-//! 2017): lost once, or the path dead from there on.
+//! Gain of TLP-MP by the number of packets lost at the end of a burst, which is the question of the study of 2017.
+//! The packets are lost once, or the path is dead from there on.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point};
@@ -17,10 +17,10 @@ const PART: Part = Part::fixed("tail", 20);
 const BYTES: u64 = 20 * 1_428;
 const SEGMENTS: u64 = 20;
 const LONGEST: u64 = 10;
-/// More than are sent on the path after the burst.
+/// More packets than are sent on the path after the burst.
 const PERMANENT_LOSS: u64 = 400;
 
-/// How the tail is lost.
+/// Kind of the tail loss.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Loss {
     /// These packets, once.
@@ -40,7 +40,7 @@ impl Loss {
     }
 }
 
-/// Completion of the three contestants: no probes, TLP-STD, TLP-MP; ms.
+/// Completion times of the three contestants, ms: no probes, TLP-STD, TLP-MP.
 type Times = [f64; 3];
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {

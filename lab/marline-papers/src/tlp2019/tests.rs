@@ -61,7 +61,7 @@ fn a_lone_packet_costs_tlp_std_one_timeout_more() {
     let [slow, fast] = both(KEPT).map(|variant| spot.run(&variant).unwrap());
     assert!(slow.lost && fast.lost);
     let saved = slow.completion_ms - fast.completion_ms;
-    // RTO = SRTT + 200 ms; both copies meet a jitter of their own on 4G.
+    // RTO = SRTT + 200 ms. Each copy has its own jitter on 4G.
     let (wlan_ms, lte_ms) = spot.trace.rtts_ms;
     let timeout = 200.0 + wlan_ms;
     assert!((saved - timeout).abs() < 8.0, "{saved} ms, RTO {timeout} ms");

@@ -1,8 +1,8 @@
-//! Synthetic traces: the writes of the three applications, their paths, and where WLAN dies.
+//! Synthetic traces: the writes of the three applications, their paths, and the time at which WLAN dies.
 //!
-//! Sizes, the rate of WLAN, round trips and the time of the failure are the paper's; gaps are ours.
-//! Where in a burst WLAN dies follows from the gaps, so it is varied: as it comes, anywhere within
-//! a burst, or placed as the paper observed it ([`Place`]).
+//! Sizes, the rate of WLAN, round trips and the time of the failure are the paper's. The gaps are ours. The
+//! position in a burst at which WLAN dies depends on the gaps, so it is varied: unplaced, anywhere within a burst,
+//! or as the paper observed it ([`Place`]).
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use marline_time::{Rng, SeedTree};
 /// WLAN is the first path, 4G the second.
 pub(super) const WLAN: usize = 0;
 pub(super) const LTE: usize = 1;
-/// WLAN dies so long after the traffic began.
+/// Time from the start of the traffic to the death of WLAN.
 pub(super) const DEATH: Duration = Duration::from_secs(80);
-/// The bursts of a trace go on for so long after that: no run looks further.
+/// Time for which the bursts of a trace continue after that. No run is longer.
 const BEYOND: Duration = Duration::from_secs(20);
-/// Rates of the links, Mbit/s: the router's of the study, and what is left of it on the air.
+/// Rates of the links, Mbit/s: the nominal rate of the study's router, and the rate that is left on the air.
 pub(super) const WLAN_MBIT: f64 = 150.0;
 pub(super) const WLAN_ON_AIR_MBIT: f64 = 60.0;
 const LTE_MBIT: f64 = 40.0;
 
-/// The applications; Netflix once more with each end of its range of sizes.
+/// Applications. Netflix also has one variant for each end of its range of sizes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum App {
     Docs,
@@ -33,7 +33,7 @@ pub(super) enum App {
 }
 
 impl App {
-    /// Those of the study.
+    /// Applications of the study.
     pub(super) const THREE: [App; 3] = [App::Docs, App::Maps, App::Netflix];
 
     pub(super) const fn name(self) -> &'static str {
@@ -46,7 +46,7 @@ impl App {
         }
     }
 
-    /// Least and most bytes of a burst.
+    /// Minimum and maximum bytes of a burst.
     pub(super) const fn sizes(self) -> (f64, f64) {
         match self {
             App::Docs => (300.0, 500.0),
@@ -57,7 +57,7 @@ impl App {
         }
     }
 
-    /// Least and most ms from the beginning of a burst to that of the next.
+    /// Minimum and maximum ms between the starts of two bursts.
     const fn gap_ms(self) -> (f64, f64) {
         match self {
             App::Docs => (500.0, 1_500.0),
@@ -67,15 +67,15 @@ impl App {
     }
 }
 
-/// Where WLAN dies.
+/// Placement of WLAN's death in the traffic.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// At its time, whatever the traffic does then: mostly between two bursts.
+    /// At its time, independent of the traffic: mostly between two bursts.
     AsItComes,
-    /// When a share of a burst has arrived, any share being as likely.
+    /// After a share of a burst has arrived, uniformly distributed.
     Within,
-    /// As the paper observed: of Netflix within the first tenth of a burst, of Maps within one in
-    /// every third trace, of Docs between two.
+    /// As the paper observed: for Netflix within the first tenth of a burst, for Maps within a burst in every
+    /// third trace, for Docs between two bursts.
     AsObserved,
 }
 
@@ -88,8 +88,7 @@ impl Place {
         }
     }
 
-    /// The share of a burst that may have arrived when WLAN dies, at most; `None`: it is not
-    /// placed.
+    /// Maximum share of a burst that may have arrived when WLAN dies. `None`: not placed.
     pub(super) const fn part(self, app: App, trace: usize) -> Option<f64> {
         match (self, app) {
             (Place::AsItComes, _) | (Place::AsObserved, App::Docs) => None,
@@ -101,17 +100,17 @@ impl Place {
     }
 }
 
-/// What one application writes, and over what.
+/// Writes of one application, and the paths they use.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
-    /// Times after the start and bytes.
+    /// Times after the start, and bytes.
     pub(super) bursts: Vec<(Duration, u64)>,
     /// Round trips of WLAN and 4G, ms.
     pub(super) rtts_ms: (f64, f64),
     pub(super) wlan_mbit: f64,
 }
 
-/// Randomness of a trace's links and hosts, and when WLAN dies.
+/// Randomness of a trace's links and hosts, and the time at which WLAN dies.
 #[derive(Clone, Debug)]
 pub(super) struct Repetition {
     pub(super) seed: u64,
@@ -119,8 +118,7 @@ pub(super) struct Repetition {
 }
 
 impl Trace {
-    /// The trace of this number of a root; if it is to be hit within a burst, one begins at
-    /// `death`.
+    /// The trace of this number of a root. If it is hit within a burst, that burst starts at `death`.
     pub(super) fn new(app: App, number: usize, seed: u64, death: Duration, within: bool) -> Trace {
         let seeds = SeedTree::new(seed).branch(&format!("{}/{number}", app.name()));
         let mut rng = seeds.stream("trace");
@@ -141,7 +139,7 @@ impl Trace {
         Trace { bursts, rtts_ms, wlan_mbit: WLAN_MBIT }
     }
 
-    /// The links, with the failure.
+    /// Experiment with the links and the failure.
     pub(super) fn experiment(&self, dies: Duration) -> Experiment {
         let (wlan, lte) = self.rtts_ms;
         let wlan = format!(
@@ -151,7 +149,7 @@ impl Trace {
         );
         let lte =
             format!("rate={LTE_MBIT}M,delay={:.2}ms,jitter=uniform:2ms,queue=150ms", lte / 2.0);
-        // The bursts are our own: the workload only says that they are such, to the bound.
+        // The bursts come from the trace. The workload only gives their kind to the bound.
         let gap = Gap { least_ms: 1.0, most_ms: 1.0 };
         let workload = Workload::Bursts { bytes: 1, gap, count: 1 };
         let mut experiment =

@@ -1,5 +1,5 @@
-//! Packet observer of the server's bursts: the position of the first loss, what was put on the air,
-//! and when how much had arrived.
+//! Packet observer of the server's bursts: the position of the first loss, the packets on the air, and the
+//! progress over time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use marline_wire::TcpSegment;
 
 use super::traffic::WLAN;
 
-/// Watches data towards the client from a moment on at which nothing is under way: the first data
-/// seen begins a burst.
+/// Observes data towards the client. It starts when nothing is in flight, so that the first observed data begins a
+/// burst.
 #[derive(Debug)]
 pub(super) struct Watch {
     server: NodeId,
     down: Vec<LinkId>,
     start: Option<u32>,
     placement: Placement<usize>,
-    /// Segments of WLAN that did not arrive (so far): place and how many of its copies are out.
+    /// Segments that WLAN has not delivered so far, by offset, with their number of copies sent.
     lost: BTreeMap<u64, u32>,
     sent: Vec<Sent>,
     arrived: Vec<(Instant, u64, u64)>,
@@ -28,9 +28,9 @@ pub(super) struct Watch {
 pub(super) struct Sent {
     pub(super) at: Instant,
     pub(super) path: usize,
-    /// Place in the stream from the first burst that was watched.
+    /// Offset in the stream from the start of the first observed burst.
     pub(super) place: u64,
-    /// With all headers.
+    /// Size including all headers.
     pub(super) wire_bytes: u64,
 }
 
@@ -47,14 +47,14 @@ impl Watch {
         }
     }
 
-    /// Place of the first byte that WLAN lost of the burst that begins so many bytes after the
-    /// first one watched; its length if it lost nothing.
+    /// Offset in a burst of the first byte that WLAN lost, or the length of the burst if it lost nothing. The
+    /// burst starts `from` bytes after the first observed one.
     pub(super) fn first_lost(&self, from: u64, bytes: u64) -> u64 {
         let first = self.lost.range(from..from + bytes).find(|(_, copies)| **copies > 0);
         first.map_or(bytes, |(place, _)| place - from)
     }
 
-    /// Packets and bytes with data of this burst that the server sent until then, on any path.
+    /// Packets with data of this burst, and their bytes, that the server sent until then on any path.
     pub(super) fn sent_on_air_until(&self, from: u64, bytes: u64, until: Instant) -> (u64, u64) {
         let within = from..from + bytes;
         let of_burst =
@@ -62,7 +62,7 @@ impl Watch {
         of_burst.fold((0, 0), |(packets, bytes), sent| (packets + 1, bytes + sent.wire_bytes))
     }
 
-    /// When so many bytes of the first burst watched had arrived.
+    /// Time at which this many bytes of the first observed burst had arrived.
     pub(super) fn time_of(&self, bytes: u64) -> Option<Instant> {
         let mut seen = BTreeSet::new();
         let mut sum = 0;
@@ -73,7 +73,7 @@ impl Watch {
         })
     }
 
-    /// All that was sent, in order.
+    /// All sent segments, in order.
     pub(super) fn sent(&self) -> &[Sent] {
         &self.sent
     }

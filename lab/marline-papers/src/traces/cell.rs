@@ -10,7 +10,7 @@ use crate::recorded::pairs::Pair;
 use crate::recorded::setup::Setup;
 use crate::roots::Root;
 
-/// What is done on a pair, with the bounds of its messages.
+/// Experiments on a pair from one place, with the bounds of their messages.
 #[derive(Debug)]
 pub(super) struct Place {
     echo: (Experiment, Bounds),
@@ -18,28 +18,28 @@ pub(super) struct Place {
     goodput: Experiment,
 }
 
-/// What a scheduler showed on a pair. Of latencies `None`: so many messages never came.
+/// Results of a scheduler on a pair. A latency of `None` is infinite, because too many messages never arrived.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) echo: Quantiles,
     pub(super) burst: Quantiles,
-    /// Mbit/s.
+    /// Goodput, Mbit/s.
     pub(super) goodput: f64,
-    /// Share of the bytes to the client that the first path carried while as much as possible is sent.
+    /// Share of the bytes to the client that the first path carried in the goodput run.
     pub(super) first_path_share: f64,
-    /// Bytes on all links for each byte of a burst.
+    /// Bytes on all links per byte of payload in bursts.
     pub(super) wire_ratio: f64,
 }
 
 impl Cell {
-    /// One of the five figures.
+    /// Value of one of the five figures.
     pub(super) fn figure(&self, figure: Figure) -> f64 {
         figure.of(&self.echo, &self.burst, self.goodput)
     }
 }
 
 impl Place {
-    /// A pair from the place of its recordings that a root draws.
+    /// Experiments on a pair, from the place in its recordings that a root draws.
     pub(super) fn new(
         context: &Context<'_>,
         setup: &Setup,

@@ -260,8 +260,8 @@ impl Row {
         if few { self.repeats.min(3) } else { self.repeats }
     }
 
-    /// Stack, variant (paths, policies, buffers) and experiment of a contestant. A contestant that represents one
-    /// path alone does not have that path fail.
+    /// Stack, variant (paths, policies, buffers) and experiment of a contestant. References run without the row's
+    /// faults.
     #[must_use]
     pub fn setup_of_contestant(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
         let mut experiment = self.experiment.clone();

@@ -51,7 +51,7 @@ fn to_judge_forecasts_changes_nothing_else() {
     assert_eq!((silent, silent_digest), (scored, scored_digest));
 }
 
-/// Answers come one by one with random jitter and nothing else, so the score shows no error of its own.
+/// Answers vary by chance alone and come one by one: deviations in other runs are then not an error of the score.
 #[test]
 fn forecasts_of_even_jitter_hold() {
     let gap = Gap { least_ms: 150.0, most_ms: 150.0 };

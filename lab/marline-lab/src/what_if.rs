@@ -7,7 +7,7 @@
 //! duplication, which takes the lesser delay. A lost packet has an infinite delay: captures do not show the delay
 //! of a retransmission that another way of sending would have made.
 //!
-//! Froemmgen and others evaluated ReMP TCP (2015) from one redundant run in this way: nothing is sent twice to
+//! Frömmgen and others evaluated ReMP TCP (2015) from one redundant run in this way: nothing is sent twice to
 //! learn the result of sending once. The method holds as long as copies do not fill a queue. On a full path, a
 //! copy delays the packets after it, and captures without copies do not show that.
 //!

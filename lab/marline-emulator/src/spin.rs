@@ -40,8 +40,8 @@ impl Spin {
         Spin { most, length: most, budget, last: Instant::ZERO, spinning: false }
     }
 
-    /// Time to spin before a deadline, at `now`. It must be called once per round: an allowed spin is charged to
-    /// the budget.
+    /// Time to spin before a deadline, at `now`. It must be called once per round: an allowed round that was
+    /// shorter than the spin is charged to the budget.
     pub(crate) fn allowed(&mut self, now: Instant) -> Duration {
         let round = now.since(self.last);
         self.last = now;

@@ -83,7 +83,7 @@ fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<Strin
 /// Asserts that one run of several takes the expected time: a busy machine delays one, a wrong rate all.
 ///
 /// A run that the emulator doubts counts if its time is right, and is ignored otherwise. The test fails after five
-/// other runs with a wrong time, or if there are no such runs.
+/// wrong runs without doubts, or after 40 wrong runs in total.
 fn assert_within_2_percent(expected_s: f64, span_s: impl Fn() -> (f64, Vec<String>)) {
     let mut spans = Vec::new();
     while spans.len() < 40 {

@@ -1,8 +1,8 @@
 //! Check of state ownership inside a connection, and of circular imports.
 //!
-//! A room is a field of `Connection` whose type is a struct in a file of its own. The compiler protects private
-//! fields; this check makes sure that they are private, that no other file has a way around that, and that only
-//! one file holds two rooms at a time.
+//! A room is a field of `Connection` whose type is a struct in the connection's folder. The compiler protects
+//! private fields; this check makes sure that they are private, that no other file has a way around that, and that
+//! only one file holds two rooms at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -14,7 +14,7 @@
 //!
 //! *Larger messages: a relaxation.* The message is a fluid that all paths carry at once from empty queues, and
 //! every piece that arrives counts. No scheduler reaches this bound: real packets have 1,500 bytes, windows have
-//! to open, and earlier data stands in the queues.
+//! to open, and earlier data is in the queues.
 //!
 //! *Blocks written as fast as the stack takes them:* parts of a block may have been under way before the whole
 //! block was taken, so the bound is that of its last byte.

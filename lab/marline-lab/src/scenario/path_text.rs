@@ -32,7 +32,7 @@ impl FromStr for Path {
             path.link = words.collect::<Vec<&str>>().join(",");
             path.spec().map(drop)
         };
-        // One line, because clap shows only the first line of a flag's error.
+        // One line, because the command line shows only the first line of a flag's error.
         read().map_err(|error| anyhow::anyhow!("`{text}`: {error:#}"))?;
         Ok(path)
     }

@@ -1,8 +1,8 @@
-//! Each published crate compiled by itself.
+//! Compilation of each published crate by itself.
 //!
-//! A build of the whole workspace gives every crate the union of the features that any crate asks of a dependency,
-//! dev-dependencies included. A crate that uses a feature without asking for it builds there and nowhere else, so
-//! each is checked alone here, as a program that depends on it would build it.
+//! A build of the whole workspace gives every crate the union of the features that any crate requests of a
+//! dependency, dev-dependencies included. A crate that uses a feature without requesting it builds only there, so
+//! each crate is checked alone here, as a dependent program would build it.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::manifest::{Crate, workspace_crates};
 use crate::run::{command, output, run};
 
 /// Checks every published crate with each choice of its features, then runs the `cargo doc` commands of the pages.
-/// Goes on after a failure, to report all of them.
+/// Continues after a failure, to report all of them.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut failed = Vec::new();
     let mut crates = 0;
@@ -26,7 +26,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let documented = documented_commands(root)?;
     for line in &documented {
         println!("{line}");
-        // A browser is no part of the check.
+        // The check opens no browser.
         let arguments: Vec<&str> =
             line.split(' ').skip(1).filter(|word| *word != "--open").collect();
         let mut cargo = command(root, "cargo", &arguments);
@@ -36,7 +36,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n    ")) }
 }
 
-/// Arguments of cargo for each choice of features worth checking: the default, none, each alone, all.
+/// Arguments of cargo for each choice of features to check: the default, none, each alone, all.
 fn feature_choices(of: &Crate) -> Vec<Vec<String>> {
     let mut choices = vec![Vec::new()];
     let chosen: Vec<&String> = of.features.iter().filter(|name| *name != "default").collect();
@@ -56,12 +56,12 @@ fn feature_choices(of: &Crate) -> Vec<Vec<String>> {
     choices
 }
 
-/// The `cargo doc` commands that the pages tell readers to run, each once.
+/// The `cargo doc` commands of the pages, without duplicates.
 fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     let pages = output(&mut command(root, "git", &["ls-files", "*.md"]))?;
     let mut commands = Vec::new();
     for page in pages.lines() {
-        // A file that was removed and not yet committed has no commands.
+        // A file that was removed without a commit has no commands.
         let Ok(text) = fs::read_to_string(root.join(page)) else { continue };
         commands.extend(commands_in(&text));
     }
@@ -73,7 +73,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     Ok(commands)
 }
 
-/// `cargo doc ...` as it stands in a page, in back quotes or on a line of a block of code.
+/// `cargo doc ...` commands of a page, in backticks or on a line of a code block.
 fn commands_in(page: &str) -> Vec<String> {
     const DOC: &str = "cargo doc ";
     let ended = |rest: &str| {

@@ -8,17 +8,17 @@ use crate::manifest::TREES;
 
 const PAGE: &str = "ARCHITECTURE.md";
 
-/// A place in the code that a line of the page names.
+/// A place in the code that the page names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place<'a> {
     line: usize,
     krate: &'a str,
-    /// From the crate's folder on.
+    /// Path within the crate's folder.
     file: &'a str,
     function: Option<&'a str>,
 }
 
-/// Fails with every place that is not there.
+/// Fails with every place that does not exist.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let text = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong: Vec<String> =
@@ -26,7 +26,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
-/// The places between backticks, outside of fenced blocks.
+/// Places in backticks, outside of fenced blocks.
 fn places(text: &str) -> Vec<Place<'_>> {
     let mut found = Vec::new();
     let mut is_fenced = false;
@@ -51,7 +51,7 @@ fn place(line: usize, code: &str) -> Option<Place<'_>> {
     Some(Place { line, krate, file: &path[krate.len() + 1..], function })
 }
 
-/// What is wrong with a place, and where its function is now.
+/// The error of a place, with the file where its function is now.
 fn fault(root: &Path, place: Place<'_>) -> Option<String> {
     let Place { line, krate, file, function } = place;
     let folder = TREES.iter().map(|tree| root.join(tree).join(krate)).find(|dir| dir.is_dir());
@@ -67,7 +67,7 @@ fn fault(root: &Path, place: Place<'_>) -> Option<String> {
     }
 }
 
-/// Whether a function of this name is defined in a file's text.
+/// Returns true if a file's text defines a function of this name.
 fn defines(text: &str, name: &str) -> bool {
     text.match_indices(&format!("fn {name}")).any(|(at, found)| {
         let before = text[..at].chars().next_back();

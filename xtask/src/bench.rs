@@ -1,8 +1,8 @@
-//! Instructions of hot paths, counted by valgrind and compared with a baseline.
+//! Instruction counts of hot paths, by valgrind, compared with a baseline.
 //!
-//! The benches named `counted` hold the paths, gungraun runs each under callgrind and prints what it
-//! counted. A count does not depend on how busy the machine is, nor does it vary from run to run, so
-//! that a few percent more are a finding. docs/research/bench.md is the page about it.
+//! The benches named `counted` contain the paths. gungraun runs each under callgrind and prints its counts. A
+//! count does not depend on the machine's load and does not vary from run to run, so an increase of a few percent
+//! is significant. See docs/research/bench.md.
 
 mod baseline;
 mod flame;
@@ -15,9 +15,9 @@ use self::baseline::{Baseline, Entry};
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// A path may need so much more than its baseline, in percent.
+/// Allowed increase over the baseline, percent.
 const TOLERANCE_PERCENT: f64 = 3.0;
-/// Where the harness puts its profiles, below the checkout.
+/// Directory of the harness's profiles, below the checkout.
 const PROFILES: &str = "target/gungraun";
 const BENCHES: &str = "bench -q -p marline-core -p marline-proxy --bench counted --";
 
@@ -28,18 +28,18 @@ usage: cargo xtask bench [NAME..]                counts, beside the baseline (do
        cargo xtask bench --flame NAME..          draws flame graphs and names the largest costs
 NAME is a path as the table has it, or how it begins: segment_out, segment_out.one";
 
-/// What a path needed.
+/// Count of a path.
 #[derive(Clone, Debug, PartialEq)]
 struct Counted {
     /// Instructions per unit.
     instructions: f64,
-    /// What one is: a segment, an ACK.
+    /// The unit: a segment, an ACK.
     unit: String,
-    /// Where its profile is.
+    /// Profile.
     profile: PathBuf,
 }
 
-/// All that was counted, by name.
+/// Counts by name.
 type Counts = BTreeMap<String, Counted>;
 
 enum Task {
@@ -49,7 +49,7 @@ enum Task {
     Flame,
 }
 
-/// Counts, and does with the counts what is asked for.
+/// Counts the paths, and prints, checks or stores the counts as requested.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> TaskResult {
     let (task, names) = read(arguments)?;
     let flame = matches!(task, Task::Flame);
@@ -117,13 +117,13 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
     let words: Vec<&str> = BENCHES.split(' ').collect();
     let mut cargo = command(root, "cargo", &words);
     cargo.args(["--output-format=json", &home]).env("PATH", path);
-    // An incremental build is cut into other units, so that other functions are inlined: the same source would
-    // count up to 14 % more or less than with the profile's own setting.
+    // An incremental build has other codegen units, so that other functions are inlined: counts of the same source
+    // would differ by up to 14 % from those of the profile's own setting.
     cargo.env("CARGO_INCREMENTAL", "0");
     if flame {
         cargo.env("MARLINE_FLAME", "1");
     }
-    // One pattern is all that the harness takes.
+    // The harness accepts one pattern only.
     if let [name] = names {
         cargo.arg(format!("*::{}*", name.replace('.', "::")));
     }
@@ -138,8 +138,8 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
     if counts.is_empty() { Err(format!("no path {}", names.join(", "))) } else { Ok(counts) }
 }
 
-/// A line of the harness: what it ran, and the instructions. A case's id is its variant, what its
-/// count is divided by, and the unit: `by_turns_88_segments`.
+/// Parses the harness's line: the case and its instructions. A case's id consists of its variant, the divisor of
+/// its count, and the unit: `by_turns_88_segments`.
 fn parse(line: &str) -> Result<(String, Counted), String> {
     let wrong = || format!("what the harness printed is not understood: {line}");
     let value: serde_json::Value = serde_json::from_str(line).map_err(|_| wrong())?;

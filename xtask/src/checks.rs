@@ -2,29 +2,29 @@
 
 use crate::source;
 
-/// No source file is longer: a longer one holds two subjects.
+/// Longest source file, lines: a longer one covers two subjects.
 pub(crate) const FILE_LINES_MAX: usize = 600;
-/// But for these: what owns the order of things is one subject, however long, and would only be harder to follow
-/// in pieces that share its state.
+/// Exceptions: a file that owns the order of events is one subject, and pieces that share its state would be
+/// harder to follow.
 const LONG_FILES: &[&str] = &[
     "crates/marline-core/src/connection.rs",
     "crates/marline-core/src/connection/subflow_context.rs",
     "crates/marline-core/src/connection/sender.rs",
 ];
-/// A longer one is reported but does not fail.
+/// Length above which a file is reported without failing.
 pub(crate) const FILE_LINES_AIM: usize = 400;
-/// Lines of code in a function's body. Clippy's `too_many_lines` says the same, but an attribute
-/// silences it, and it does not see the crates outside the workspace.
+/// Longest function body, lines of code. Clippy's `too_many_lines` has the same limit, but an attribute silences
+/// it, and it does not check crates outside the workspace.
 const FUNCTION_LINES_MAX: usize = 70;
-/// rustfmt holds code to 100; this is for what it leaves alone: comments, tables, strings.
+/// Longest line. rustfmt limits code to 100; this limit is for comments, tables and strings.
 const LINE_CHARS_MAX: usize = 120;
 
-/// Macros that mark unfinished work, and macros for debugging.
+/// Macros for unfinished work and for debugging.
 const FORBIDDEN_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
-/// Names that say nothing about what the file holds.
+/// File names that do not describe the contents.
 const FORBIDDEN_FILE_NAMES: &[&str] =
     &["utils.rs", "util.rs", "helpers.rs", "helper.rs", "misc.rs", "common.rs"];
-/// Paths of one developer's machine. (Written in two halves so that this file passes.)
+/// Directories of one developer's machine. (Written in two halves so that this file passes.)
 const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -34,10 +34,10 @@ const MACHINE_PATHS: &[&str] = &[
     concat!("/tmp/", "brief"),
 ];
 
-/// Something wrong in a file.
+/// A violation of a rule in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// Counted from 1.
+    /// Line, from 1.
     pub(crate) line: usize,
     pub(crate) message: String,
 }
@@ -67,7 +67,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// `fragment` where a path begins, so that `crates/x/homework/` is none.
+/// Returns true if `fragment` occurs at the beginning of a path, unlike in `crates/x/homework/`.
 fn mentions_path(line: &str, fragment: &str) -> bool {
     line.match_indices(fragment).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -75,7 +75,7 @@ fn mentions_path(line: &str, fragment: &str) -> bool {
     })
 }
 
-/// Every crate comes from the public index: a mirror's name in the lock file breaks others' builds.
+/// Finds crates from other sources than the public index: a mirror's name in the lock file breaks others' builds.
 fn foreign_sources(lock: &str) -> Vec<Finding> {
     let official = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
     lock.lines()
@@ -129,15 +129,15 @@ fn has_macro(code: &str, name: &str) -> bool {
 /// A relative link of a Markdown file: `[text](path#part)`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Link<'a> {
-    /// Counted from 1.
+    /// Line, from 1.
     pub(crate) line: usize,
-    /// Empty: the page itself.
+    /// Path of the file; empty for the page itself.
     pub(crate) path: &'a str,
-    /// A heading, as [`anchors`] has it.
+    /// A heading, in the form of [`anchors`].
     pub(crate) part: Option<&'a str>,
 }
 
-/// Relative links of a Markdown file, code blocks left out.
+/// Relative links of a Markdown file, without those in code blocks.
 pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
     let mut found = Vec::new();
     for (line, mut rest) in outside_code(text) {
@@ -158,7 +158,7 @@ pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
     found
 }
 
-/// What a link may name in a Markdown file: its headings as GitHub writes them in addresses.
+/// Possible link targets in a Markdown file: its headings in GitHub's anchor form.
 pub(crate) fn anchors(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (_, line) in outside_code(text) {
@@ -166,7 +166,7 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
         if heading.len() == line.len() || !heading.starts_with(' ') {
             continue;
         }
-        // Of a link in a heading its text counts.
+        // For a link in a heading, its text counts.
         let shown: String = heading.trim().split("](").enumerate().map(text_of_link).collect();
         let kept = shown.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let name = kept.collect::<String>().to_lowercase().replace(' ', "-");
@@ -180,7 +180,7 @@ fn text_of_link((index, piece): (usize, &str)) -> &str {
     if index == 0 { piece } else { piece.split_once(')').map_or(piece, |(_, after)| after) }
 }
 
-/// Lines with their numbers, without those of code blocks.
+/// Lines outside of code blocks, with their numbers.
 fn outside_code(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut kept = Vec::new();
@@ -194,16 +194,15 @@ fn outside_code(text: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// Pages that any text names by their path from the root (`docs/README.md`), with their lines: in
-/// comments, in messages of programs, in addresses of this project. `docs/research/papers/KEY.md` is a
-/// pattern, no page.
+/// Pages that any text names by their path from the root (`docs/README.md`), with their lines: in comments, in
+/// messages of programs, in URLs of this project. `docs/research/papers/KEY.md` is a pattern and not a page.
 pub(crate) fn pages_named(text: &str) -> Vec<(usize, &str)> {
     const ENDINGS: [&str; 4] = [".md", ".toml", ".svg", ".html"];
     let in_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for (at, _) in line.match_indices("docs/") {
-            // Else it is a folder of another tree.
+            // Otherwise it is a folder of another tree.
             let before = &line[..at];
             let from_root = !before.ends_with(in_path)
                 || before.ends_with("../")

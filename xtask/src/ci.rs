@@ -1,4 +1,4 @@
-//! Continuous integration steps, for running them locally before pushing.
+//! Continuous integration steps, which also run locally before a push.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,14 +11,14 @@ use crate::{
 };
 
 const FUZZ_SECONDS: u64 = 5;
-/// Larger inputs only slow the fuzzer down: no packet is longer.
+/// Largest input of the fuzzer, bytes: no packet is longer, and larger inputs only slow it down.
 const FUZZ_INPUT_BYTES: u32 = 2048;
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 
-/// Runs the steps named, or all, in order. One that fails does not keep the others from running:
-/// who reads the log wants to know all that is wrong.
+/// Runs the named steps, or all, in order. After a failure the other steps run, too, so that the log shows all
+/// failures.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     let steps: [Step<'_>; 20] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
@@ -38,11 +38,11 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
         ("python", &python::check),
-        // Two nodes of a cluster, with what `python` has built.
+        // Two nodes of a cluster, with the package built by `python`.
         ("ray", &python::ray),
-        // Packs the program that `test` has built, and links another one from what it has compiled.
+        // Packs the program that `test` has built, and links another one from its objects.
         ("packages", &packages::check),
-        // Last, so that the end of the log says which cell was red.
+        // Last, so that the end of the log shows the failed cells.
         ("interop", &interop),
     ];
     if let Some(unknown) = wanted.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
@@ -64,7 +64,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ));
         if let Err(error) = result {
             eprintln!("xtask ci: step {name}: {error}");
-            // Again at the end, which is what of a long log is read, and perhaps all that is kept.
+            // Repeated at the end, which is the part of a long log that is read, and perhaps all that is stored.
             summary.push(format!("    {error}"));
             failed.push(name);
         }
@@ -73,16 +73,16 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Runs every fuzz target of `fuzz/` for a while.
+/// Runs every fuzz target of `fuzz/` for a limited time.
 ///
-/// Without a sanitizer: the crates under test forbid unsafe code, so it would find nothing that a
-/// panic does not show, and so the stable compiler is enough.
+/// It uses no sanitizer: the crates under test forbid unsafe code, so a sanitizer would find nothing that a panic
+/// does not show. The stable compiler is therefore enough.
 pub(crate) fn fuzz(root: &Path, seconds: Option<&str>) -> TaskResult {
     let seconds = match seconds {
         None => FUZZ_SECONDS,
         Some(text) => text.parse().map_err(|error| format!("`{text}` seconds: {error}"))?,
     };
-    // Seeds: a fuzzer that starts from nothing spends its time on finding out what a segment is.
+    // Seeds: without them the fuzzer spends its time finding the format of a segment.
     let mut seeds = command(
         root,
         "cargo",
@@ -121,16 +121,16 @@ fn interop(root: &Path) -> TaskResult {
     let with = |more: &[&str]| {
         run_and_report_failure(&mut command(root, &program, &[&["--small"], more].concat()))
     };
-    // Two cells at a time share this machine with what they measure, and some of them wait for a kernel's
-    // timers: what is red is run once more with nothing beside it, and is red only if it is again. Both say why.
+    // Two cells at a time share this machine with their peers, and some of them wait for a kernel's timers. Failed
+    // cells therefore run again alone and fail only if they fail twice. Both attempts print their reasons.
     with(&["--fresh"]).or_else(|error| {
         println!("interop: {error}; what was red is run again, alone");
         with(&["--jobs", "1"])
     })
 }
 
-/// A quick look at every paper that runs in virtual time, and the page of all. What comes out is not judged: it shows
-/// that all of it can be run, and that each row whose verdict is kept is still there and asks the same.
+/// Runs a quick look at every paper in virtual time, and builds the page of all. Results are not judged: the step
+/// shows that every paper runs, and that each row with a stored verdict still exists with the same criterion.
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     const KEPT: &str = "docs/research/papers";
@@ -138,12 +138,13 @@ fn papers(root: &Path) -> TaskResult {
     run(&mut command(root, &program, &["report", "--out", OUT, "--check", KEPT]))
 }
 
-/// A quick look at every paper that runs in virtual time, results in a directory of the checkout. Gives the program.
+/// Runs a quick look at every paper in virtual time, with results in a directory of the checkout. Returns the
+/// program.
 pub(crate) fn small_papers(root: &Path, out: &str) -> Result<String, String> {
     let program = tested(root, "marline-lab")?;
     let mut small = command(root, &program, &["paper", "all", "--quick", "--out", out]);
     let status = small.status().map_err(|error| format!("paper: {error}"))?;
-    // A quick look judges nothing.
+    // A quick look has no verdicts.
     if status.success() { Ok(program) } else { Err(format!("paper: {status}")) }
 }
 

@@ -1,5 +1,5 @@
-//! Bundle of the dashboard's page: made by npm of `crates/marline-dashboard/page`, and committed, so that the program
-//! is built without node. The check makes it again and compares the bytes.
+//! Bundle of the dashboard's page: built by npm from `crates/marline-dashboard/page` and committed, so that the
+//! program builds without node. The check builds it again and compares the bytes.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::run::{command, run};
 const PAGE: &str = "crates/marline-dashboard/page";
 const FILES: [&str; 2] = ["page.css", "page.js"];
 
-/// Makes the bundle.
+/// Builds the bundle.
 pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
         [] => make(root, "dist"),
@@ -19,7 +19,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     }
 }
 
-/// Fails if the bundle is not what its sources make, or the lock file names a registry's host.
+/// Fails if the bundle differs from a build of its sources, or the lock file names a registry's host.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let page = root.join(PAGE);
     let lock = read(&page.join("package-lock.json"))?;
@@ -43,7 +43,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 fn make(root: &Path, out: &str) -> TaskResult {
     let page = root.join(PAGE);
-    // Packages bring scripts that run at their installation; none is needed.
+    // Packages may have installation scripts; none is needed.
     run(&mut command(&page, "npm", &["ci", "--ignore-scripts", "--silent"]))?;
     run(&mut command(&page, "npm", &["run", "--silent", "check"]))?;
     run(&mut command(&page, "node", &["build.mjs", out]))

@@ -7,10 +7,9 @@
 //! sim, emulator, research, marline, qlog <- lab <- papers      proxy <- tun
 //! tun, dashboard, research, emulator, qlog <- cli      papers, cli <- lab-cli
 //! ```
-//! What may be depended on directly may also be depended on through: a crate may name everything
-//! that stands below the crates it may name. The core never depends on algos, sim or io, so that
-//! every policy is a guest and every driver an equal. Dev-dependencies are free: tests of the core
-//! use real policies.
+//! An allowed dependency may be indirect: a crate may depend on everything below its allowed crates. The core
+//! never depends on algos, sim or io, so it does not depend on any policy or driver. Dev-dependencies are free:
+//! tests of the core use real policies.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +18,7 @@ use crate::TaskResult;
 use crate::manifest::{self, Crate};
 use crate::run::{command, output};
 
-/// A crate, and the crates directly below it.
+/// Crates, each with the crates directly below it.
 const HOUSE: &[(&str, &[&str])] = &[
     ("marline-time", &[]),
     ("marline-wire", &[]),
@@ -60,11 +59,11 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Nothing but tests, and each other, may depend on these.
+/// Test crates, on which only tests and other test crates may depend.
 const TEST_CRATES: &[&str] =
     &["marline-testkit", "marline-interop", "packetdrill-adapter", "xtask"];
 
-/// Crates that are a function of their arguments: no clock, no system call, no global state.
+/// Pure crates: no clock, no system call, no global state.
 pub(crate) const PURE: &[&str] = &[
     "marline-time",
     "marline-wire",
@@ -78,23 +77,23 @@ pub(crate) const PURE: &[&str] = &[
     "marline-testkit",
 ];
 
-/// What a pure crate may use from outside. A new name here is a decision, not a formality: it must
-/// neither look at the clock nor draw randomness nor do I/O of its own.
+/// External crates that a pure crate may use. Each must neither read the clock nor draw random numbers nor do I/O;
+/// a new one needs a review.
 const PURE_ALLOWED_CRATES: &[&str] = &["flate2", "hmac", "rand_pcg", "sha2"];
 
-/// Crates that a program compiles with the library and no features, itself not counted.
+/// Largest number of crates compiled for the library without features, itself not counted.
 const MAX_LIBRARY_CRATES: usize = 36;
 
-/// Crates that the library without features must not bring: links' models, what only files and figures
-/// need, and procedural macros, which cost a program more time to compile than all of ours.
+/// Crates that the library without features must not depend on: link models, crates for files and figures only,
+/// and procedural macros, which take longer to compile than all of Marline's crates.
 const FORBIDDEN_IN_LIBRARY: &[&str] =
     &["marline-link", "marline-emulator", "flate2", "hdrhistogram", "syn", "proc-macro2"];
 
-/// Fails with every dependency that runs against the house's direction, and if the library has grown.
+/// Fails with every dependency against the layering, and if the library has too many crates.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
     let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();
-    // Colour would tell a crate from its own repetition, which is marked: CI asks cargo for colour.
+    // With color, a crate would differ from its repetition, which is marked: CI enables color for cargo.
     let tree = ["tree", "--color", "never", "-p", "marline", "-e", "normal", "--prefix", "none"];
     let printed = output(&mut command(root, "cargo", &tree))?;
     let library = crates_in(&printed);
@@ -136,7 +135,7 @@ fn violations(of: &Crate) -> Vec<String> {
     of.dependencies.iter().filter_map(judge).collect()
 }
 
-/// Names and versions in what `cargo tree` prints without a prefix.
+/// Names and versions in the output of `cargo tree` without a prefix.
 fn crates_in(tree: &str) -> BTreeSet<&str> {
     let named = |line: &'_ str| line.trim_end_matches(" (*)").split(" (").next().map(str::len);
     tree.lines()
@@ -160,7 +159,7 @@ fn excess(library: &BTreeSet<&str>) -> Vec<String> {
     wrong
 }
 
-/// Everything below `name`, or nothing where the house does not know it.
+/// All crates below `name`, or `None` if it is unknown.
 fn below(name: &str) -> Option<Vec<&'static str>> {
     let (_, direct) = HOUSE.iter().find(|(known, _)| *known == name)?;
     let mut all: Vec<&'static str> = direct.to_vec();

@@ -1,9 +1,8 @@
-//! Behaviour digests, which a refactoring must leave unchanged.
+//! Behavior digests, which a refactoring must not change.
 //!
-//! Each covers the packets that were delivered (headers with all options, and through TCP's checksum the
-//! payload), when and over which link, and what applications read and when. No name of a type, no debug text
-//! and no wall clock is in it; the labels of random streams are part of the simulated scenes, so they are
-//! never renamed.
+//! Each covers the delivered packets (headers with all options, and through TCP's checksum the payload) with their
+//! times and links, and the times at which applications read data. It does not cover type names, debug text or the
+//! wall clock. The labels of random streams are part of the simulated scenes, so they are never renamed.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +10,13 @@ use std::path::Path;
 use crate::run::{command, output};
 use crate::{TaskResult, ci};
 
-/// Where the papers' results go, below the checkout.
+/// Directory of the papers' results, below the checkout.
 const RESULTS: &str = "target/digests";
-/// What stands in a paper's `run.json` before its digest.
+/// Text before the digest in a paper's `run.json`.
 const FIELD: &str = "\"digest\": \"";
 
-/// Writes the papers' tables as they come, then a line for each family of random worlds and for each
-/// paper: the digest, and what of.
+/// Prints the papers' tables as they are made, then a line for each family of random worlds and for each paper:
+/// the digest and its name.
 pub(crate) fn print(root: &Path) -> TaskResult {
     let results = root.join(RESULTS);
     if results.exists() {

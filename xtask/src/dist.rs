@@ -1,4 +1,4 @@
-//! Contents of a release, in `target/dist`: packages, an archive, a container's files, who is in it, sums.
+//! Contents of a release, in `target/dist`: packages, an archive, a container's files, an SBOM, checksums.
 //!
 //! ```text
 //! cargo -> program (dynamic) -> tree/      -> deb, rpm
@@ -6,7 +6,7 @@
 //!                            -> container/ -> container.tar.gz, beside the Containerfile
 //! Cargo.lock -> cdx.json (SBOM), THIRD-PARTY.txt          all of them -> SHA256SUMS
 //! ```
-//! Two builds of a commit are equal bit for bit, whatever the directory: times are the commit's, paths are replaced,
+//! Two builds of a commit are equal bit for bit in any directory: times are the commit's, paths are replaced,
 //! files are sorted. `cargo xtask nightly` builds twice and compares.
 
 mod archives;
@@ -23,22 +23,22 @@ pub(crate) use tree::files;
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// The folder of a release, and what its files have in common.
+/// The folder of a release, and common properties of its files.
 pub(crate) struct Release {
     /// The checkout.
     pub(crate) root: PathBuf,
     /// `target/dist`.
     pub(crate) folder: PathBuf,
-    /// Of the workspace.
+    /// Version of the workspace.
     pub(crate) version: String,
-    /// Seconds since 1970 that all files are said to be from.
+    /// Time of all files, seconds since 1970.
     pub(crate) epoch_s: String,
-    /// How hard gzip tries, from `-1` to `-9`.
+    /// Compression level of gzip, from `-1` to `-9`.
     pub(crate) effort: &'static str,
 }
 
 impl Release {
-    /// An empty folder for the checkout's version.
+    /// Creates an empty folder for the checkout's version.
     pub(crate) fn new(root: &Path, effort: &'static str) -> Result<Release, String> {
         let folder = root.join("target/dist");
         if folder.exists() {
@@ -55,7 +55,7 @@ impl Release {
         format!("marline-{}-{}-linux", self.version, std::env::consts::ARCH)
     }
 
-    /// Both packages, filled with this program.
+    /// Builds both packages with this program.
     pub(crate) fn packages(&self, program: &Path) -> TaskResult {
         third_party::write(self)?;
         tree::fill(self, program)?;
@@ -63,7 +63,7 @@ impl Release {
         archives::rpm(self)
     }
 
-    /// The archive and the container's files, with this program, which must be static.
+    /// Builds the archive and the container's files with this program, which must be static.
     pub(crate) fn archives(&self, program: &Path) -> TaskResult {
         if !is_static(program)? {
             return Err(format!("{} is linked dynamically", program.display()));
@@ -73,7 +73,8 @@ impl Release {
     }
 }
 
-/// Builds all of it; with the word `program` the static program alone, which the quickstart copies to a server.
+/// Builds the whole release; with the word `program` only the static program, which the quickstart copies to a
+/// server.
 pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
         [] => everything(root),
@@ -100,7 +101,7 @@ fn everything(root: &Path) -> TaskResult {
     release_sums(&release)
 }
 
-/// `target/dist/marline`, for those who want nothing but that.
+/// Writes `target/dist/marline`, the single program.
 fn package_program(release: &Release, program: &Path) -> TaskResult {
     let copy = release.folder.join("marline");
     fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
@@ -116,7 +117,7 @@ fn release_sums(release: &Release) -> TaskResult {
     Ok(())
 }
 
-/// Of the workspace.
+/// The version of the workspace.
 pub(crate) fn version(root: &Path) -> Result<String, String> {
     let manifest = crate::manifest::read_toml(&root.join("Cargo.toml"))?;
     let version = manifest.get("workspace").and_then(|table| table.get("package"));
@@ -124,7 +125,7 @@ pub(crate) fn version(root: &Path) -> Result<String, String> {
     version.map(str::to_owned).ok_or_else(|| "Cargo.toml: no workspace.package.version".to_owned())
 }
 
-/// The commit's time, unless somebody set another one.
+/// The commit's time, unless the environment sets another one.
 fn epoch_s(root: &Path) -> Result<String, String> {
     if let Ok(set) = std::env::var("SOURCE_DATE_EPOCH") {
         return Ok(set);

@@ -1,14 +1,14 @@
-//! Rows of the README's table of figures, and the command that produces each.
+//! Rows of the README's table of figures, with the command for each.
 //!
-//! What is measured goes to standard output; it is copied into docs/research/figures.md by a person, together
-//! with the machine they were measured on.
+//! Results go to standard output; a person copies them into docs/research/figures.md with the machine they were
+//! measured on.
 
 use std::path::Path;
 
 use crate::run::{command, run, shown_output};
 use crate::{TaskResult, goals};
 
-/// A name to choose the row by, and the arguments of cargo. A row may need several commands.
+/// A row's name, and the arguments of cargo. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
     ("cost", "run --release -q -p marline-sim --example numbers cost"),
     ("clean", "run --release -q -p marline-sim --example numbers clean"),
@@ -32,16 +32,16 @@ const ROWS: &[(&str, &str)] = &[
     ("captures", "test --release -q -p marline-testkit --test it tshark:: -- --nocapture"),
 ];
 
-/// The rows where Marline meets the system, beside what else does the same: one name for all of them.
+/// Rows about Marline on a real system, compared with similar software: one name for all of them.
 const SYSTEM: (&str, &[&str]) =
     ("system", &["bulk", "memory", "echo", "proxied", "streams", "up", "packetdrill"]);
 
-/// Draws the README's figure again, into the tree.
+/// Command that draws the README's figure into the tree.
 const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \
                         docs/start/handover.svg";
 
-/// Measures the rows named, or all of them. Goes on after a row that fails, and fails at the end. What has a
-/// goal is compared with it last of all; a goal that is not reached is no failure.
+/// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Figures with a
+/// goal are compared with it at the end; a missed goal is not a failure.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     let is_known = |name: &str| name == SYSTEM.0 || ROWS.iter().any(|(row, _)| *row == name);
     if let Some(unknown) = wanted.iter().find(|name| !is_known(name)) {
@@ -81,7 +81,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(format!("rows that failed: {}", failed.join(", "))) }
 }
 
-/// The same transfer in ns-3, where that is installed.
+/// Runs the same transfer in ns-3, if it is installed.
 fn compare_with_ns3(root: &Path) -> TaskResult {
     if !Path::new("/usr/include/ns3/core-module.h").exists() {
         println!("ns-3: not installed (Debian: libns3-dev, g++)");
@@ -103,7 +103,7 @@ mod tests {
     use super::ROWS;
     use crate::manifest::TREES;
 
-    /// A filter that fits no test is no error for cargo.
+    /// Cargo accepts a filter that matches no test.
     #[test]
     fn rows_name_modules_of_tests_that_are_there() {
         let root = crate::workspace_root();

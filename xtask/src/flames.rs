@@ -1,9 +1,9 @@
-//! Flame graphs of the rows that are measured with real sockets, and of two shards in memory: where their processors'
-//! time goes, in the kernel and in all programs that take part.
+//! Flame graphs of the rows that are measured with real sockets, and of two shards in memory: processor time in
+//! the kernel and in all programs of the row.
 //!
-//! `perf` samples the row's command with all that it starts, and inferno's programs draw what it found. The build has
-//! frame pointers and no link-time optimization, so that functions are told apart; its figures are not those of a
-//! release, and are not shown.
+//! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples.
+//! The build has frame pointers and no link-time optimization, so that functions are distinguished; its figures
+//! differ from those of a release and are not shown.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::TaskResult;
 use crate::run::{command, output, run, shown};
 
-/// A name, what cargo builds and runs, and the arguments of that.
+/// A row's name, its build and run by cargo, and the program's arguments.
 const ROWS: &[(&str, [&str; 6], &[&str])] = &[
     ("bulk", ["run", "--release", "-p", "marline", "--example", "bulk"], &[]),
     ("echo", ["run", "--release", "-p", "marline", "--example", "echo"], &[]),
@@ -28,20 +28,20 @@ const ROWS: &[(&str, [&str; 6], &[&str])] = &[
 ];
 const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "proxied"];
 
-/// Where pictures, samples and the build with frame pointers go.
+/// Directory of pictures, samples and the build with frame pointers.
 const FOLDER: &str = "target/flames";
-/// Samples a second and processor: not a divisor of what timers use.
+/// Samples per second and processor: not a divisor of common timer rates.
 const SAMPLES_PER_S: &str = "499";
-/// Frames narrower than this share of the picture (%) are left out: they are most of the file.
+/// Narrowest frame, percent of the picture: narrower ones make up most of the file.
 const MIN_FRAME_PERCENT: &str = "0.4";
-/// Programs that start the row, or build it.
+/// Programs that start or build the row.
 const NO_PART: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
-/// Programs of the table.
+/// Rows of the table of programs.
 const SHOWN_PROGRAMS: usize = 6;
-/// Functions of the table.
+/// Rows of the table of functions.
 const SHOWN_FUNCTIONS: usize = 12;
 
-/// Draws the rows named, or all of them, into `target/flames`.
+/// Draws the named rows, or all of them, into `target/flames`.
 pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, ..)| row != name)) {
         let known: Vec<&str> = ROWS.iter().map(|(name, ..)| *name).collect();
@@ -70,7 +70,7 @@ pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
     Ok(())
 }
 
-/// Cargo with a build that has frame pointers, beside the others.
+/// Cargo with a separate build that has frame pointers.
 fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut cargo = command(root, program, arguments);
     cargo.env("CARGO_TARGET_DIR", root.join(FOLDER)).env("CARGO_PROFILE_RELEASE_LTO", "off");
@@ -82,7 +82,7 @@ fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
     cargo
 }
 
-/// Runs a row under `perf`; a line for each stack, with its nanoseconds.
+/// Runs a row under `perf`; returns a line for each stack, with its nanoseconds.
 fn sampled(
     root: &Path,
     folder: &Path,
@@ -125,7 +125,7 @@ fn drawn(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 
-/// The programs that took most time, and the innermost functions.
+/// The programs and the innermost functions that took most time.
 fn largest(stacks: &str) -> String {
     let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
     let mut all = 0_u64;

@@ -1,8 +1,8 @@
-//! Goals of the performance of the core, and whether figures reach them.
+//! Goals for the core's performance, and their comparison with measured figures.
 //!
 //! A program that measures one prints a line `figure NAME VALUE` with it.
 
-/// The side on which a figure must lie.
+/// Limit of a figure.
 #[derive(Copy, Clone, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -10,7 +10,7 @@ enum Bound {
 }
 use Bound::{AtLeast, AtMost};
 
-/// What a figure is called, its bound, and what it says.
+/// Name of a figure, its limit, and its description.
 const GOALS: &[(&str, Bound, &str)] = &[
     ("one-to-smoltcp", AtLeast(0.8), "goodput in memory of one subflow, of smoltcp's plain TCP"),
     ("min-rtt-to-one", AtLeast(0.85), "of two subflows by min-rtt, of one's"),
@@ -58,7 +58,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ),
 ];
 
-/// The figures in what a program printed.
+/// The figures in a program's output.
 pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     let figure = |line: &str| {
         let mut words = line.strip_prefix("figure ")?.split(' ');
@@ -68,7 +68,7 @@ pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     printed.lines().filter_map(figure).collect()
 }
 
-/// A line for each goal whose figure is there.
+/// A line for each goal with a measured figure.
 pub(crate) fn judged(figures: &[(String, f64)]) -> String {
     let mut lines = String::new();
     for (name, bound, text) in GOALS {

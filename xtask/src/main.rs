@@ -1,8 +1,7 @@
 //! Repository checks and chores: `cargo xtask <task>`.
 //!
-//! The checks here are those that rustc, clippy and rustfmt can not make: which crate may depend
-//! on which, how long a file may be, what may not stand in the tree. Every check names the file
-//! and line and says what to do about it.
+//! These checks are those that rustc, clippy and rustfmt cannot make: allowed dependencies between crates, lengths
+//! of files, forbidden contents of the tree. Every check reports the file, the line and a remedy.
 #![forbid(unsafe_code)]
 
 mod alone;
@@ -68,12 +67,12 @@ usage: cargo xtask <task>
                   the static program alone
 ";
 
-/// The program that runs the matrix.
+/// Arguments of cargo for the interoperability matrix.
 const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "--"];
-/// The program that makes the table.
+/// Arguments of cargo for the comparison table.
 const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-lab-cli", "--", "compare"];
 
-/// The long tests, one after the other, with their figures.
+/// Arguments of cargo for the long tests, one after the other, with their figures.
 const ENDURANCE: &[&str] = &[
     "test",
     "--release",
@@ -89,7 +88,7 @@ const ENDURANCE: &[&str] = &[
     "--test-threads=1",
 ];
 
-/// What a task ends with: the message is printed, the exit code is 1.
+/// Result of a task: the error message is printed, with exit code 1.
 type TaskResult = Result<(), String>;
 
 fn main() -> ExitCode {
@@ -133,7 +132,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a program of the workspace, built for speed, with the arguments of the task.
+/// Runs a release build of a workspace program with the task's arguments.
 fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", program).args(arguments))
 }
@@ -142,7 +141,7 @@ fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
     measured(root, ENDURANCE, arguments)
 }
 
-/// Builds the adapter, which is a library that the runner hands to packetdrill, and runs the scripts.
+/// Builds the adapter, a library for packetdrill, and runs the scripts.
 fn packetdrill(root: &Path, arguments: &[String]) -> TaskResult {
     const PACKAGE: &[&str] = &["-q", "-p", "packetdrill-adapter"];
     let build = [&["build"], PACKAGE].concat();

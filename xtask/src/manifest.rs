@@ -1,4 +1,4 @@
-//! Crate manifests as the checks need them, read once.
+//! Crate manifests for the checks, read once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Crate {
     pub(crate) name: String,
-    /// Its folder.
+    /// Folder of the crate.
     pub(crate) dir: PathBuf,
-    /// What it and its build script depend on; dev-dependencies are left out.
+    /// Dependencies of the crate and its build script, without dev-dependencies.
     pub(crate) dependencies: Vec<String>,
-    /// Whether it takes the workspace's lints.
+    /// True if the crate uses the workspace's lints.
     pub(crate) workspace_lints: bool,
-    /// `false` where the manifest says `publish = false`.
+    /// False if the manifest has `publish = false`.
     pub(crate) is_published: bool,
-    /// Features that can be turned on, `default` among them; optional dependencies without `dep:` are not.
+    /// Features that can be enabled, `default` included; optional dependencies without `dep:` are left out.
     pub(crate) features: Vec<String>,
 }
 
-/// The folders that hold crates: the product, the lab, and what tests conformance.
+/// Folders with crates: the product, the lab, and the conformance tests.
 pub(crate) const TREES: [&str; 3] = ["crates", "lab", "conformance"];
 
 /// The crates under [`TREES`] and `xtask`, by name.
@@ -47,7 +47,7 @@ fn read(dir: &Path) -> Result<Crate, String> {
     parse(dir, &read_toml(&file)?).ok_or_else(|| format!("{}: no package name", file.display()))
 }
 
-/// `None` where the manifest names no package.
+/// Parses a manifest; `None` if it has no package.
 pub(crate) fn parse(dir: &Path, manifest: &toml::Table) -> Option<Crate> {
     let package = manifest.get("package")?;
     let name = package.get("name")?.as_str()?.to_string();

@@ -1,7 +1,7 @@
-//! Tests too long for every change: `cargo xtask nightly [STEP..]`.
+//! Nightly tests, too long for every change: `cargo xtask nightly [STEP..]`.
 //!
-//! The steps are those of [`STEPS`]. Each runs whatever became of the others, and what came out is written into
-//! `docs/nightly.md`, with the commit, for those who ask when it was last seen to work.
+//! The steps are those of [`STEPS`]. Each runs independently of the others, and its result is written into
+//! `docs/nightly.md` with the commit, which shows when it last passed.
 
 mod crates;
 mod newcomer;
@@ -19,7 +19,7 @@ use crate::{TaskResult, ci};
 
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
-/// Name, what it shows, how.
+/// Name, description and function of each step.
 const STEPS: [Step; 18] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
@@ -95,7 +95,7 @@ const STEPS: [Step; 18] = [
 const PAGE: &str = "docs/nightly.md";
 const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12";
 
-/// Runs the steps named, or all, and notes what became of them.
+/// Runs the named steps, or all, and stores their results.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|(step, ..)| step != name)) {
         return Err(format!(
@@ -131,7 +131,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// The rows of a page: the step's name, and what stands behind what it shows.
+/// The rows of a page: the step's name, and the cells after its description.
 fn rows(page: &str) -> BTreeMap<String, String> {
     let row = |line: &str| {
         let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.splitn(3, " | ");
@@ -172,11 +172,11 @@ fn dashboard(root: &Path) -> TaskResult {
 }
 
 fn memory(root: &Path) -> TaskResult {
-    // The question is what users see, so the program is the one that they have.
+    // A release build, because the test measures the program of users.
     run(&mut command(root, "cargo", &["build", "--release", "-p", "marline-cli", "--locked"]))?;
     let mut tests = long_tests(root, "memory::");
     tests.env("MARLINE_TEST_PROGRAM", root.join("target/release/marline"));
-    // A test of upgrades has a module of this name, too, and a step of its own.
+    // A test of upgrades has a module of the same name, and a step of its own.
     run(tests.args(["--skip", "upgrade::", "--test-threads", "1"]))
 }
 
@@ -205,7 +205,7 @@ fn live_datagrams(root: &Path) -> TaskResult {
     run(&mut long_tests(root, "live_datagrams::"))
 }
 
-/// Tests of the program that are ignored otherwise.
+/// Tests of the program that are ignored by default.
 fn long_tests(root: &Path, filter: &str) -> Command {
     const LONG: [&str; 8] =
         ["test", "-p", "marline-cli", "--test", "it", "--", "--ignored", "--nocapture"];
@@ -228,12 +228,12 @@ fn small_worlds(root: &Path) -> TaskResult {
     run(&mut command(root, "cargo", &test))
 }
 
-/// How many random worlds of each family a night tries.
+/// Number of random worlds per family and night.
 const WORLDS: u64 = 20_000;
 
 fn worlds(root: &Path) -> TaskResult {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
-    // Runs that start in different seconds have no world in common.
+    // Runs that start in different seconds have different worlds.
     let from = since.as_secs() * WORLDS;
     const TESTS: [&str; 8] =
         ["test", "-p", "marline-sim", "--test", "it", "worlds::", "--", "--nocapture"];
@@ -244,8 +244,8 @@ fn worlds(root: &Path) -> TaskResult {
 }
 
 fn papers(root: &Path) -> TaskResult {
-    // With the features of the workspace: with those of this crate alone, what continuous integration has compiled
-    // would be compiled again.
+    // The workspace's features are used: with those of this crate alone, everything that continuous integration
+    // has compiled would be compiled again.
     let test = ["test", "--workspace", "--test", "papers", "--", "--ignored", "--nocapture"];
     run(&mut command(root, "cargo", &test))
 }

@@ -1,7 +1,7 @@
-//! The step `packages`: they are installed on a Debian without Rust, and used.
+//! The step `packages`, which installs and uses the packages on a Debian without Rust.
 //!
-//! What a release is made of is made here, too, from programs that other steps have compiled: to compile it as a
-//! release does takes ten minutes (`cargo xtask nightly` does).
+//! The contents of a release are made here, too, from programs that other steps have compiled: a release build
+//! takes ten minutes and is part of `cargo xtask nightly`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::dist::{Release, files, link_static_program, stripped};
 use crate::run::{command, run, run_and_report_failure, tested};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
-/// Where `.ci/install-tools` leaves a root file system as Debian's tools make it.
+/// Debian root file system, made by `.ci/install-tools`.
 const DEBIAN: &str = ".cache/marline/debian-bookworm.tar";
 
-/// Makes packages, archive and container, and runs the script that uses them.
+/// Builds packages, archive and container files, and runs the script that uses them.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(debian) = debian()? else { return Ok(()) };
     let built = PathBuf::from(tested(root, "marline")?);
@@ -53,7 +53,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     result
 }
 
-/// The root file system, or a word about why this step is left out.
+/// The root file system; `None` if this step is left out, which is printed.
 fn debian() -> Result<Option<PathBuf>, String> {
     let home = std::env::var("HOME").unwrap_or_default();
     let tar = Path::new(&home).join(DEBIAN);
@@ -69,7 +69,7 @@ fn debian() -> Result<Option<PathBuf>, String> {
     Ok(None)
 }
 
-/// Root's files are root's: no crate is worth asking for this number.
+/// Returns true for root, by the owner of a file: this needs no further crate.
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)

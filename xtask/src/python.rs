@@ -1,4 +1,4 @@
-//! The step `python`: the package is built, packed, installed into an environment of its own, and tested there.
+//! The step `python`, which builds the package, installs it into an environment of its own, and tests it there.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// The package.
+/// Directory of the package.
 const PACKAGE: &str = "lab/marline-python";
-/// The environment that it is installed into.
+/// Environment for the installation.
 const ENVIRONMENT: &str = "target/python";
-/// What its tests, examples and notebooks need, in the versions that were tried: an environment with other ones
-/// would be another test.
+/// Packages for its tests, examples and notebooks, in tested versions: an environment with other versions would be
+/// another test.
 const NEEDS: [&str; 6] = [
     "numpy==2.4.6",
     "gymnasium==1.4.0",
@@ -21,16 +21,16 @@ const NEEDS: [&str; 6] = [
     "matplotlib==3.11.2",
     "tqdm==4.67.1",
 ];
-/// An environment that is made anew each time, with the wheel and nothing else.
+/// Environment that is created again each time, with the wheel only.
 const BARE: &str = "target/python-bare";
-/// The page whose words lead there.
+/// Page with the first steps.
 const PAGE: &str = "docs/research/python.md";
-/// That of the cluster, which is large.
+/// Environment of the cluster, which is large.
 const RAY_ENVIRONMENT: &str = "target/python-ray";
-/// The version that was tried.
+/// Tested version of Ray.
 const RAY: &str = "ray==2.60.0";
 
-/// Builds the module with what `cargo test` has compiled already, and tests the package.
+/// Builds the module from the objects of `cargo test`, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(Installed { python, wheel }) = installed(root, ENVIRONMENT, &NEEDS)? else {
         return Ok(());
@@ -38,21 +38,21 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     first_steps(root, &python, &wheel)?;
     let package = root.join(PACKAGE);
     run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
-    // What is written of the module's types, beside the module.
+    // Compares the type stubs with the module.
     let stubs = ["-m", "mypy.stubtest", "--ignore-disjoint-bases", "marline._native"];
     run(&mut command(&package, &python, &stubs))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
-    // Matrices are small: threads that share them beside other work only wait for each other.
+    // Matrices are small, so several threads would only wait for each other.
     tests.env("OPENBLAS_NUM_THREADS", "1");
     let program = root.join("target/debug/marline-lab");
     run(tests.env("MARLINE_PROGRAM", &program))?;
-    // The figure of a paper that a notebook draws, at full length, beside the lab's own.
+    // The full-length figure of a paper that a notebook draws, compared with the lab's own.
     let mut figure = command(&package.join("tests"), &python, &["paper_figure.py"]);
     run(figure.env("MARLINE_PROGRAM", &program))
 }
 
-/// Somebody new: an empty environment, `pip install` of the wheel with no registry to ask, and what the page begins
-/// with, somewhere without this tree's sources.
+/// First steps of a new user: an empty environment, `pip install` of the wheel without a registry, and the page's
+/// first commands, in a directory without this tree's sources.
 fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
     run(&mut command(root, "python3", &["-m", "venv", "--clear", "--without-pip", BARE]))?;
     let bare = root.join(BARE).join("bin/python").to_string_lossy().into_owned();
@@ -66,7 +66,7 @@ fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
     if table { Ok(()) } else { Err(format!("{PAGE}: its first steps print\n{printed}")) }
 }
 
-/// Sweeps on a cluster of this machine, whose workers are killed.
+/// Tests sweeps on a local cluster whose workers are killed.
 pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
     let Some(Installed { python, .. }) = installed(root, RAY_ENVIRONMENT, &needs)? else {
@@ -76,19 +76,19 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
     run(sweep.env("MARLINE_PROGRAM", root.join("target/debug/marline-lab")))
 }
 
-/// The package as it is built now.
+/// The installed package.
 struct Installed {
-    /// The Python of the environment that has it, and what is needed.
+    /// Python interpreter of the environment with the package and its needs.
     python: String,
     wheel: String,
 }
 
-/// Installs the package and what is needed into an environment; `None`: there is no Python.
+/// Installs the package and its needs into an environment; `None` without Python.
 fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<Installed>, String> {
     if !has_python(root)? {
         return Ok(None);
     }
-    // The features and profile of the step `test`: only what this package has for itself is compiled.
+    // The features and profile of the step `test`, so that only this package's own crates are compiled.
     let build = ["build", "--profile", "test", "--workspace", "--lib", "--tests", "--locked", "-q"];
     run(&mut command(root, "cargo", &build))?;
     let python = made(root, environment, needs)?;
@@ -96,7 +96,7 @@ fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<In
     let module = root.join("target/ci-python/marline_native.so");
     let made = fs::create_dir_all(root.join("target/ci-python"));
     made.map_err(|error| format!("target/ci-python: {error}"))?;
-    // What is for debuggers is nine tenths of it.
+    // Debugging information is nine tenths of the file.
     let built = root.join("target/debug/libmarline_native.so");
     let mut strip = command(root, "strip", &["--strip-debug", "-o"]);
     run(strip.arg(&module).arg(&built))?;
@@ -108,7 +108,7 @@ fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<In
     Ok(Some(Installed { python, wheel: wheel.trim().to_owned() }))
 }
 
-/// The Python of an environment, which is made once, with what is needed.
+/// The Python interpreter of an environment, created once with its needs.
 fn made(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String> {
     let python = root.join(environment).join("bin/python");
     if !python.is_file() {
@@ -120,7 +120,7 @@ fn made(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String
     Ok(python)
 }
 
-/// Whether there is a Python that can do this, or a word about why this step is left out.
+/// Returns true if a suitable Python is present; otherwise prints why this step is left out.
 fn has_python(root: &Path) -> Result<bool, String> {
     let able = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     let mut python: Command = command(root, "python3", &["-c", able]);

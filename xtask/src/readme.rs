@@ -1,8 +1,8 @@
-//! Figures of the README beside the pages that they come from.
+//! Comparison of the README's figures with the pages that they come from.
 //!
-//! What a command gives in virtual time is compared with the page that the command writes; the caption of the figure
-//! is compared by a test of marline-lab's example `handover`. What was measured live stands in docs/results.md with its
-//! command and date, and the README repeats it word for word.
+//! Results in virtual time are compared with the page that their command writes; the caption of the figure is
+//! compared by a test of marline-lab's example `handover`. Live measurements are in docs/results.md with their
+//! command and date, and the README repeats them verbatim.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const README: &str = "README.md";
 const RESULTS: &str = "docs/results.md";
 const AUTO: &str = "docs/research/auto.md";
 
-/// The pages that are compared.
+/// The compared pages.
 struct Pages {
     readme: String,
     results: String,
@@ -44,7 +44,7 @@ fn findings(pages: &Pages) -> Vec<String> {
     wrong
 }
 
-/// "One case of N" is the share of cases that the page of the default scheduler has.
+/// Compares "One case of N" with the share of cases on the default scheduler's page.
 fn worse_cases(pages: &Pages) -> TaskResult {
     const BEHIND: &str = "worse than the best single path in one of five figures in ";
     let page = joined(&pages.auto);
@@ -60,7 +60,7 @@ fn worse_cases(pages: &Pages) -> TaskResult {
     expect(&pages.readme, &format!("in one case of {number} "), AUTO)
 }
 
-/// Every row of the README's table is a row of the page of results.
+/// Compares every row of the README's table with the page of results.
 fn measured(pages: &Pages) -> Vec<String> {
     let rows = section(&pages.readme, "Measured").into_iter().flat_map(table_rows);
     let rows: Vec<&str> = rows.collect();
@@ -72,7 +72,7 @@ fn measured(pages: &Pages) -> Vec<String> {
     other.map(|row| format!("{README}: this row is not in {RESULTS}: {row}")).collect()
 }
 
-/// The demo's output is that of the page of results.
+/// Compares the demo's output with the page of results.
 fn demo(pages: &Pages) -> TaskResult {
     let block = pages.readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
     let block = block.ok_or_else(|| format!("{README}: no output of the demo"))?;
@@ -91,13 +91,13 @@ fn section<'a>(page: &'a str, title: &str) -> Option<&'a str> {
     Some(rest.split("\n## ").next().unwrap_or(rest))
 }
 
-/// Rows of tables, without their heads.
+/// Rows of tables, without header rows.
 fn table_rows(text: &str) -> impl Iterator<Item = &str> {
     let rows = text.lines().filter(|line| line.starts_with("| "));
     rows.filter(|line| !line.starts_with("| |"))
 }
 
-/// Whether a text has a date with its year.
+/// Returns true if a text has a date with a year.
 fn has_date(text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.windows(3).any(|words| {

@@ -1,14 +1,14 @@
-//! The task `reference`: pages of the reference, written from the program by the tests that compare them.
+//! The task `reference`, which writes pages of the reference with the tests that compare them with the program.
 
 use std::path::Path;
 
 use crate::TaskResult;
 use crate::run::{command, run};
 
-/// Environment variable with which those tests write.
+/// Environment variable that makes those tests write.
 const WRITE: &str = "MARLINE_WRITE_REFERENCE";
 
-/// The tests: of configuration, command line and metrics, of the list of policies, and of the events of traces.
+/// Tests of configuration, command line and metrics, of the list of policies, and of the trace events.
 const TESTS: [&[&str]; 3] = [
     &["test", "-q", "-p", "marline-cli", "--lib", "reference::"],
     &["test", "-q", "-p", "marline-research", "--test", "policy_list"],

@@ -1,8 +1,8 @@
 //! Check of state ownership inside a connection, and of circular imports.
 //!
-//! A room is a field of `Connection` whose type is a struct of its own. The compiler keeps others away from
-//! private fields; this makes sure that they are private, that no second file has a way around that, and
-//! that one file alone holds two rooms at a time.
+//! A room is a field of `Connection` whose type is a struct in the connection's folder. The compiler protects
+//! private fields; this check makes sure that they are private, that no other file has a way around that, and that
+//! only one file holds two rooms at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,9 +18,9 @@ use crate::manifest;
 
 /// The file that may hold two rooms.
 const TWO_ROOM_FILE: &str = "crates/marline-core/src/connection.rs";
-/// The folder of the rooms.
+/// Folder of the rooms.
 const ROOMS: &str = "crates/marline-core/src/connection";
-/// Where files may import each other in a circle: a program that plays the kernel to others' scripts.
+/// Crates whose files may import each other circularly: a program that plays the kernel for packetdrill's scripts.
 const CIRCLES_ALLOWED: &[&str] = &["packetdrill-adapter"];
 
 /// Fails with every finding.
@@ -49,7 +49,7 @@ fn parse(file: &Path) -> Result<syn::File, String> {
     syn::parse_file(&text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// All Rust files below a folder, tests aside.
+/// All Rust files below a folder, without tests.
 fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = fs::read_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -68,7 +68,7 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// The structs of the connection, and the files that they stand in.
+/// Structs of the connection and their files.
 struct Rooms {
     /// Types of `Connection`'s fields that are defined in the folder.
     names: BTreeSet<String>,
@@ -146,7 +146,7 @@ fn public_fields(fields: &Fields) -> Vec<String> {
     public.map(|f| f.ident.as_ref().map_or("0".to_owned(), ToString::to_string)).collect()
 }
 
-/// Modules in files of their own below this one, tests aside.
+/// Modules in files of their own below this one, without tests.
 fn child_modules(file: &syn::File) -> Vec<String> {
     let modules = file.items.iter().filter_map(|item| match item {
         Item::Mod(ItemMod { ident, content: None, .. }) if ident != "tests" => Some(ident),
@@ -155,7 +155,7 @@ fn child_modules(file: &syn::File) -> Vec<String> {
     modules.map(ToString::to_string).collect()
 }
 
-/// The names of types in a type.
+/// Names of the types within a type.
 fn named(of: &Type) -> Vec<String> {
     struct Names(Vec<String>);
     impl<'a> Visit<'a> for Names {
@@ -177,7 +177,7 @@ fn is_mutable(receiver: &ReceiverKind) -> bool {
     }
 }
 
-/// The types that a function's result lets its caller change.
+/// Types that a function's result lets its caller change.
 fn lent_mutably(result: &ReturnType) -> Vec<String> {
     struct Lent(Vec<String>);
     impl<'a> Visit<'a> for Lent {
@@ -195,11 +195,11 @@ fn lent_mutably(result: &ReturnType) -> Vec<String> {
     lent.0
 }
 
-/// Goes through the functions of one file.
+/// Visitor of the functions of one file.
 struct FileVisitor<'a> {
     rooms: &'a Rooms,
     file: &'a str,
-    /// Structs whose fields must be private: rooms, and what they lend mutably.
+    /// Structs whose fields must be private: rooms, and types that they lend mutably.
     owned: &'a mut BTreeSet<String>,
     wrong: &'a mut Vec<String>,
 }
@@ -253,7 +253,7 @@ impl<'a> Visit<'a> for FileVisitor<'_> {
     fn visit_item_mod(&mut self, _: &'a ItemMod) {}
 }
 
-/// Which file of a crate imports from which.
+/// Imports between the files of a crate.
 struct Graph {
     imports: BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
 }
@@ -280,7 +280,7 @@ impl Graph {
         Ok(Graph { imports })
     }
 
-    /// Sets of files that import each other, each in words.
+    /// Sets of files that import each other, each as text.
     fn circles(&self) -> Vec<String> {
         let mut circles = BTreeSet::new();
         for module in self.imports.keys() {
@@ -307,7 +307,7 @@ impl Graph {
     }
 }
 
-/// The path of the module that a file is.
+/// Module path of a file.
 fn module_of(src: &Path, file: &Path) -> Vec<String> {
     let inner = file.strip_prefix(src).unwrap_or(file).with_extension("");
     let parts = inner.iter().map(|part| part.to_string_lossy().into_owned());
@@ -334,8 +334,8 @@ fn flatten(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Vec<String>
     }
 }
 
-/// The file that an import of a module takes something from. Names of the crate's root are nobody's: it only
-/// passes them on.
+/// The file that an import of a module refers to. Names in the crate's root are left out, because the root only
+/// re-exports them.
 fn resolve(
     module: &[String],
     import: &[String],

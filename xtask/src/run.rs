@@ -6,20 +6,20 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command that runs in `dir` and sees this process's streams.
+/// A command in `dir` with this process's streams.
 pub(crate) fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null());
-    // Cargo sets these for us. A nested cargo of another workspace must not inherit them, and in one of this workspace
-    // the build script of `ring` would run again, and all that TLS is a part of be compiled again, each time that
-    // somebody goes from `cargo xtask` to cargo itself or back.
+    // Cargo sets these variables for xtask. A nested cargo of another workspace must not inherit them. In a nested
+    // cargo of this workspace they would run the build script of `ring` and compile all crates that depend on it
+    // again, each time that `cargo xtask` and cargo itself are used in turn.
     for (variable, _) in std::env::vars_os().filter(|(name, _)| is_of_our_package(name)) {
         command.env_remove(variable);
     }
     command
 }
 
-/// Whether cargo sets this variable for the package that it runs.
+/// Returns true if cargo sets this variable for the package that it runs.
 fn is_of_our_package(variable: &OsStr) -> bool {
     let name = variable.to_string_lossy();
     name == "CARGO" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
@@ -31,8 +31,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command))) }
 }
 
-/// A program of the workspace as `cargo test --workspace` compiles it, with its checks of overflows and its debug
-/// assertions: steps that run programs compile next to nothing, where a release takes ten minutes (`cargo xtask dist`).
+/// Builds a program of the workspace as `cargo test --workspace` does, with overflow checks and debug assertions.
+/// Steps that run programs then compile almost nothing, while a release takes ten minutes (`cargo xtask dist`).
 pub(crate) fn tested(root: &Path, program: &str) -> Result<String, String> {
     const BUILD: [&str; 8] =
         ["build", "--profile", "test", "--workspace", "--bins", "--tests", "--locked", "-q"];
@@ -52,7 +52,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", shown(command)))
 }
 
-/// Runs `command`, shows what it writes to standard output as it comes, and returns it.
+/// Runs `command`, shows its standard output as it arrives, and returns it.
 pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
     let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
     let mut child =
@@ -72,13 +72,13 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
 const KEPT_LIMIT: usize = 120;
 const BEHIND_PANIC: usize = 5;
 
-/// Runs `command` and shows what it writes to standard output as it comes. The message, if it fails, has the lines
-/// that say what failed: they lie far above the end of a long log.
+/// Runs `command` and shows its standard output as it arrives. On failure the message has the lines that show the
+/// failed tests, which are far above the end of a long log.
 pub(crate) fn run_and_report_failure(command: &mut Command) -> Result<(), String> {
     run_watched(command, |_| ())
 }
 
-/// As [`run_and_report_failure`], and `watch` sees each line.
+/// As [`run_and_report_failure`], and calls `watch` with each line.
 pub(crate) fn run_watched(
     command: &mut Command,
     mut watch: impl FnMut(&str),
@@ -100,11 +100,11 @@ pub(crate) fn run_watched(
     Err(format!("{}\n    {}", failed(&status, command), failed_lines.text()))
 }
 
-/// The lines of a log of tests that say what failed and why.
+/// Lines of a test log that show the failed tests and their reasons.
 #[derive(Default)]
 pub(crate) struct FailedLines {
     kept: Vec<String>,
-    /// Lines to keep behind a panic.
+    /// Lines that are still kept after a panic.
     behind: usize,
 }
 
@@ -124,7 +124,7 @@ impl FailedLines {
     }
 }
 
-/// The command line as one would type it, for messages.
+/// The command line as typed in a shell, for messages.
 pub(crate) fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));

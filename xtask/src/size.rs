@@ -1,9 +1,10 @@
 //! Size of the tree: lines and files of each part, code without tests, comments and blank lines, words of the
-//! documents, packages behind the program, and its bytes.
+//! documents, packages of the program, and its size in bytes.
 //!
-//! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that file.
-//! Figures may grow by [`SLACK`] before the check fails, so that not every change touches the file. What compiles for
-//! minutes is measured by `--build` alone: the processor time of a cold build of the program, and its size stripped.
+//! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
+//! file. Figures may grow by [`SLACK`] before the check fails, so that not every change touches the file. Only
+//! `--build` compiles for minutes: it measures the processor time of a cold build of the program, and its stripped
+//! size.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +16,10 @@ use crate::run::{command, output, run};
 
 const FILE: &str = "xtask/size.toml";
 
-/// The share by which a figure may be larger than it was when it was blessed.
+/// Allowed growth of a figure over the blessed one, as a share.
 const SLACK: f64 = 0.01;
 
-/// Parts of the tree, by the folder where they lie.
+/// Parts of the tree, by folder.
 const PARTS: [(&str, &[&str]); 4] = [
     ("product", &["crates/"]),
     ("lab", &["lab/"]),
@@ -26,7 +27,7 @@ const PARTS: [(&str, &[&str]); 4] = [
     ("chores", &["xtask/", "fuzz/", "examples/"]),
 ];
 
-/// What is counted, by name.
+/// Figures by name.
 type Figures = BTreeMap<String, u64>;
 
 pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {
@@ -46,7 +47,7 @@ pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {
     if has("--check") { compare(root, &figures) } else { Ok(()) }
 }
 
-/// The step of CI.
+/// Runs the step of continuous integration.
 pub(crate) fn check(root: &Path) -> TaskResult {
     compare(root, &measure(root)?)
 }
@@ -105,13 +106,13 @@ fn measure(root: &Path) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// Whether a file is compiled for tests and benchmarks alone.
+/// Returns true if a file is compiled for tests and benchmarks only.
 fn is_of_tests(path: &str) -> bool {
     let folders = ["/tests/", "/benches/", "/examples/"];
     folders.iter().any(|folder| path.contains(folder)) || path.ends_with("/tests.rs")
 }
 
-/// How the paths of the modules begin that a file compiles for tests alone.
+/// Path prefixes of the modules that a file compiles for tests only.
 fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let below = match name {
@@ -127,7 +128,7 @@ fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
     behind.filter_map(item).filter_map(module).flatten().collect()
 }
 
-/// Lines with code, without those of a module of tests in the file.
+/// Lines with code, without those of a test module in the file.
 fn lines_of_code(text: &str) -> usize {
     let mut lines = text.lines();
     let mut count = 0;
@@ -145,8 +146,7 @@ fn lines_of_code(text: &str) -> usize {
     count
 }
 
-/// Passes over the item that follows an attribute, as rustfmt lays it out: to a line that ends it at its own
-/// indentation.
+/// Skips the item after an attribute, in rustfmt's layout: up to a line that ends it at its own indentation.
 fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     let mut indent = None;
     for line in lines {
@@ -162,10 +162,10 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Packages that the program is compiled from.
+/// Packages that the program depends on.
 fn packages(root: &Path) -> Result<usize, String> {
     let arguments = ["tree", "-p", "marline-cli", "-e", "normal", "--prefix", "none", "--locked"];
-    // With colors, which continuous integration asks for, the mark of a repeated package would not be recognized.
+    // With colors, which continuous integration enables, the mark of a repeated package would not be recognized.
     let tree = output(command(root, "cargo", &arguments).env("CARGO_TERM_COLOR", "never"))?;
     let mut names: Vec<&str> = tree
         .lines()
@@ -177,7 +177,7 @@ fn packages(root: &Path) -> Result<usize, String> {
     Ok(names.len())
 }
 
-/// A cold build of the program as the README has it, in a directory of its own.
+/// Measures a cold build of the program with the README's command, in a separate directory.
 fn build(root: &Path) -> TaskResult {
     const TARGET: &str = "target/size";
     let _ = fs::remove_dir_all(root.join(TARGET));

@@ -1,17 +1,16 @@
 //! Minimal Rust lexer that blanks comments and literals.
 //!
-//! A full parser would need the macros expanded to be right about braces; a lexer need only know
-//! where comments, strings and characters begin and end. What it hides it replaces by blanks, so
-//! that lines and columns stay those of the file.
+//! A full parser would need expanded macros to match braces correctly; a lexer only needs the beginning and end of
+//! comments, strings and characters. It replaces them by blanks, so lines and columns stay those of the file.
 
 /// A function found in a source file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Its name, or `$` for one that a macro names.
+    /// Name, or `$` if a macro names the function.
     pub(crate) name: String,
-    /// The line of its `fn`, counted from 1.
+    /// Line of its `fn`, from 1.
     pub(crate) line: usize,
-    /// Lines of its body with code on them: neither blank nor only comment.
+    /// Lines of its body with code, without blank lines and comments.
     pub(crate) code_lines: usize,
 }
 
@@ -39,7 +38,7 @@ pub(crate) fn functions(blanked: &str) -> Vec<Function> {
     let mut at = 0;
     while at < bytes.len() {
         let (_, end) = next_token(bytes, at);
-        // Without a name it is a function pointer's type.
+        // A function pointer's type has no name.
         if &bytes[at..end] == b"fn"
             && let Some(name) = name_after(&blanked[end..])
             && let Some((open, close)) = body(bytes, end)
@@ -67,13 +66,13 @@ fn is_word(byte: u8) -> bool {
 
 #[derive(PartialEq, Eq)]
 enum Token {
-    /// A comment or a literal.
+    /// Comment or literal.
     Hidden,
-    /// A word, or one byte of anything else.
+    /// Word, or one byte of anything else.
     Code,
 }
 
-/// What starts at `at`, and where it ends.
+/// The token that starts at `at`, and its end.
 fn next_token(bytes: &[u8], at: usize) -> (Token, usize) {
     let hidden_until = match (bytes[at], bytes.get(at + 1)) {
         (b'/', Some(b'/')) => Some(line_end(bytes, at)),
@@ -97,7 +96,7 @@ enum Literal {
     Quoted { quote: usize },
 }
 
-/// Recognises `r"`, `r#"`, `b"`, `br"`, `c"`, `cr#"` and `b'` where a word seems to start.
+/// Recognizes `r"`, `r#"`, `b"`, `br"`, `c"`, `cr#"` and `b'` at the beginning of a word.
 fn literal_prefix(bytes: &[u8], at: usize) -> Option<Literal> {
     let word = &bytes[at..word_end(bytes, at)];
     let next = at + word.len();
@@ -120,7 +119,7 @@ fn line_end(bytes: &[u8], at: usize) -> usize {
     bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |length| at + length)
 }
 
-/// Block comments nest.
+/// The end of a block comment, which may contain others.
 fn block_comment_end(bytes: &[u8], start: usize) -> usize {
     let (mut at, mut depth) = (start, 0_usize);
     while at + 1 < bytes.len() {
@@ -159,7 +158,7 @@ fn raw_end(bytes: &[u8], mut at: usize, hashes: usize) -> usize {
     bytes.len()
 }
 
-/// The end of a character literal, or nothing where the quote opens a lifetime.
+/// The end of a character literal, or `None` if the quote begins a lifetime.
 fn character_end(bytes: &[u8], at: usize) -> Option<usize> {
     let width = match *bytes.get(at + 1)? {
         b'\\' => return Some(quoted_end(bytes, at + 1, b'\'')),
@@ -173,9 +172,8 @@ fn character_end(bytes: &[u8], at: usize) -> Option<usize> {
 
 /// The braces of the body that belongs to the signature starting at `at`, if it has one.
 ///
-/// A signature ends at the first `{` or `;` outside parentheses and square brackets: an array
-/// type such as `[u8; 4]` holds a semicolon, a const argument such as `{ N }` is rare enough that
-/// the brace after a `<` is taken for one.
+/// A signature ends at the first `{` or `;` outside of parentheses and square brackets: an array type such as
+/// `[u8; 4]` has a semicolon. A const argument such as `{ N }` is so rare that it is taken for the body.
 fn body(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let (mut at, mut nesting) = (at, 0_usize);
     let mut before = b' ';

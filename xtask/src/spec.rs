@@ -1,9 +1,9 @@
-//! Tables of requirements: docs/spec/rfcNNNN.toml say what a document requires, where the code
-//! implements it, and which test shows it.
+//! Tables of requirements: docs/spec/rfcNNNN.toml lists the requirements of a document, the code that implements
+//! each, and the test that shows it.
 //!
-//! A line counts as covered if code and test are named and are there, and if somebody else than our own
-//! memory witnessed the requirement. A line without them must say why. Where the kernel's source is the
-//! witness, `seen` says which function of which file: `--kernel DIR` looks there again.
+//! A row is covered if its code and test are named and exist, and if the requirement has a source other than
+//! memory. A row without them must give a reason. If the source is the kernel's code, `seen` names the function
+//! and file, and `--kernel DIR` looks them up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const PAGE: &str = "docs/spec/README.md";
 const BEGIN: &str = "<!-- spec: generated -->\n";
 const END: &str = "<!-- spec: end -->";
 const LEVELS: [&str; 3] = ["MUST", "SHOULD", "MAY"];
-/// What may witness a requirement; a decision of our own needs no other witness.
+/// Sources of a requirement; a decision of the project needs no other source.
 const SOURCES: [&str; 7] =
     ["kernel-source", "kernel", "capture", "tshark", "packetdrill", "decision", "memory"];
 
@@ -31,7 +31,7 @@ struct Table {
     requirement: Vec<Requirement>,
 }
 
-/// A line of a table.
+/// A row of a table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Requirement {
@@ -39,7 +39,7 @@ struct Requirement {
     level: String,
     text: String,
     source: Vec<String>,
-    /// Where in the kernel's source.
+    /// Functions in the kernel's source.
     #[serde(default)]
     seen: Vec<String>,
     #[serde(default)]
@@ -49,13 +49,13 @@ struct Requirement {
     reason: Option<String>,
 }
 
-/// How a line stands.
+/// Status of a row.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Standing {
     Covered,
-    /// Not as asked for, with a reason.
+    /// Deviation, with a reason.
     Excepted,
-    /// Nobody but our memory says so.
+    /// Without a source other than memory.
     Memory,
 }
 
@@ -80,7 +80,7 @@ struct Totals {
     memory: usize,
 }
 
-/// Checks every table and the totals in the page, without a word if all is well.
+/// Checks every table and the totals in the page; prints nothing on success.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let tables = load(root)?;
     let complaints = complaints(root, &tables)?;
@@ -96,8 +96,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// Prints the tables; `--write` puts the totals into the page, `--kernel DIR` looks up what the kernel's
-/// source there is said to witness.
+/// Prints the tables; `--write` puts the totals into the page, `--kernel DIR` looks up the cited functions of the
+/// kernel's source.
 pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     let tables = load(root)?;
     for (name, table) in &tables {
@@ -125,7 +125,7 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     check(root)
 }
 
-/// Looks for every function that is said to witness something.
+/// Looks up every cited function of the kernel.
 fn look_up(kernel: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
     let mut texts: BTreeMap<&str, String> = BTreeMap::new();
     let mut missing = Vec::new();
@@ -178,7 +178,7 @@ fn load(root: &Path) -> Result<BTreeMap<String, Table>, String> {
     Ok(tables)
 }
 
-/// Everything that is wrong with the tables.
+/// All errors of the tables.
 fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<String>, String> {
     let tests = tests_of(root)?;
     let mut complaints = Vec::new();
@@ -224,7 +224,7 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
     Ok(complaints)
 }
 
-/// `core/connection/join.rs:accept_join` stands for an item of crates/marline-core/src, or for a field.
+/// Checks that an item or field exists: `core/connection/join.rs:accept_join` is in crates/marline-core/src.
 fn find(root: &Path, code: &str) -> Result<(), String> {
     let (file, item) =
         code.split_once(':').ok_or_else(|| format!("`{code}` names no item: file.rs:item"))?;
@@ -240,7 +240,7 @@ fn find(root: &Path, code: &str) -> Result<(), String> {
     if text.lines().any(declared) { Ok(()) } else { Err(format!("`{file}` has no item `{item}`")) }
 }
 
-/// Whether the words stand there, not as a part of longer ones.
+/// Returns true if the text contains the words, not as a part of longer ones.
 fn has_word(text: &str, words: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     !words.is_empty()

@@ -1,8 +1,8 @@
-//! Every test of the repository, in two rows of programs at once.
+//! Task that runs every test of the repository, in two parallel rows of test programs.
 //!
-//! Cargo runs one program of tests after the other. Those of `marline-cli` take half of the time and wait for timers
-//! and links for most of it; the others hardly wait. So the others run beside them, with a lower priority so that they
-//! do not delay what is measured with a clock.
+//! Cargo runs one test program after the other. Those of `marline-cli` take half of the time and mostly wait for
+//! timers and links, while the others hardly wait. The others therefore run in parallel, with a lower priority so
+//! that they do not delay timed measurements.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,19 +13,19 @@ use crate::TaskResult;
 use crate::run::{FailedLines, command, output, run_watched};
 use crate::test_counts::{Skipped, TestCounts};
 
-/// The package whose programs have a row of their own.
+/// The package whose test programs have a row of their own.
 const LIVE: &str = "marline-cli";
 
-/// A program of tests.
+/// A test program.
 #[derive(Clone, Debug, PartialEq)]
 struct Program {
     package: String,
-    /// The package's folder, where cargo runs its tests.
+    /// Folder of the package, which is the tests' working directory.
     folder: PathBuf,
     executable: PathBuf,
 }
 
-/// What came of some programs.
+/// Results of several test programs.
 #[derive(Default)]
 struct Outcome {
     counts: TestCounts,
@@ -35,7 +35,7 @@ struct Outcome {
 
 /// Runs every test, or those that `arguments` of `cargo test` select, and ends with one line of counts.
 pub(crate) fn run_all(root: &Path, arguments: &[String]) -> TaskResult {
-    // Beside what is built: the programs of tests run in different directories.
+    // In the build directory, because test programs run in different directories.
     let skipped = root.join("target/skipped-tests");
     let _ = std::fs::remove_file(&skipped);
     let mut outcome = Outcome::default();
@@ -54,7 +54,7 @@ pub(crate) fn run_all(root: &Path, arguments: &[String]) -> TaskResult {
             println!("{summary}");
             Ok(())
         }
-        // Only the end of a long log is read.
+        // The end of a long log is the part that is read.
         Err(error) => Err(format!("{error}\n{summary}")),
     }
 }
@@ -93,7 +93,7 @@ fn run_in_rows(root: &Path, skipped: &Path, outcome: &mut Outcome) -> TaskResult
     Err(format!("failed: {}\n    {}", outcome.failed.join(", "), outcome.failed_lines.text()))
 }
 
-/// Compiles the programs of tests and lists them.
+/// Compiles the test programs and lists them.
 fn build(root: &Path) -> Result<Vec<Program>, String> {
     const BUILD: [&str; 4] =
         ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
@@ -106,7 +106,7 @@ fn build(root: &Path) -> Result<Vec<Program>, String> {
     }
 }
 
-/// The program of tests that a message of cargo is about, if it is about one.
+/// The test program of a message of cargo, if it has one.
 fn read_message(line: &str) -> Option<Program> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let is_test = message.pointer("/profile/test")?.as_bool()?;
@@ -116,7 +116,7 @@ fn read_message(line: &str) -> Option<Program> {
     is_test.then_some(Program { package, folder, executable })
 }
 
-/// Runs a program as cargo would and prints its output when it has ended, so that two outputs do not mix.
+/// Runs a test program as cargo would and prints its output when it has ended, so that outputs do not mix.
 fn run_one(program: &Program, skipped: &Path, is_nice: bool, outcome: &Mutex<&mut Outcome>) {
     let executable = program.executable.to_string_lossy();
     let mut tests = match is_nice {

@@ -1,8 +1,8 @@
-//! Numbers of tests that passed, failed and were skipped, over all programs of tests.
+//! Numbers of tests that passed, failed and were skipped, over all test programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reasons that are named at most.
+/// Largest number of printed reasons.
 const MAX_REASONS: usize = 12;
 
 /// Sums of cargo's lines `test result: ...`.
@@ -10,11 +10,11 @@ const MAX_REASONS: usize = 12;
 pub(crate) struct TestCounts {
     passed: u64,
     failed: u64,
-    /// Lines read.
+    /// Number of these lines.
     programs: u64,
 }
 
-/// The tests that were skipped, each counted once, and what they lacked.
+/// Skipped tests, each counted once, with their missing requirements.
 #[derive(Debug, Default)]
 pub(crate) struct Skipped {
     tests: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Skipped {
 }
 
 impl TestCounts {
-    /// Counts what a line of the log says, if it is such a line.
+    /// Adds the counts of a line of the log, if it has any.
     pub(crate) fn read(&mut self, line: &str) {
         let Some((_, rest)) = line.split_once("test result: ") else { return };
         let before = |word: &str| {
@@ -36,7 +36,8 @@ impl TestCounts {
         self.programs += 1;
     }
 
-    /// One line. `tools` is the text of .ci/install-tools, which is recommended for programs that it installs.
+    /// A summary line. `tools` is the text of .ci/install-tools, which the line recommends for missing programs
+    /// that it installs.
     pub(crate) fn summary(&self, skipped: &Skipped, tools: &str, is_success: bool) -> String {
         if self.programs == 0 {
             return "no test ran".to_owned();
@@ -46,7 +47,7 @@ impl TestCounts {
             (0, false) => "a test program ended without a result, ".to_owned(),
             (failed, _) => format!("{failed} failed, "),
         };
-        // The harness knows no skipped tests: they count as passed.
+        // The test harness counts skipped tests as passed.
         let passed = self.passed.saturating_sub(skipped.tests as u64);
         text += &format!("{passed} passed, {} skipped", skipped.tests);
         text + &skipped.reasons(tools)
@@ -60,7 +61,7 @@ impl Skipped {
         for line in text.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             let [program, test, kind, text] = fields[..] else { continue };
-            // The first reason of a test that asks twice.
+            // Only the first reason of a test is kept.
             tests.entry((program, test)).or_insert((kind, text));
         }
         let of = |wanted: &str| {

@@ -1,5 +1,4 @@
-//! Repository checks: walks the files git knows and applies the rules of `checks`; then those of
-//! whole crates.
+//! Repository checks: applies the rules of `checks` to the files that git knows, then those for whole crates.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +12,7 @@ use crate::run;
 const TEXT_ENDINGS: &[&str] =
     &["rs", "toml", "md", "lock", "sh", "yml", "yaml", "txt", "run", "service", "py"];
 
-/// What a pure crate's clippy.toml must forbid.
+/// Bans that a pure crate's clippy.toml must have.
 const PURE_BANS: &[(&str, &[&str])] = &[
     ("disallowed-methods", &["std::time::Instant::now", "std::time::SystemTime::now"]),
     (
@@ -27,16 +26,16 @@ const SIZE_LIMITS: &[(&str, i64)] = &[
     ("excessive-nesting-threshold", 6),
 ];
 
-/// Words that a module header must not open with: it says what the module is, by a noun phrase.
+/// Words that a module header must not open with: its first sentence is a noun phrase for the module.
 const HEADER_OPENINGS: &[&str] = &["What", "Who", "Whether", "How", "Where", "When", "Why"];
 
-/// Fails with every finding; long but allowed files are only named.
+/// Fails with every finding; long but allowed files are only listed.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut long = Vec::new();
     let listed = list_files(root)?;
     for path in &listed {
-        // A path that is not a text file, or was removed and not yet committed, is no concern.
+        // Other files, and files that were removed without a commit, are skipped.
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         let ending = Path::new(path).extension().and_then(|ending| ending.to_str()).unwrap_or("");
         if ending.is_empty() || TEXT_ENDINGS.contains(&ending) {
@@ -72,7 +71,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     Err(format!("{} findings\n{}", wrong.len(), wrong.join("\n")))
 }
 
-/// What git tracks, and what it would track after `git add`.
+/// Files that git tracks, or would track after `git add`.
 fn list_files(root: &Path) -> Result<Vec<String>, String> {
     let arguments = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let listed = run::output(&mut run::command(root, "git", &arguments))?;
@@ -93,7 +92,7 @@ fn header_opening(path: &str, text: &str) -> Option<String> {
     })
 }
 
-/// Links to files that are not there, and to headings that their file has not.
+/// Links to missing files, and to missing headings of existing files.
 fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
     let page = root.join(path);
     let folder = page.parent().unwrap_or(root);
@@ -115,7 +114,7 @@ fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
     dead
 }
 
-/// Pages that a file names by their path from the root and that are not there.
+/// Pages that a file names by their path from the root and that do not exist.
 fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
     checks::pages_named(text)
         .into_iter()
@@ -124,8 +123,8 @@ fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every page is named by the list that its readers start from: that of its own folder, if there is one,
-/// or that of all shelves.
+/// Pages that are missing in the list for their readers: that of their own folder, if there is one, or that of all
+/// sections.
 fn unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
     const INDEX: &str = "README.md";
     let mut unlisted = Vec::new();

@@ -1,5 +1,5 @@
-//! Benchmark of the real-time link: one-way delay errors as an outside observer measures them, and
-//! the highest rate at which it keeps up.
+//! Benchmark of the real-time link: one-way delay errors as an outside observer measures them, and the highest
+//! rate that the link sustains.
 //!
 //! `cargo bench -p marline-emulator --bench emulator`
 
@@ -49,7 +49,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     let sender = std::thread::spawn(move || -> io::Result<()> {
         let mut datagram = [0; PAYLOAD];
         for _ in 0..packets {
-            // Never closer, or a sender that overslept would measure the link's queue.
+            // At least one gap apart, or a sender that overslept would measure the link's queue.
             std::thread::sleep(gap);
             let now = origin.elapsed().as_nanos() as u64;
             datagram[..8].copy_from_slice(&now.to_be_bytes());

@@ -2,7 +2,7 @@
 //! errors of UDP packets, and kernel TCP over two shaped paths, all on two processors.
 //!
 //! `cargo bench -p marline-emulator --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words
-//! choose the links that contain one of them: `-- rate=1G`.
+//! select the links that contain one of them: `-- rate=1G`.
 
 #[path = "../tests/namespaces/mod.rs"]
 mod namespaces;
@@ -20,7 +20,7 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 
 const PAYLOAD: usize = 1_400;
 const HEADERS: u64 = 28;
-/// The processors that the links and both ends share.
+/// Number of processors that the links and both ends share.
 const PROCESSORS: usize = 2;
 
 fn main() -> io::Result<()> {
@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Threads of this process share the first processors it may use.
+/// Restricts the threads of this process to its first processors.
 fn keep_to_processors() -> io::Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let mut kept = rustix::thread::CpuSet::new();
@@ -81,7 +81,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     let sender = std::thread::spawn(move || -> io::Result<()> {
         let mut datagram = [0; PAYLOAD];
         for _ in 0..packets {
-            // Never closer, or a sender that overslept would measure the link's queue.
+            // At least one gap apart, or a sender that overslept would measure the link's queue.
             std::thread::sleep(gap);
             datagram[..8].copy_from_slice(&wall_ns().to_be_bytes());
             client.send(&datagram)?;
@@ -136,7 +136,7 @@ fn quantiles(mut values_us: Vec<f64>) -> String {
 }
 
 fn throughput(spec: &str, time: Duration) -> io::Result<()> {
-    /// Before this, TCP looks for the rate.
+    /// Time until TCP has found the rate.
     const WARM_UP: Duration = Duration::from_millis(500);
     let testbed = Testbed::new("t", 2, spec, DEFAULT_SPIN, &mut |_| None)?;
     let over = AtomicBool::new(false);

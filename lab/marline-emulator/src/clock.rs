@@ -2,7 +2,7 @@
 
 use marline_time::Instant;
 
-/// The emulator's time line: nanoseconds since it started.
+/// Time of the emulator: nanoseconds since it started.
 #[derive(Debug)]
 pub(crate) struct Clock(std::time::Instant);
 
@@ -11,7 +11,7 @@ impl Clock {
         Clock(std::time::Instant::now())
     }
 
-    /// When its time was zero.
+    /// Time zero.
     pub(crate) const fn started(&self) -> std::time::Instant {
         self.0
     }

@@ -29,11 +29,11 @@ impl Side {
 pub enum LinkCommand {
     /// The link goes down: packets in transit and new ones are lost.
     Break(Side),
-    /// The link works again.
+    /// The link comes back up.
     Restore(Side),
-    /// Other settings.
+    /// New settings.
     Set(Box<DuplexConfig>),
-    /// Every flow continues from another port, as after a NAT forgot it. Packets on their way to
-    /// the old port are lost.
+    /// Every flow continues from another port, as after a NAT lost its binding. Packets under way to the old port
+    /// are lost.
     Rebind,
 }

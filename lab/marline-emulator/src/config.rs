@@ -11,26 +11,26 @@ use crate::tunnel::TunnelConfig;
 /// A link between the clients that send to `listen` and the target `to`.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: String,
-    /// Where clients send to; port 0 lets the system choose.
+    /// Address for clients; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// Where their packets go.
+    /// Target of the clients' packets.
     pub to: SocketAddr,
     /// The link; `up` is from the client.
     pub link: DuplexConfig,
-    /// Randomness of the link.
+    /// Seeds of the link's random numbers.
     pub seeds: SeedTree,
     /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
-    /// Client addresses at the same time; the one silent for longest makes room.
+    /// Largest number of client addresses at a time; a new one replaces the one that was silent the longest.
     pub max_flows: usize,
-    /// A client address silent for so long is forgotten.
+    /// Time after which a silent client address is removed.
     pub idle: Duration,
 }
 
 impl RelayConfig {
-    /// The defaults: 256 client addresses, forgotten after 5 minutes.
+    /// Default settings: 256 client addresses, removed after 5 minutes of silence.
     #[must_use]
     pub fn new(name: &str, listen: SocketAddr, to: SocketAddr, link: DuplexConfig) -> Self {
         RelayConfig {

@@ -19,10 +19,10 @@ use crate::socket::ReceiveBuffers;
 use crate::spin::Spin;
 use crate::starvation::Starvation;
 
-/// How often idle clients are looked for; also the longest sleep.
+/// Interval of the checks for idle clients; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What the thread is asked to do.
+/// Request to the thread.
 #[derive(Debug)]
 pub(crate) enum Order {
     Command { relay: usize, command: Box<LinkCommand>, reply: Sender<io::Result<()>> },
@@ -30,13 +30,13 @@ pub(crate) enum Order {
     Stop,
 }
 
-/// Everything the thread owns.
+/// State of the thread.
 #[derive(Debug)]
 pub(crate) struct Engine {
     clock: Clock,
     relays: Vec<Member>,
     spin: Spin,
-    /// Of a real-time thread.
+    /// Voluntary rest of a real-time thread.
     rest: Option<Rest>,
     last_wake: Instant,
     inbox: Receiver<Order>,
@@ -69,17 +69,17 @@ impl Engine {
         })
     }
 
-    /// When the links' time was zero.
+    /// Time zero of the links.
     pub(crate) const fn started(&self) -> std::time::Instant {
         self.clock.started()
     }
 
-    /// Where relays listen; tunnels do not.
+    /// Listen addresses of the relays; tunnels have none.
     pub(crate) fn addresses(&self) -> io::Result<Vec<Option<SocketAddr>>> {
         self.relays.iter().map(Member::local_addr).collect()
     }
 
-    /// Runs until it is told to stop or its owner is gone.
+    /// Runs until it is stopped or its owner is gone.
     pub(crate) fn run(mut self) {
         #[cfg(target_os = "linux")]
         let real_time = crate::priority::raise();
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// False when it is time to stop.
+    /// Handles waiting requests; returns false when the thread must stop.
     fn take_orders(&mut self, starvation: &mut Starvation) -> bool {
         loop {
             let order = match self.inbox.try_recv() {
@@ -108,7 +108,7 @@ impl Engine {
                 Err(TryRecvError::Disconnected) => return false,
             };
             let now = self.clock.now();
-            // A reply nobody waits for is not an error.
+            // The requester may be gone, which is not an error.
             match order {
                 Order::Stop => return false,
                 Order::Report { reply } => {
@@ -139,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Waits until a socket can be read or something is due soon, and notes the former in `ready`.
+    /// Waits until a socket is readable or something is due soon; readable sockets are added to `ready`.
     fn wait(&mut self, starvation: &mut Starvation) {
         let due = self.relays.iter().filter_map(Member::next_event).min();
         let now = self.clock.now();
@@ -159,7 +159,7 @@ impl Engine {
             tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: sleep.subsec_nanos().into(),
         };
-        // Interrupted by a signal: the next round waits again.
+        // After a signal, the next round waits again.
         let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
         let woke = self.clock.now();
         let slept = woke.since(now);
@@ -168,7 +168,7 @@ impl Engine {
         }
         let round = woke.since(self.last_wake);
         self.last_wake = woke;
-        // A poll that finds something at once takes a microsecond or two.
+        // A poll that returns at once takes a microsecond or two.
         let slept = slept.saturating_sub(Duration::from_micros(2));
         if let Some(owed) = self.rest.as_mut().and_then(|rest| rest.after(round, slept)) {
             std::thread::sleep(owed);
@@ -184,7 +184,7 @@ impl Engine {
         let found = sources.iter().zip(&fds[1..]).filter(|(_, fd)| readable(fd));
         self.ready.extend(found.map(|(source, _)| *source));
         if woken {
-            // What it says is in the inbox.
+            // The requests are in the inbox; the byte only wakes the thread.
             let _ = (&self.wakened).read(&mut [0; 64]);
         }
     }

@@ -1,5 +1,4 @@
-//! Client addresses of a relay, each with a socket of its own towards the target: bounded, expired
-//! when idle.
+//! Client addresses of a relay, each with its own socket towards the target: limited in number, removed when idle.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,16 +9,16 @@ use marline_time::{Duration, Instant};
 use crate::lane::FlowKey;
 use crate::socket::{DatagramSocket, kernel_drops};
 
-/// A client that spoke within this time is not pushed out by a new one.
+/// A client that sent something within this time is not replaced by a new one.
 const PROTECTED: Duration = Duration::from_secs(5);
 
 /// One client address.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) client: SocketAddr,
-    /// Our address it sent to: answers come from there.
+    /// Local address that the client sent to, which is the source of answers.
     pub(crate) reply_from: Option<IpAddr>,
-    /// Towards the target.
+    /// Socket towards the target.
     pub(crate) upstream: DatagramSocket,
     last_heard: Instant,
 }
@@ -30,7 +29,7 @@ struct Slot {
     flow: Option<Flow>,
 }
 
-/// The table.
+/// Table of flows.
 #[derive(Debug)]
 pub(crate) struct Flows {
     to: SocketAddr,
@@ -38,10 +37,10 @@ pub(crate) struct Flows {
     by_client: BTreeMap<SocketAddr, u32>,
     max: usize,
     idle: Duration,
-    /// Datagrams of clients there was no room for.
+    /// Datagrams of clients refused because the table was full.
     pub(crate) refused: u64,
     pub(crate) rebinds: u64,
-    /// Datagrams the kernel dropped on sockets that are closed.
+    /// Datagrams the kernel dropped on sockets that are closed now.
     closed_drops: u64,
 }
 
@@ -63,7 +62,8 @@ impl Flows {
         self.by_client.len()
     }
 
-    /// The flow of a client that sent something; made if need be. `None`: no room, or no socket.
+    /// The flow of a client that sent something, created if necessary. `None` if the table is full or a socket
+    /// cannot be created.
     pub(crate) fn heard(
         &mut self,
         client: SocketAddr,
@@ -107,7 +107,7 @@ impl Flows {
         Some(())
     }
 
-    /// The flow of this key, if it is still that one.
+    /// The flow of this key, unless a later one has its slot.
     pub(crate) fn get(&self, key: FlowKey) -> Option<&Flow> {
         let slot = self.slots.get(key.slot as usize)?;
         slot.flow.as_ref().filter(|_| slot.generation == key.generation)
@@ -125,14 +125,14 @@ impl Flows {
         slots.filter_map(|(slot, entry)| Some((slot as u32, entry.flow.as_ref()?)))
     }
 
-    /// The target spoke to this flow: it is alive.
+    /// Notes that the target answered this flow.
     pub(crate) fn answered(&mut self, slot: u32, now: Instant) {
         if let Some(flow) = self.slots.get_mut(slot as usize).and_then(|s| s.flow.as_mut()) {
             flow.last_heard = now;
         }
     }
 
-    /// Forgets who was silent for too long.
+    /// Removes flows that were silent for too long.
     pub(crate) fn expire(&mut self, now: Instant) {
         let is_idle = |flow: &Flow| now.since(flow.last_heard) >= self.idle;
         let idle: Vec<u32> = self.iter().filter(|(_, f)| is_idle(f)).map(|(s, _)| s).collect();
@@ -141,8 +141,8 @@ impl Flows {
         }
     }
 
-    /// Gives every flow another port towards the target. The new socket is bound before the old one
-    /// is closed, so the port does differ.
+    /// Gives every flow another port towards the target. The new socket is bound before the old one is closed, so
+    /// the ports differ.
     pub(crate) fn rebind(&mut self) -> io::Result<()> {
         for entry in &mut self.slots {
             let Some(flow) = &mut entry.flow else { continue };

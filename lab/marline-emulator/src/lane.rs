@@ -1,4 +1,4 @@
-//! One direction of a relay: the link model over datagrams that carry their flow.
+//! One direction of a relay: the link model for datagrams with their flow.
 
 use marline_link::radio::RadioReading;
 use marline_link::{Link, LinkConfig, Packet};
@@ -7,7 +7,7 @@ use quinn_udp::EcnCodepoint;
 
 use crate::report::{Micros, WayReport};
 
-/// Names a client's flow; the generation tells it from a later one in the same slot.
+/// Key of a client's flow; the generation distinguishes it from a later flow in the same slot.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FlowKey {
     pub(crate) slot: u32,
@@ -19,7 +19,7 @@ pub(crate) struct FlowKey {
 pub(crate) struct LinkDatagram {
     pub(crate) flow: FlowKey,
     pub(crate) ecn: Option<EcnCodepoint>,
-    /// Bytes of IP and UDP header below the payload.
+    /// IP and UDP headers below the payload, bytes.
     pub(crate) headers: usize,
     pub(crate) bytes: Vec<u8>,
 }
@@ -34,7 +34,7 @@ impl Packet for LinkDatagram {
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
-        // A datagram between sockets has its headers below: what it holds is not IP.
+        // A datagram between sockets has its headers below, so its bytes are not an IP packet.
         if self.headers == 0 { marline_link::tcp_of_ip(&mut self.bytes) } else { None }
     }
 
@@ -49,18 +49,18 @@ impl Packet for LinkDatagram {
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
-        // Between sockets nobody could be told: ICMP is the kernel's there.
+        // Between sockets there is no sender for an ICMP error: the kernel handles ICMP there.
         let whole = self.headers == 0;
         let bytes = whole.then(|| marline_link::ip_too_big(&self.bytes, mtu_bytes))??;
         Some(LinkDatagram { bytes, ..self.clone() })
     }
 }
 
-/// A direction: the link and what is known of its host's punctuality.
+/// One direction: the link and the timing statistics of this host.
 #[derive(Debug)]
 pub(crate) struct Lane {
     link: Link<LinkDatagram>,
-    /// The latest time the link was told: it must not go back.
+    /// The latest time passed to the link, whose time must not go back.
     clock: Instant,
     waited: Micros,
     late: Micros,
@@ -80,7 +80,7 @@ impl Lane {
         }
     }
 
-    /// A packet that reached the machine `age` before `now`, if that is known.
+    /// Offers a packet to the link. It reached the machine `age` before `now`, if known.
     pub(crate) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: LinkDatagram) {
         age.iter().for_each(|age| self.waited.record(*age));
         self.clock = self.clock.max(now - age.unwrap_or_default());
@@ -92,28 +92,28 @@ impl Lane {
         self.link.take_answer()
     }
 
-    /// The next datagram that is due, with the time at which it was.
+    /// The next datagram that is due, with its due time.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(Instant, LinkDatagram)> {
         self.clock = self.clock.max(now);
         self.link.poll_timed(self.clock)
     }
 
-    /// When to poll next.
+    /// Time of the next poll.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         self.link.next_event()
     }
 
-    /// A dropped datagram whose memory can be used again.
+    /// A dropped datagram, whose memory can be reused.
     pub(crate) fn take_dropped(&mut self) -> Option<LinkDatagram> {
         self.link.take_dropped()
     }
 
-    /// Both directions of a link go over one radio.
+    /// Makes both directions of a link use one radio.
     pub(crate) fn share_radio(&mut self, other: &Lane) {
         self.link.share_radio(&other.link);
     }
 
-    /// What the radio drew until `now`.
+    /// Energy of the radio until `now`.
     pub(crate) fn radio(&self, now: Instant) -> Option<RadioReading> {
         Some(self.link.radio()?.reading(now))
     }
@@ -128,7 +128,7 @@ impl Lane {
         self.link.set_config(self.clock, config);
     }
 
-    /// A datagram left at `now`.
+    /// Notes that a datagram due at `due` was sent at `now`.
     pub(crate) fn sent(&mut self, due: Instant, now: Instant) {
         self.late.record(now.since(due));
     }

@@ -16,7 +16,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// `schedule`: what happens by itself, so long after the start.
+    /// `schedule`: commands by time after the start.
     pub(crate) fn new(
         link: DuplexConfig,
         seeds: &SeedTree,
@@ -32,13 +32,13 @@ impl Lanes {
         Lanes { up, down, schedule: schedule.into() }
     }
 
-    /// When the link wants to be looked after again.
+    /// Time of the link's next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let scheduled = self.schedule.front().map(|(at, _)| *at);
         [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
     }
 
-    /// What is scheduled until now and was not taken yet, with its time.
+    /// The next scheduled command that is due, with its time.
     pub(crate) fn take_scheduled(&mut self, now: Instant) -> Option<(Instant, LinkCommand)> {
         self.schedule.pop_front_if(|(at, _)| *at <= now)
     }

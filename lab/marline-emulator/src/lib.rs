@@ -1,16 +1,15 @@
 //! Link model in real time: a UDP relay between real sockets, or a tunnel between namespaces.
 //!
-//! *Problem.* A measurement over an emulated link is only as good as the emulator's timing. Timers
-//! that fire 4 ms late, or a thread that was not scheduled for 20 ms, look exactly like jitter of
-//! the link. So a dedicated thread does the following: it sleeps in ppoll until shortly before the
-//! next packet is due (the timer slack set to a nanosecond), spins the rest, stamps arrivals with
-//! the kernel's receive time instead of the time it woke up, and measures how late every packet
-//! left. The report says so, and says which packets the kernel dropped before the model saw them.
+//! *Problem.* A measurement over an emulated link is only as good as the emulator's timing. Timers that fire 4 ms
+//! late, or a thread that was not scheduled for 20 ms, look exactly like jitter of the link. A dedicated thread
+//! therefore sleeps in ppoll until shortly before the next packet is due (with a timer slack of one nanosecond)
+//! and spins for the rest. It stamps arrivals with the kernel's receive time instead of the time it woke up, and
+//! measures the lateness of every packet sent. The report has this lateness and the packets that the kernel
+//! dropped before the model saw them.
 //!
-//! One [`Emulator`] hosts any number of relays on its thread, so links that run in parallel share
-//! one clock and do not take turns waking each other. A relay works as a NAT does: each client
-//! address gets a socket of its own towards the target, idle ones go, and a command moves them to
-//! other ports ([`LinkCommand::Rebind`]).
+//! One [`Emulator`] runs any number of relays on its thread, so parallel links share one clock and do not wake
+//! each other in turn. A relay works like a NAT: each client address gets its own socket towards the target, idle
+//! ones are removed, and a command moves them to other ports ([`LinkCommand::Rebind`]).
 
 mod clock;
 mod command;
@@ -52,8 +51,8 @@ use marline_time::Duration;
 
 use engine::{Engine, Order};
 
-/// Maximum time before a deadline at which the thread stops sleeping and spins: the cost of a
-/// wake-up on an idle machine. It spins less where sleeps end earlier.
+/// Maximum time before a deadline at which the thread stops sleeping and spins: the cost of a wake-up on an idle
+/// machine. The thread spins less if sleeps end more precisely.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
 
 /// Running relays. Dropping it stops them.
@@ -67,7 +66,7 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Binds the relays' sockets and starts the thread. The links' time begins now.
+    /// Binds the relays' sockets and starts the thread. Time zero of the links is now.
     ///
     /// # Errors
     /// A socket cannot be bound, or the thread not started.
@@ -75,11 +74,11 @@ impl Emulator {
         Self::start_links(relays.into_iter().map(LinkEnds::Relay).collect(), spin)
     }
 
-    /// The same for links of any kind. Those between namespaces need CAP_NET_ADMIN and
-    /// CAP_SYS_ADMIN; their interfaces have neither addresses nor are they up yet.
+    /// As [`start`](Self::start), for links of any kind. Those between namespaces need CAP_NET_ADMIN and
+    /// CAP_SYS_ADMIN; their interfaces are down and have no addresses yet.
     ///
     /// # Errors
-    /// A socket cannot be bound, an interface not made, or the thread not started.
+    /// A socket cannot be bound, an interface cannot be created, or the thread cannot be started.
     pub fn start_links(links: Vec<LinkEnds>, spin: Duration) -> io::Result<Emulator> {
         let (waker, wakened) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
@@ -99,13 +98,13 @@ impl Emulator {
         self.started
     }
 
-    /// Where the relay of this number listens, in the order they were given.
+    /// Listen address of the relay of this number, in the order in which they were given.
     #[must_use]
     pub fn local_addr(&self, relay: usize) -> Option<SocketAddr> {
         self.addresses.get(relay).copied().flatten()
     }
 
-    /// Has a relay do something; returns when it is done.
+    /// Sends a command to a relay; returns when it is executed.
     ///
     /// # Errors
     /// No relay has this number, or the command failed.
@@ -121,7 +120,7 @@ impl Emulator {
         self.ask(|reply| Order::Report { reply })
     }
 
-    /// Stops, and returns the reports of the relays.
+    /// Stops the thread, and returns the reports of the relays.
     ///
     /// # Errors
     /// The thread has ended.
@@ -138,7 +137,7 @@ impl Emulator {
     }
 
     fn wake(&self) {
-        // Full means that it has been woken already.
+        // A full pipe means that the thread has been woken already.
         let _ = (&self.waker).write(&[1]);
     }
 }

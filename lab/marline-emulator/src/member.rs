@@ -14,14 +14,14 @@ use crate::report::{RelayReport, Starved};
 use crate::socket::ReceiveBuffers;
 use crate::tunnel::{End, Tunnel};
 
-/// One link with its ends.
+/// A link with its ends.
 #[derive(Debug)]
 pub(crate) enum Member {
     Relay(Box<Relay>),
     Tunnel(Box<Tunnel>),
 }
 
-/// A descriptor of a member that can be read.
+/// A readable descriptor of a member.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Source {
     Port(Port),
@@ -66,7 +66,7 @@ impl Member {
         match (self, source) {
             (Member::Relay(relay), Source::Port(port)) => relay.receive(port, clock, buffers),
             (Member::Tunnel(tunnel), Source::End(end)) => tunnel.receive(end, clock),
-            // Sources are asked of the member they belong to.
+            // A source belongs to its own kind of member only.
             _ => {}
         }
     }
@@ -95,7 +95,7 @@ impl Member {
         }
     }
 
-    /// Forgets who was idle.
+    /// Removes idle clients.
     pub(crate) fn expire(&mut self, now: Instant) {
         if let Member::Relay(relay) = self {
             relay.expire(now);

@@ -1,6 +1,6 @@
-//! Work in another network namespace. A namespace belongs to a thread, so the work gets a thread of
-//! its own and the caller stays where it is. What is made there (sockets, interfaces, child
-//! processes, files of /proc/thread-self/net) stays bound to the namespace.
+//! Work in another network namespace. Namespaces belong to threads, so the work runs on a thread of its own and
+//! the caller's namespace does not change. Everything that the work creates (sockets, interfaces, child processes,
+//! files of /proc/thread-self/net) stays bound to the namespace.
 
 use std::fs::File;
 use std::io;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where `ip netns` keeps the namespaces it made.
+/// File of a namespace that `ip netns` created.
 #[must_use]
 pub fn place(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
-/// Runs `work` in the namespace that `ip netns` knows by this name. Needs CAP_SYS_ADMIN.
+/// Runs `work` in the namespace with this name in `ip netns`. Needs CAP_SYS_ADMIN.
 ///
 /// # Errors
-/// There is no such namespace, it may not be entered, or `work` failed.
+/// There is no such namespace, entering it is not permitted, or `work` failed.
 pub fn within<T: Send>(
     namespace: &str,
     work: impl FnOnce() -> io::Result<T> + Send,

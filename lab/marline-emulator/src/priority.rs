@@ -1,15 +1,14 @@
-//! Real-time priority of the emulator's thread, where permitted: a link must not wait for the
-//! programs it serves.
+//! Real-time priority of the emulator's thread, if permitted: a link must not wait for the programs it serves.
 
 use std::num::NonZeroU64;
 
-/// The nice value where real-time scheduling is refused.
+/// Nice value if real-time scheduling is refused.
 const NICE: i32 = -15;
 
-/// Gives the calling thread the precision and the priority that the system grants this user. What is
-/// refused shows in the reported lateness; nothing here is an error. Whether it is a real-time thread.
+/// Gives the calling thread the timer precision and priority that the system grants this user, and returns whether
+/// it has real-time scheduling. A refusal is not an error; it shows in the reported lateness.
 pub(crate) fn raise() -> bool {
-    // The default of 50 us is added to every sleep.
+    // The default timer slack of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let real_time = real_time();
     if !real_time {
@@ -18,9 +17,8 @@ pub(crate) fn raise() -> bool {
     real_time
 }
 
-/// The lowest real-time priority: ahead of everything ordinary, behind everything of the system's
-/// own. The kernel keeps 5 % of each second for others, so that even a thread that spins cannot
-/// stop a machine.
+/// Requests the lowest real-time priority: above all ordinary threads, below the system's own real-time threads.
+/// The kernel reserves 5 % of each second for others, so even a spinning thread cannot stop a machine.
 fn real_time() -> bool {
     // The kernel's `struct sched_param` is this one number. The call is made directly because musl's
     // wrapper refuses it.

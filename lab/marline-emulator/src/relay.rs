@@ -1,4 +1,4 @@
-//! One relay: a listening socket, its clients, a link each way.
+//! Relay: a listening socket, its clients, and a link in each direction.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,20 +15,20 @@ use crate::lanes::Lanes;
 use crate::report::{RelayReport, Starved};
 use crate::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 
-/// Vectors kept for datagrams to come.
+/// Largest number of spare buffers.
 const MAX_POOL: usize = 4_096;
 
-/// Bytes in one send with segmentation: below the largest UDP payload.
+/// Largest size of one send with segmentation, bytes: below the largest UDP payload.
 const MAX_BATCH_BYTES: usize = 60_000;
 
-/// Which socket of a relay is meant.
+/// A socket of a relay.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
     Listen,
     Upstream(u32),
 }
 
-/// Datagrams that leave in one call.
+/// Datagrams that are sent in one call.
 #[derive(Debug, Default)]
 struct Batch {
     to: Option<(FlowKey, Option<EcnCodepoint>)>,
@@ -38,7 +38,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// A batch has one destination and one size, but for a shorter last datagram.
+    /// Returns true if a datagram fits: a batch has one destination and one size, except for a shorter last
+    /// datagram.
     fn takes(&self, parcel: &LinkDatagram, limit: usize) -> bool {
         let ends_full = self.bytes.len() == self.segment * self.due.len();
         self.to == Some((parcel.flow, parcel.ecn))
@@ -70,7 +71,7 @@ impl Batch {
 pub(crate) struct Relay {
     name: String,
     to: SocketAddr,
-    /// Bytes of IP and UDP header on the emulated link.
+    /// IP and UDP headers on the emulated link, bytes.
     headers: usize,
     pub(crate) listen: DatagramSocket,
     pub(crate) flows: Flows,
@@ -96,7 +97,7 @@ impl Relay {
         })
     }
 
-    /// When this relay wants to be called again.
+    /// Time of the relay's next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         self.lanes.next_event()
     }
@@ -105,7 +106,7 @@ impl Relay {
     pub(crate) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
         let Relay { listen, flows, lanes, pool, headers, .. } = self;
         let headers = *headers;
-        // Errors here are ICMP messages about datagrams sent before, or nothing to read.
+        // Errors here are ICMP messages about earlier datagrams, or the socket is empty.
         match port {
             Port::Listen => {
                 let _ = listen.receive(buffers, |datagram| {
@@ -138,11 +139,11 @@ impl Relay {
         }
     }
 
-    /// Does what is scheduled until now and sends what is due.
+    /// Executes scheduled commands that are due and sends due datagrams.
     pub(crate) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
         while let Some((at, command)) = self.lanes.take_scheduled(now) {
-            // A rebinding that finds no free port leaves the flow where it was.
+            // If there is no free port, the flow keeps its port.
             let _ = self.apply(at, command);
         }
         for side in [Side::Up, Side::Down] {
@@ -172,7 +173,7 @@ impl Relay {
     fn flush(&mut self, side: Side, clock: &Clock) {
         let Some((key, ecn)) = self.batch.to else { return };
         let result = match self.flows.get(key) {
-            // Its client has been forgotten meanwhile.
+            // The client was removed meanwhile.
             None => Ok(()),
             Some(flow) => {
                 let (socket, to, from_ip) = match side {
@@ -209,7 +210,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Forgets idle clients.
+    /// Removes idle clients.
     pub(crate) fn expire(&mut self, now: Instant) {
         self.flows.expire(now);
     }
@@ -231,7 +232,7 @@ impl Relay {
     }
 }
 
-/// The bytes in a vector of the pool.
+/// Copies bytes into a buffer of the pool.
 fn fill(pool: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Vec<u8> {
     let mut vector = pool.pop().unwrap_or_default();
     vector.clear();

@@ -1,4 +1,4 @@
-//! Report of an emulated link: what it did, and how far its own timing can be trusted.
+//! Report of an emulated link: its counters, and the accuracy of its timing.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use marline_link::radio::RadioReading;
 
-/// Lateness is kept up to this long; later is counted as this.
+/// Largest recorded lateness; greater values count as this one.
 const MAX_LATENESS_US: u64 = 10_000_000;
 
-/// Microseconds, collected in a histogram of two significant digits and bounded size.
+/// Histogram of microseconds with two significant digits and bounded size.
 #[derive(Clone, Debug)]
 pub(crate) struct Micros(Histogram<u64>);
 
@@ -35,7 +35,7 @@ impl Micros {
     }
 }
 
-/// Percentiles of a delay that should be zero.
+/// Percentiles of a delay that is ideally zero.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Datagrams measured.
@@ -62,42 +62,42 @@ impl fmt::Display for Lateness {
 pub struct Starved {
     /// Since the start, microseconds.
     pub total_us: u64,
-    /// At one go, microseconds.
+    /// Longest single wait, microseconds.
     pub longest_us: u64,
 }
 
-/// One direction of a relay.
+/// One direction of a link.
 #[derive(Clone, Debug)]
 pub struct WayReport {
     /// Counters of the link model.
     pub stats: marline_link::LinkStats,
-    /// Packets pass now.
+    /// True if the link is up now.
     pub up: bool,
     /// Bytes waiting now.
     pub queued_bytes: u64,
-    /// How long datagrams waited in the kernel before the emulator read them. The model is told the
-    /// time they came, so this makes nothing late unless it exceeds the link's delay.
+    /// Time that datagrams waited in the kernel before the emulator read them. The model uses their arrival times,
+    /// so this delays nothing unless it exceeds the link's delay.
     pub waited: Lateness,
     /// Lateness of departing datagrams relative to the model.
     pub late: Lateness,
     /// Datagrams the system refused to send.
     pub send_errors: u64,
-    /// Datagrams lost because the sending socket was full.
+    /// Datagrams lost because the sending socket's buffer was full.
     pub send_blocked: u64,
 }
 
-/// A relay since its start.
+/// Report of a link since its start.
 #[derive(Clone, Debug)]
 pub struct RelayReport {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
     /// Time since the start.
     pub running: Duration,
-    /// Client addresses it knows.
+    /// Number of client addresses.
     pub flows: usize,
-    /// Datagrams of clients there was no room for.
+    /// Datagrams of clients refused because the table was full.
     pub flows_refused: u64,
-    /// Ports changed by command.
+    /// Port changes by command.
     pub rebinds: u64,
     /// Datagrams the kernel dropped before the link model saw them.
     pub kernel_drops: u64,
@@ -109,20 +109,19 @@ pub struct RelayReport {
     pub up: WayReport,
     /// To the client.
     pub down: WayReport,
-    /// Energy drawn by its radio, if it has one.
+    /// Energy drawn by the link's radio, if it has one.
     pub radio: Option<RadioReading>,
 }
 
 impl RelayReport {
-    /// Lateness above this at the 99th percentile is a link that was not asked for.
+    /// Lateness at the 99th percentile, above which the link does not behave as configured.
     pub const DOUBTFUL_P99_US: u64 = 1_000;
-    /// One packet that left later than this is a stall that worst values and tails show.
+    /// Lateness of one packet, above which it is a stall that affects maxima and tails.
     pub const DOUBTFUL_MAX_US: u64 = 20_000;
-    /// A thread that waited longer than this for a processor read packets late, and nothing else would
-    /// say so.
+    /// Wait for a processor, above which packets were read late, which no other value shows.
     pub const DOUBTFUL_WAIT_US: u64 = 20_000;
 
-    /// Reasons not to believe a result measured over this relay; empty if there are none.
+    /// Reasons to doubt a result measured over this link; empty if there are none.
     #[must_use]
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
@@ -140,7 +139,7 @@ impl RelayReport {
             doubts.push(format!("the link waited {wait_us} us for a processor"));
         }
         for (way, name) in [(&self.up, "up"), (&self.down, "down")] {
-            // Of a handful, one late datagram is no percentile.
+            // A percentile needs more than a few datagrams.
             if way.late.count >= 100 && way.late.p99_us > Self::DOUBTFUL_P99_US {
                 doubts.push(format!(
                     "1 % of the packets {name} left more than {} us late",
@@ -204,7 +203,7 @@ mod tests {
         assert!(said(&report(&lates)).contains("a packet up left 25"), "{}", said(&report(&lates)));
         let slow = report(&[1_500; 100]);
         assert!(said(&slow).contains("1 % of the packets up"), "{}", said(&slow));
-        // Of a handful there is no percentile.
+        // A percentile needs more than a few datagrams.
         assert_eq!(report(&[1_500; 99]).doubts(), Vec::<String>::new());
         let mut other = report(&[]);
         other.kernel_drops = 3;

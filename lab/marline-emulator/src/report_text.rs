@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{Lateness, RelayReport, WayReport};
 
-/// Several lines for people.
+/// The report as several lines of text.
 #[must_use]
 pub fn text(report: &RelayReport) -> String {
     let seconds = report.running.as_secs_f64();
@@ -86,7 +86,7 @@ fn counts(way: &WayReport, seconds: f64) -> String {
     text
 }
 
-/// One object for programs.
+/// The report as a JSON object.
 #[must_use]
 pub fn to_json(report: &RelayReport) -> Value {
     json!({
@@ -106,7 +106,7 @@ pub fn to_json(report: &RelayReport) -> Value {
     })
 }
 
-/// What a radio drew, joules.
+/// Energy of a radio, joules.
 #[must_use]
 pub fn radio_json(RadioReading { kind, energy, .. }: &RadioReading) -> Value {
     let [promotion_j, transfer_j, tail_j] = energy.parts_j();

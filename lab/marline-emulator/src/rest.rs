@@ -1,33 +1,33 @@
 //! Voluntary rest of a real-time thread, in small portions.
 //!
-//! The kernel gives real-time threads 95 % of a processor and reserves the rest for others, in one
-//! piece: 50 ms of each second. A link that stalls for so long is worse than one that is
-//! occasionally 60 us late. So a thread that hardly sleeps accumulates a debt and pays it in short
-//! sleeps. Idle sleep counts as payment, too: with enough of it this does nothing.
+//! The kernel gives real-time threads 95 % of a processor and reserves the rest for others, in one piece: 50 ms of
+//! each second. A link that stalls for 50 ms is worse than one that is occasionally 60 us late. A thread that
+//! hardly sleeps therefore accumulates a debt and pays it in short sleeps. Idle sleep counts as payment, too, so a
+//! thread that sleeps enough never rests.
 //!
-//! The debt is an eighth of the time, not a twentieth: interrupts and wake-ups take part of the
-//! rest. At full load (two paths of 1 Gbit/s on two processors, others busy there) three of four
-//! runs stood still for some 40 ms without any of this, three of four with a sixteenth, one of ten
-//! with an eighth, at the same throughput.
+//! The debt is an eighth of the time, not a twentieth, because interrupts and wake-ups take part of the rest. At
+//! full load (two paths of 1 Gbit/s on two processors, with other work there) three of four runs stood still for
+//! some 40 ms without rests, three of four with a sixteenth, and one of ten with an eighth, at the same
+//! throughput.
 
 use marline_time::Duration;
 
-/// What is owed to other threads.
+/// Debt of sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     debt: Duration,
 }
 
 impl Rest {
-    /// One part in so many of the time belongs to others.
+    /// Divisor of the time: the quotient is owed to other threads.
     const SHARE: u32 = 8;
-    /// Paid when there is so much of it.
+    /// Debt at which it is paid.
     const REST_STEP: Duration = Duration::from_micros(60);
-    /// Rounds at full load take half a millisecond: what they owe is paid at once. More than this is
-    /// forgotten, or a stall would be followed by another.
+    /// Largest debt. Rounds at full load take half a millisecond, and their debt is paid at once; a greater debt
+    /// is dropped, or a stall would be followed by another.
     const LONGEST: Duration = Duration::from_micros(300);
 
-    /// A round took `round`, of which `slept` was sleep. What is to be slept now, if anything.
+    /// Returns the time to sleep now, if any, after a round of length `round` with `slept` of sleep.
     pub(crate) fn after(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
         self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::LONGEST);
         (self.debt >= Self::REST_STEP).then(|| std::mem::take(&mut self.debt))
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_an_eighth_needs_no_rest() {
         let mut rest = Rest::default();
-        // In shorter rounds, or the debt is due before the sleep.
+        // Shorter rounds: otherwise the debt is due before the sleep.
         for round in 0..100_000 {
             let slept = if round % 8 == 0 { US(40) } else { US(0) };
             assert_eq!(rest.after(US(40), slept), None, "round {round}");

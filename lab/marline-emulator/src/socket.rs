@@ -1,4 +1,4 @@
-//! UDP sockets of the emulator: batched receive (recvmmsg, GRO split apart) and batched send (GSO).
+//! UDP sockets of the emulator: batched receive (recvmmsg, with GRO packets split) and batched send (GSO).
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 
-/// Receive buffer asked of the kernel: a burst that waits for the emulator's thread to be scheduled
-/// must not be lost before the link model sees it.
+/// Requested receive buffer, bytes: a burst that waits for the emulator's thread must reach the link model without
+/// loss.
 const KERNEL_BUFFER: usize = 4 << 20;
 
-/// Room for the largest GRO super-datagram.
+/// Size of the largest GRO super-datagram, bytes.
 const SLOT: usize = 65_536;
 
-/// An age beyond this is a stepped wall clock, not a datagram that waited.
+/// Longest plausible age: a greater one is due to a step of the wall clock.
 const MAX_PLAUSIBLE_AGE: Duration = Duration::from_secs(1);
 
 /// A non-blocking UDP socket with segmentation offload.
@@ -24,13 +24,13 @@ pub(crate) struct DatagramSocket {
     state: UdpSocketState,
 }
 
-/// One datagram as it came from the network.
+/// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Received<'a> {
     pub(crate) from: SocketAddr,
     pub(crate) to_ip: Option<IpAddr>,
     pub(crate) ecn: Option<EcnCodepoint>,
-    /// How long it waited in the kernel before it was read.
+    /// Time in the kernel before it was read.
     pub(crate) age: Duration,
     pub(crate) bytes: &'a [u8],
 }
@@ -45,7 +45,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) segment: usize,
 }
 
-/// Memory for one batch, shared by all sockets of an engine.
+/// Buffers for one batch, shared by all sockets of an engine.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
     bytes: Vec<u8>,
@@ -62,17 +62,17 @@ impl ReceiveBuffers {
 }
 
 impl DatagramSocket {
-    /// A socket bound to `local`.
+    /// Creates a socket bound to `local`.
     pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(local)?;
         let state = UdpSocketState::new((&socket).into())?;
-        // The kernel grants what it allows (net.core.rmem_max); less is not an error.
+        // The kernel may grant less (net.core.rmem_max), which is not an error.
         let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
         let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
         Ok(DatagramSocket { socket, state })
     }
 
-    /// A socket on a port of the kernel's choice that speaks to `remote` only, as a NAT's mapping.
+    /// Creates a socket on a port of the kernel's choice that is connected to `remote`, like a NAT binding.
     pub(crate) fn connected(remote: SocketAddr) -> io::Result<Self> {
         let any: IpAddr = match remote {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -87,13 +87,13 @@ impl DatagramSocket {
         self.socket.local_addr()
     }
 
-    /// Most datagrams that one send may carry.
+    /// Largest number of datagrams of one send.
     pub(crate) fn send_batch_limit(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Reads one batch and calls `each` per datagram. Returns whether the batch was full, so that
-    /// more may wait.
+    /// Reads one batch and calls `each` per datagram. Returns whether the batch was full and more datagrams may
+    /// wait.
     pub(crate) fn receive(
         &self,
         buffers: &mut ReceiveBuffers,
@@ -143,8 +143,8 @@ impl AsFd for DatagramSocket {
     }
 }
 
-/// Datagrams the kernel dropped because the socket's buffer was full: losses that no link model
-/// asked for. `None` where the system does not tell.
+/// Datagrams the kernel dropped because the socket's buffer was full: losses that are not part of the link model.
+/// `None` if the system does not report them.
 pub(crate) fn kernel_drops(socket: &DatagramSocket) -> Option<u64> {
     let local = socket.local_addr().ok()?;
     let table = match local {
@@ -154,7 +154,7 @@ pub(crate) fn kernel_drops(socket: &DatagramSocket) -> Option<u64> {
     parse_drops(&std::fs::read_to_string(table).ok()?, local.port())
 }
 
-/// Finds the last column of the lines whose local port (hexadecimal, second column) is ours.
+/// Finds the last column of the line whose local port (hexadecimal, second column) is `port`.
 fn parse_drops(table: &str, port: u16) -> Option<u64> {
     let wanted = format!(":{port:04X}");
     let mut drops = None;

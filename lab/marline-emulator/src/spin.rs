@@ -1,22 +1,21 @@
 //! Spin time before a deadline, adapted to the lateness of sleeps.
 //!
-//! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load.
-//! Spinning through that time costs a processor, more with every packet. So the spin is as long as
-//! the recent lateness of sleeps: a quantile of their lateness, tracked by steps that are larger
-//! upwards than downwards (the asymmetric step of quantile estimators such as FAME, simplified to a
-//! share of the distance), and never longer than asked for.
+//! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load. Spinning through
+//! that time costs a processor, more with every packet. The spin is therefore as long as the recent lateness of
+//! sleeps: a quantile of it, tracked by steps that are larger upwards than downwards (the asymmetric step of
+//! quantile estimators such as FAME, simplified to a share of the distance), up to the requested maximum.
 //!
-//! Where packets are due more often than a spin is long the thread would never sleep: at real-time
-//! priority that keeps others off its processor, and then the kernel stops it for 50 ms of each
-//! second, which is worse than being 50 us late. So all spinning together has a budget.
+//! If packets are due at intervals shorter than a spin, the thread would never sleep. At real-time priority that
+//! keeps others off its processor, and then the kernel stops it for 50 ms of each second, which is worse than
+//! being 50 us late. All spins together therefore have a budget.
 
 use marline_time::{Duration, Instant};
 
-/// Decides on spins.
+/// Controller of the spin time.
 #[derive(Debug)]
 pub(crate) struct Spin {
     most: Duration,
-    /// What is needed at present, at most `most`.
+    /// Current spin time, at most `most`.
     length: Duration,
     budget: Duration,
     last: Instant,
@@ -24,25 +23,25 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Spinning may take one part in so many of the time.
+    /// Divisor of the time: the quotient is the budget of all spins.
     const SHARE: u32 = 3;
-    /// Unused time is kept up to this.
+    /// Largest unused budget.
     const MAX_BUDGET: Duration = Duration::from_millis(2);
-    /// Of how much a sleep was later than expected, one part in so many is believed at once.
+    /// Divisor of an increase: this part of a sleep's excess over the estimate is added at once.
     const RISE: u32 = 4;
-    /// And of how much it was earlier. One in 17 sleeps may be later than the estimate says.
+    /// Divisor of a decrease. With both divisors, one in 17 sleeps may be later than the estimate.
     const RELEASE_DIVISOR: u32 = 64;
-    /// Between the end of a sleep in time and the packet there is still some work.
+    /// Time for work between the end of a sleep and the packet.
     const MARGIN: Duration = Duration::from_micros(5);
 
-    /// Spins of at most `most`.
+    /// Creates a controller with spins of at most `most`.
     pub(crate) fn new(most: Duration) -> Self {
         let budget = Self::MAX_BUDGET;
         Spin { most, length: most, budget, last: Instant::ZERO, spinning: false }
     }
 
-    /// How long before a deadline to spin, at `now`. To be asked once a round: a round that was
-    /// allowed to spin and was short did so.
+    /// Time to spin before a deadline, at `now`. It must be called once per round: an allowed round that was
+    /// shorter than the spin is charged to the budget.
     pub(crate) fn allowed(&mut self, now: Instant) -> Duration {
         let round = now.since(self.last);
         self.last = now;
@@ -50,12 +49,12 @@ impl Spin {
             self.budget = self.budget.saturating_sub(round);
         }
         self.budget = (self.budget + round / Self::SHARE).min(Self::MAX_BUDGET);
-        // Some in stock, so that it does not stop in the middle of each wait.
+        // A reserve, so that the spins do not stop in the middle of each wait.
         self.spinning = self.budget > self.length;
         if self.spinning { self.length } else { Duration::ZERO }
     }
 
-    /// A sleep ended so much after its time.
+    /// Notes that a sleep ended this late.
     pub(crate) fn overslept(&mut self, late: Duration) {
         let needed = (late + Self::MARGIN).min(self.most);
         if needed > self.length {
@@ -72,7 +71,7 @@ mod tests {
 
     const US: fn(u64) -> Duration = Duration::from_micros;
 
-    /// Rounds of `round` for a second; the share of them that were allowed to spin.
+    /// The share of rounds that were allowed to spin, for rounds of length `round_us` over a second.
     fn share(length_us: u64, round_us: u64) -> f64 {
         let mut spin = Spin::new(US(length_us));
         let rounds = 1_000_000 / round_us;
@@ -97,12 +96,12 @@ mod tests {
             spin.overslept(US(8));
         }
         assert!((US(13)..US(14)).contains(&spin.length), "{:?}", spin.length);
-        // A tenth of the sleeps is late: the spin covers them.
+        // A tenth of the sleeps is late, and the spin covers them.
         for number in 0..1_000 {
             spin.overslept(US(if number % 10 == 0 { 40 } else { 8 }));
         }
         assert!((US(25)..US(45)).contains(&spin.length), "{:?}", spin.length);
-        // A machine on which every sleep is very late gets what was asked for and not more.
+        // On a machine where every sleep is very late, the spin is the maximum.
         for _ in 0..100 {
             spin.overslept(US(5_000));
         }

@@ -1,10 +1,10 @@
 //! Measurement of the time for which the emulator's thread was runnable but not scheduled.
 //!
-//! A thread that waits for a processor reads packets late without noticing: an interface offers no
-//! arrival timestamps. The kernel counts how long each thread waited, and how often it got a
-//! processor (schedstat). Looked at after every longer sleep, that gives each wait by itself; when
-//! the thread is busy, the mean of some, but then packets are due all the time and a stall shows as
-//! lateness. Time stolen by a hypervisor is not included; it shows as lateness, too.
+//! A thread that waits for a processor reads packets late without noticing, because an interface has no arrival
+//! timestamps. The kernel counts the waiting time of each thread and how often it got a processor (schedstat).
+//! Read after every longer sleep, this gives each single wait. For a busy thread it gives the mean of several, but
+//! then packets are due all the time and a stall shows as lateness. Time stolen by a hypervisor is not included;
+//! it shows as lateness, too.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use marline_time::Duration;
 
 use crate::report::Starved;
 
-/// Watches the thread that made it.
+/// Measures the waits of the thread that created it.
 #[derive(Debug)]
 pub(crate) struct Starvation {
     statistics: Option<File>,
@@ -23,7 +23,7 @@ pub(crate) struct Starvation {
     longest_ns: u64,
 }
 
-/// Since the thread's start.
+/// Totals since the thread's start.
 #[derive(Copy, Clone, Debug, Default)]
 struct Waits {
     total_ns: u64,
@@ -31,17 +31,17 @@ struct Waits {
 }
 
 impl Starvation {
-    /// Looking costs about a microsecond: it is for sleeps that were longer.
+    /// Shortest sleep after which the counters are read, since reading costs about a microsecond.
     pub(crate) const CHECK_THRESHOLD: Duration = Duration::from_micros(200);
 
-    /// Of the calling thread, from now on. Where the kernel does not count, nothing is seen.
+    /// Starts measuring the calling thread. Without the kernel's counters the result is zero.
     pub(crate) fn of_this_thread() -> Self {
         let statistics = File::open("/proc/thread-self/schedstat").ok();
         let first = statistics.as_ref().and_then(|file| read(file).ok()).unwrap_or_default();
         Starvation { statistics, first, last: first, longest_ns: 0 }
     }
 
-    /// Takes note of the waits since the last look.
+    /// Adds the waits since the last call.
     pub(crate) fn look(&mut self) {
         let Some(Ok(now)) = self.statistics.as_ref().map(read) else { return };
         let count = now.count.saturating_sub(self.last.count).max(1);
@@ -57,7 +57,7 @@ impl Starvation {
     }
 }
 
-/// The second and third number of a line: nanoseconds waited, times it got a processor.
+/// Reads the second and third number of the line: nanoseconds waited, and times the thread got a processor.
 fn read(statistics: &File) -> io::Result<Waits> {
     let mut line = [0; 64];
     let length = statistics.read_at(&mut line, 0)?;
@@ -81,7 +81,7 @@ mod tests {
                 std::hint::spin_loop();
             }
         };
-        // Both on the first processor that this thread may use.
+        // Both threads on the first processor that this thread may use.
         let pin = || {
             let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
             let mut one = rustix::thread::CpuSet::new();
@@ -103,7 +103,7 @@ mod tests {
             });
             watched.join().expect("thread")
         });
-        // Half of the time would be fair; a slice of it is certain.
+        // Half of the time would be fair; one slice of it is certain.
         assert!(starved.total_us > 1_000, "{starved:?}");
         assert!((100..=starved.total_us).contains(&starved.longest_us), "{starved:?}");
     }

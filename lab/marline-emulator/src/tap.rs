@@ -1,7 +1,7 @@
-//! Tap on links between namespaces: a copy of each packet at either end, for a capture.
+//! Tap on links between namespaces: a copy of each packet at either end, for captures.
 //!
-//! The emulator's thread has deadlines, so it only copies: whoever holds the [`Tapped`] makes files of what it has,
-//! best when the run is over. All links of an emulator are on one thread, so packets come in the order of their times.
+//! The emulator's thread has deadlines, so it only copies. The owner of the [`Tapped`] writes files from the
+//! copies, ideally after the run. All links of an emulator are on one thread, so packets are in order of time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +9,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use marline_time::Duration;
 
-/// A packet as an end of a link sent or got it.
+/// A packet as an end of a link sent or received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TappedPacket {
-    /// The link's number.
+    /// Number of the link.
     pub link: u32,
-    /// Whether it is the client's end.
+    /// True for the client's end.
     pub at_client: bool,
-    /// Whether that end sent it; else it was handed to it.
+    /// True if that end sent it, false if it received it.
     pub sent: bool,
-    /// When, from the links' time zero.
+    /// Time since the links' time zero.
     pub at: Duration,
     /// The IP packet.
     pub bytes: Vec<u8>,
 }
 
-/// What a link tells of its packets.
+/// Recorder of one link's packets.
 #[derive(Clone, Debug)]
 pub struct Tap {
     link: u32,
@@ -32,14 +32,14 @@ pub struct Tap {
     bound: Arc<Bound>,
 }
 
-/// What taps have seen so far.
+/// Packets recorded by the taps.
 #[derive(Debug)]
 pub struct Tapped {
     packets: Receiver<TappedPacket>,
     bound: Arc<Bound>,
 }
 
-/// Bytes there is room for at each end, and packets there was none for.
+/// Remaining bytes at each end, and number of packets beyond them.
 #[derive(Debug)]
 struct Bound {
     room: [AtomicU64; 2],
@@ -47,7 +47,8 @@ struct Bound {
 }
 
 impl Tap {
-    /// Taps for so many links, which copy at most so many bytes of packets at each end, and what they see.
+    /// Creates taps for `links` links, which copy at most `max_bytes` bytes of packets at each end, and the store
+    /// of their packets.
     #[must_use]
     pub fn new(links: usize, max_bytes: u64) -> (Vec<Tap>, Tapped) {
         let (sender, packets) = channel();
@@ -58,7 +59,7 @@ impl Tap {
     }
 
     pub(crate) fn see(&self, at: Duration, (at_client, sent): (bool, bool), bytes: &[u8]) {
-        // One thread writes; whoever reads does so for a report.
+        // One thread writes; readers only need the values for a report.
         let end = usize::from(at_client);
         let room = &self.bound.room[end];
         let left = room.load(Ordering::Relaxed);
@@ -68,18 +69,18 @@ impl Tap {
         };
         room.store(left, Ordering::Relaxed);
         let packet = TappedPacket { link: self.link, at_client, sent, at, bytes: bytes.to_vec() };
-        // Nobody looks any more: that is no error.
+        // The reader may be gone, which is not an error.
         let _ = self.packets.send(packet);
     }
 }
 
 impl Tapped {
-    /// The packets that nobody took yet, in the order of their times.
+    /// The packets that have not been taken yet, in order of time.
     pub fn packets(&self) -> impl Iterator<Item = TappedPacket> {
         self.packets.try_iter()
     }
 
-    /// Packets of an end there was no room for.
+    /// Packets of an end beyond the size limit.
     #[must_use]
     pub fn left_out(&self, at_client: bool) -> u64 {
         self.bound.left_out[usize::from(at_client)].load(Ordering::Relaxed)

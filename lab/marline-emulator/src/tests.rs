@@ -7,10 +7,10 @@ use marline_time::SeedTree;
 
 use crate::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, Side};
 
-/// Long enough for any machine; only waited out when something is wrong.
+/// Longest wait: it passes only if something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Long enough that a packet that was to be lost would have come.
+/// Wait after which a packet counts as lost.
 const SILENCE: Duration = Duration::from_millis(150);
 
 fn socket() -> UdpSocket {
@@ -53,7 +53,7 @@ fn assert_silent(socket: &UdpSocket) {
 fn without_loss_everything_passes_in_order_both_ways() {
     let (server, client) = (socket(), socket());
     let (emulator, address) = start(relay("rate=100M,delay=2ms,queue=1s", &server));
-    // Sizes that make batches, end them and begin new ones.
+    // Sizes that fill batches, end them and begin new ones.
     let datagram = |n: u32| {
         let size = if n.is_multiple_of(7) { 300 } else { 1_200 };
         let mut bytes = vec![n as u8; size];
@@ -112,7 +112,7 @@ fn the_schedule_happens_by_itself() {
         (Duration::ZERO, LinkCommand::Break(Side::Both)),
     ];
     let (emulator, address) = start(config);
-    // Until the link comes up nothing gets through; then the next one does.
+    // While the link is down, packets are lost; the next one after that passes.
     client.set_read_timeout(Some(Duration::from_millis(1))).expect("timeout");
     let mut sent = 0;
     server.set_read_timeout(Some(Duration::from_millis(20))).expect("timeout");
@@ -174,7 +174,7 @@ fn settings_change_while_it_runs_and_losses_are_counted_by_cause() {
     emulator.command(0, LinkCommand::Set(Box::new(link("loss=100%")))).expect("set");
     client.send_to(b"lost", address).expect("send");
     assert_silent(&server);
-    // One packet of 1,028 bytes is being sent for 8 s, a second waits, a third finds no room.
+    // One packet of 1,028 bytes is being sent for 8 s, a second waits, a third does not fit.
     emulator.command(0, LinkCommand::Set(Box::new(link("rate=1k,queue=2100B")))).expect("set");
     for _ in 0..3 {
         client.send_to(&[0; 1_000], address).expect("send");

@@ -7,14 +7,14 @@ use anyhow::Context;
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_time::SeedTree;
 
-/// No trace is larger; a directory full of other things must not fill the memory.
+/// Largest trace file: other large files of a directory must not fill the memory.
 const MAX_TRACE_BYTES: u64 = 64 << 20;
 
-/// Turns a description into links, reading the traces it names from `directory` or a directory in
-/// it; without one, from `MARLINE_TRACE_DIR`.
+/// Turns a description into links and reads their traces from `directory` or its subdirectories; without one, from
+/// `MARLINE_TRACE_DIR`.
 ///
 /// # Errors
-/// A trace is missing or cannot be understood.
+/// A trace is missing or cannot be parsed.
 pub fn resolve(
     spec: &DuplexSpec,
     directory: Option<&Path>,
@@ -29,13 +29,13 @@ pub fn resolve(
     })
 }
 
-/// Where `MARLINE_TRACE_DIR` says they are; set to nothing it says nothing.
+/// The directory in `MARLINE_TRACE_DIR`; an empty value counts as unset.
 #[must_use]
 pub fn directory_of_environment() -> Option<PathBuf> {
     std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty()).map(PathBuf::from)
 }
 
-/// The directory and those in it.
+/// The directory and its subdirectories.
 fn places(directory: &Path) -> Vec<PathBuf> {
     let mut places = vec![directory.to_path_buf()];
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -1,9 +1,8 @@
 //! Tunnel between two network namespaces: a TUN interface in each, the link model between them.
 //!
-//! The kernels (or whatever stack) on both sides see an ordinary point-to-point interface. Since
-//! the descriptors carry no offload header, packets come segmented to the MTU and with their
-//! checksums done, as a wire would see them. The interfaces belong to this process and disappear
-//! with it, however it ends.
+//! The TCP stacks on both sides see an ordinary point-to-point interface. Since the descriptors have no offload
+//! header, packets are segmented to the MTU and have complete checksums, as on a wire. The interfaces belong to
+//! this process and disappear when it ends for any reason.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -20,26 +19,26 @@ use crate::report::{RelayReport, Starved};
 use crate::tap::Tap;
 use marline_io::Tun;
 
-/// Vectors kept for packets to come.
+/// Largest number of spare buffers.
 const MAX_POOL: usize = 4_096;
-/// Packets read in one go, so that what is due on the other side leaves in between.
+/// Packets read at a time; due packets of the other side are sent in between.
 const READ_BATCH: usize = 32;
-/// Largest packet that may come.
+/// Largest packet, bytes.
 const LARGEST_PACKET: usize = 65_536;
 
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelEnd {
-    /// Name of the network namespace (as `ip netns` knows it); `None`: that of this process.
+    /// Name of the network namespace in `ip netns`; `None`: that of this process.
     pub namespace: Option<String>,
-    /// Name of the interface to make there, at most 15 bytes.
+    /// Name of the interface to create, at most 15 bytes.
     pub interface: String,
 }
 
 /// A link between two namespaces.
 #[derive(Clone, Debug)]
 pub struct TunnelConfig {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: String,
     /// The client's end: `up` starts here.
     pub client: TunnelEnd,
@@ -47,15 +46,15 @@ pub struct TunnelConfig {
     pub server: TunnelEnd,
     /// The link; `up` is from the client.
     pub link: DuplexConfig,
-    /// Randomness of the link.
+    /// Seeds of the link's random numbers.
     pub seeds: SeedTree,
     /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
-    /// Who is told of each packet.
+    /// Recorder of the packets.
     pub tap: Option<Tap>,
 }
 
-/// Which end of a tunnel is meant.
+/// An end of a tunnel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -67,9 +66,9 @@ pub(crate) enum End {
 struct OpenEnd {
     tun: Tun,
     interface: String,
-    /// The namespace's table of interfaces: what the kernel dropped before we could read it.
+    /// The namespace's table of interfaces, which has the packets that the kernel dropped.
     table: Option<File>,
-    /// Somebody removed the interface, or its namespace.
+    /// The interface or its namespace was removed.
     lost: bool,
 }
 
@@ -98,7 +97,7 @@ impl Tunnel {
         })
     }
 
-    /// The interface at an end, if it is still there: one that is gone would always be ready.
+    /// The interface at an end, unless it was removed: a removed one would always be readable.
     pub(crate) fn tun(&self, end: End) -> Option<&Tun> {
         let end = match end {
             End::Client => &self.client,
@@ -107,12 +106,12 @@ impl Tunnel {
         (!end.lost).then_some(&end.tun)
     }
 
-    /// When this tunnel wants to be called again.
+    /// Time of the tunnel's next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         self.lanes.next_event()
     }
 
-    /// Reads some packets of one end into the link.
+    /// Reads a batch of packets from one end into the link.
     pub(crate) fn receive(&mut self, end: End, clock: &Clock) {
         let Tunnel { client, server, lanes: Lanes { up, down, .. }, tap, pool, buffer, .. } = self;
         let (open, lane, back) = match end {
@@ -123,7 +122,7 @@ impl Tunnel {
             let len = match open.tun.read(buffer) {
                 Ok(len) => len,
                 Err(error) => {
-                    // One that is down is silent; only one that does not exist any more complains.
+                    // An interface that is down is silent; only a removed one fails.
                     let passes = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
                     open.lost = !passes.contains(&error.kind());
                     return;
@@ -132,7 +131,7 @@ impl Tunnel {
             let mut bytes = pool.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(&buffer[..len]);
-            // When a packet came in is not known; a thread that is let run reads it within microseconds.
+            // The arrival time is unknown, but a running thread reads a packet within microseconds.
             let now = clock.now();
             if let Some(tap) = tap {
                 tap.see(now.since(Instant::ZERO), (end == End::Client, true), &bytes);
@@ -144,7 +143,7 @@ impl Tunnel {
         }
     }
 
-    /// Does what is scheduled until now and sends what is due.
+    /// Executes scheduled commands that are due and sends due packets.
     pub(crate) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
         while let Some((at, command)) = self.lanes.take_scheduled(now) {
@@ -153,7 +152,7 @@ impl Tunnel {
         let Tunnel { client, server, lanes: Lanes { up, down, .. }, tap, pool, .. } = self;
         for (lane, tun, at_client) in [(up, &server.tun, false), (down, &client.tun, true)] {
             while let Some((due, parcel)) = lane.poll(now) {
-                // Whoever is handed a packet may answer at once: what it got comes first.
+                // The time is taken before the write, since the receiver may answer at once.
                 let handed = clock.now();
                 match tun.write(&parcel.bytes) {
                     Ok(()) => {
@@ -180,7 +179,7 @@ impl Tunnel {
             LinkCommand::Break(side) => self.lanes.set_up(now, side, false),
             LinkCommand::Restore(side) => self.lanes.set_up(now, side, true),
             LinkCommand::Set(config) => self.lanes.set_config(now, *config),
-            // There are no ports to change.
+            // A tunnel has no ports.
             LinkCommand::Rebind => {}
         }
     }
@@ -205,7 +204,7 @@ impl Tunnel {
 }
 
 impl OpenEnd {
-    /// Packets the kernel dropped because nobody read them in time.
+    /// Packets the kernel dropped because they were not read in time.
     fn drops(&self) -> u64 {
         let read = || {
             let mut table = self.table.as_ref()?;
@@ -218,7 +217,7 @@ impl OpenEnd {
     }
 }
 
-/// The dropped packets of transmission: the 12th number after the interface's name.
+/// Dropped packets in transmission: the 12th number after the interface's name.
 fn parse_drops(table: &str, interface: &str) -> Option<u64> {
     const TRANSMIT_DROPS: usize = 11;
     let mut lines = table.lines().filter_map(|line| line.split_once(':'));
@@ -227,7 +226,7 @@ fn parse_drops(table: &str, interface: &str) -> Option<u64> {
 }
 
 fn parcel(bytes: Vec<u8>) -> LinkDatagram {
-    // An IP packet carries all its headers itself, and there is nobody to tell apart.
+    // An IP packet carries all its headers itself, and there is only one flow.
     LinkDatagram { flow: FlowKey { slot: 0, generation: 0 }, ecn: None, headers: 0, bytes }
 }
 

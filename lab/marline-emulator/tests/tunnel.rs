@@ -1,7 +1,7 @@
 //! Tests of links between namespaces, measured by the kernels at their ends. Needs root.
 //!
-//! What is judged by time is judged only in runs that the emulator itself does not doubt; a machine on
-//! which it doubts every one of them fails the test.
+//! Times are checked only in runs that the emulator itself does not doubt. If it doubts every run on a machine,
+//! the test fails.
 
 mod namespaces;
 
@@ -20,7 +20,7 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 /// Bytes of IPv4 and UDP header.
 const HEADERS: usize = 28;
 
-/// One at a time: they measure time and processor time.
+/// Runs the tests one at a time, because they measure time and processor time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -39,7 +39,7 @@ fn report(testbed: &Testbed) -> RelayReport {
     testbed.emulator.report().expect("report").remove(0)
 }
 
-/// Waits until the link has dealt with so many packets from the client.
+/// Waits until the link has handled this many packets from the client.
 fn settled(testbed: &Testbed, packets: u64) -> RelayReport {
     for _ in 0..4_000 {
         let report = report(testbed);
@@ -52,7 +52,7 @@ fn settled(testbed: &Testbed, packets: u64) -> RelayReport {
     panic!("not settled: {:?}", report(testbed).up);
 }
 
-/// Times, in seconds, at which the kernel received so many datagrams.
+/// Times, in seconds, at which the kernel received `count` datagrams.
 fn arrivals(server: &UdpSocket, count: usize) -> Vec<f64> {
     let state = UdpSocketState::new(server.into()).expect("socket");
     server.set_nonblocking(false).expect("blocking");
@@ -67,8 +67,8 @@ fn arrivals(server: &UdpSocket, count: usize) -> Vec<f64> {
     times
 }
 
-/// The time that so many datagrams took from the first to the last, by the kernel's clock, and what
-/// makes the emulator doubt the run.
+/// Time between the first and the last of `count` datagrams, by the kernel's clock, and the emulator's doubts
+/// about the run.
 fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<String>) {
     let mut read = |name: &str| (name == "t.up").then(|| trace.as_bytes().to_vec());
     let testbed = Testbed::new("rate", 1, spec, DEFAULT_SPIN, &mut read).expect("namespaces");
@@ -80,10 +80,10 @@ fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<Strin
     (times[count - 1] - times[0], report(&testbed).doubts())
 }
 
-/// That one run of many takes as long as expected: a busy machine stretches one, a wrong rate all.
+/// Asserts that one run of several takes the expected time: a busy machine delays one, a wrong rate all.
 ///
-/// A run that the emulator doubts counts if its time is right. It is no evidence against the rate,
-/// so that only five others that are wrong, or a machine that gives none, end the test.
+/// A run that the emulator doubts counts if its time is right, and is ignored otherwise. The test fails after five
+/// wrong runs without doubts, or after 40 wrong runs in total.
 fn assert_within_2_percent(expected_s: f64, span_s: impl Fn() -> (f64, Vec<String>)) {
     let mut spans = Vec::new();
     while spans.len() < 40 {
@@ -115,7 +115,7 @@ fn a_trace_is_the_rate() {
     if !ready() {
         return;
     }
-    // Three packets in 40 ms, ten times: wherever in the trace it begins.
+    // Three packets in 40 ms, ten times, from any position in the trace.
     assert_within_2_percent(0.4, || span_s("up.trace=t,queue=1MB", 1_500, 31, "10\n10\n40\n"));
 }
 
@@ -144,7 +144,7 @@ fn a_queue_is_bounded_in_bytes_or_time() {
     if !ready() {
         return;
     }
-    // 400 ms of 200 kbit/s are 10,000 bytes: nine packets of 1,028, the one being sent is of them.
+    // 400 ms of 200 kbit/s are 10,000 bytes: nine packets of 1,028, including the one being sent.
     for spec in ["rate=200k,queue=10kB", "rate=200k,queue=400ms"] {
         let testbed = testbed("queue", spec);
         let (client, _server) = testbed.sockets().expect("sockets");
@@ -153,7 +153,7 @@ fn a_queue_is_bounded_in_bytes_or_time() {
         }
         let stats = settled(&testbed, 40).up.stats;
         assert_eq!(stats.queue_max_bytes, 9 * 1_028, "{spec}: {stats:?}");
-        // While they were sent the queue took some more, one in 41 ms.
+        // Meanwhile the queue accepted more packets, one every 41 ms.
         assert!((9..20).contains(&stats.delivered_packets), "{spec}: {stats:?}");
     }
 }
@@ -184,7 +184,7 @@ fn commands_break_restore_and_change_a_link() {
     assert_eq!(report(&testbed).doubts(), Vec::<String>::new());
 }
 
-/// The share of a processor that the emulator's thread used for 300 ms.
+/// The emulator thread's share of a processor over 300 ms.
 fn load() -> f64 {
     const TIME: Duration = Duration::from_millis(300);
     let before = processor_time().expect("processor time");
@@ -205,7 +205,7 @@ fn an_interface_may_go_down_and_up_again() {
     for namespace in [testbed.client(), testbed.server()] {
         let set = |state| ip(&["-n", namespace, "link", "set", "path0", state]).expect("ip");
         set("down");
-        // At the client it is the kernel that refuses, at the server the interface.
+        // At the client the kernel refuses the packet, at the server the interface does.
         let _ = client.send(b"lost");
         assert!(load() < 0.5, "the thread spins over an interface that is down");
         set("up");

@@ -1,4 +1,4 @@
-//! `marline-lab agree`: whether several master roots give the same verdicts.
+//! `marline-lab agree`: comparison of the verdicts of several master roots.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ pub struct Args {
     pub directories: Vec<PathBuf>,
 }
 
-/// Prints the rows that the roots judge differently and those that some do not tell. Success if no row
-/// is accepted by one and refused by another, and at most a tenth of the judged rows is undecided.
+/// Prints the rows with different verdicts and those that some roots leave undecided. The exit status is success
+/// if no row is accepted by one root and refused by another, and at most a tenth of the judged rows is undecided.
 ///
 /// # Errors
 /// Results cannot be read, or two directories have the same master root.

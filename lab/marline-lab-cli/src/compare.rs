@@ -1,4 +1,5 @@
-//! `marline-lab compare`: two results of `run` or `sweep` compared; or Marline with the kernel's TCP and Multipath TCP.
+//! `marline-lab compare`: comparison of two results of `run` or `sweep`, or of Marline with the kernel's TCP and
+//! Multipath TCP.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One side of a comparison: a directory of results, and which variant.
+/// One side of a comparison: a directory of results, and optionally a variant.
 struct Results<'a> {
     place: &'a Path,
     variant: Option<&'a str>,
@@ -100,7 +101,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Whether a word is such a side, and no row's name.
+    /// Returns true if a word is one side of a comparison and not the name of a row.
     fn is_side_word(word: &str) -> bool {
         let of = Results::of(word);
         of.place.is_dir() && (Kept::is_there(of.place) || word.contains(['/', ':']))
@@ -111,7 +112,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Prints how two results compare.
+/// Prints the comparison of two results.
 fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
     let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
     let all = Comparison::of_all((&kept_a, a.variant), (&kept_b, b.variant))?;
@@ -151,7 +152,7 @@ fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A run in a few words.
+/// A run as a short text.
 fn told(sample: &Sample) -> String {
     if let Some(error) = &sample.error {
         return format!("FAILED: {error}");

@@ -1,4 +1,4 @@
-//! Engine of a sweep: who makes its runs. A cluster's scheduler is reached by the Python package, which is started.
+//! Engine of a sweep, which makes its runs. For a cluster, the Python package is started.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -33,10 +33,10 @@ impl FromStr for Engine {
     }
 }
 
-/// Has the Python package do a sweep on Ray.
+/// Makes a sweep on Ray with the Python package.
 ///
 /// # Errors
-/// The package or Ray is not installed, or something else than virtual time is asked for.
+/// The package or Ray is not installed, or a stack other than virtual time is requested.
 pub(crate) fn run_on_ray(
     file: &Path,
     how: &How,

@@ -1,4 +1,4 @@
-//! `marline-lab import`: a measurement of a path as a part of an experiment file.
+//! `marline-lab import`: conversion of a path's measurement to part of an experiment file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use marline_lab::scenario::name_from;
 
 use marline_cli::cmd::monitor::print;
 
-/// Larger files are no measurement of a path.
+/// Largest file that is read, bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Arguments of `marline-lab import`.
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A path's name made of a file's.
+/// A path name made from a file name.
 fn path_name(file: &Path) -> String {
     let name = name_from(&file.file_stem().unwrap_or_default().to_string_lossy());
     if name.is_empty() { "path".to_owned() } else { name }
@@ -118,7 +118,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
     }
 }
 
-/// What is in a file that is no larger than a measurement may be.
+/// The contents of a file, up to the largest size.
 pub(crate) fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || file.display().to_string();
     let length = std::fs::metadata(file).with_context(named)?.len();

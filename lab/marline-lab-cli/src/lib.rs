@@ -1,5 +1,5 @@
-//! The `marline-lab` program: experiments in virtual time and in network namespaces over emulated links, papers done
-//! again, links by themselves. One file per subcommand.
+//! The `marline-lab` program: experiments in virtual time and in network namespaces over emulated links,
+//! reproductions of papers, and single links. One file per subcommand.
 
 #![forbid(unsafe_code)]
 
@@ -75,8 +75,8 @@ pub enum Command {
     },
 }
 
-/// The whole program with these policies: every subcommand knows them by name, and so do the processes that it starts
-/// of itself. Call it first of all in `main`.
+/// Runs the whole program with these policies: every subcommand knows them by name, and so do the processes that
+/// it starts from the same program. It must be called first in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -97,7 +97,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    // Capabilities are per thread: before there are others.
+    // Capabilities are per thread, so they are dropped before other threads start.
     if let Command::Link(args) = &cli.command
         && let Err(error) = args.drop_privileges()
     {
@@ -106,8 +106,8 @@ pub fn run() -> ExitCode {
     run_parsed(cli)
 }
 
-/// The same with these arguments, the program's name first, and with the privileges that the process has: for one that
-/// has threads already.
+/// As [`run()`], with these arguments (the program's name first) and with the process's privileges, for a process
+/// that already has threads.
 #[must_use]
 pub fn run_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     run_parsed(Cli::parse_from(args))

@@ -69,11 +69,11 @@ pub struct Args {
 }
 
 impl Args {
-    /// Drops what a relay of datagrams does not need. Joining namespaces takes root's rights, and keeps them. Must be
-    /// called before threads are started.
+    /// Drops privileges that a relay of datagrams does not need. Links between namespaces need root's privileges
+    /// and keep them. Must be called before threads are started.
     ///
     /// # Errors
-    /// The system's.
+    /// A system call failed.
     pub fn drop_privileges(&self) -> anyhow::Result<()> {
         match self.listen {
             Some(address) => drop_privileges(capabilities_for_ports([address.port()])),

@@ -22,7 +22,7 @@ use marline_lab::emulation::script::Line;
 /// Longest command in bytes.
 const MAX_LINE: u64 = 4_096;
 
-/// Control connections at the same time.
+/// Largest number of simultaneous control connections.
 const MAX_PEERS: usize = 8;
 
 /// Options for the commands to a link, and for its end.
@@ -43,7 +43,7 @@ pub struct SupervisorArgs {
     pub json: bool,
 }
 
-/// What an order leads to.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Done,
@@ -51,7 +51,7 @@ pub(crate) enum Answer {
     Quit,
 }
 
-/// What links did.
+/// Statistics of links.
 #[derive(Debug)]
 pub(crate) enum Stats {
     One(Box<RelayReport>),
@@ -74,16 +74,16 @@ impl Stats {
     }
 }
 
-/// Links that run.
+/// Running links.
 pub(crate) trait Supervised: Send + Sync + 'static {
-    /// Does what a line says.
+    /// Executes a line of commands.
     fn obey(&self, line: &str) -> anyhow::Result<Answer>;
 
-    /// What they did so far.
+    /// Statistics so far.
     fn stats(&self) -> anyhow::Result<Stats>;
 }
 
-/// Links whose commands begin with the name of a path: those of a net, or between two namespaces.
+/// Links with commands that begin with a path's name: those of a net, or between two namespaces.
 #[derive(Debug)]
 pub(crate) struct Named<T>(pub(crate) T);
 
@@ -102,7 +102,7 @@ impl<T: AsRef<Links> + Send + Sync + 'static> Supervised for Named<T> {
     }
 }
 
-/// Ready to catch the signals that end links: to be made before there is something to clean up.
+/// Handler of the signals that end links. It is created before anything that needs a cleanup.
 #[derive(Debug)]
 pub(crate) struct LinkSupervisor {
     terminated: Signal,
@@ -120,7 +120,7 @@ impl LinkSupervisor {
         })
     }
 
-    /// Lets the links run until somebody or the time ends them; prints what they did.
+    /// Runs the links until a signal, a command or the time limit ends them; prints their statistics.
     pub(crate) async fn run(
         mut self,
         running: Arc<impl Supervised>,
@@ -146,13 +146,13 @@ impl LinkSupervisor {
         }
         let stats = running.stats()?;
         let text = if args.json { format!("{}\n", stats.json()) } else { stats.text() };
-        // A reader that went away has seen enough.
+        // A closed reader is not an error.
         let _ = print(&text);
         Ok(())
     }
 }
 
-/// Obeys commands on standard input; returns at `quit`. At its end the links go on.
+/// Executes commands on standard input; returns at `quit`. At the end of the input, the links go on.
 async fn run_stdin_commands(running: &impl Supervised) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -169,7 +169,7 @@ async fn run_stdin_commands(running: &impl Supervised) {
     std::future::pending().await
 }
 
-/// A control socket that goes away with this value.
+/// A control socket, removed on drop.
 #[derive(Debug)]
 struct Control {
     path: PathBuf,
@@ -179,12 +179,12 @@ struct Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.task.abort();
-        // Gone already is as good.
+        // A missing socket file is not an error.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Takes orders at a unix socket.
+/// Serves commands on a unix socket.
 fn serve(path: &Path, running: Arc<impl Supervised>, quit: Arc<Notify>) -> anyhow::Result<Control> {
     let listener = control::listen(path)
         .with_context(|| format!("cannot listen at --control {}", path.display()))?;
@@ -197,14 +197,14 @@ async fn accept(listener: UnixListener, running: Arc<impl Supervised>, quit: Arc
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: wait for some to come back.
+            // Out of descriptors: wait until some are free.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         if control::is_allowed(&stream) {
             let (running, quit) = (running.clone(), quit.clone());
             tokio::spawn(async move {
-                // A peer that went away is not our problem.
+                // A closed connection is not an error.
                 let _ = converse(stream, &*running, &quit).await;
                 drop(place);
             });

@@ -68,7 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Down { name } => release(&name)?,
         Command::Sweep => {
             for name in sweep() {
-                // A reader that went away has seen enough.
+                // A closed reader is not an error.
                 let _ = print(&format!("{name}: removed\n"));
             }
         }
@@ -107,14 +107,14 @@ async fn stand(args: Up) -> anyhow::Result<()> {
     let mut options = Options::new(&name);
     options.trace_dir.clone_from(&args.trace_dir);
     options.spin = Duration::from_micros(args.supervisor.spin_us);
-    // Before the net stands: a signal at any later time takes it down in order.
+    // Created before the net, so that a signal at any later time removes it in order.
     let supervisor = LinkSupervisor::new(&args.supervisor)?;
     let net = Net::up(&scenario, &options)?;
     eprint!("{}", welcome(&net));
     supervisor.run(Arc::new(Named(net)), &args.supervisor).await
 }
 
-/// How to enter the hosts, and what there is.
+/// The paths, and the commands that enter the hosts.
 fn welcome(net: &Net) -> String {
     let mut text = String::new();
     for side in [Side::Client, Side::Server] {

@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use marline_cli::cmd::monitor::print;
 
-/// Rows of a grid that are printed; all are in its file.
+/// Printed rows of a grid; its file has all.
 const MAX_PRINTED_ROWS: usize = 50;
 
 /// Arguments of `marline-lab paper`.
@@ -73,8 +73,8 @@ impl Runs {
     }
 }
 
-/// Runs the selected keys and prints the tables. Success if every criterion is met, or nothing is judged;
-/// exit status 1 if one is missed or not told apart, 2 if something could not be run.
+/// Runs the selected keys and prints the tables. The exit status is 0 if every criterion is met or nothing is
+/// judged, 1 if one is missed or undecided, and 2 if something could not be run.
 ///
 /// # Errors
 /// An unknown key, or a missing requirement.
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (mut all, mut failed) = (Vec::new(), Vec::new());
     for paper in chosen {
-        // One that cannot run must not keep the others from it.
+        // A key that cannot run does not keep the others from running.
         match one(paper, &args.runs) {
             Ok(result) => all.push((paper.key(), result.verdict(), result.counts())),
             Err(error) => {
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if all.iter().all(met) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A line for each key, with how many of its rows have which verdict.
+/// A line for each key with its numbers of rows per verdict.
 fn summary(all: &[(&str, Verdict, Counts)]) -> String {
     let head = ["key", "accepted", "not accepted", "not told apart", "fitted", "verdict"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -136,7 +136,7 @@ pub(crate) fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> 
     PaperFile::parse(paper.text()).with_context(|| format!("papers/{}.toml", paper.key()))
 }
 
-/// Runs, keeps and prints one.
+/// Runs, stores and prints one key.
 fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     let (result, info) = reproduce(paper, args)?;
     print(&told(paper, &result, &info)?)?;
@@ -145,10 +145,10 @@ fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     Ok(result)
 }
 
-/// Runs one and keeps what came out.
+/// Runs one key and stores the results.
 ///
 /// # Errors
-/// Those of the paper; the results cannot be written.
+/// The paper's errors, or the results cannot be written.
 pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
     anyhow::ensure!(
         args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
@@ -235,7 +235,7 @@ fn bar(key: &str) -> ProgressBar {
     bar
 }
 
-/// Everything but the figures, for a terminal.
+/// The results without figures, for a terminal.
 fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Result<String> {
     let file = file(paper)?;
     let mut text = format!("{}: {}\n{}\n", paper.key(), file.title, file.citation);
@@ -294,7 +294,7 @@ fn grid_cells(grid: &papers::Grid) -> Vec<Vec<String>> {
     std::iter::once(head.collect()).chain(grid.rows.iter().map(cells)).collect()
 }
 
-/// Columns as wide as their widest cell, the last as it comes.
+/// Cells in columns as wide as their widest cell; the last column is not padded.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {

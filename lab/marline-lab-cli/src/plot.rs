@@ -29,7 +29,7 @@ pub struct Args {
 /// Draws each trace.
 ///
 /// # Errors
-/// A file is no trace of Multipath TCP, nothing was sent in that time, or the drawing cannot be written.
+/// A file is not a trace of Multipath TCP, nothing was sent in that time, or the drawing cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(args.out.is_none() || args.files.len() == 1, "--out is for one trace");
     for file in &args.files {
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws a trace, and says what is in it.
+/// Draws a trace, and returns a description of it.
 fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
     let drawn = draw(file, args.from, args.to)?;
     std::fs::write(out, drawn.svg).with_context(|| out.display().to_string())?;
@@ -50,9 +50,9 @@ fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
 /// A drawing of a trace.
 pub(crate) struct Drawn {
     pub(crate) svg: String,
-    /// Whose trace, by its header.
+    /// End and connection of the trace, by its header.
     pub(crate) title: String,
-    /// What is in it.
+    /// Summary of the trace.
     pub(crate) says: String,
 }
 

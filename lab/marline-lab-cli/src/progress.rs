@@ -1,4 +1,4 @@
-//! Bar that says how far a series of runs is.
+//! Progress bar for a series of runs.
 
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::runs::{Job, Progress, Series};
 
-/// Units of the bar in a second.
+/// Units of the bar per second.
 const MS: f64 = 1e3;
 
-/// What a series has before it.
+/// Work of a series.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     runs: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Adds some of its runs.
+    /// Adds jobs of a series.
     pub(crate) fn add(&mut self, series: &Series<'_>, jobs: &[Job]) {
         let missing = series.missing(jobs);
         self.runs += jobs.len();
@@ -27,7 +27,7 @@ impl Ahead {
         self.cost_s += missing.iter().map(|job| job.cost_s()).sum::<f64>();
     }
 
-    /// Says what is there already, and draws the bar.
+    /// Prints the number of stored runs, and draws the bar.
     pub(crate) fn begin(self) -> Bar {
         let there = self.runs - self.missing;
         if there > 0 {
@@ -37,7 +37,7 @@ impl Ahead {
     }
 }
 
-/// The bar.
+/// Progress bar.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -53,7 +53,7 @@ struct ProgressState {
 }
 
 impl Bar {
-    /// A run has been made.
+    /// Notes a completed run.
     pub(crate) fn note(&self, progress: &Progress<'_>) {
         let mut so_far = self.so_far.lock().unwrap_or_else(PoisonError::into_inner);
         so_far.cost_s += progress.job.cost_s();
@@ -68,12 +68,12 @@ impl Bar {
         }
     }
 
-    /// All have been made, or none will be.
+    /// Ends the bar.
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Runs that failed.
+    /// Number of failed runs.
     pub(crate) fn failed(&self) -> usize {
         self.so_far.lock().unwrap_or_else(PoisonError::into_inner).failed
     }

@@ -37,7 +37,7 @@ pub struct Args {
     pub runs: paper::Runs,
 }
 
-/// Writes the page; success if it was written, whatever the verdicts.
+/// Writes the page; the exit status is success if it was written, for any verdicts.
 ///
 /// # Errors
 /// Results cannot be read, or the page cannot be written.
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for of in marline_papers::all() {
         let mut results = marline_papers::load(&args.runs.out.join(of.key()))?;
         if results.is_none() && args.run_missing && of.in_virtual_time() {
-            // One that cannot run is shown as not run.
+            // A key that cannot run is shown as not run.
             match paper::reproduce(of, &args.runs) {
                 Ok(made) => results = Some(made),
                 Err(error) => eprintln!("{}: {error:#}", of.key()),
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keeps the verdicts of each key in virtual time that has results, and writes the pages of what is kept.
+/// Stores the verdicts of each key in virtual time that has results, and writes the pages of all stored verdicts.
 fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for section in sections.iter().filter(|section| is_kept(section)) {
@@ -103,7 +103,7 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
     rewrite(&docs.join("README.md"), |page| page_with_summary(page, &all))
 }
 
-/// What differs from the kept verdicts, a line each.
+/// Differences from the stored verdicts, a line each.
 fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
     let mut changes = Vec::new();
     for section in sections.iter().filter(|section| is_kept(section)) {
@@ -114,7 +114,7 @@ fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
     Ok(changes)
 }
 
-/// Whether the repository keeps its verdicts: those of virtual time are the same everywhere.
+/// Returns true if the repository stores the verdicts: those of virtual time are the same on every machine.
 fn is_kept(section: &Section) -> bool {
     marline_papers::find(&section.key).is_ok_and(|paper| paper.in_virtual_time())
 }

@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         !args.qlog || ours,
         "--qlog is of ends that are Marline's, and the kernel writes no traces: add sim or live to --stack"
     );
-    // A file may ask for them whatever stacks it is run on.
+    // A file may enable time lines for all stacks; only simulated runs have them.
     let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
     if args.dry_run {
         let line = |lane: &marline_lab::experiment::file::Lane| {
@@ -161,7 +161,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints what the runs showed.
+/// Prints the results.
 fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     if !title.is_empty() {
         print(&format!("{title}\n\n"))?;
@@ -182,7 +182,7 @@ fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// The files that runs in real time have besides, if there are such runs.
+    /// Settings of the files of runs in real time, if there are such runs.
     fn real_time_files(
         &self,
         out: &Path,
@@ -204,7 +204,7 @@ impl Args {
     }
 }
 
-/// Writes the time lines of all simulated runs, and says loudly if they had no room.
+/// Writes the time lines of all simulated runs, and prints a warning if rows are left out.
 fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> anyhow::Result<()> {
     let config = TimelineConfig::with_interval(interval)?;
     let timelines = Timelines { jobs: how.processors(), config };
@@ -215,7 +215,7 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
     Ok(())
 }
 
-/// Writes traces of all simulated runs and drawings of them; what was written.
+/// Writes traces of all simulated runs with drawings; returns a summary.
 fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
     let files = qlogs.write(jobs, &out.join("qlog"))?;
@@ -225,7 +225,7 @@ fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
 
-/// Writes captures of all simulated runs; what was written.
+/// Writes captures of all simulated runs; returns a summary.
 fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
     let written = captures.write(jobs, &out.join("pcap"))?;
@@ -235,7 +235,7 @@ fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String>
     Ok(format!(", pcap/ with {files} captures"))
 }
 
-/// Draws the figures; what was drawn.
+/// Draws the figures; returns a summary.
 fn draw(summary: &Summary<'_>, title: &str, out: &Path) -> anyhow::Result<String> {
     let mut files = String::new();
     for figure in (Figures { title, runs: &summary.runs() }).draw() {
@@ -247,7 +247,7 @@ fn draw(summary: &Summary<'_>, title: &str, out: &Path) -> anyhow::Result<String
     Ok(files)
 }
 
-/// Where virtual and real time can be compared.
+/// Comparison of virtual and real time, as text.
 fn agreement(agreements: &[Agreement]) -> String {
     if agreements.is_empty() {
         return String::new();
@@ -265,7 +265,7 @@ fn agreement(agreements: &[Agreement]) -> String {
     format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
 }
 
-/// Says what is doubtful or failed: the first of so many warnings.
+/// Prints the first warnings about doubtful or failed runs; `count` is the number of all.
 pub(crate) fn warn(warnings: &[String], count: usize) {
     const SHOWN: usize = 12;
     for warning in warnings.iter().take(SHOWN) {
@@ -290,12 +290,12 @@ impl How {
         Ok(out)
     }
 
-    /// Formats of tables, each once.
+    /// Formats of tables, without duplicates.
     pub(crate) fn formats(&self) -> Vec<Format> {
         Format::ALL.into_iter().filter(|format| self.formats.contains(format)).collect()
     }
 
-    /// The files of some tables.
+    /// File names of these tables.
     pub(crate) fn files(&self, tables: &[&str]) -> String {
         let formats = self.formats();
         let of = |table: &&str| formats.iter().map(|f| format!("{table}.{f}")).collect::<Vec<_>>();
@@ -306,18 +306,18 @@ impl How {
         self.jobs.map_or_else(available, usize::from)
     }
 
-    /// Where runs are kept.
+    /// The store of runs.
     pub(crate) fn store(&self, out: &Path) -> anyhow::Result<Store> {
         Store::open(&out.join("runs"), self.fresh)
     }
 
-    /// How runs are made.
+    /// Options of the series.
     pub(crate) fn series<'a>(&self, store: &'a Store) -> Series<'a> {
         let instance = format!("run-{}", std::process::id());
         Series { store, jobs: self.processors(), instance, files: None }
     }
 
-    /// Makes the runs that are missing, with a bar.
+    /// Makes the missing runs with a progress bar.
     fn all(
         &self,
         jobs: &[Job],
@@ -335,7 +335,7 @@ impl How {
         records
     }
 
-    /// Makes the runs of a shard that are missing.
+    /// Makes the missing runs of a shard.
     fn part(&self, shard: Shard, jobs: Vec<Job>, out: &Path) -> anyhow::Result<ExitCode> {
         let store = self.store(out)?;
         let (series, all) = (self.series(&store), jobs.len());
@@ -350,7 +350,7 @@ impl How {
     }
 }
 
-/// Says where the runs of a shard are, of how many they are, and how many failed.
+/// Prints the directory of a shard's runs, their number, and the number of failures.
 pub(crate) fn report_shard(
     shard: Shard,
     (failed, made, all): (usize, usize, usize),

@@ -1,4 +1,4 @@
-//! `marline-lab what-if`: what redundancy would have done, from captures of two paths.
+//! `marline-lab what-if`: the effect that redundancy would have had, from captures of two paths.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::import::bytes;
 use marline_cli::cmd::monitor::print;
 use marline_cli::path_table::align;
 
-/// Quantiles that are shown.
+/// Printed quantiles.
 const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, "p99 (ms)")];
 
 /// Arguments of `marline-lab what-if`.
@@ -98,7 +98,7 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> 
     Ok(if args.way == Some(Direction::Up) { up } else { down })
 }
 
-/// What a way of sending is called.
+/// Name of a way of sending.
 fn called(args: &Args, way: Sending) -> &str {
     match way {
         Sending::First => &args.first,

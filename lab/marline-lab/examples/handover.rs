@@ -1,5 +1,5 @@
-//! The README's figure: latency of an echo over time while WiFi is lost and returns, over each path alone
-//! and over both. Virtual time and one seed: the same file again, byte for byte.
+//! The README's figure: latency of an echo over time while WiFi is lost and returns, over each path alone and over
+//! both. The run uses virtual time and one seed, so the file is reproduced byte for byte.
 //!
 //! `cargo xtask figures handover`, or with other files: `cargo run --release -p marline-lab --example handover
 //! -- EXPERIMENT.toml FIGURE.svg`.
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// The slowest answer of a hundred runs, ms, and how many answers there were: what `marline-lab run
+    /// The longest latency of a hundred runs, ms, and the number of answers: what `marline-lab run
     /// scenarios/handover.toml --seeds 100` prints as `max` and `messages`.
     fn slowest(file: &ExperimentFile, variant: &str) -> (f64, usize) {
         let mut lanes = file.lanes(&[Stack::Sim]).expect("lanes");

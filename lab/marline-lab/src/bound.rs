@@ -1,25 +1,25 @@
-//! Clairvoyant bound: the earliest time at which each message could have arrived, over any use of
-//! the paths, by a sender that knows all future behaviour of the links.
+//! Clairvoyant bound: the earliest time at which each message could have arrived, over any use of the paths, by a
+//! sender that knows all future behavior of the links.
 //!
-//! Sources: the question is the one the trace studies ask ("the better of the two carriers for each
-//! probe"); the answer here is computed with the very link model that the run met, with its seeds,
-//! its traces and the events of the scenario ([`Bound::of`]).
+//! Sources: trace studies ask this question ("the better of the two carriers for each probe"). Here the answer is
+//! computed with the link model of the run itself: its seeds, its traces and the events of the scenario
+//! ([`Bound::of`]).
 //!
-//! *One-packet messages: exact.* Of every path, and of every moment of sending, the earliest
-//! arrival on a link that carries nothing else. A request and its answer may take different paths.
-//! What is drawn packet by packet (random loss, jitter, reordering, corruption) is at its best: who
-//! knows the draws spends worthless packets on the bad ones before the message comes. What is drawn
-//! along the time (outages, Gilbert-Elliott states that lose everything, rates and delays of traces)
-//! is as it was. Headers are 40 bytes, less than any run has.
+//! *One-packet messages: exact.* The bound is the earliest arrival over all paths and all times of sending, on
+//! links that carry nothing else. A request and its answer may take different paths. Random effects drawn per
+//! packet (random loss, jitter, reordering, corruption) take their best value: a sender that knows the draws
+//! spends dummy packets on the bad ones before the message comes. Random effects drawn over time (outages,
+//! Gilbert-Elliott states that lose everything, rates and delays of traces) are those of the run. Headers are 40
+//! bytes, less than in any run.
 //!
-//! *Larger messages: a relaxation.* The message is a fluid that all paths carry at once from empty
-//! queues; every piece that arrives serves. No scheduler reaches it: real packets are of 1,500 bytes,
-//! windows have to open, and what was sent before stands in the queues.
+//! *Larger messages: a relaxation.* The message is a fluid that all paths carry at once from empty queues, and
+//! every piece that arrives counts. No scheduler reaches this bound: real packets have 1,500 bytes, windows have
+//! to open, and earlier data is in the queues.
 //!
-//! *Blocks as fast as they are taken:* when a block had been taken, parts of it may have been under
-//! way, so the bound is that of its last byte.
+//! *Blocks written as fast as the stack takes them:* parts of a block may have been under way before the whole
+//! block was taken, so the bound is that of its last byte.
 //!
-//! No run beats it; `cargo test -p marline-lab bound` tries.
+//! No run may be faster; `cargo test -p marline-lab bound` checks this.
 
 mod course;
 #[cfg(test)]
@@ -35,12 +35,12 @@ use crate::experiment::{Experiment, Message, START};
 use crate::workload::Workload;
 use course::{Change, Course, large};
 
-/// Bytes of headers that every packet has at least: IPv4 and TCP without options.
+/// Smallest header of any packet, bytes: IPv4 and TCP without options.
 const HEADERS: u32 = 40;
-/// Most bytes of payload of a message of one packet.
+/// Largest payload of a one-packet message, bytes.
 const ONE_PACKET: u32 = 1_460;
 
-/// Steps in which moments of sending are tried, ms: a good moment of a link that is shorter may be overlooked.
+/// Step between the tried times of sending, ms: a favorable interval of a link that is shorter may be overlooked.
 pub const STEP_MS: f64 = course::GRID.as_nanos() as f64 / 1e6;
 
 /// The bounds of an experiment's messages.
@@ -52,10 +52,10 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The bounds of an experiment that runs with this seed and may use all its paths.
+    /// Computes the bounds of an experiment that runs with this seed and may use all its paths.
     ///
     /// # Errors
-    /// A path or an event is not understood, or a trace is missing.
+    /// A path or an event cannot be parsed, or a trace is missing.
     pub fn of(experiment: &Experiment, seed: u64) -> anyhow::Result<Bound> {
         let seeds = SeedTree::new(seed);
         let workload = experiment.workload;
@@ -78,8 +78,8 @@ impl Bound {
         Ok(bound)
     }
 
-    /// The bounds of a workload over these links, both ways of each, until a time. Nothing happens to
-    /// the links but what their settings say.
+    /// Computes the bounds of a workload over these links, both directions of each, until a time. The links change
+    /// only as their settings say.
     #[must_use]
     pub fn over(
         links: &[(&str, DuplexConfig)],
@@ -99,8 +99,8 @@ impl Bound {
         bound
     }
 
-    /// The least latency in ms of a message of this size (for requests, of the answer) that began
-    /// at this time; infinite if it cannot arrive before the run ends.
+    /// The least latency, ms, of a message of this size (for requests, of the answer) that began at this time;
+    /// infinite if it cannot arrive before the run ends.
     #[must_use]
     pub fn latency_ms(&self, sent_ms: f64, bytes: u32) -> f64 {
         let from = START + std::time::Duration::from_nanos((sent_ms * 1e6).round() as u64);
@@ -109,12 +109,12 @@ impl Bound {
                 let asked = transfer(&self.up, from, request_bytes);
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
             }
-            // Of the way on which it is less.
+            // The direction with the lower bound.
             Workload::Exchange { .. } => {
                 let ways = [&self.up, &self.down].map(|links| transfer(links, from, bytes));
                 ways.into_iter().flatten().min()
             }
-            // Its last byte alone.
+            // The last byte only.
             Workload::Blocks { .. } => transfer(&self.down, from, 1),
             Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
                 transfer(&self.down, from, bytes)
@@ -148,7 +148,7 @@ fn transfer(links: &[Course], from: Instant, bytes: u32) -> Option<Instant> {
     large(&links.iter().collect::<Vec<_>>(), from, bytes)
 }
 
-/// What happens to one direction.
+/// Changes of one direction.
 fn changes(commands: &[(std::time::Duration, LinkCommand)], up: bool) -> Vec<(Instant, Change)> {
     let other = if up { Side::Down } else { Side::Up };
     let change = |(at, command): &(std::time::Duration, LinkCommand)| {

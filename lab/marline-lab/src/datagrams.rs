@@ -1,9 +1,9 @@
-//! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over links as
-//! other experiments have them.
+//! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over the
+//! links of other experiments.
 //!
-//! Links draw their chances by their names, as in all runs: a policy that uses one of two paths meets on it what
-//! another meets that uses both. The clairvoyant bound of a datagram is that of a message of one packet
-//! ([`crate::bound`]).
+//! Links draw random numbers by their names, as in all runs: a policy that uses one of two paths meets the same
+//! conditions on it as a policy that uses both. The clairvoyant bound of a datagram is that of a one-packet
+//! message ([`crate::bound`]).
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use crate::experiment::{Experiment, START};
 use crate::policies;
 use crate::workload::{Gap, Workload};
 
-/// After the last datagram a run goes on for so long: what is not there by then counts as lost.
+/// Time that a run continues after the last datagram: datagrams that arrive later count as lost.
 const PATIENCE: Duration = Duration::from_secs(3);
 const FLOW: FlowId = FlowId(1);
 
-/// What sends.
+/// Sender of the datagrams.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum DatagramWorkload {
     /// Groups of datagrams at a pace, from both ends.
     Pulse {
-        /// Time between two groups, ms: drawn between these.
+        /// Time between two groups, ms, drawn from this range.
         gap: Gap,
-        /// Datagrams of a group: drawn between these, ends included.
+        /// Datagrams of a group, drawn from this range, ends included.
         group: (u32, u32),
         /// Bytes of a datagram.
         bytes: u32,
     },
-    /// As much as it can get, to the client, by a congestion control of its own.
+    /// Bulk data to the client, as fast as its own congestion control allows.
     Quic,
 }
 
@@ -51,7 +51,7 @@ pub struct DatagramPolicies {
     pub inner: String,
 }
 
-/// Links with their names, and what is sent over them for how long.
+/// Links with their names, and the workload over them with its duration.
 #[derive(Clone, Debug)]
 pub struct DatagramExperiment {
     links: Vec<(String, DuplexConfig)>,
@@ -63,14 +63,14 @@ pub struct DatagramExperiment {
     dies: Option<(usize, Duration)>,
 }
 
-/// What the client saw of what the server sent.
+/// Datagrams from the server as the client received them.
 #[derive(Clone, Debug, Default)]
 pub struct DatagramOutcome {
-    /// When each datagram was sent, ms after the start, and after how many ms it arrived: infinite if it did not.
+    /// Datagrams: time of sending, ms after the start, and time until arrival, ms: infinite if it did not arrive.
     pub datagrams: Vec<(f64, f64)>,
-    /// When payload of the bulk flow arrived, ms after the start, and its bytes.
+    /// Arrivals of the bulk flow's payload: time, ms after the start, and bytes.
     pub bulk: Vec<(f64, u32)>,
-    /// Datagrams that were delivered more than once, or that nobody sent, at either end.
+    /// Datagrams that were delivered more than once, or never sent, at either end.
     pub wrong: u64,
     /// Counts of the server's lane.
     pub server: LaneStats,
@@ -79,10 +79,11 @@ pub struct DatagramOutcome {
 }
 
 impl DatagramExperiment {
-    /// An experiment over links of these names and descriptions (docs/research/link.md) that lasts so long.
+    /// Creates an experiment over links of these names and descriptions (docs/research/link.md) with this
+    /// duration.
     ///
     /// # Errors
-    /// A link is not understood, or its trace is missing.
+    /// A link cannot be parsed, or its trace is missing.
     pub fn over(
         links: &[(&str, &str)],
         trace_dir: Option<&Path>,
@@ -108,7 +109,7 @@ impl DatagramExperiment {
         })
     }
 
-    /// A path dies at this time after the start, and nobody is told.
+    /// Lets a path fail silently at this time after the start.
     #[must_use]
     pub const fn with_death(mut self, path: usize, after: Duration) -> Self {
         self.dies = Some((path, after));
@@ -118,7 +119,7 @@ impl DatagramExperiment {
     /// Runs it once; runs with equal seeds are identical.
     ///
     /// # Errors
-    /// A policy is not known.
+    /// A policy is unknown.
     pub fn run(&self, policies: &DatagramPolicies) -> anyhow::Result<DatagramOutcome> {
         let registry = policies::registry();
         let policy = registry.datagram_policy(&policies.policy)?;
@@ -157,7 +158,7 @@ impl DatagramExperiment {
         Ok(outcome(&paths))
     }
 
-    /// The clairvoyant bound of datagrams to the client, ms, in the order of these times of sending.
+    /// The clairvoyant bounds of datagrams to the client, ms, in the order of these times of sending.
     ///
     /// # Errors
     /// A trace is missing.

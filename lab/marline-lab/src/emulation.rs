@@ -1,5 +1,5 @@
-//! Emulated links as `marline-lab link` and experiments use them: descriptions with their traces, textual commands,
-//! reports for people and programs.
+//! Emulated links as `marline-lab link` and experiments use them: descriptions with their traces, textual
+//! commands, and reports as text and JSON.
 
 pub mod script;
 pub mod settings;

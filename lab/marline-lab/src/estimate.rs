@@ -1,103 +1,103 @@
 //! Estimate of a measured quantity over independent roots, with a bootstrap interval.
 //!
-//! A root is one replication of an experiment: every contestant runs once on the links, losses and
-//! messages that the root draws. The roots of a resample are drawn with replacement, and a statistic
-//! is computed anew from all contestants of the roots drawn; ratios and differences are therefore
-//! paired by root, and nothing is assumed of the distribution within a root.
+//! A root is one replication of an experiment: every contestant runs once on the links, losses and messages that
+//! the root draws. The roots of a resample are drawn with replacement, and a statistic is computed again from all
+//! contestants of the roots drawn. Ratios and differences are therefore paired by root, without assumptions about
+//! the distribution within a root.
 //!
-//! The interval is the percentile interval (B. Efron, R. Tibshirani: *An Introduction to the
-//! Bootstrap*, 1993, chapter 13) with its level widened for small samples as T. Hesterberg proposes
-//! (*What Teachers Should Know about the Bootstrap*, 2014, section 5.3): with 20 roots the plain
-//! interval covers too little. It rests on memory of both texts; a test checks the coverage. Shares
-//! that are 0 or 1 in every root have no spread to resample; theirs is the exact binomial interval.
+//! The interval is the percentile interval (B. Efron, R. Tibshirani: *An Introduction to the Bootstrap*, 1993,
+//! chapter 13) with its level widened for small samples as T. Hesterberg proposes (*What Teachers Should Know
+//! about the Bootstrap*, 2014, section 5.3): with 20 roots the plain interval covers too little. The formulas were
+//! written from memory of both texts; a test checks the coverage. Shares that are 0 or 1 in every root have no
+//! spread to resample; they get the exact binomial interval.
 
 use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 
-/// Fewer roots judge nothing.
+/// Fewest roots for a verdict.
 pub const MIN_ROOTS: usize = 20;
-/// Share of the intervals that hold the true value. Rows are looked at up to four times while roots
-/// are added, and a hundred rows stand side by side: 95 % would let one of them flip every day.
+/// Share of the intervals that hold the true value. Rows are evaluated up to four times while roots are added, and
+/// there are a hundred rows: 95 % would let one of them flip every day.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// How sure intervals are, and from how many resamples.
+/// Confidence level of intervals, and their number of resamples.
 #[derive(Copy, Clone, Debug, PartialEq)]
 struct Level {
     confidence: f64,
-    /// Quantile of the normal distribution at its upper end.
+    /// Quantile of the normal distribution at the upper end of the interval.
     z: f64,
     resamples: usize,
 }
 
-/// Of verdicts: [`CONFIDENCE`].
+/// Level of verdicts: [`CONFIDENCE`].
 const VERDICT_LEVEL: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
-/// Of what is shown beside a number: customary.
+/// Level of intervals shown beside a number: the customary 95 %.
 const SHOWN: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
 
-/// A quantity and where it lies.
+/// A quantity with its interval.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Over all roots; NaN: it could not be measured.
+    /// Value over all roots; NaN if it could not be measured.
     pub value: f64,
     /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
-    /// Roots it rests on; 0: nothing in it is random, and the interval is the value.
+    /// Number of roots; 0 if nothing is random, and the interval is the value.
     pub roots: usize,
 }
 
-/// What is asked of a quantity: to lie between two values, ends included.
+/// Required range of a quantity, ends included.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// Least; negative infinity without.
+    /// Lower limit; negative infinity without one.
     pub least: f64,
-    /// Most; infinity without.
+    /// Upper limit; infinity without one.
     pub most: f64,
 }
 
 impl Asked {
-    /// No more than this.
+    /// A range with an upper limit only.
     #[must_use]
     pub const fn at_most(most: f64) -> Asked {
         Asked { least: f64::NEG_INFINITY, most }
     }
 
-    /// No less than this.
+    /// A range with a lower limit only.
     #[must_use]
     pub const fn at_least(least: f64) -> Asked {
         Asked { least, most: f64::INFINITY }
     }
 
-    /// Within this share of `of`.
+    /// The range within this share of `of`.
     #[must_use]
     pub fn within(share: f64, of: f64) -> Asked {
         Asked { least: of - share * of.abs(), most: of + share * of.abs() }
     }
 }
 
-/// How an estimate stands to what is asked.
+/// Position of an estimate relative to the required range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The whole interval lies inside.
     Inside,
     /// The whole interval lies outside, or nothing was measured.
     Outside,
-    /// Neither.
+    /// The interval crosses a limit.
     Undecided {
-        /// About so many roots would tell; `None`: no number would, the value lies on the limit.
+        /// Roots needed for a verdict, about; `None` if no number is enough, because the value lies on the limit.
         needed: Option<u64>,
     },
 }
 
 impl Estimate {
-    /// A quantity in which nothing is random.
+    /// An exact quantity, without randomness.
     #[must_use]
     pub const fn exact(value: f64) -> Estimate {
         Estimate { value, low: value, high: value, roots: 0 }
     }
 
-    /// How it stands to what is asked.
+    /// Compares the estimate with a required range.
     #[must_use]
     pub fn stands(&self, asked: Asked) -> Standing {
         let Asked { least, most } = asked;
@@ -110,7 +110,7 @@ impl Estimate {
         if self.high < least || self.low > most {
             return Standing::Outside;
         }
-        // Half the interval shrinks with the root of the number of roots.
+        // Half the interval shrinks with the square root of the number of roots.
         let told = |half: f64, limit: f64| {
             let ratio = half / (self.value - limit).abs();
             ratio.is_finite().then(|| (self.roots as f64 * ratio * ratio).ceil().max(1.0) as u64)
@@ -129,7 +129,7 @@ impl Estimate {
     }
 }
 
-/// What was measured on each root, in the order of the roots.
+/// Measurements of each root, in the order of the roots.
 #[derive(Clone, Debug)]
 pub struct Samples<T> {
     all: Vec<T>,
@@ -138,31 +138,31 @@ pub struct Samples<T> {
 }
 
 impl<T> Samples<T> {
-    /// Measurements, and where the resamples come from.
+    /// Creates samples from measurements; `master` seeds the resamples.
     #[must_use]
     pub fn new(all: Vec<T>, master: u64) -> Samples<T> {
         Samples { all, seeds: SeedTree::new(master).branch("bootstrap"), level: VERDICT_LEVEL }
     }
 
-    /// With intervals that hold the true value in 95 of 100 cases, as tables show them: they judge nothing.
+    /// Uses intervals at 95 %, as tables show them; they are not for verdicts.
     #[must_use]
     pub fn shown(self) -> Samples<T> {
         Samples { level: SHOWN, ..self }
     }
 
-    /// Every root's.
+    /// Measurements of all roots.
     #[must_use]
     pub fn all(&self) -> &[T] {
         &self.all
     }
 
-    /// How many there are.
+    /// Number of roots.
     #[must_use]
     pub fn roots(&self) -> usize {
         self.all.len()
     }
 
-    /// Something of each root, which is resampled in the same way.
+    /// Maps the measurements of each root; the resamples stay the same.
     #[must_use]
     pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Samples<U> {
         Samples { all: self.all.iter().map(of).collect(), seeds: self.seeds, level: self.level }
@@ -198,7 +198,7 @@ impl<T> Samples<T> {
         Estimate { value, low, high, roots }
     }
 
-    /// The mean of a number of each root.
+    /// The mean of one number per root.
     #[must_use]
     pub fn mean(&self, of: impl Fn(&T) -> f64) -> Estimate {
         let numbers = self.map(of);
@@ -215,8 +215,8 @@ impl<T> Samples<T> {
         })
     }
 
-    /// The share of the cases, 0 to 1, in which something happens; `of` tells of a root in how many
-    /// of how many. Where it happens in none or in all, the roots are the cases.
+    /// The share of the cases, 0 to 1, in which something happens; `of` returns for a root the number of such
+    /// cases and the number of all cases. If the share is 0 or 1, the roots are the cases.
     #[must_use]
     pub fn share(&self, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
         let estimate = self.ratio(|root| {
@@ -235,15 +235,15 @@ impl<T> Samples<T> {
     }
 }
 
-/// The share of the resamples that lies beyond each end of the interval.
+/// The share of the resamples beyond each end of the interval.
 fn tail(roots: usize, z: f64) -> f64 {
     let freedom = (roots - 1) as f64;
     let t = student(freedom, z) * (roots as f64 / freedom).sqrt();
     normal_below(-t)
 }
 
-/// Quantile of Student's t where the normal distribution's is `z`, by Cornish and Fisher's expansion, which
-/// is right to two digits from 10 degrees of freedom on.
+/// Quantile of Student's t at the level where the normal distribution's is `z`, by Cornish and Fisher's expansion,
+/// which is right to two digits from 10 degrees of freedom on.
 fn student(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / 4.0;
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
@@ -261,8 +261,8 @@ fn normal_below(x: f64) -> f64 {
     if x < 0.0 { upper } else { 1.0 - upper }
 }
 
-/// The value at or below which this share (0 to 1) of all values lies (nearest rank), of lists that are
-/// each sorted; NaN of none. Fast enough to be resampled: nothing is merged.
+/// The value at or below which this share (0 to 1) of all values lies (nearest rank), for several sorted lists;
+/// NaN without values. Lists are not merged, so that it is fast enough for resampling.
 #[must_use]
 pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -> f64 {
     let lists: Vec<&[f64]> = lists.collect();
@@ -271,7 +271,7 @@ pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -
         return f64::NAN;
     }
     let rank = ((share * total as f64).ceil() as usize).clamp(1, total);
-    // Order of the bits as `total_cmp` has it, so that halving ends at one value.
+    // The same order of bits as `total_cmp`, so that the bisection ends at one value.
     let key = |value: f64| {
         let bits = value.to_bits() as i64;
         bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -312,7 +312,7 @@ mod tests {
             }
         }
         let share = held.map(|held| held as f64 / trials as f64);
-        // Of skewed values twenty roots cover less than they say.
+        // For skewed values, intervals of twenty roots cover less than their level.
         assert!(share[0] > 0.93 && share[1] > 0.975, "{share:?}");
     }
 
@@ -342,7 +342,7 @@ mod tests {
         let asked = Asked::at_most(10.0);
         assert_eq!(of(8.0, 9.0, 10.0).stands(asked), Standing::Inside);
         assert_eq!(of(10.1, 11.0, 12.0).stands(asked), Standing::Outside);
-        // Half of it is 2, the distance 1: four times as many.
+        // Half the interval is 2 and the distance 1: four times as many roots are needed.
         let near = of(7.0, 9.0, 11.0).stands(asked);
         assert_eq!(near, Standing::Undecided { needed: Some(80) });
         assert_eq!(of(9.0, 10.0, 11.0).stands(asked), Standing::Undecided { needed: None });

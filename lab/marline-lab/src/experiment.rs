@@ -1,8 +1,8 @@
-//! Experiment: paths, a workload on them, and the stacks and policies under test.
+//! Experiment: paths, their workload, and the stacks and policies under test.
 //!
-//! The same experiment runs in virtual time ([`simulate`]) and with real processes over emulated
-//! links. Random numbers are derived from the names of the links, so that runs with one seed lose
-//! the same packets of a link: in virtual time or live, with other links or alone.
+//! An experiment runs in virtual time ([`simulate`]) or with real processes over emulated links. Random numbers
+//! are derived from the names of the links, so that runs with one seed lose the same packets of a link in virtual
+//! time and live, with other links or alone.
 
 pub mod apps;
 mod calibration;
@@ -41,25 +41,25 @@ use ipnet::IpNet;
 use crate::scenario::{Path, Scenario, path_number};
 use crate::workload::Workload;
 
-/// Paths and what is done on them.
+/// Paths with a workload and faults.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// Paths and events; the times of events count from the start of the workload.
     pub scenario: Scenario,
-    /// What is done.
+    /// Workload.
     pub workload: Workload,
-    /// What happens to paths at moments that are drawn for each run.
+    /// Path events at times that are drawn for each run.
     pub faults: Vec<Fault>,
-    /// What begins earlier than this after the start is not looked at.
+    /// Messages that begin earlier than this after the start are not counted.
     pub warm_up: Duration,
-    /// After the workload's planned end a run goes on for so long, at most.
+    /// Longest time that a run continues after the workload's planned end.
     pub patience: Duration,
-    /// Where the traces are that links name; none: `MARLINE_TRACE_DIR`.
+    /// Directory of the links' traces; `None`: `MARLINE_TRACE_DIR`.
     pub trace_dir: Option<PathBuf>,
 }
 
 impl Experiment {
-    /// An experiment over links of these names and descriptions (docs/research/link.md).
+    /// Creates an experiment over links of these names and descriptions (docs/research/link.md).
     #[must_use]
     pub fn over(links: &[(&str, &str)], workload: Workload) -> Experiment {
         let path = |(name, link): &(&str, &str)| Path {
@@ -78,7 +78,7 @@ impl Experiment {
         }
     }
 
-    /// Runs it once.
+    /// Runs the experiment once.
     ///
     /// # Errors
     /// Those of [`simulate`] and [`run_live`].
@@ -95,7 +95,7 @@ impl Experiment {
         }
     }
 
-    /// Its scenario; paths that have no addresses get 10.0.N.2 and 10.0.N.1.
+    /// The scenario; paths that have no addresses get 10.0.N.2 and 10.0.N.1.
     #[must_use]
     pub fn hosts(&self) -> Scenario {
         let mut scenario = self.scenario.clone();
@@ -108,19 +108,19 @@ impl Experiment {
         scenario
     }
 
-    /// Looks whether it can be run at all.
+    /// Checks that the experiment can run.
     ///
     /// # Errors
-    /// A path, a link, an event or a fault is wrong.
+    /// A path, a link, an event or a fault is invalid.
     pub fn check(&self) -> anyhow::Result<()> {
         self.hosts().check()?;
         self.script(self.scenario.seed).map(drop)
     }
 
-    /// The paths of a variant, in its order.
+    /// The paths that a variant uses, in its order.
     ///
     /// # Errors
-    /// It names one that does not exist.
+    /// The variant names a path that does not exist.
     pub fn used(&self, variant: &Variant) -> anyhow::Result<Vec<&Path>> {
         let all = &self.scenario.paths;
         for name in &variant.backup {

@@ -1,4 +1,4 @@
-//! Figures as SVG: the few kinds that network measurements need.
+//! Figures as SVG: the chart types that network measurements need.
 //!
 //! | kind | for |
 //! |---|---|
@@ -6,12 +6,12 @@
 //! | [`Bars`] | values of several contestants in several cases, with intervals |
 //! | [`Boxes`] | distributions of several contestants: quartiles and tails |
 //! | [`HeatMap`] | a number for every pair of two lists |
-//! | [`SequencePlot`] | which bytes of the stream went over which subflow, when, and which of them again |
-//! | [`TimingDiagram`] | which segment went over which path, when, and whether it came ([`SegmentLog`]) |
+//! | [`SequencePlot`] | bytes of the stream over time, by subflow, with those that were sent again |
+//! | [`TimingDiagram`] | segments by path and time, with their fate ([`SegmentLog`]) |
 //!
-//! The same data is the same text, byte by byte. Colours are those of Okabe and Ito, which the
-//! colour-blind tell apart, and series also differ by dashes and marks; where the reader's system is
-//! dark, so is the drawing. Nothing outside of the text is needed to show it.
+//! The same data gives the same text, byte by byte. Colors are those of Okabe and Ito, which color-blind readers
+//! can distinguish, and series also differ by dashes and marks. The drawing is dark if the reader's system is. It
+//! needs no external resources.
 
 mod axis;
 mod bars;

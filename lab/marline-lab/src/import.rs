@@ -1,9 +1,8 @@
-//! Measurements of others as links: what was measured of a path over time becomes a `[[path]]` of an experiment file
+//! Import of measurements as links: the measurements of a path over time become a `[[path]]` of an experiment file
 //! with its `[[event]]`s, which run on every stack.
 //!
-//! What is read is checked as a whole, and all that is wrong is told at once. What the numbers mean is taken at
-//! its word: a rate that a transfer reached is not the rate of the link unless the transfer was limited by
-//! nothing else.
+//! A file is checked as a whole, and all mistakes are reported at once. Numbers are taken as they are: the rate of
+//! a transfer is not the rate of the link unless the link was the only limit.
 
 mod csv;
 mod iperf3;
@@ -25,9 +24,9 @@ pub use iperf3::read as read_iperf3;
 pub use pcap::{Passage, passages, read as read_pcaps};
 pub use round_trips::{RoundTrips, round_trips};
 
-/// Most samples of a file.
+/// Largest number of samples of a file.
 pub const MAX_SAMPLES: usize = 100_000;
-/// Mistakes that are told of a file; of the rest there is the number.
+/// Mistakes of a file that are reported; the others are counted.
 const MAX_REPORTED_MISTAKES: usize = 8;
 
 /// A direction of a path, or both.
@@ -46,39 +45,39 @@ pub enum Way {
 pub enum Quantity {
     /// Mbit/s.
     Rate,
-    /// One way, ms.
+    /// One-way delay, ms.
     Delay,
     /// Share of the packets, 0 to 1.
     Loss,
 }
 
-/// What was measured at a time: it holds until the next sample.
+/// A sample, which holds until the next one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// After the first sample.
+    /// Time after the first sample.
     pub at: Duration,
-    /// What is known then.
+    /// Values known at this time.
     pub values: Vec<Value>,
 }
 
-/// What was measured of a path over time.
+/// Measurements of a path over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurement {
-    /// In the order of time; the first is at zero.
+    /// Samples in order of time; the first is at zero.
     pub samples: Vec<Sample>,
-    /// Columns that were not understood, and are not in it.
+    /// Unknown columns, which are ignored.
     pub ignored: Vec<String>,
 }
 
 /// A value of a direction: Mbit/s, ms, or a share.
 pub type Value = (Way, Quantity, f64);
 
-/// Whether a link stands still.
+/// Returns true if the rate is zero.
 fn is_stalled_link((_, quantity, value): &Value) -> bool {
     *quantity == Quantity::Rate && *value * 1e6 < 1.0
 }
 
-/// A value as an item of a link's description; none where the link stands still, which is an outage.
+/// A value as an item of a link's description; `None` for a rate of zero, which is an outage.
 fn item(value: &Value) -> Option<String> {
     let (way, quantity, number) = *value;
     let way = match way {
@@ -93,7 +92,7 @@ fn item(value: &Value) -> Option<String> {
     })
 }
 
-/// What is to be done to a link for these values, after those of before.
+/// The commands that set these values of a link, given the previous ones.
 fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
     let mut orders = Vec::new();
     for value in values.iter().filter(|value| value.1 == Quantity::Rate) {
@@ -118,18 +117,18 @@ fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
 }
 
 impl Measurement {
-    /// The path and its events as a part of an experiment file. `name`: of the path; `queue`: of the link, in
-    /// the words of docs/research/link.md, for no measurement tells it.
+    /// The path and its events as part of an experiment file. `name` is the path's name; `queue` is the link's
+    /// queue in the syntax of docs/research/link.md, since measurements do not show it.
     ///
     /// # Errors
-    /// No path can have this name, there is no sample, or a value makes no link.
+    /// The name is not valid for a path, there is no sample, or a value is not valid for a link.
     pub fn toml(&self, name: &str, queue: Option<&str>) -> anyhow::Result<String> {
         check_name(name)?;
         let Some(first) = self.samples.first() else { bail!("there is no sample") };
         let mut link: Vec<String> = first.values.iter().filter_map(item).collect();
         link.extend(queue.map(|queue| format!("queue={queue}")));
         if self.samples.iter().flat_map(|sample| &sample.values).any(is_stalled_link) {
-            // A rate of nothing keeps what is on the link.
+            // A rate of zero keeps the packets on the link.
             link.push("outage=suspend".to_owned());
         }
         let mut text = format!("[[path]]\nname = \"{name}\"\nlink = \"{}\"\n", checked(&link)?);
@@ -153,7 +152,7 @@ impl Measurement {
     }
 }
 
-/// Items that make a link, joined.
+/// Joins items after checking that they describe a link.
 fn checked(items: &[String]) -> anyhow::Result<String> {
     let text = items.join(",");
     match text.parse::<DuplexSpec>() {
@@ -162,7 +161,7 @@ fn checked(items: &[String]) -> anyhow::Result<String> {
     }
 }
 
-/// All that is wrong with a file, in one error.
+/// All mistakes in a file, in one error.
 #[derive(Debug, Default)]
 struct Mistakes {
     told: Vec<String>,
@@ -187,7 +186,7 @@ impl Mistakes {
     }
 }
 
-/// Samples in order, from zero on.
+/// Samples in order, with times counted from the first.
 fn from_zero(file: &str, mut samples: Vec<Sample>) -> anyhow::Result<Vec<Sample>> {
     ensure!(!samples.is_empty(), "{file} has no sample");
     let count = samples.len();

@@ -1,4 +1,4 @@
-//! Results on disk, so that a long run can be resumed, and documents that show them.
+//! Results on disk for resuming long runs, and generated parts of documents.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,18 +7,18 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use sha2::{Digest, Sha256};
 
-/// What tells this program from one built of other sources: results of another say nothing of it.
+/// Hash of this program's file: results of a program built from other sources are not valid for it.
 ///
 /// # Errors
-/// Its file cannot be read.
+/// The program's file cannot be read.
 pub fn program() -> anyhow::Result<String> {
     file(&std::env::current_exe()?)
 }
 
-/// The same of a program's or a module's file.
+/// Hash of a program's or a module's file.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn file(file: &Path) -> anyhow::Result<String> {
     let own = fs::read(file).with_context(|| file.display().to_string())?;
     let mut program = String::new();
@@ -35,7 +35,7 @@ pub fn kernel_release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-/// Replaces what stands in a document between `<!-- NAME: generated -->` and `<!-- NAME: end -->`.
+/// Replaces the part of a document between `<!-- NAME: generated -->` and `<!-- NAME: end -->`.
 ///
 /// # Errors
 /// The file cannot be read or written, or has no such lines.

@@ -1,4 +1,4 @@
-//! Sockets of the kernel's stack, which differ from ordinary ones only in the protocol number.
+//! Sockets of the kernel's TCP and Multipath TCP, which differ in the protocol number only.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,22 +8,22 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// IPPROTO_MPTCP.
 const MPTCP: i32 = 262;
-/// Connections that wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 16;
 
-/// How the kernel's sockets are made.
+/// Options of the kernel's sockets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Multipath TCP instead of TCP.
     pub mptcp: bool,
-    /// SO_SNDBUF, bytes. The kernel doubles it, for its own needs. `None`: it tunes itself.
+    /// SO_SNDBUF, bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
     pub send_buffer: Option<usize>,
-    /// SO_RCVBUF likewise.
+    /// SO_RCVBUF, bytes. The kernel doubles it, too. `None`: tuned automatically.
     pub receive_buffer: Option<usize>,
 }
 
 impl Kernel {
-    /// Multipath TCP that tunes its buffers itself.
+    /// Multipath TCP with automatically tuned buffers.
     pub const MULTIPATH: Kernel = Kernel { mptcp: true, send_buffer: None, receive_buffer: None };
 
     fn socket(&self, address: SocketAddr) -> io::Result<Socket> {
@@ -47,7 +47,7 @@ impl Kernel {
     /// Connects, from a local address if one is given.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system call's error.
     pub async fn connect(&self, from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.socket(to)?;
         if let Some(from) = from {
@@ -59,7 +59,7 @@ impl Kernel {
     /// Listens.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system call's error.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         let socket = self.socket(at)?;
         socket.set_reuse_address(true)?;
@@ -71,7 +71,7 @@ impl Kernel {
     /// The next connection.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system call's error.
     pub async fn accept(&self, listener: &TcpListener) -> io::Result<TcpStream> {
         let (stream, _) = listener.accept().await?;
         self.prepare(SockRef::from(&stream))?;

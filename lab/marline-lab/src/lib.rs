@@ -1,5 +1,5 @@
-//! Measurement lab: scenarios in network namespaces over emulated links, Marline measured beside
-//! the kernel's own TCP and MPTCP, and figures of the results.
+//! Measurement lab: scenarios in network namespaces over emulated links, comparison of Marline with the kernel's
+//! own TCP and MPTCP, and figures of the results.
 
 pub mod bound;
 pub mod compare;

@@ -1,10 +1,9 @@
-//! Scenario as network namespaces: two hosts, a TUN interface each per path, the link model between
-//! them.
+//! Scenario as network namespaces: two hosts, one TUN interface per path in each, and the link model between them.
 //!
-//! The names carry the instance (`ml-NAME-client`), so several nets stand side by side. The links
-//! run in this process, and the interfaces disappear with it. Possible remains (namespaces and
-//! processes in them) are recorded in a claim before they are created; [`sweep`] removes those of
-//! dead processes. See docs/research/lab.md.
+//! Names contain the instance (`ml-NAME-client`), so several nets can run side by side. The links run in this
+//! process, and the interfaces disappear with it. Everything that could remain (namespaces and processes in them)
+//! is recorded in a claim before it is created; [`sweep`] removes the remains of dead processes. See
+//! docs/research/lab.md.
 
 mod claim;
 mod configure;
@@ -30,18 +29,18 @@ pub use marline_emulator::RelayReport;
 /// Options of a network.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What tells it from others on this machine: 1 to 20 letters, digits and `-`.
+    /// Instance name, unique on this machine: 1 to 20 letters, digits and `-`.
     pub instance: String,
-    /// Where traces are.
+    /// Directory of traces.
     pub trace_dir: Option<std::path::PathBuf>,
-    /// Spin so long before a packet is due instead of sleeping.
+    /// Time to spin before a packet is due instead of sleeping.
     pub spin: Duration,
-    /// Keep copies of the packets at both ends of all links, of so many bytes at each.
+    /// Size of the packet copies kept at each end of all links, bytes; `None`: no copies.
     pub tap_bytes: Option<u64>,
 }
 
 impl Options {
-    /// With an instance's name, else the defaults.
+    /// Default options with this instance name.
     #[must_use]
     pub fn new(instance: &str) -> Self {
         let spin = marline_emulator::DEFAULT_SPIN;
@@ -58,7 +57,7 @@ impl AsRef<Links> for Net {
 /// A running scenario. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Net {
-    // In this order: the links end before the namespaces go.
+    // Drop order: the links end before the namespaces are removed.
     links: Links,
     claim: Claim,
     scenario: Scenario,
@@ -92,7 +91,7 @@ impl Net {
         Ok(Net { links, claim, scenario: scenario.clone() })
     }
 
-    /// The scenario it was created from.
+    /// The net's scenario.
     #[must_use]
     pub const fn scenario(&self) -> &Scenario {
         &self.scenario
@@ -104,7 +103,7 @@ impl Net {
         self.claim.namespace(side)
     }
 
-    /// Starts a program on a host. It is killed with the net, if not before.
+    /// Starts a program on a host. It is killed with the net at the latest.
     ///
     /// # Errors
     /// It could not be started.
@@ -120,15 +119,15 @@ impl Net {
         self.order(path, &order.parse()?)
     }
 
-    /// The same for an order that has been read already.
+    /// Sends a parsed command to a path.
     ///
     /// # Errors
-    /// No such path, or the order is for other links.
+    /// No such path, or the command is for other kinds of links.
     pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
         self.links.order(path, order)
     }
 
-    /// Hands over the copies of packets, if they were asked for.
+    /// Returns the packet copies, if they are enabled.
     #[must_use]
     pub fn take_tapped(&self) -> Option<Tapped> {
         self.links.take_tapped()
@@ -140,7 +139,7 @@ impl Net {
         self.links.started()
     }
 
-    /// Reports of the links so far, in the order of the paths.
+    /// Reports of the links so far, in path order.
     ///
     /// # Errors
     /// The emulator has ended.

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use marline_sim::digest;
 
-/// How many threads this machine carries at once.
+/// Number of threads that this machine runs at once.
 #[must_use]
 pub fn available() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Does `run` with each item on at most `jobs` threads (at least one). The results have the order of
-/// the items, whichever was ready first, so that nothing depends on the number of threads. Neither does what
-/// [`digest::of_runs`] sees of the runs: the digest of each item that ran a scene, in the order of the items.
+/// Calls `run` for each item on at most `jobs` threads (at least one). Results are in the order of the items, so
+/// they do not depend on the number of threads. Neither does the result of [`digest::of_runs`]: it has the digest
+/// of each item that ran a scene, in the order of the items.
 ///
 /// # Panics
-/// When `run` does; the other items may or may not have been run.
+/// If `run` panics; the other items may or may not have been run.
 pub fn parallel<T: Sync, R: Send>(
     jobs: usize,
     items: &[T],
@@ -28,7 +28,7 @@ pub fn parallel<T: Sync, R: Send>(
         Mutex::new(Vec::with_capacity(items.len()));
     std::thread::scope(|scope| {
         let work = || {
-            // The order in which items are taken needs no other memory to be visible.
+            // Taking an item needs no ordering with other memory.
             while let Some((index, item)) = {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 items.get(index).map(|item| (index, item))
@@ -44,7 +44,7 @@ pub fn parallel<T: Sync, R: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(index, _)| *index);
     let ended = |(_, (result, runs)): (usize, (R, digest::Digest))| {
-        // An item that collected its runs itself passes them on itself, even if it is not run again.
+        // An item that collected its own runs passes their digest on, even if nothing runs again.
         if runs != digest::Digest::default() {
             digest::run_ended(runs.value());
         }
@@ -85,7 +85,7 @@ mod tests {
             other[changed] = Some(99);
             assert_ne!(all, digest_of(2, &other), "item {changed}");
         }
-        // An item without a run of its own neither counts nor hides the others.
+        // An item without a run has no digest and does not hide the others.
         let beside: Vec<Option<u64>> = [None].into_iter().chain(runs).chain([None]).collect();
         assert_eq!(all, digest_of(3, &beside));
         assert_eq!(digest_of(2, &[None, None]), digest::Digest::default());

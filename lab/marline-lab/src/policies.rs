@@ -1,4 +1,4 @@
-//! The policies that experiments name: the built-in ones, those of the literature, and those a program brings along.
+//! Policies known to experiments: the built-in ones, those of the literature, and the program's own.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -6,26 +6,26 @@ use std::sync::OnceLock;
 use anyhow::ensure;
 use marline::Registry;
 
-/// What the program was started with.
+/// Registry set by [`choose`].
 static CHOSEN: OnceLock<Registry> = OnceLock::new();
 
 thread_local! {
-    /// What [`with`] lends to this thread.
+    /// Registry set by [`with`] for this thread.
     static THREAD_REGISTRY: RefCell<Option<Registry>> = const { RefCell::new(None) };
 }
 
-/// All of them, by name: those that [`with`] lends to this thread, else those given to [`choose`], else the built-in
-/// ones and those of the literature.
+/// The registry in use: the one of [`with`] on this thread, else that of [`choose`], else the built-in policies
+/// and those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
     let chosen = || CHOSEN.get().cloned().unwrap_or_else(marline_research::registry);
     THREAD_REGISTRY.with_borrow(Clone::clone).unwrap_or_else(chosen)
 }
 
-/// Does `work` with other policies: on this thread, experiments are checked and run in virtual time by them meanwhile.
-/// For a caller whose policies come and go; work on other threads does not see them.
+/// Calls `work` with another registry on this thread: experiments are checked and run in virtual time with these
+/// policies. It is for callers with temporary policies; other threads do not see them.
 pub fn with<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
-    /// Gives back what was lent before, however the work ends.
+    /// Restores the previous registry, also after a panic.
     struct Before(Option<Registry>);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -36,11 +36,11 @@ pub fn with<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Has all experiments of this process, and the ends that it starts for them, go by these policies. A program that
-/// has policies of its own calls it once, before anything else.
+/// Sets the registry for all experiments of this process and for the ends that it starts. A program that has its
+/// own policies calls this once, before anything else.
 ///
 /// # Errors
-/// Others were chosen before.
+/// A registry has been chosen before.
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
         CHOSEN.set(registry).is_ok(),

@@ -1,17 +1,17 @@
-//! Tables of results: what a series of runs showed, as typed columns.
+//! Tables of results: the results of a series of runs as typed columns.
 //!
-//! One place says which columns there are, of which kind and in which unit; what writes files
-//! ([`Sheet`]: CSV and Parquet) or hands columns to other programs does not know what they mean.
+//! The columns with their kinds and units are defined in one place. Code that writes files ([`Sheet`]: CSV and
+//! Parquet) or exports columns to other programs does not depend on their meaning.
 //!
 //! | table | a row for each | made by |
 //! |---|---|---|
-//! | `messages` | message that came | [`messages`] |
+//! | `messages` | message that arrived | [`messages`] |
 //! | `runs` | run | [`runs`] |
 //! | `sweep` | run and measure of a sweep | [`long`] |
 //! | `subflows`, `copies` | sample of a subflow, copy of a message | [`Timeline`](crate::experiment::Timeline) |
 //!
-//! Rows begin with the columns that tell runs apart ([`RunColumns`]): values of a sweep, stack, variant, seed. The
-//! quantiles are [`quantile`]'s.
+//! Rows begin with the columns that identify a run ([`RunColumns`]): values of a sweep, stack, variant, seed.
+//! Quantiles are those of [`quantile`].
 
 mod cells;
 mod column;

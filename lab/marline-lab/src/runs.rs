@@ -1,9 +1,9 @@
 //! Series of runs of an experiment: their order, storage and results.
 //!
-//! A run is identified by the hash of everything that determines it: experiment, stack, variant,
-//! seed, and the program (of the kernel's stacks: the kernel). Results are stored under that name,
-//! so that an interrupted series can be resumed, and two series share common runs. Results have the
-//! order of the plan, regardless of the order of completion.
+//! A run is identified by the hash of everything that determines it: experiment, stack, variant, seed, and the
+//! program (for the kernel's stacks: the kernel). Results are stored under that name, so an interrupted series can
+//! be resumed and two series share common runs. Results are in the order of the plan, independent of the order of
+//! completion.
 
 mod again;
 mod apart;
@@ -46,31 +46,31 @@ pub use timelines::{Timelines, Written};
 
 /// Halves of a processor that one simulation keeps busy.
 const SIMULATION_WEIGHT: u32 = 2;
-/// Runs over links that were late are repeated so often.
+/// Attempts at a run with late links.
 const ATTEMPTS: u32 = 3;
 
-/// One run that is to be made.
+/// One planned run.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Values of a sweep.
     pub point: Vec<(String, String)>,
-    /// What is done.
+    /// Experiment.
     pub experiment: Experiment,
-    /// By whom.
+    /// Stack and variant.
     pub lane: Lane,
-    /// With which chances.
+    /// Seed.
     pub seed: u64,
 }
 
 impl Job {
-    /// Seeds of a lane: so many from the experiment's own on.
+    /// Runs of all lanes with `seeds` seeds, starting with the experiment's own.
     #[must_use]
     pub fn series(experiment: &Experiment, lanes: &[Lane], seeds: u32) -> Vec<Job> {
         let first = experiment.scenario.seed;
         Job::with_seeds(experiment, lanes, (0..seeds).map(|number| first + u64::from(number)))
     }
 
-    /// All of these seeds of the first lane, then of the next.
+    /// Runs of all lanes with these seeds: all seeds of the first lane, then of the next.
     #[must_use]
     pub fn with_seeds(
         experiment: &Experiment,
@@ -85,10 +85,10 @@ impl Job {
         lanes.iter().flat_map(|lane| seeds.clone().map(move |seed| job(lane, seed))).collect()
     }
 
-    /// How long it will take, roughly, s; for showing how far a series is.
+    /// Estimated duration, s, for showing the progress of a series.
     #[must_use]
     pub fn cost_s(&self) -> f64 {
-        // Connecting before and farewells after; a simulation is some fifty times as fast.
+        // Connecting and closing take time, too; a simulation is about fifty times as fast.
         let lasts = self.experiment.workload.lasts(self.seed).as_secs_f64();
         if self.lane.stack.is_real_time() { lasts + 5.0 } else { lasts / 50.0 + 0.02 }
     }
@@ -100,7 +100,7 @@ impl Job {
         }
     }
 
-    /// Runs it, again if its links were late. What was seen of it is of the run that counts.
+    /// Makes the run, again if its links were late. Captures and traces are those of the run that counts.
     fn run(&self, instance: &str, watch: &Watch) -> (Record, Watched) {
         let (experiment, stack, variant) = (&self.experiment, self.lane.stack, &self.lane.variant);
         let mut last = (Record::default(), Watched::default());
@@ -122,36 +122,36 @@ impl Job {
     }
 }
 
-/// How a series is run.
+/// Options for running a series.
 #[derive(Debug)]
 pub struct Series<'a> {
-    /// Where runs are kept; what is there is not run again.
+    /// Store of the runs; stored runs are not repeated.
     pub store: &'a Store,
-    /// Processors.
+    /// Number of processors.
     pub jobs: usize,
-    /// Tells the namespaces of this series from others on the machine.
+    /// Instance name, which distinguishes the namespaces of this series from others on the machine.
     pub instance: String,
-    /// Files that runs in real time have besides.
+    /// Captures and traces of runs in real time.
     pub files: Option<RealTimeFiles>,
 }
 
-/// Makes a directory of files of runs, unless it is there.
+/// Creates a directory of run files, if necessary.
 fn make_directory(directory: &std::path::Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())
 }
 
 impl Series<'_> {
-    /// What is there of a run.
+    /// The stored record of a run.
     fn kept(&self, job: &Job) -> Option<Record> {
         let lacking = self.files.as_ref().is_some_and(|files| files.lack(job));
         if lacking { None } else { self.store.read(job) }
     }
 
-    /// Makes the runs that are missing and returns all, in their order. `progress` hears after every
-    /// run how much of the cost is done, of how much, and what it was.
+    /// Makes the missing runs and returns all, in order. `progress` is called after every run with the completed
+    /// part of the cost, the total cost, and the run.
     ///
     /// # Errors
-    /// Real time was asked for without the right to it, or a result cannot be kept.
+    /// Real time was requested without the necessary permissions, or a result cannot be stored.
     pub fn run(
         &self,
         jobs: &[Job],
@@ -166,7 +166,7 @@ impl Series<'_> {
         if missing.iter().any(|(_, job)| job.lane.stack.is_real_time()) {
             check_real_time()?;
         }
-        // What runs in virtual time would take the processors from what does not.
+        // Runs in virtual time come first: they would take processors from runs in real time.
         for real_time in [false, true] {
             let now: Vec<(usize, &Job)> = missing
                 .iter()
@@ -199,16 +199,16 @@ impl Series<'_> {
     }
 }
 
-/// A run that has just been made.
+/// A completed run.
 #[derive(Copy, Clone, Debug)]
 pub struct Progress<'a> {
-    /// What it was.
+    /// Job.
     pub job: &'a Job,
-    /// What it showed.
+    /// Record.
     pub record: &'a Record,
 }
 
-/// Refuses what cannot be run without root, and removes what a killed run left.
+/// Checks the permissions for runs in real time, and removes the remains of killed runs.
 pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),

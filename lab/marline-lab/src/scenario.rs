@@ -36,19 +36,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::emulation::script::{self, Order};
 
-/// Paths of one scenario.
+/// Largest number of paths of a scenario.
 const MAX_PATHS: usize = 16;
-/// Bytes of an interface's name the kernel takes, without its end.
+/// Longest name of an interface that the kernel accepts, bytes without the terminator.
 const MAX_NAME: usize = 15;
-/// Smallest packet size every IPv4 host must take, and the largest there is.
+/// Range of the MTU: from the smallest packet size that every IPv4 host must accept to the largest possible one.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = Mtu::RANGE;
 
-/// Which host.
+/// Host of a scenario.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Side {
-    /// Who connects.
+    /// Host that opens connections.
     Client,
-    /// Who is connected to.
+    /// Host that accepts connections.
     Server,
 }
 
@@ -65,19 +65,19 @@ impl fmt::Display for Side {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Seed of everything random on the links.
+    /// Seed of all random numbers of the links.
     #[serde(default = "one")]
     pub seed: u64,
     /// The paths, the first with the default route.
     #[serde(rename = "path")]
     pub paths: Vec<Path>,
-    /// The client's kernel.
+    /// Kernel settings of the client.
     #[serde(default)]
     pub client: Host,
-    /// The server's kernel.
+    /// Kernel settings of the server.
     #[serde(default)]
     pub server: Host,
-    /// What happens by itself.
+    /// Timed commands.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
 }
@@ -92,42 +92,42 @@ const fn one() -> u64 {
 pub struct Path {
     /// Name of the path and of the interfaces at both ends.
     pub name: String,
-    /// The link in the language of `marline-lab link`; none: a wire.
+    /// The link in the syntax of `marline-lab link`; empty: an ideal link.
     #[serde(default)]
     pub link: String,
-    /// The client's addresses, with the length of their prefix.
+    /// The client's addresses, with prefix lengths.
     #[serde(default)]
     pub client: Vec<IpNet>,
-    /// The server's.
+    /// The server's addresses, with prefix lengths.
     #[serde(default)]
     pub server: Vec<IpNet>,
     /// Largest packet of the interfaces at both ends, bytes of IP packet, 576 to 65,535; none: 1,500.
     pub mtu: Option<u32>,
 }
 
-/// What the kernel of a host is told.
+/// Kernel settings of a host.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Its Multipath TCP.
+    /// Multipath TCP settings.
     #[serde(default)]
     pub mptcp: Mptcp,
-    /// Settings of its namespace by name, over those the lab makes.
+    /// Sysctls of the namespace by name, which override those of the lab.
     #[serde(default)]
     pub sysctl: BTreeMap<String, String>,
 }
 
-/// The kernel's Multipath TCP.
+/// Settings of the kernel's Multipath TCP.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mptcp {
-    /// Use it at all.
+    /// Enables Multipath TCP.
     pub enabled: bool,
-    /// DSS checksums.
+    /// Enables DSS checksums.
     pub checksum: bool,
     /// Additional subflows per connection, at most 8.
     pub subflows: u8,
-    /// Announced addresses to connect to, at most 8.
+    /// Announced addresses that the host connects to, at most 8.
     pub add_addr_accepted: u8,
     /// `ip mptcp endpoint`s.
     pub endpoints: Vec<Endpoint>,
@@ -150,28 +150,28 @@ pub struct Endpoint {
     pub path: Option<String>,
     /// The port to announce.
     pub port: Option<u16>,
-    /// Its address id.
+    /// Address id.
     pub id: Option<u8>,
-    /// What it is for.
+    /// Flags.
     pub flags: Vec<EndpointFlag>,
 }
 
-/// What an endpoint is for, in the kernel's words.
+/// Purpose of an endpoint, by the kernel's names.
 #[derive(Copy, Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointFlag {
     /// Announced by ADD_ADDR.
     Signal,
-    /// Subflows start here.
+    /// Source address of subflows.
     Subflow,
-    /// Those are backups.
+    /// Subflows are backups.
     Backup,
     /// Subflows from here to every address of the peer.
     Fullmesh,
 }
 
 impl EndpointFlag {
-    /// The word `ip mptcp` knows.
+    /// Name in `ip mptcp`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -183,35 +183,35 @@ impl EndpointFlag {
     }
 }
 
-/// Something that happens at a time.
+/// Timed command of a scenario.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// When, after the start: `7.5s`.
+    /// Time after the start: `7.5s`.
     pub at: String,
-    /// To which path.
+    /// Path.
     pub path: String,
-    /// What: `down`, `up uplink`, `set rate=1M`.
+    /// Command: `down`, `up uplink`, `set rate=1M`.
     pub command: String,
 }
 
 impl Event {
-    /// Its time and what it says.
+    /// Parses the time and the command.
     ///
     /// # Errors
-    /// One of them cannot be understood.
+    /// One of them cannot be parsed.
     pub fn parse(&self) -> anyhow::Result<(Duration, Order)> {
         script::at(&format!("{} {}", self.at, self.command))
     }
 }
 
 impl Path {
-    /// The link's description. Where it says nothing of a radio, and its preset's or the path's name
-    /// lets one suppose which it is, the energy of that one is counted; nothing waits for it. Packets
-    /// larger than `mtu` are none of this link's, and their senders are told.
+    /// Parses the link's description. If it does not mention a radio, but its preset's or the path's name implies
+    /// one, that radio's energy is counted without delaying packets. The link refuses packets larger than `mtu`
+    /// and notifies their senders.
     ///
     /// # Errors
-    /// It cannot be understood.
+    /// The description cannot be parsed.
     pub fn spec(&self) -> anyhow::Result<DuplexSpec> {
         let parsed: Result<DuplexSpec, _> = self.link.parse();
         let mut spec = parsed.with_context(|| format!("path `{}`", self.name))?;
@@ -230,7 +230,7 @@ impl Path {
         Ok(spec)
     }
 
-    /// The radio that the preset at the beginning of the description, or the path's name, speaks of.
+    /// The radio that the preset at the beginning of the description, or the path's name, implies.
     fn guessed_radio(&self) -> Option<RadioKind> {
         let preset = match self.link.split(',').next().unwrap_or_default().trim() {
             "walkout" => Some(RadioKind::Wifi),
@@ -253,24 +253,24 @@ impl Scenario {
     /// Reads a scenario and checks it.
     ///
     /// # Errors
-    /// What is wrong and where.
+    /// The file is invalid; the error names mistakes and their places.
     pub fn from_file(file: &FilePath) -> anyhow::Result<Scenario> {
         let named = || format!("scenario {}", file.display());
         let text = std::fs::read_to_string(file).with_context(named)?;
         Scenario::from_toml(&text).with_context(named)
     }
 
-    /// The same from its text.
+    /// Reads a scenario from its text and checks it.
     ///
     /// # Errors
-    /// What is wrong and where.
+    /// The text is invalid; the error names mistakes and their places.
     pub fn from_toml(text: &str) -> anyhow::Result<Scenario> {
         let scenario: Scenario = toml::from_str(text)?;
         scenario.check()?;
         Ok(scenario)
     }
 
-    /// One side's kernel.
+    /// Kernel settings of one side.
     #[must_use]
     pub const fn host(&self, side: Side) -> &Host {
         match side {
@@ -282,15 +282,15 @@ impl Scenario {
     /// The number of the path of this name.
     ///
     /// # Errors
-    /// There is none; the names there are.
+    /// There is no such path; the error lists the known names.
     pub fn path_number(&self, name: &str) -> anyhow::Result<usize> {
         path_number(&self.paths, name)
     }
 
-    /// Checks what the types do not.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
-    /// What is wrong, by the name of the path or host.
+    /// A constraint is violated; the error names the path or host.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(!self.paths.is_empty(), "there must be at least one [[path]]");
         ensure!(self.paths.len() <= MAX_PATHS, "more than {MAX_PATHS} paths");
@@ -353,8 +353,8 @@ pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     })
 }
 
-/// A host is a network namespace, and that has settings of its own below `net.` alone: any other would
-/// be the whole machine's, from a file that may be somebody else's.
+/// Rejects sysctls outside of `net.`: a host is a network namespace, which has its own settings there only. Any
+/// other would change the whole machine, from a file that may be untrusted.
 fn check_sysctl(key: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let own = key.starts_with("net.") && key.chars().all(plain);
@@ -362,12 +362,12 @@ fn check_sysctl(key: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a path's name may have: an interface is called like that.
+/// Returns true if a path's name may contain this character: interfaces have the same name.
 const fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
 }
 
-/// A path's name made of any text: what a name may have of it, cut off where a name ends. May be empty.
+/// Makes a path name from any text: keeps valid characters up to the longest length. May be empty.
 #[must_use]
 pub fn name_from(text: &str) -> String {
     text.chars().filter(|letter| is_plain(*letter)).take(MAX_NAME).collect()

@@ -11,30 +11,30 @@ use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 /// Sender and receiver.
 type Flow = (SocketAddr, SocketAddr);
 
-/// Where a segment belongs.
+/// Place of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Of the payload's first byte in its subflow, from 0.
+    /// Place of the payload's first byte in its subflow, from 0.
     pub(crate) subflow_offset: u32,
-    /// Of the payload's first byte in the connection's stream, from 0; `None`: nothing maps it.
+    /// Place of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
     pub(crate) stream_offset: Option<u64>,
-    /// What it acknowledges of the other side's subflow, bytes.
+    /// Acknowledged place in the peer's subflow, bytes.
     pub(crate) acked: u32,
-    /// What it acknowledges of the other side's stream, bytes.
+    /// Acknowledged place in the peer's stream, bytes.
     pub(crate) data_acked: Option<u64>,
 }
 
-/// One direction of the connection. Numbers are followed by their low 32 bits, which every option has.
+/// One direction of the connection. Sequence numbers are tracked by their low 32 bits, which every option has.
 #[derive(Debug)]
 struct Stream {
-    /// DSN of its first byte.
+    /// DSN of the first byte.
     start: u32,
     /// The last place seen.
     seen: u64,
 }
 
 impl Stream {
-    /// The place in the stream that a DSN means.
+    /// The place in the stream of a DSN.
     fn offset(&mut self, dsn: u32) -> Option<u64> {
         let offset = marline_wire::unwrap32(dsn.wrapping_sub(self.start), self.seen)?;
         self.seen = offset;
@@ -42,7 +42,7 @@ impl Stream {
     }
 }
 
-/// Follows the mappings of one connection, seen where its segments are sent.
+/// Tracks the mappings of one connection, from its segments as they are sent.
 #[derive(Debug, Default)]
 pub(crate) struct StreamPlaces {
     /// Sequence number of the first byte.
@@ -53,7 +53,7 @@ pub(crate) struct StreamPlaces {
 }
 
 impl StreamPlaces {
-    /// Takes the next segment that is sent on `path`, as its sender sees it.
+    /// Returns the place of the next segment that is sent on `path`.
     pub(crate) fn place(
         &mut self,
         from_client: bool,
@@ -74,8 +74,8 @@ impl StreamPlaces {
         Place { subflow_offset, stream_offset, acked, data_acked }
     }
 
-    /// Where its payload belongs in the stream, and what it acknowledges of the other.
-    /// `placed` is what its DSN is by the mappings so far.
+    /// The place of the payload in the stream, and the acknowledged place in the other stream. `placed` is the
+    /// place of its DSN by the mappings so far.
     fn data(
         &mut self,
         from_client: bool,
@@ -84,12 +84,12 @@ impl StreamPlaces {
     ) -> (Option<u64>, Option<u64>) {
         let capable = |option: MptcpOption| matches!(option, MptcpOption::Capable(_));
         if !tcp.payload.is_empty() && tcp.options.mptcp.iter().any(capable) {
-            // The first bytes of all: mapped by MP_CAPABLE itself.
+            // The stream's first bytes, mapped by MP_CAPABLE itself.
             return (Some(u64::from(offset)), None);
         }
         let mapped = placed.and_then(|dsn| {
-            // The first mapping there is tells where the stream starts: nothing but what
-            // MP_CAPABLE mapped is before it on its subflow.
+            // The first mapping shows where the stream starts: on its subflow, only data mapped by MP_CAPABLE is
+            // before it.
             let start = dsn.wrapping_sub(offset);
             let stream = self.streams.entry(from_client).or_insert(Stream { start, seen: 0 });
             stream.offset(dsn)

@@ -1,16 +1,17 @@
-//! Effect that redundancy would have had: delays of two paths as captures have them, and of senders that use both.
+//! Effect of redundancy, estimated from captures of two paths: the delays of the paths, and of senders that use
+//! both.
 //!
-//! Packets of the two paths that were sent at about the same time are a *pair*: either could have carried the other's
-//! bytes. Of each pair the first path, the second, the choice of the lowest round trip and full duplication have a
-//! delay: its own, its own, that of the path with the lower smoothed round trip as far as answers were back by then
-//! (weight 1/8, RFC 6298), and the lesser of both. A packet that is lost takes for ever: what its repetition would
-//! have taken is not in a capture of the others.
+//! Packets of the two paths that were sent at about the same time are a *pair*: either could have carried the
+//! other's bytes. For each pair, four ways of sending have a delay: the first path and the second path alone, the
+//! path with the lower smoothed round trip as far as answers were back by then (weight 1/8, RFC 6298), and
+//! duplication, which takes the lesser delay. A lost packet has an infinite delay: captures do not show the delay
+//! of a retransmission that another way of sending would have made.
 //!
-//! That is how Frömmgen and others judged ReMP TCP (2015) from one redundant run: nothing is sent twice to learn what
-//! sending once would have brought. It holds as long as copies fill no queue: on a path that is full, a copy delays
-//! what comes after it, and captures that were made without copies do not show that.
+//! Frömmgen and others evaluated ReMP TCP (2015) from one redundant run in this way: nothing is sent twice to
+//! learn the result of sending once. The method holds as long as copies do not fill a queue. On a full path, a
+//! copy delays the packets after it, and captures without copies do not show that.
 //!
-//! Delays of neighbours in time are alike. Intervals (95 %) are therefore bootstraps over blocks of time.
+//! Delays close in time are correlated, so intervals (95 %) are bootstraps over blocks of time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,54 +21,54 @@ use anyhow::ensure;
 use crate::estimate::{Estimate, Samples};
 use crate::import::Passage;
 
-/// Blocks of time that are drawn together.
+/// Number of blocks of time, which are the units of the bootstrap.
 const BLOCKS: usize = 30;
-/// Fewer pairs in a block say nothing.
+/// Fewest pairs of a block.
 const MIN_BLOCK_PAIRS: usize = 10;
 /// Weight of a new sample in a smoothed round trip.
 const GAIN: f64 = 1.0 / 8.0;
 
-/// What the delays of packets are.
+/// Meaning of the packets' delays.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// Of one way: the way back is taken to be as long as the way there.
+    /// One-way delay: the way back is assumed to take as long.
     OneWay,
-    /// Of there and back, with the answer.
+    /// Round trip, with the answer.
     RoundTrip,
 }
 
 /// A way of sending.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sending {
-    /// All on the first path.
+    /// All packets on the first path.
     First,
-    /// All on the second.
+    /// All packets on the second path.
     Second,
-    /// Each on the path with the lower smoothed round trip.
+    /// Each packet on the path with the lower smoothed round trip.
     LowestRtt,
-    /// Each on both.
+    /// Each packet on both paths.
     Both,
 }
 
 impl Sending {
-    /// All of them.
+    /// All ways of sending.
     pub const ALL: [Sending; 4] =
         [Sending::First, Sending::Second, Sending::LowestRtt, Sending::Both];
 }
 
-/// Delays of a pair, ms, by [`Sending`]; infinite: lost.
+/// Delays of a pair, ms, by [`Sending`]; infinite if lost.
 type Delays = [f64; 4];
 
-/// What redundancy would have done.
+/// Estimated effect of redundancy.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
     /// Pairs, in blocks of time.
     blocks: Samples<Vec<Delays>>,
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: usize,
-    /// From the first to the last.
+    /// Time from the first pair to the last.
     pub lasts: Duration,
-    /// Median of how far apart the packets of a pair were sent.
+    /// Median interval between the two packets of a pair.
     pub apart: Duration,
 }
 
@@ -107,7 +108,7 @@ pub fn what_if(
     })
 }
 
-/// Each packet with the nearest of the other path that no earlier one has.
+/// Pairs each packet with the nearest unpaired one of the other path.
 fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passage, Passage)> {
     let mut pairs = Vec::new();
     let mut next = 0;
@@ -127,14 +128,14 @@ fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passa
     pairs
 }
 
-/// Delays of the pairs by every way of sending.
+/// Delays of the pairs for every way of sending.
 fn judged(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
     let ways = match delay {
         Delay::OneWay => 2,
         Delay::RoundTrip => 1,
     };
     let mut smoothed = [None, None];
-    // When an answer is back: whose it is, and the round trip.
+    // Round trips by the time at which their answer is back, the path, and the number.
     let mut coming: BTreeMap<(i64, usize, usize), f64> = BTreeMap::new();
     let mut delays = Vec::with_capacity(pairs.len());
     for (number, (one, other)) in pairs.iter().enumerate() {
@@ -149,7 +150,7 @@ fn judged(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
         for (path, took_ns) in took.iter().enumerate() {
             if let Some(round_ns) = took_ns.map(|ns| ways * ns) {
                 let round_ms = round_ns as f64 / 1e6;
-                // Handshakes have told something before the first packet.
+                // The first packet's round trip is assumed to be known from the handshake.
                 smoothed[path].get_or_insert(round_ms);
                 coming.insert((now_ns + round_ns, path, number), round_ms);
             }
@@ -166,13 +167,15 @@ fn judged(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
 }
 
 impl WhatIf {
-    /// A quantile of the delay of a way of sending, ms, by the nearest rank; infinite: that many were lost.
+    /// A quantile of the delay of a way of sending, ms, by the nearest rank; infinite if that many packets were
+    /// lost.
     #[must_use]
     pub fn quantile(&self, way: Sending, share: f64) -> Estimate {
         self.blocks.estimate(|blocks| rank(blocks, way, share))
     }
 
-    /// That of duplication over that of another way, pair by pair; below 1: duplication is sooner.
+    /// The ratio of this quantile for duplication to that of another way, pair by pair; below 1, duplication is
+    /// faster.
     #[must_use]
     pub fn ratio(&self, other: Sending, share: f64) -> Estimate {
         self.blocks
@@ -185,7 +188,7 @@ impl WhatIf {
         self.blocks.estimate(|blocks| lost(blocks, way))
     }
 
-    /// Share that is lost on both paths over what independent losses would make of it; NaN: one lost nothing.
+    /// Share lost on both paths over the share that independent losses would give; NaN if a path lost nothing.
     #[must_use]
     pub fn together(&self) -> Estimate {
         let share = |blocks: &[&Vec<Delays>]| {
@@ -216,7 +219,7 @@ mod tests {
         Passage { at_ns: at_ms * 1_000_000, took_ns: took_ms.map(|ms| ms * 1_000_000) }
     }
 
-    /// A packet each 20 ms from `from_ms` on, that takes what `took` says of its number.
+    /// A packet every 20 ms from `from_ms` on; `took` returns its delay by its number.
     fn path(from_ms: i64, took: impl Fn(i64) -> Option<i64>) -> Vec<Passage> {
         (0..600).map(|number| passage(from_ms + 20 * number, took(number))).collect()
     }
@@ -234,8 +237,8 @@ mod tests {
         assert_eq!((result.pairs, result.apart), (600, Duration::from_millis(1)));
         assert_eq!(values(&result, 0.25), [10.0, 40.0, 10.0, 10.0]);
         assert_eq!(values(&result, 0.75), [100.0, 40.0, 40.0, 40.0]);
-        // Answers to what takes 100 ms come after 200 ms, ten packets later, and four make the average greater than
-        // that of the other path: 13 packets or so.
+        // Answers with a delay of 100 ms come after 200 ms, ten packets later, and four of them raise the average
+        // above that of the other path: about 13 packets.
         assert_eq!(values(&result, 0.99), [100.0, 40.0, 100.0, 40.0]);
         let slow = result.blocks.all().iter().flatten().filter(|pair| pair[2] == 100.0).count();
         assert!((11..=14).contains(&slow), "{slow}");
@@ -260,7 +263,7 @@ mod tests {
         let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
         let error = what_if(&first, &second, Duration::from_millis(3), Delay::OneWay).unwrap_err();
         assert!(error.to_string().contains("0 pairs"), "{error}");
-        // Of four times as many each is used once.
+        // With four times as many packets, each is used once.
         let dense: Vec<Passage> = (0..2_400).map(|n| passage(5 * n, Some(10))).collect();
         let result = what_if(&dense, &second, Duration::from_millis(3), Delay::OneWay).unwrap();
         assert_eq!(result.pairs, 600);

@@ -1,10 +1,10 @@
 //! WiFi mobility model: walks out of WiFi range with LTE available, as multimob2018 and
 //! multimob-live use them.
 //!
-//! A seed determines a walk: the movement of the phone, which losses and pauses WiFi has
-//! ([`marline_link::PhoneMobility`]), and the piece of a recorded LTE drive that accompanies it. The same
-//! seed gives the same walk in virtual time and over emulated links, because random numbers are
-//! derived from the names of the links.
+//! A seed determines a walk: the movement of the phone, the losses and pauses of WiFi
+//! ([`marline_link::PhoneMobility`]), and the part of a recorded LTE drive that accompanies it. A seed gives the
+//! same walk in virtual time and over emulated links, because random numbers are derived from the names of the
+//! links.
 
 use std::path::Path as FilePath;
 use std::sync::LazyLock;
@@ -20,10 +20,10 @@ use crate::scenario::Path;
 
 const TEXT: &str = include_str!("../papers/walks.toml");
 
-/// Names of the paths, the first first.
+/// Names of the paths, in order.
 pub const PATHS: [&str; 2] = ["wifi", "lte"];
 
-/// `papers/walks.toml`.
+/// Contents of `papers/walks.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -50,7 +50,7 @@ struct Recording {
     lasts: String,
 }
 
-/// Bounds of what the model shows; see the file.
+/// Bounds for the model's results; see the file.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
@@ -58,7 +58,7 @@ pub struct Fit {
     pub rtt_p50_ms: (f64, f64),
     /// 99.9 % quantile, ms.
     pub rtt_p999_ms: (f64, f64),
-    /// Longest, ms.
+    /// Longest round trip, ms.
     pub rtt_max_ms: (f64, f64),
     /// Share of the seconds with less than 1 Mbit/s to the phone.
     pub slow_share: (f64, f64),
@@ -72,7 +72,7 @@ static FILE: LazyLock<File> =
 /// A walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MobilityRun {
-    /// Which one.
+    /// Seed of the walk.
     pub seed: u64,
     /// The WiFi link (docs/research/link.md).
     pub wifi: String,
@@ -80,26 +80,26 @@ pub struct MobilityRun {
     pub lte: String,
 }
 
-/// How many walks there are.
+/// Number of walks.
 #[must_use]
 pub fn count() -> u32 {
     FILE.walks
 }
 
-/// How long each lasts.
+/// Duration of a walk.
 #[must_use]
 pub fn lasts() -> Duration {
     script::duration(&FILE.lasts).unwrap_or(Duration::from_secs(80))
 }
 
-/// What the model is held to.
+/// Bounds that the model must meet.
 #[must_use]
 pub fn fit() -> Fit {
     FILE.fit
 }
 
-/// The walk of this seed, out of WiFi's range or (`leaves` false) always within it. LTE goes at the
-/// pace of a recorded drive, or, if `traced` is false, at constant rates.
+/// The walk of this seed, out of WiFi's range or (`leaves` false) always within it. LTE has the rates of a
+/// recorded drive or, if `traced` is false, constant rates.
 #[must_use]
 pub fn mobility_run(seed: u64, leaves: bool, traced: bool) -> MobilityRun {
     let wifi = if leaves { &FILE.leaving } else { &FILE.staying };
@@ -116,7 +116,7 @@ pub fn mobility_run(seed: u64, leaves: bool, traced: bool) -> MobilityRun {
 }
 
 impl MobilityRun {
-    /// The same with radios that are always awake: their energy is counted, nothing waits.
+    /// The walk with radios that are always awake: their energy is counted, and packets do not wait.
     #[must_use]
     pub fn without_promotion(mut self) -> MobilityRun {
         self.wifi = self.wifi.replace("radio=wifi", "radio=wifi:meter");
@@ -147,8 +147,8 @@ impl MobilityRun {
         self.paths().into_iter().map(link).collect()
     }
 
-    /// When the WiFi interface has no address, after the start of the links; without an end it does not
-    /// come back. Empty if it never gives up.
+    /// Times without an address of the WiFi interface, after the start of the links; without an end, the address
+    /// does not return. Empty if the interface always has an address.
     ///
     /// # Errors
     /// The link does not use the WiFi mobility model.
@@ -165,18 +165,18 @@ impl MobilityRun {
     }
 }
 
-/// What a probe sees of the WiFi of some walks until it is given up.
+/// Results of probing the WiFi of some walks until the interface gives up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// Round trips, ms, ascending.
     pub rtts_ms: Vec<f64>,
-    /// Probes that were lost before the last that was answered.
+    /// Probes lost before the last answered one.
     pub lost: usize,
-    /// Seconds, and those among them with less than 1 Mbit/s to the phone.
+    /// Number of seconds, and number of those with less than 1 Mbit/s to the phone.
     pub seconds: (usize, usize),
 }
 
-/// Probes the WiFi of these walks: 200 bytes each 200 ms, answered at once.
+/// Probes the WiFi of these walks: 200 bytes every 200 ms, answered at once.
 ///
 /// # Errors
 /// Those of [`MobilityRun::links`].
@@ -224,7 +224,7 @@ fn probe_one(wifi: &DuplexConfig, seed: u64, end: Duration, seen: &mut Seen) {
             (answered, until) = (answered + 1, until.max(number as usize + 1));
         }
     }
-    // After the last answer WiFi is gone: what is asked then is no loss, but silence.
+    // After the last answer WiFi is out of range: later probes do not count as lost.
     seen.lost += until - answered;
     let RateConfig::Steps(rates) = &wifi.down.rate else { return };
     for second in 0..sent_at(until as u64).as_millis() / 1_000 {
@@ -290,7 +290,7 @@ mod tests {
             away.first().is_some_and(|away| away.0 < lasts())
         });
         assert!(gone.count() * 10 >= 9 * count() as usize);
-        // Who stays loses next to nothing, and is never slow.
+        // A walk within range loses almost nothing and is never slow.
         let still = probe(all, false).expect("probes");
         assert_eq!(still.seconds.1, 0);
         assert!((still.lost as f64) < 0.005 * still.rtts_ms.len() as f64, "{}", still.lost);

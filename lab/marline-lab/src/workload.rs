@@ -1,10 +1,9 @@
-//! Workloads of applications, written once for every kind of stream, with the time of every event
-//! recorded.
+//! Workloads of applications for any kind of stream, with a log of all event times.
 //!
-//! Both ends take their times from one schedule that grows from a seed, relative to a start that
-//! they were given: an open loop, where a late answer does not delay the next question. Times are
-//! the machine's monotonic clock, which all its namespaces share, so that the log of one end can be
-//! laid beside the other's: latencies here are one-way where it says so.
+//! Both ends derive their times from one schedule, which follows from a seed and is relative to a given start. It
+//! is an open loop: a late answer does not delay the next request. Times are those of the machine's monotonic
+//! clock, which all namespaces share, so the logs of both ends can be compared: latencies are one-way where
+//! stated.
 
 mod dialogue;
 mod exchange;
@@ -17,17 +16,17 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-/// Bytes read at once.
+/// Size of a read, bytes.
 const CHUNK: usize = 64 << 10;
 
-/// A connection, whoever's it is.
+/// A byte stream of any stack.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
 /// A stream of any stack.
 pub type Stream = Box<dyn Duplex>;
 
-/// Times between one thing and the next: uniform between two bounds.
+/// Interval between events, uniform between two bounds.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gap {
     /// Shortest, ms.
@@ -36,92 +35,92 @@ pub struct Gap {
     pub most_ms: f64,
 }
 
-/// What is done.
+/// Traffic pattern.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Workload {
-    /// The client sends requests, each on all its streams; the server answers each.
+    /// The client sends requests, each on all its streams, and the server answers each.
     Ask {
-        /// Of a request.
+        /// Request size, bytes.
         request_bytes: u32,
-        /// Of an answer.
+        /// Answer size, bytes.
         answer_bytes: u32,
-        /// Between requests.
+        /// Interval of the requests.
         gap: Gap,
-        /// How many.
+        /// Number of requests.
         count: u32,
     },
-    /// The client sends requests, each in pieces, but none while too much is unanswered; the server
-    /// answers each at once.
+    /// The client sends requests, each in pieces, while not too much is unanswered; the server answers each at
+    /// once.
     Dialogue {
-        /// Of a request.
+        /// Request size, bytes.
         request_bytes: u32,
-        /// Of an answer.
+        /// Answer size, bytes.
         answer_bytes: u32,
-        /// Of the smallest and the largest piece that a request is written in.
+        /// Smallest and largest piece of a request, bytes.
         pieces: (u32, u32),
-        /// With more than this unanswered a request that is due is left out.
+        /// Limit of unanswered bytes, above which a due request is skipped.
         unanswered_bytes: u32,
-        /// From the time of one request to that of the next.
+        /// Interval of the requests' due times.
         gap: Gap,
-        /// How many are due.
+        /// Number of due requests.
         count: u32,
     },
-    /// The server writes blocks as fast as they are taken.
+    /// The server writes blocks as fast as the stack accepts them.
     Blocks {
-        /// Of a block.
+        /// Block size, bytes.
         bytes: u32,
-        /// How long, ms.
+        /// Duration, ms.
         lasts_ms: u64,
     },
-    /// Both ends write so much at the start, at the same time.
+    /// Both ends write this amount at the start, at the same time.
     Exchange {
-        /// Each way.
+        /// Size in each direction, bytes.
         bytes: u32,
     },
-    /// The server writes bursts at their times.
+    /// The server writes bursts at scheduled times.
     Bursts {
-        /// Of a burst.
+        /// Burst size, bytes.
         bytes: u32,
-        /// From the start of one to that of the next.
+        /// Interval of the bursts' start times.
         gap: Gap,
-        /// How many.
+        /// Number of bursts.
         count: u32,
     },
-    /// The server writes bursts of random sizes at their times.
+    /// The server writes bursts of random sizes at scheduled times.
     RandomBursts {
-        /// Of the smallest there may be.
+        /// Smallest burst, bytes.
         least_bytes: u32,
-        /// Of the largest.
+        /// Largest burst, bytes.
         most_bytes: u32,
-        /// From the start of one to that of the next.
+        /// Interval of the bursts' start times.
         gap: Gap,
-        /// How many.
+        /// Number of bursts.
         count: u32,
     },
 }
 
-/// When a workload is run, and how.
+/// Parameters of one run of a workload.
 #[derive(Copy, Clone, Debug)]
 pub struct Run {
-    /// Its start, ns of the monotonic clock.
+    /// Start, ns of the monotonic clock.
     pub start_ns: u64,
-    /// Of the schedule.
+    /// Seed of the schedule.
     pub seed: u64,
-    /// After the planned end the last messages are waited for so long.
+    /// Time to wait for the last messages after the planned end.
     pub patience: Duration,
 }
 
-/// Sizes of what the client reads.
+/// Sizes of the messages that the client reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// All the same, bytes.
+    /// One size for all, bytes.
     Even(u32),
-    /// Each its own.
+    /// A size for each message, bytes.
     Each(Vec<u32>),
 }
 
 impl Sizes {
-    /// Of one of them, bytes; 0 for one that does not exist.
+    /// Size of a message, bytes; 0 if it does not exist.
     #[must_use]
     pub fn of(&self, index: u32) -> u32 {
         match self {
@@ -131,28 +130,28 @@ impl Sizes {
     }
 }
 
-/// Something that happened.
+/// Logged event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// On which of the streams.
+    /// Number of the stream.
     pub stream: u8,
-    /// Which request, block or burst.
+    /// Number of the request, block or burst.
     pub index: u32,
-    /// When, ns of the monotonic clock.
+    /// Time, ns of the monotonic clock.
     pub at_ns: u64,
 }
 
-/// What one end saw.
+/// Log of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// When it began to write something (blocks: when it was taken).
+    /// Start of each message's writing (blocks: when the stack had accepted it).
     pub sent: Vec<Mark>,
-    /// When the last byte of something had been read.
+    /// End of each message's reading.
     pub received: Vec<Mark>,
-    /// Bytes of payload it sent again on another subflow, where that is known.
+    /// Payload that this end sent again on another subflow, bytes, if known.
     #[serde(default)]
     pub reinjected_bytes: u64,
-    /// Requests that were due and left out.
+    /// Due requests that were skipped.
     #[serde(default)]
     pub skipped: u64,
 }
@@ -161,7 +160,7 @@ pub struct Log {
 #[must_use]
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Neither is negative on this clock.
+    // Neither is negative for this clock.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
@@ -174,7 +173,7 @@ pub async fn until(at_ns: u64) {
 }
 
 impl Workload {
-    /// When requests or bursts begin, ns after the start. Empty for what has no schedule.
+    /// Start times of requests or bursts, ns after the start. Empty without a schedule.
     #[must_use]
     pub fn times_ns(&self, seed: u64) -> Vec<u64> {
         let (gap, count) = match *self {
@@ -194,7 +193,7 @@ impl Workload {
         (0..count).map(&mut next).collect()
     }
 
-    /// How many messages there are to come; `None`: as many as fit into the time.
+    /// Number of messages; `None`: as many as fit into the time.
     #[must_use]
     pub const fn count(&self) -> Option<u32> {
         match *self {
@@ -224,7 +223,7 @@ impl Workload {
         }
     }
 
-    /// How long it takes on links that do their duty, after the start.
+    /// Planned duration after the start, on links that can carry the workload.
     #[must_use]
     pub fn lasts(&self, seed: u64) -> Duration {
         match *self {
@@ -233,7 +232,7 @@ impl Workload {
         }
     }
 
-    /// The client's part. What has not come when patience is over is not in the log.
+    /// Runs the client. Messages that have not arrived when the patience is over are not in the log.
     ///
     /// # Errors
     /// A stream failed.
@@ -267,7 +266,7 @@ impl Workload {
         Ok(log)
     }
 
-    /// The server's part.
+    /// Runs the server.
     ///
     /// # Errors
     /// A stream failed before everything was written.
@@ -283,7 +282,7 @@ impl Workload {
                 for stream in streams {
                     let answers = answer(stream, request_bytes, answer_bytes);
                     answering.spawn(async move {
-                        // A client that cannot be heard any more will not say that it goes.
+                        // A client that is unreachable cannot close its stream.
                         timeout(left, answers).await.unwrap_or(Ok(()))
                     });
                 }
@@ -313,11 +312,11 @@ impl Workload {
                         stream.write_all(&content).await?;
                         stream.flush().await?;
                     }
-                    // The client closes when it has everything.
+                    // The client closes the stream when it has everything.
                     let _ = stream.read(&mut [0]).await;
                     Ok::<_, io::Error>(())
                 };
-                // A dead path takes nothing: what was not written did not come, that is all.
+                // On a dead path writing may not end: unwritten messages then count as missing.
                 let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
                 timeout(left, write).await.unwrap_or(Ok(()))?;
             }
@@ -350,7 +349,7 @@ async fn ask(
     Ok(())
 }
 
-/// Answers until the client ends.
+/// Answers requests until the client ends.
 async fn answer(mut stream: Stream, request_bytes: u32, answer_bytes: u32) -> io::Result<()> {
     let mut request = vec![0; request_bytes as usize];
     let content = vec![0x5a; answer_bytes as usize];
@@ -365,7 +364,7 @@ async fn answer(mut stream: Stream, request_bytes: u32, answer_bytes: u32) -> io
     }
 }
 
-/// Writes blocks until a time. What then is under way is not waited for.
+/// Writes blocks until a time. Data under way at that time is not waited for.
 async fn write_blocks(
     stream: &mut Stream,
     bytes: u32,
@@ -381,7 +380,7 @@ async fn write_blocks(
         });
         match written.await {
             Ok(Ok(())) => sent.push(Mark { stream: 0, index, at_ns: now_ns() }),
-            // Its time is over and the client has gone.
+            // The time is over and the client has closed.
             Ok(Err(_)) if now_ns() + 500_000_000 > end_ns => break,
             Ok(Err(error)) => return Err(error),
             Err(_) => break,
@@ -390,7 +389,7 @@ async fn write_blocks(
     Ok(())
 }
 
-/// Reads things of these sizes until there were as many, or until a time.
+/// Reads messages of these sizes until their number is complete, or until a time.
 async fn read_units(
     mut reader: ReadHalf<Stream>,
     stream: u8,

@@ -1,4 +1,4 @@
-//! Tests of schedulers by their segments: what is sent on which path at which time.
+//! Tests of schedulers by their segments: path and time of each segment sent.
 
 use marline::BufferTuning;
 use marline_lab::experiment::{Experiment, START, Variant, stage};
@@ -17,7 +17,7 @@ fn at(ms: u64) -> Instant {
 
 /// A window of 42 segments and 24 bytes.
 const WINDOW: u64 = 60_000;
-/// 20 ms with 14 segments under way and room for as many; 200 ms.
+/// 20 ms with 14 segments under way and a queue for as many; 200 ms.
 const LINKS: [(&str, &str); 2] =
     [("wifi", "rate=8M,delay=10ms,queue=20ms"), ("3g", "rate=2M,delay=100ms,queue=1s")];
 
@@ -46,18 +46,18 @@ fn scene(links: &[(&str, &str)], workload: Workload, variant: &Variant) -> Paths
     stage(&Experiment::over(links, workload), variant, 1).expect("a scene")
 }
 
-/// A data segment of the server, and what it knew when it sent it.
+/// A data segment of the server, and the server's state when it sent it.
 #[derive(Copy, Clone, Debug)]
 struct Sent {
     path: usize,
     at: Instant,
     start: u64,
     end: u64,
-    /// First byte not yet acknowledged, as far as the server had heard.
+    /// First unacknowledged byte, as far as the server knew.
     una: u64,
-    /// The end of what had been sent before.
+    /// End of the data sent before.
     next: u64,
-    /// Who sent these bytes before: the path.
+    /// Path that these bytes were sent on before.
     before: Option<usize>,
 }
 
@@ -67,8 +67,8 @@ impl Sent {
     }
 }
 
-/// Data segments in the order of their sending. Repairs by a subflow of its own are left out: they
-/// are TCP's business.
+/// Data segments in the order of sending. A subflow's own retransmissions are left out: they belong to TCP's loss
+/// recovery.
 fn sent(segments: &[Segment]) -> Vec<Sent> {
     let mut acks: Vec<(Instant, u64)> = segments
         .iter()
@@ -110,8 +110,8 @@ fn bare(wrapper: &str) -> Variant {
 fn without_the_mechanisms_the_fast_path_waits_for_the_slow_one() {
     let all = sent(&flood(bare(""), 2_000));
     assert!(all.iter().all(|s| !s.is_repeat()), "nothing is sent twice");
-    // WiFi goes on behind the first segment of 3G until the window is full, and stands still until
-    // that comes.
+    // WiFi sends the data after the first 3G segment until the window is full, and stands still until that segment
+    // arrives.
     let first = all.iter().find(|s| s.path == CELL).expect("3G is used");
     let stuck: Vec<&Sent> = all.iter().filter(|s| s.una == first.start).collect();
     let last = stuck.last().expect("WiFi went on");
@@ -124,7 +124,8 @@ fn without_the_mechanisms_the_fast_path_waits_for_the_slow_one() {
 #[test]
 fn the_segment_at_the_trailing_edge_is_repeated_once_when_the_window_is_full() {
     let all = sent(&flood(bare("+orp,penalise=off"), 2_000));
-    // A segment in the midst of a run holds 20 bytes more than its repeat, which has a mapping: they follow.
+    // A segment within a run is 20 bytes longer than its repetition, which has a mapping: those bytes follow
+    // separately.
     let is_whole = |s: &&Sent| s.is_repeat() && s.end - s.start > 20;
     let repeats: Vec<&Sent> = all.iter().filter(is_whole).collect();
     assert!(repeats.len() >= 10, "{}", repeats.len());
@@ -152,7 +153,7 @@ fn the_blocking_segment_is_repeated_once_the_window_is_full() {
 #[test]
 fn wide_goes_on_with_all_that_the_slow_path_holds() {
     let all = sent(&flood(bare("+orp,retransmit=wide,penalise=off"), 400));
-    // The first moment at which WiFi has room for more than one.
+    // The first time at which WiFi has room for more than one segment.
     let together = |pair: &[Sent]| pair.iter().all(Sent::is_repeat) && pair[0].at == pair[1].at;
     let first = all.windows(2).position(together).expect("WiFi has room for several");
     let start = &all[first];
@@ -214,7 +215,7 @@ fn blest_and_ecf_keep_the_end_of_a_burst_from_the_slow_path() {
     let (bare, ecf) = (on_slow("lowest-rtt"), on_slow("ecf"));
     assert!(bare >= 20_000, "lowest RTT spills over: {bare}");
     assert!(ecf <= bare / 4, "{ecf} against {bare}");
-    // BLEST minds the window, not the burst: with a small one it keeps to the fast path.
+    // BLEST considers the window, not the burst: with a small window it stays on the fast path.
     let on_slow = |scheduler: &str| {
         let variant = Variant::new(scheduler).scheduler(scheduler);
         let all = sent(&flood(variant, 3_000));

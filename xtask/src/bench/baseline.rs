@@ -1,4 +1,4 @@
-//! Baseline of the counts: a table in TOML, and a page that shows it.
+//! Baseline of the counts: a TOML table, and a page that shows it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ const FILE: &str = "docs/research/bench.toml";
 const PAGE: &str = "docs/research/bench.md";
 const BEGIN: &str = "<!-- bench: generated -->\n";
 const END: &str = "<!-- bench: end -->";
-/// A count that differs by less is that of the baseline: its entry stays as it is.
+/// A count within this difference keeps the baseline's entry, percent.
 const SAME_PERCENT: f64 = 0.1;
 
-/// What was counted, where, and why it is as it is.
+/// Counts, their machine, and the reasons for their changes.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Baseline {
     #[serde(flatten)]
@@ -24,15 +24,15 @@ pub(super) struct Baseline {
     pub(super) paths: BTreeMap<String, Entry>,
 }
 
-/// What counts depend on beside the code.
+/// Inputs of the counts besides the code.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(super) struct Machine {
     /// The compiler.
     pub(super) rustc: String,
-    /// Architecture and the vectors that valgrind shows to programs, by which they choose their code.
+    /// Architecture, and the vector extensions that valgrind reports to programs, which select code by them.
     pub(super) processor: String,
     pub(super) valgrind: String,
-    /// The C library, whose `memcpy` is counted with the rest.
+    /// The C library, whose `memcpy` is part of the counts.
     pub(super) libc: String,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Machine {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Entry {
     pub(super) instructions: f64,
-    /// What they are counted for.
+    /// Unit of the count.
     pub(super) per: String,
-    /// Why it changed last.
+    /// Reason of the last change.
     pub(super) why: String,
 }
 
@@ -62,8 +62,8 @@ impl Machine {
         differ.map(|((name, known), (_, now))| format!("{name} {now}, then {known}")).collect()
     }
 
-    /// Counts of another compiler or processor are other counts. What valgrind and the C library
-    /// change is far less than the tolerance.
+    /// Fails for another compiler or processor, whose counts are not comparable. The effect of valgrind and the C
+    /// library is far below the tolerance.
     pub(super) fn comparable(&self, now: &Machine) -> TaskResult {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
@@ -75,7 +75,7 @@ impl Machine {
 }
 
 impl Baseline {
-    /// As it is in the tree; empty where there is none.
+    /// Reads the baseline of the tree; empty without a file.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let file = root.join(FILE);
         if !file.exists() {
@@ -85,7 +85,7 @@ impl Baseline {
         toml::from_str(&text).map_err(|error| format!("{FILE}: {error}"))
     }
 
-    /// With these counts. What did not change keeps its reason, what did has this one.
+    /// The baseline with these counts. Unchanged counts keep their reason, changed ones get this one.
     pub(super) fn blessed(
         &self,
         machine: Machine,
@@ -131,7 +131,7 @@ impl Baseline {
         text
     }
 
-    /// The page, with the table of this baseline between the marks.
+    /// The page with this baseline's table between its markers.
     fn page(&self, root: &Path) -> Result<String, String> {
         let text =
             fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
@@ -155,7 +155,7 @@ impl Baseline {
     }
 }
 
-/// The page shows the baseline.
+/// Checks that the page shows the baseline.
 pub(super) fn check_page(root: &Path, known: &Baseline) -> TaskResult {
     let shown = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     if known.page(root)? == shown {
@@ -164,7 +164,7 @@ pub(super) fn check_page(root: &Path, known: &Baseline) -> TaskResult {
     Err(format!("{PAGE} does not show {FILE}: cargo xtask bench --bless --why '...' writes both"))
 }
 
-/// A tenth below a thousand, else whole numbers with commas.
+/// One decimal below a thousand, otherwise whole numbers with commas.
 fn grouped(number: f64) -> String {
     if number < 1_000.0 {
         return format!("{number:.1}");

@@ -8,16 +8,16 @@ use super::Counts;
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// Rows that are printed of each table.
+/// Printed rows of each table.
 const ROWS: usize = 10;
-/// Names of a module that are told apart: `marline_core::connection::sender`.
+/// Largest number of module names: `marline_core::connection::sender`.
 const DEPTH: usize = 3;
 
-/// Prints for each path where its flame graph is, and what its instructions are spent on.
+/// Prints each path's flame graph file and its largest costs.
 pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
     for (name, counted) in counts {
         let folder = root.join(&counted.profile);
-        // Beside those of this run lie those of the one before, and graphs of the difference.
+        // The folder also has files of the previous run, and graphs of the difference.
         let file = |ending: &str| {
             let mut paths = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path());
             paths.find(|path| {
@@ -46,7 +46,7 @@ pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
     Ok(())
 }
 
-/// A row of `callgrind_annotate`: what instructions of a file cost within a function.
+/// A row of `callgrind_annotate`: cost of a file's instructions within a function.
 struct Cost<'a> {
     instructions: f64,
     function: &'a str,
@@ -66,7 +66,7 @@ fn cost(line: &str) -> Option<Cost<'_>> {
     Some(Cost { instructions, function, object })
 }
 
-/// The module of a function: of a method, that of its type.
+/// The module of a function; of a method, that of its type.
 fn module(cost: &Cost<'_>) -> String {
     if !cost.function.contains("::") {
         let library = cost.object.rsplit('/').next().unwrap_or_default();
@@ -76,7 +76,7 @@ fn module(cost: &Cost<'_>) -> String {
     let is_module = |part: &&str| part.starts_with(|first: char| first.is_lowercase());
     let parts: Vec<&str> = name.split("::").collect();
     let modules = parts.iter().copied().take_while(is_module).count();
-    // All of them: the last one is a function.
+    // If all names look like modules, the last one is the function.
     let modules = if modules == parts.len() { modules - 1 } else { modules };
     parts[..modules.min(DEPTH)].join("::")
 }

@@ -1,4 +1,4 @@
-//! Programs that the counts need: valgrind, and the harness' runner in the harness' version.
+//! Programs for the counts: valgrind, and the harness's runner in the harness's version.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,11 +8,11 @@ use super::baseline::Machine;
 use crate::manifest;
 use crate::run::{command, output, run};
 
-/// Where a runner is installed if there is none of the right version, below the checkout.
+/// Directory for a runner of the right version, below the checkout.
 const OWN: &str = "target/tools";
 const RUNNER: &str = "gungraun-runner";
 
-/// The search path with a runner of the right version in front. Installs it where there is none.
+/// The search path with a runner of the right version first. Installs the runner if necessary.
 pub(super) fn path(root: &Path) -> Result<OsString, String> {
     if output(&mut command(root, "valgrind", &["--version"])).is_err() {
         return Err(
@@ -50,7 +50,7 @@ fn install(root: &Path, version: &str, place: PathBuf) -> Result<PathBuf, String
     Ok(place)
 }
 
-/// The version of the harness that the benches are built with: the runner's must be the same.
+/// The harness's version in the benches, which the runner's must equal.
 fn harness_version(root: &Path) -> Result<String, String> {
     let lock = manifest::read_toml(&root.join("Cargo.lock"))?;
     let packages = lock.get("package").and_then(toml::Value::as_array).into_iter().flatten();
@@ -60,7 +60,7 @@ fn harness_version(root: &Path) -> Result<String, String> {
     version.map(str::to_owned).ok_or_else(|| "Cargo.lock has no gungraun".to_owned())
 }
 
-/// What the counts of this machine depend on.
+/// This machine, as far as counts depend on it.
 pub(super) fn machine(root: &Path) -> Result<Machine, String> {
     let said = |program: &str, argument: &str| {
         let said = output(&mut command(root, program, &[argument]))?;
@@ -76,7 +76,7 @@ pub(super) fn machine(root: &Path) -> Result<Machine, String> {
     })
 }
 
-/// Of an x86 processor valgrind passes on no more than AVX2.
+/// The processor; valgrind reports at most AVX2 on x86.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     if !std::arch::is_x86_feature_detected!("avx2") {

@@ -1,4 +1,4 @@
-//! The files of a release, each made by the tool for its kind.
+//! Files of a release, each made by the tool for its format.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::tree::{files, put};
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// `marline_0.2.0-1_amd64.deb`, by cargo-deb with what crates/marline-cli/Cargo.toml tells it.
+/// Builds `marline_0.2.0-1_amd64.deb` with cargo-deb and its settings in crates/marline-cli/Cargo.toml.
 pub(super) fn deb(release: &Release) -> TaskResult {
     let to = release.folder.to_string_lossy();
     let arguments = ["deb", "--no-build", "--no-strip", "--no-dbgsym", "-q", "-p", "marline-cli"];
@@ -20,7 +20,7 @@ pub(super) fn deb(release: &Release) -> TaskResult {
     run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))
 }
 
-/// `marline-0.2.0-1.x86_64.rpm`, by cargo-generate-rpm likewise.
+/// Builds `marline-0.2.0-1.x86_64.rpm` with cargo-generate-rpm and its settings there.
 pub(super) fn rpm(release: &Release) -> TaskResult {
     let to = release.folder.to_string_lossy();
     let arguments = ["generate-rpm", "-p", "crates/marline-cli", "-o", &to];
@@ -31,7 +31,7 @@ pub(super) fn rpm(release: &Release) -> TaskResult {
     run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))
 }
 
-/// The static program, and beside it what the packages have.
+/// Packs the static program with the packages' other files.
 pub(super) fn archive(release: &Release, program: &Path) -> TaskResult {
     let name = release.name();
     let folder = release.folder.join(&name);
@@ -57,7 +57,7 @@ pub(super) fn archive(release: &Release, program: &Path) -> TaskResult {
     packed(release, &release.folder, &name, &format!("{name}.tar.gz"))
 }
 
-/// The root file system of the container, and the file that says how it is run.
+/// Packs the container's root file system, with its Containerfile.
 pub(super) fn container(release: &Release, program: &Path) -> TaskResult {
     let folder = release.folder.join("container");
     put(program, &folder.join("usr/bin/marline"))?;
@@ -65,7 +65,7 @@ pub(super) fn container(release: &Release, program: &Path) -> TaskResult {
         let from = release.folder.join("tree/usr/share/doc/marline").join(file);
         put(&from, &folder.join("usr/share/doc/marline").join(file))?;
     }
-    // The server's files belong to the one who runs it, and control sockets need a place.
+    // The server's files belong to the user that runs it, and control sockets need a directory.
     for made in ["var/lib/marline", "tmp"] {
         let made = folder.join(made);
         fs::create_dir_all(&made).map_err(|error| format!("{}: {error}", made.display()))?;
@@ -76,7 +76,7 @@ pub(super) fn container(release: &Release, program: &Path) -> TaskResult {
     packed(release, &folder, ".", &format!("{}-container.tar.gz", release.name()))
 }
 
-/// One order, one owner, one time: equal files are an equal archive.
+/// Packs files with fixed order, owner and time, so that equal files give an equal archive.
 fn packed(release: &Release, within: &Path, what: &str, name: &str) -> TaskResult {
     let time = format!("--mtime=@{}", release.epoch_s);
     let to = release.folder.join(name);
@@ -89,8 +89,8 @@ fn packed(release: &Release, within: &Path, what: &str, name: &str) -> TaskResul
     run(&mut command(within, "gzip", &[release.effort, "-nf", &tar_name]))
 }
 
-/// `marline-0.2.0-x86_64-linux.cdx.json`: every crate in the program, which is not the same for all machines, in
-/// CycloneDX's form.
+/// Writes `marline-0.2.0-x86_64-linux.cdx.json` in CycloneDX format: every crate of the program, which differs
+/// between architectures.
 pub(super) fn sbom(release: &Release) -> TaskResult {
     let arguments = ["cyclonedx", "--format", "json", "--override-filename", "sbom.cdx", "-q"];
     let mut cargo = command(&release.root, "cargo", &arguments);
@@ -98,18 +98,18 @@ pub(super) fn sbom(release: &Release) -> TaskResult {
     run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))?;
     let made = release.root.join("crates/marline-cli/sbom.cdx.json");
     let text = fs::read_to_string(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    // It names crates of ours by where they lie.
+    // The SBOM names local crates by their directory.
     let text = text.replace(&release.root.display().to_string(), "/marline");
     let to = release.folder.join(format!("{}.cdx.json", release.name()));
     fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
-    // It writes one beside each manifest of the workspace.
+    // The tool also writes a file beside each manifest of the workspace.
     for member in crate::manifest::workspace_crates(&release.root)? {
         let _ = fs::remove_file(member.dir.join("sbom.cdx.json"));
     }
     Ok(())
 }
 
-/// `SHA256SUMS` of all files beside it.
+/// Writes `SHA256SUMS` for all files of the folder.
 pub(super) fn sums(release: &Release) -> Result<String, String> {
     let mut sum = command(&release.folder, "sha256sum", &[]);
     for file in files(&release.folder)? {

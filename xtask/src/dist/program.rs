@@ -1,24 +1,24 @@
-//! The program, built so that where and when it was built leaves no trace in it.
+//! Reproducible build of the program, independent of its directory and time.
 //!
-//! Static means glibc, linked in: the very allocator and resolver that the tests run with, from any machine with Rust
-//! and a C library's development files. Its resolver asks `/etc/hosts` and DNS and nothing else (the `main.rs` of
-//! marline-cli says so): other sources are modules that it would load from the machine, of another version perhaps.
+//! The static program links glibc, so it has the allocator and resolver of the tests, and builds on any machine
+//! with Rust and a C library's development files. Its resolver uses only `/etc/hosts` and DNS (see `main.rs` of
+//! marline-cli): other sources are modules that it would load from the machine, possibly of another version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::run::{command, output, run};
 
-/// The program, twice.
+/// Both variants of the program.
 pub(super) struct Programs {
-    /// With the C library of the machine: for packages, which know what they depend on.
+    /// Dynamically linked with the machine's C library: for packages, which declare their dependencies.
     pub(super) dynamic: PathBuf,
-    /// With the C library in it: it needs nothing of the machine.
+    /// Statically linked: it needs nothing from the machine.
     pub(super) fixed: PathBuf,
 }
 
-/// Builds both, optimised and stripped, below `target/dist-build`: their flags are not those of other builds, which
-/// would otherwise be done again each time. The static one comes second, from the same compiled crates.
+/// Builds both, optimized and stripped, below `target/dist-build`: their flags differ from those of other builds,
+/// which would otherwise be repeated each time. The static one comes second, from the same compiled crates.
 pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     let folder = root.join("target/dist-build");
     cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
@@ -28,7 +28,7 @@ pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     Ok(Programs { dynamic, fixed })
 }
 
-/// The static one alone.
+/// Builds the static one only.
 pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
     let folder = root.join("target/dist-build");
     let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
@@ -43,14 +43,14 @@ fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Resul
     let moves = moved_paths(root)?;
     let flags = moves.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.collect::<Vec<_>>().join("\x1f"));
-    // The TLS library's C and assembler parts.
+    // For the TLS library's C and assembler parts.
     let c_flags = moves.iter().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
     cargo.env("CFLAGS", c_flags.collect::<Vec<_>>().join(" "));
     cargo.env("SOURCE_DATE_EPOCH", epoch_s);
     run(&mut cargo)
 }
 
-/// A copy of `program` without what only a debugger reads.
+/// Copies `program` without its debugging information.
 pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf, String> {
     fs::copy(program, copy).map_err(|error| format!("{}: {error}", program.display()))?;
     let parent = copy.parent().unwrap_or(copy);
@@ -59,8 +59,8 @@ pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf, String> {
     Ok(copy.to_path_buf())
 }
 
-/// A static program for checks, from crates that the tests have compiled already: the last of them alone, which is
-/// a page long, is compiled again and linked.
+/// Links a static program for checks from the crates that the tests have compiled already: only the last crate,
+/// one page long, is compiled again.
 pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
@@ -75,7 +75,7 @@ pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> 
     run(&mut rustc)
 }
 
-/// The compiled library of the program, if it is what this message of cargo is about.
+/// The compiled library of the program, if this message of cargo is about it.
 fn compiled_library(message: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let ours = message["target"]["name"] == "marline_cli" && message["profile"]["test"] == false;
@@ -92,24 +92,24 @@ fn target() -> Result<&'static str, String> {
     }
 }
 
-/// Directories of this machine that would stand in messages of panics, and what stands there instead.
+/// Directories of this machine that would occur in panic messages, with their replacements.
 fn moved_paths(root: &Path) -> Result<[(String, &'static str); 3], String> {
     let sysroot = output(&mut command(root, "rustc", &["--print", "sysroot"]))?;
     let home = std::env::var("HOME").unwrap_or_default();
     let cargo = std::env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));
-    // The last one that fits counts.
+    // The last matching entry applies.
     let (root, sysroot) = (root.display().to_string(), sysroot.trim().to_owned());
     Ok([(sysroot, "/rust"), (cargo, "/cargo"), (root, "/marline")])
 }
 
-/// A program that asks the kernel for a loader (PT_INTERP) is not static, whatever its linker said.
+/// Returns true if the program is static, that is, it requests no loader (PT_INTERP) from the kernel.
 pub(crate) fn is_static(program: &Path) -> Result<bool, String> {
     let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
     let asks = wants_interpreter(&bytes);
     asks.map(|asks| !asks).ok_or_else(|| format!("{} is no 64-bit ELF file", program.display()))
 }
 
-/// Whether the ELF image has a PT_INTERP header; `None` where it can not be read as one.
+/// Returns true if the ELF image has a PT_INTERP header; `None` if it cannot be parsed.
 fn wants_interpreter(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     if elf.get(..6)? != b"\x7fELF\x02\x01" {

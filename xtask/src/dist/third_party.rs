@@ -1,4 +1,4 @@
-//! The licences of other people's crates in the program, which ask to be where it goes.
+//! Licenses of third-party crates in the program, which must accompany it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use super::Release;
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// Names that files with terms begin with.
+/// Prefixes of the names of license files.
 const TERMS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT"];
 
 /// Writes `target/dist/THIRD-PARTY.txt`.
@@ -40,14 +40,14 @@ pub(super) fn write(release: &Release) -> TaskResult {
     fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// A crate of somebody else.
+/// A third-party crate.
 struct Package {
-    /// The expression of its manifest.
+    /// License expression of its manifest.
     terms: String,
     folder: PathBuf,
 }
 
-/// Those that are linked into the program on this kind of machine, by name and version.
+/// Crates that are linked into the program on this architecture, by name and version.
 fn packages(root: &Path) -> Result<BTreeMap<String, Package>, String> {
     let arguments = ["tree", "-p", "marline-cli", "-e", "normal", "--prefix", "none", "--locked"];
     let mut tree = command(root, "cargo", &arguments);
@@ -59,7 +59,7 @@ fn packages(root: &Path) -> Result<BTreeMap<String, Package>, String> {
     let mut known = BTreeMap::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let word = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
-        // Ours have no source.
+        // Local crates have no source.
         if package["source"].is_null() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The file system tree that both packages are filled from.
+//! File system tree of both packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use super::Release;
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// Where each shell looks for completions of packages, and under which name.
+/// Directory and file name of each shell's completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/marline"),
     ("zsh", "usr/share/zsh/vendor-completions/_marline"),
     ("fish", "usr/share/fish/vendor_completions.d/marline.fish"),
 ];
 
-/// Files of the checkout, or of the release's folder, and where they go.
+/// Files of the checkout, or of the release's folder, with their destinations.
 const FILES: [(&str, &str); 6] = [
     ("packaging/etc/client.toml", "etc/marline/client.toml"),
     ("packaging/examples/serve.toml", "usr/share/doc/marline/examples/serve.toml"),
@@ -24,10 +24,10 @@ const FILES: [(&str, &str); 6] = [
     ("LICENSE-APACHE", "usr/share/doc/marline/LICENSE-APACHE"),
 ];
 
-/// Pages for those who install and operate; those for research are in the repository.
+/// Sections of the documentation for installation and operation; research is in the repository only.
 const SHELVES: [&str; 3] = ["start", "operate", "concepts"];
 
-/// Makes `target/dist/tree`.
+/// Creates `target/dist/tree`.
 pub(super) fn fill(release: &Release, program: &Path) -> TaskResult {
     let tree = release.folder.join("tree");
     put(program, &tree.join("usr/bin/marline"))?;
@@ -47,7 +47,7 @@ pub(super) fn fill(release: &Release, program: &Path) -> TaskResult {
     pages(release, program, &tree)
 }
 
-/// What the program itself knows to write: manual pages, compressed as distributions have them, and completions.
+/// Writes the program's generated files: compressed manual pages, and completions.
 fn pages(release: &Release, program: &Path, tree: &Path) -> TaskResult {
     let program = program.to_string_lossy();
     let man = tree.join("usr/share/man/man1");
@@ -83,7 +83,7 @@ fn copy_all(from: &Path, to: &Path, ending: &str) -> TaskResult {
     Ok(())
 }
 
-/// Copies a file, and makes the folder that it goes to.
+/// Copies a file, and creates its destination's folder.
 pub(super) fn put(from: &Path, to: &Path) -> TaskResult {
     make_parent(to)?;
     fs::copy(from, to).map_err(|error| format!("{}: {error}", from.display()))?;

@@ -1,4 +1,4 @@
-//! The crates as a registry would hand them out.
+//! Crates packed as for a registry.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use crate::TaskResult;
 use crate::manifest::{read_toml, workspace_crates};
 use crate::run::{command, output, run};
 
-/// What a manifest says to people who look for a crate.
+/// Fields of a manifest that describe a crate to its users.
 const ASKED: [&str; 6] =
     ["description", "license", "repository", "readme", "keywords", "categories"];
 
-/// Packs every crate that is meant for others, builds each from the packages alone, in the order in which they would
-/// be published, and installs the program from them.
+/// Packs every published crate, builds each from the packages alone in the order of publication, and installs the
+/// program from them.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let published = published(root)?;
     let mut pack = command(root, "cargo", &["package", "--locked"]);
@@ -40,7 +40,7 @@ fn published(root: &Path) -> Result<Vec<String>, String> {
     if wrong.is_empty() { Ok(names) } else { Err(wrong.join("\n")) }
 }
 
-/// `cargo install` with nothing of the checkout but the packages.
+/// Runs `cargo install` with the packages only, without the checkout.
 fn install(root: &Path, published: &[String]) -> TaskResult {
     let folder = root.join("target/nightly-crates");
     let _ = fs::remove_dir_all(&folder);

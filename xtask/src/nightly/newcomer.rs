@@ -1,5 +1,5 @@
-//! First steps of somebody new, typed as the pages have them: in an archive of the tree, with a Python environment that
-//! has nothing, and with a policy in a crate of its own beside it.
+//! First steps of a new user with the pages' commands: in an archive of the tree, with an empty Python
+//! environment, and with a policy in a separate crate beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::run::{command, run};
 const FOLDER: &str = "target/nightly-newcomer";
 const PYTHON_PAGE: &str = "docs/research/python.md";
 const TEMPLATE: &str = "examples/outside-policy";
-/// What reads tables of results, and what runs notebooks, in the versions that were tried.
+/// Packages that read tables of results and run notebooks, in tested versions.
 const READERS: [&str; 6] = [
     "pandas==3.1.1",
     "pyarrow==26.0.1",
@@ -23,7 +23,7 @@ const READERS: [&str; 6] = [
 ];
 
 /// Installs the Python package as its page says, runs the page and the notebooks, and tests a crate made as
-/// docs/research/policies.md says. What was compiled the last time stays compiled.
+/// docs/research/policies.md says. Compiled files of the previous run are kept.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let folder = root.join(FOLDER);
     let tree = archive(root, &folder)?;
@@ -31,7 +31,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     test_copied_template(&tree, &folder)
 }
 
-/// The tree as somebody gets it, in a directory `marline`.
+/// Unpacks an archive of the tree into a directory `marline`.
 fn archive(root: &Path, folder: &Path) -> Result<PathBuf, String> {
     let tree = folder.join("marline");
     let _ = fs::remove_dir_all(&tree);
@@ -51,7 +51,7 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
     for (number, block) in blocks(&page, "sh").into_iter().enumerate() {
         for line in block.lines() {
             run(&mut typed(tree, folder, line))?;
-            // Of what was installed nothing is the tree's own.
+            // The installed packages must not come from the tree.
             if number == 0 {
                 run(&mut typed(
                     folder,
@@ -65,7 +65,7 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
     run(&mut typed(folder, folder, "python marline/lab/marline-python/tests/newcomer.py"))
 }
 
-/// A line, as a shell in the environment of Python takes it.
+/// A command line in a shell with the Python environment.
 fn typed(place: &Path, folder: &Path, line: &str) -> Command {
     println!("$ {line}");
     let mut shell = command(place, "bash", &["-euo", "pipefail", "-c", line]);
@@ -75,7 +75,7 @@ fn typed(place: &Path, folder: &Path, line: &str) -> Command {
     shell
 }
 
-/// Copies the template out of the tree, and tests it there.
+/// Copies the template out of the tree, and tests the copy.
 fn test_copied_template(tree: &Path, folder: &Path) -> TaskResult {
     let own = folder.join("outside-policy");
     let _ = fs::remove_dir_all(&own);
@@ -87,14 +87,14 @@ fn test_copied_template(tree: &Path, folder: &Path) -> TaskResult {
     run(&mut typed(&own, folder, "cargo test -p outside-policy"))
 }
 
-/// The template's manifest for a crate that lies beside a checkout.
+/// The template's manifest for a crate beside a checkout.
 fn local_template(manifest: &str) -> String {
     TREES.iter().fold(manifest.to_owned(), |text, tree| {
         text.replace(&format!("\"../../{tree}/"), &format!("\"../marline/{tree}/"))
     })
 }
 
-/// The blocks of a page in a language.
+/// The code blocks of a page in a language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let begin = format!("```{language}\n");
     page.split(begin.as_str()).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
@@ -106,7 +106,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../docs/research/policies.md");
 
-    /// Words, so that indentation does not count.
+    /// Text with single spaces, so that indentation does not count.
     fn words(text: &str) -> String {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }

@@ -1,4 +1,4 @@
-//! The last release beside this tree.
+//! Tests of the last release together with this tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// As many digits as `marline --version` shows.
+/// Digits of the commit in `marline --version`.
 const DIGITS: usize = 12;
-/// Tells the tests where the released program is, and the commit that it must name.
+/// Environment variable with the released program and its commit, for the tests.
 const PROGRAM: &str = "MARLINE_RELEASED";
 const NAMED: &str = "MARLINE_RELEASED_COMMIT";
 
-/// The last release: its newest tag, and the commit.
+/// The last release: its newest tag, and its commit.
 struct Release {
     tag: String,
     commit: String,
 }
 
 impl Release {
-    /// The newest tag that this commit descends from; `None` if there is none.
+    /// The newest tag among this commit's ancestors, if there is one.
     fn newest(root: &Path) -> Option<Release> {
         let git = |arguments: &[&str]| {
             let said = command(root, "git", arguments).output().ok()?;
@@ -36,8 +36,8 @@ impl Release {
     }
 }
 
-/// Builds the released program, unless an earlier run has, and runs the tests of both programs together. Without a
-/// tag there is nothing to compare with.
+/// Builds the released program, unless an earlier run has built it, and runs the tests of both programs together.
+/// Without a tag the step passes.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(release) = Release::newest(root) else {
         println!("no tag v*: nothing was released, and nothing was run");
@@ -49,8 +49,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     run(tests.arg("--test-threads=1").env(PROGRAM, &program).env(NAMED, release.short()))
 }
 
-/// The released program, built for debugging like the one it is tested with. Source and objects stay for the next
-/// run, apart from those of this tree.
+/// Builds the released program as a debug build, like the program it is tested with. Source and objects are kept
+/// for the next run, apart from those of this tree.
 fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
     let place = root.join("target/releases").join(release.short());
     let source = place.join("source");
@@ -58,7 +58,7 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
         unpack(root, &release.commit, &source)?;
     }
     let mut cargo = command(&source, "cargo", &["build", "--locked", "-p", "marline-cli"]);
-    // A program for debugging does not look for its commit; and the release has a toolchain of its own.
+    // A debug build does not find its commit, and the release has a toolchain of its own.
     cargo.env("MARLINE_COMMIT", release.short()).env_remove("RUSTUP_TOOLCHAIN");
     run(cargo.env("CARGO_TARGET_DIR", place.join("target")))?;
     let program = place.join("target/debug/marline");
@@ -69,10 +69,10 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
     Err(format!("{} is not of {}: {}", program.display(), release.short(), said.trim()))
 }
 
-/// The files of a commit, whole or not at all.
+/// Unpacks the files of a commit, as a whole or not at all.
 fn unpack(root: &Path, commit: &str, to: &Path) -> TaskResult {
     let known = ["cat-file", "-e", &format!("{commit}^{{commit}}")];
-    // Git's own words would not say what to do.
+    // Git's own message would not say how to fix it.
     let known = command(root, "git", &known).output().is_ok_and(|git| git.status.success());
     if !known {
         return Err(format!(

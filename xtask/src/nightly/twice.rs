@@ -1,4 +1,4 @@
-//! One commit, two directories, one release.
+//! Reproducible release: one commit built in two directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// Checks the last commit out twice, in directories of different depth, builds a release in each, compares the sums.
+/// Checks out the last commit twice, in directories of different depth, builds a release in each, and compares the
+/// checksums.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let places = [root.join("target/nightly/one"), root.join("target/nightly/another/one")];
     let mut sums = Vec::new();
     for place in &places {
         clone(root, place)?;
-        // Files that are older or newer, and another time of the day, must not matter either.
+        // File times and the time of day must not matter either.
         run(&mut command(place, "cargo", &["xtask", "dist"]))?;
         check_version_commit(place)?;
         let file = place.join("target/dist/SHA256SUMS");
@@ -34,9 +35,9 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// `marline --version` of the release that was built there names the commit.
+/// Checks that `marline --version` of the release names the commit.
 fn check_version_commit(place: &Path) -> TaskResult {
-    /// As many digits as `marline --version` shows.
+    /// Digits of the commit in `marline --version`.
     const DIGITS: usize = 12;
     let commit = output(&mut command(place, "git", &["rev-parse", "HEAD"]))?;
     let said = output(&mut command(place, "target/dist/marline", &["--version"]))?;

@@ -12,12 +12,12 @@ use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 
 pub(crate) struct Testbed {
-    // In this order: the interfaces go before their namespaces.
+    // Drop order: the interfaces are removed before their namespaces.
     pub(crate) emulator: Emulator,
     names: Names,
 }
 
-/// Removed at the end, also by a panic.
+/// Namespaces, removed on drop, also after a panic.
 struct Names([String; 2]);
 
 impl Drop for Names {
@@ -38,7 +38,7 @@ pub(crate) fn ip(words: &[&str]) -> io::Result<()> {
 }
 
 impl Testbed {
-    /// `tag` tells testbeds of one process apart; traces are asked of `read`.
+    /// `tag` distinguishes testbeds of one process; `read` reads traces.
     pub(crate) fn new(
         tag: &str,
         paths: usize,
@@ -65,7 +65,7 @@ impl Testbed {
         }
         let emulator = Emulator::start_links(links, spin)?;
         for (namespace, host) in names.0.iter().zip([2, 1]) {
-            // Or the kernel looks for routers and counts them in.
+            // Otherwise the kernel's router solicitations would be counted.
             ip(&["netns", "exec", namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"])?;
             for path in 0..paths {
                 let (device, address) = (format!("path{path}"), format!("10.90.{path}.{host}/24"));
@@ -84,7 +84,7 @@ impl Testbed {
         &self.names.0[1]
     }
 
-    /// A socket of the client that speaks over the first path to one of the server.
+    /// A socket of the client connected over the first path to one of the server.
     pub(crate) fn sockets(&self) -> io::Result<(UdpSocket, UdpSocket)> {
         let to: SocketAddr = ([10, 90, 0, 1], 5_000).into();
         let server = netns::within(self.server(), || UdpSocket::bind(to))?;
@@ -96,7 +96,7 @@ impl Testbed {
     }
 }
 
-/// What the thread of this process's only emulator used so far.
+/// Processor time of the thread of this process's only emulator.
 pub(crate) fn processor_time() -> io::Result<Duration> {
     for entry in std::fs::read_dir("/proc/self/task")?.flatten() {
         let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();

@@ -27,7 +27,7 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
     Ok(links)
 }
 
-/// The paths, for people.
+/// The paths as text.
 pub(crate) fn names(links: &Links) -> String {
     let names: Vec<&str> = links.paths().iter().map(|path| path.name.as_str()).collect();
     names.join(", ")

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use marline_papers::{Machine, Reproduction, Row, RunInfo, Samples, Table, store};
 
-/// Results of the first key: a mean of this value, asked to be at most 10.
+/// Results of the first key: a mean of this value, with the limit 10.
 fn results(directory: &Path, master: u64, value: f64) {
     let values = (0..20).map(|n| value + f64::from(n % 3) - 1.0).collect();
     let mean = Samples::new(values, master).mean(|value: &f64| *value);
@@ -27,7 +27,7 @@ fn results(directory: &Path, master: u64, value: f64) {
     store(&of, &Reproduction { tables, ..Reproduction::default() }, &info).expect("results");
 }
 
-/// Exit status and what was printed.
+/// Exit status and output.
 fn agree(directories: &[&Path]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline-lab"));
     let done = command.args(["agree"]).args(directories).output().expect("marline");
@@ -48,7 +48,7 @@ fn master_roots_that_contradict_each_other_fail() {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("accepted by one root, refused by another: 1\n"), "{said}");
     assert!(said.contains("main: mean (at most 10 ms): 4.95 ["), "{said}");
-    // The same master root twice says nothing.
+    // The same master root twice is an error.
     results(&two, 1, 5.0);
     let (status, said) = agree(&[&one, &two]);
     assert!(status == Some(1) && said.contains("by the same master root 1"), "{said}");

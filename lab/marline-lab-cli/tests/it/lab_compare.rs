@@ -1,6 +1,5 @@
-//! Test of `marline-lab compare` as a process: every contestant runs, the table is made, and an
-//! interrupted run is resumed. The figures themselves are not checked, since the machine may be
-//! busy.
+//! Test of `marline-lab compare` as a process: every contestant runs, the table is made, and an interrupted run is
+//! resumed. The figures are not checked, since the machine may be busy.
 
 use super::support;
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! Test of `marline-lab import` and `what-if` as docs/research/import.md has them, and with what iperf3 writes.
+//! Test of `marline-lab import` and `what-if` with the commands of docs/research/import.md, and with iperf3's
+//! output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,7 +23,7 @@ gap = '50ms'
 count = 50
 ";
 
-/// A line of the page, as a shell takes it, with this build as `marline`.
+/// Runs a line of the page in a shell, with this build as `marline`.
 fn typed(line: &str, at: &Path) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_marline-lab")).parent().expect("a directory");
     let path = std::env::var("PATH").unwrap_or_default();
@@ -35,7 +36,7 @@ fn typed(line: &str, at: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Files of the names that the page has, with the columns that those who measured say they have.
+/// Creates files with the page's names and columns.
 fn measurements(at: &Path) {
     let write = |name: &str, text: &str| std::fs::write(at.join(name), text).expect("a file");
     write("drive.csv", "time_s,down_rate_kbit_per_s,rtt_ms\n5,20000,40\n6,9000,40\n7,8000,60\n");
@@ -74,7 +75,7 @@ fn the_page_runs_as_it_is_written() {
     let at = directory.path();
     measurements(at);
     let code = PAGE.split("```\n").skip(1).step_by(2).flat_map(str::lines);
-    // What needs a network to measure is left out.
+    // Commands that need a network are left out.
     let lines: Vec<&str> = code.filter(|line| !line.starts_with("tcpdump ")).collect();
     assert!(lines.len() >= 8, "{lines:?}");
     for line in lines {
@@ -97,14 +98,14 @@ fn the_page_runs_as_it_is_written() {
     }
 }
 
-/// What was printed, in a file.
+/// Writes the output to a file.
 fn continue_with(at: &Path, said: &str) -> PathBuf {
     let file = at.join("printed.toml");
     std::fs::write(&file, said).expect("a file");
     file
 }
 
-/// A server of iperf3 that ends with the test.
+/// An iperf3 server that ends with the test.
 struct Server(Child, String);
 
 impl Drop for Server {
@@ -146,7 +147,8 @@ fn iperf3_output_becomes_a_path() {
             ]);
             let output = command.args(more).stdin(Stdio::null()).output().expect("iperf3");
             std::fs::write(at.join(name), &output.stdout).expect("a file");
-            // The server may not listen yet, or not have done with the one before; with `--json` that is no failure.
+            // The server may not listen yet, or may still be busy with the previous test; with `--json` that is
+            // not a failure.
             let refused = String::from_utf8_lossy(&output.stdout).contains("\"error\":");
             if output.status.success() && !refused || Instant::now() > until {
                 break;
@@ -167,7 +169,7 @@ fn iperf3_output_becomes_a_path() {
         assert!(path.contains(wanted) && path.contains("set "), "{name}: {path}");
         assert_eq!(name.starts_with("udp"), path.contains("loss="), "{name}: {path}");
     }
-    // The sender of datagrams knows what it sent, and not what the link carried.
+    // A datagram sender's results show what it sent, not what the link carried.
     for more in [&udp[..], &[&udp[..], &told].concat()] {
         measure("sent.json", &plain, more);
         let refused = run_err(at, &["import", "sent.json"]);

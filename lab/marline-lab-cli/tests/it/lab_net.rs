@@ -11,7 +11,7 @@ use marline_emulator::netns;
 use marline_testkit::need;
 use serde_json::Value;
 
-/// Killed even if the test fails; what it left is swept.
+/// A process that is killed even if the test fails; its remains are swept.
 struct Running {
     child: Child,
     said: BufReader<std::process::ChildStderr>,
@@ -26,7 +26,7 @@ impl Running {
         Running { child, said }
     }
 
-    /// The first line on standard error with this word.
+    /// The first line on standard error that contains this word.
     fn wait_for(&mut self, word: &str) -> String {
         let mut all = String::new();
         loop {
@@ -69,7 +69,7 @@ fn namespaces() -> String {
     output(Command::new("ip").args(["netns", "list"]))
 }
 
-/// Whether this net is listed, and if so whether its process lives.
+/// `None` if this net is not listed, otherwise true if its process is alive.
 fn listed(name: &str) -> Option<bool> {
     let text = output(&mut marline(&["net", "status", "--json"]));
     let nets: Vec<Value> = serde_json::from_str(&text).expect("JSON");
@@ -101,7 +101,7 @@ fn the_remains_of_a_killed_net_are_swept() {
     for (from, to) in [("10.0.1.2", "10.0.1.1"), ("[fd00:2::2]", "[fd00:2::1]")] {
         let there = socket(&server, &format!("{to}:5000"));
         let here = socket(&client, &format!("{from}:0"));
-        // Links of this scenario lose some.
+        // Links of this scenario lose some packets.
         let heard = (0..20).any(|_| {
             here.send_to(b"hello", format!("{to}:5000")).expect("send");
             there.set_read_timeout(Some(Duration::from_millis(500))).expect("timeout");
@@ -150,7 +150,7 @@ fn a_net_obeys_commands_reports_and_ends_on_request() {
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no net"));
 }
 
-/// Removed even if the test fails.
+/// Namespaces that are removed even if the test fails.
 struct Namespaces([String; 2]);
 
 impl Namespaces {
@@ -215,13 +215,13 @@ fn a_link_between_namespaces_obeys_and_reports_per_path() {
     let out = link.child.stdout.take().expect("standard output");
     let report: Value = serde_json::from_reader(out).expect("JSON");
     assert_eq!((&report[0]["name"], &report[1]["name"]), (&"wifi".into(), &"lte".into()));
-    // The kernel asks for routers by itself.
+    // The kernel sends router solicitations by itself.
     let count = |path: usize, way: &str, what: &str| report[path][way][what].as_u64().expect(what);
     assert!(count(1, "up", "dropped_outage") >= 1, "{report}");
     assert!(count(1, "up", "offered_bytes") >= 1_028, "{report}");
     assert_eq!(count(1, "up", "delivered_packets"), 0, "{report}");
     assert!(count(0, "down", "delivered_bytes") >= 53, "{report}");
-    // Its interfaces go with it, even if it is killed.
+    // Interfaces disappear with the process, even if it is killed.
     let mut link = Running::start(&["link", "--between", client, server, "--path", "wifi"]);
     link.wait_for("link between");
     let interfaces = || output(Command::new("ip").args(["-n", client, "-brief", "link"]));

@@ -1,5 +1,5 @@
-//! Test of `marline-lab report`: in a real browser the page is complete, shows the expected content, and loads
-//! nothing else; what it keeps of verdicts makes the pages and is compared with results.
+//! Test of `marline-lab report`: in a real browser the page is complete, shows the expected content, and loads no
+//! other resources; stored verdicts make the pages and are compared with results.
 
 use super::support;
 use std::fs;
@@ -11,9 +11,9 @@ use marline_lab::figure::{Bars, HeatMap, Plot, TimingDiagram, cdf};
 use marline_papers::{Grid, Machine, Reproduction, Row, RunInfo, Table, Verdict, store};
 use marline_testkit::need;
 
-/// A browser that does not answer is not waited for longer.
+/// Time limit of the browser.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Asks the page what a reader sees, and writes it down.
+/// Script that measures the visible page and writes the result into it.
 const QUESTION: &str = r##"<script>
 const seen = [...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect());
 const colours = what => getComputedStyle(document.querySelector(what));
@@ -73,7 +73,7 @@ fn info() -> RunInfo {
     }
 }
 
-/// Results of the first key, the page of all, as `marline-lab report` writes it.
+/// The page of all results as `marline-lab report` writes it, with results of the first key.
 fn page(dir: &Path) -> String {
     let out = dir.join("papers");
     store(&out.join(marline_papers::all()[0].key()), &result(), &info()).expect("results");
@@ -91,7 +91,7 @@ fn page(dir: &Path) -> String {
     fs::read_to_string(file).expect("the page")
 }
 
-/// `marline-lab report` with results of `out`; whether it succeeded, and what it printed.
+/// Runs `marline-lab report` with the results of `out`; returns whether it succeeded, and its output.
 fn report(dir: &Path, out: &Path, option: &str, docs: &Path) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline-lab"));
     command.args(["report", "--out"]).arg(out).arg("--page").arg(dir.join("report.html"));
@@ -134,7 +134,7 @@ fn kept_verdicts_make_the_pages_and_find_a_flip() {
     let (same, said) = report(dir.path(), &out, "--check", &docs);
     let flip = "t: echo, average: 61 ms, not accepted; was 41 ms, accepted";
     assert!(!same && said.contains(flip), "{said}");
-    // A quick look is compared by its rows, and never kept.
+    // A quick look is compared by its rows, and never stored.
     for row in &mut slower.tables[0].rows {
         row.verdict = Verdict::NotJudged;
     }
@@ -144,7 +144,7 @@ fn kept_verdicts_make_the_pages_and_find_a_flip() {
     assert!(!kept && said.contains("these results judge nothing"), "{said}");
 }
 
-/// What a browser makes of a page, as it would write it down again.
+/// The page's DOM in a browser, as text.
 fn browse(browser: &Path, dir: &Path, page: &str, name: &str, more: &[&str]) -> String {
     let file = dir.join(format!("{name}.html"));
     fs::write(&file, page).expect("write");
@@ -180,7 +180,7 @@ fn answer(dom: &str) -> serde_json::Value {
     serde_json::from_str(&text.replace("&amp;", "&")).expect("an answer")
 }
 
-/// Whether a colour `rgb(r, g, b)` is nearer to black than to white.
+/// Returns true if a color `rgb(r, g, b)` is nearer to black than to white.
 fn is_dark(colour: &serde_json::Value) -> bool {
     let text = colour.as_str().expect("a colour").trim_start_matches("rgb(").trim_end_matches(')');
     let sum: u32 = text.split(',').map(|part| part.trim().parse::<u32>().expect("a number")).sum();
@@ -194,14 +194,14 @@ fn a_browser_shows_the_whole_page_and_fetches_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = page(dir.path());
     assert!(!page.contains("<script") && !page.contains("<img"), "words stay words");
-    // As it is: its own rules forbid everything from elsewhere, and the browser keeps what there is.
+    // Unchanged: the page's own policy forbids external resources, and the browser shows all of it.
     let dom = browse(&browser, dir.path(), &page, "plain", &[]);
     assert!(
         dom.contains("Marline beside the papers") && dom.contains("A note &amp; more"),
         "{dom}"
     );
 
-    // With a question at its end, which its rules would forbid.
+    // With the script at its end, which the page's policy would forbid.
     let rules = "content=\"default-src 'none'; style-src 'unsafe-inline'\"";
     assert!(page.contains(rules));
     let asking =

@@ -12,13 +12,13 @@ fn docs() -> String {
     std::fs::read_to_string(file).expect("docs/research/lab.md")
 }
 
-/// What stands after a line that begins a block, up to the block's end.
+/// The text after the line that begins a block, up to the block's end.
 fn block<'a>(text: &'a str, begin: &str) -> &'a str {
     let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("no {begin:?}"));
     rest.split_once("```").expect("the block's end").0
 }
 
-/// The commands of the page that begin so, without `sudo`.
+/// The page's commands that begin with this text, without `sudo`.
 fn commands(text: &str, begin: &str) -> Vec<Vec<String>> {
     let lines = text.lines().map(|line| line.strip_prefix("sudo ").unwrap_or(line));
     let mine = lines.filter(|line| line.starts_with(begin));
@@ -64,7 +64,7 @@ fn the_first_experiment_runs_as_the_page_says() {
         assert!(dir.path().join("target/lab/first").join(name).exists(), "{name}");
     }
     assert!(table.contains("within (95 %, bootstrap over the runs)"), "{table}");
-    // Which variant is better, and by how much.
+    // The better variant, and the difference.
     let [compare] = &commands(&page, "marline-lab compare target/lab/first:")[..] else {
         panic!("a command");
     };
@@ -82,7 +82,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("no variant `thrice`; there are default, twice"), "{said}");
-    // The mistake of step 3, and what the page says comes of it.
+    // The mistake of step 3, with the message on the page.
     let text = std::fs::read_to_string(&file).expect("text");
     std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");
     let refused = marline(dir.path(), sim);
@@ -96,7 +96,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     }
     assert!(said.contains("did you mean `redundant`?"), "{said}");
     std::fs::write(&file, text).expect("write");
-    // Step 4, as far as it can be done here.
+    // Step 4, as far as possible without root.
     if !need::root() || need::program("ip").is_none() {
         let refused = marline(dir.path(), live);
         let said = String::from_utf8_lossy(&refused.stderr);
@@ -149,14 +149,14 @@ fn time_lines_are_written_as_the_page_says() {
     let (samples, copies) = (read("subflows.csv"), read("copies.csv"));
     assert!(samples.lines().any(|line| line.contains(",5000,server,wifi,")), "each 5 ms");
     assert!(copies.lines().filter(|line| line.ends_with(",1")).count() >= 2 * 2 * 120);
-    // Nothing is asked of runs on which nothing of it can be seen.
+    // Options that have no effect on a stack are refused.
     let wrong = ["run", file.as_str(), "--stack", "live", "--timelines"];
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("stack sim"), "{said}");
 }
 
-/// Fields of the packets of a capture that a filter lets through, as tshark reads them.
+/// Fields of the packets of a capture that match a filter, as tshark prints them.
 fn shark(file: &Path, filter: &str, field: &str) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(file).args(["-Y", filter, "-T", "fields", "-e", field]);
@@ -194,14 +194,14 @@ fn real_packets_are_captured_and_our_ends_traced() {
                 let joined = format!("frame.interface_name == \"{path}\" && tcp.len > 0");
                 assert!(shark(&file, &joined, "frame.number").len() > 5, "{name} {end} {path}");
             }
-            // Key exchange and join are seen, keys are not.
+            // Captures show the key exchange and the join, but no keys.
             let keys = shark(&file, "tcp.options.mptcp.subtype == 0", "tcp.options.mptcp.sendkey");
             let keys: String = keys.concat().replace([',', '0'], "");
             assert_eq!(keys, "", "{name} {end}");
             assert!(!shark(&file, "tcp.options.mptcp.subtype == 1", "frame.number").is_empty());
         }
     }
-    // What one end sent and the other never got, WiFi lost.
+    // Packets that one end sent and the other never received were lost on WiFi.
     let sent = |file: &str, end: &str| {
         let file = out.join(format!("pcap/{file}-1-{end}.pcapng"));
         shark(&file, "tcp.dstport == 7100 && frame.interface_name == \"wifi\"", "frame.number")
@@ -217,7 +217,7 @@ fn real_packets_are_captured_and_our_ends_traced() {
         assert!(out.join(format!("qlog/live-default-1-{end}.svg")).exists());
     }
     assert!(!out.join("qlog/mptcp-kernel-1-client.sqlog").exists());
-    // The runs and their files are there; where one is missing, its run is made again.
+    // Runs and files exist; if a file is missing, its run is repeated.
     let again = marline(dir.path(), &run);
     good(&again);
     let said = String::from_utf8_lossy(&again.stderr);
@@ -261,7 +261,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     good(&output);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("of 120 runs are there already"), "{said}");
-    // Interrupted or not, with one thread or four: the same to the byte.
+    // The files are the same to the byte, interrupted or not, with one thread or four.
     assert_eq!(csv("part").expect("csv"), csv("whole").expect("csv"));
 }
 

@@ -1,8 +1,8 @@
-//! Test of `marline-lab what-if` with captures that `marline-lab run --pcap` wrote, of one end and of both.
+//! Test of `marline-lab what-if` with captures of `marline-lab run --pcap`, at one end and at both.
 
 use super::support::{run_err, run_ok};
 
-/// Two paths, each with a variant of its own, whose captures are those of a measurement.
+/// Two paths, each with its own variant, whose captures represent a measurement.
 pub(super) const TWO_PATHS: &str = "\
 [[path]]
 name = 'wifi'

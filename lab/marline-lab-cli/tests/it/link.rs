@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Killed even if the test fails.
+/// A process that is killed even if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -48,7 +48,7 @@ fn a_link_obeys_and_reports() {
     said.read_line(&mut line).expect("a line");
     let address = line.split_once("listening on ").and_then(|(_, rest)| rest.split(',').next());
     let address: SocketAddr = address.expect("an address").parse().expect("an address");
-    // Whoever started it, it keeps no privilege.
+    // The process drops all privileges, even if root started it.
     let status = std::fs::read_to_string(format!("/proc/{}/status", running.0.id()));
     let status = status.expect("its status");
     assert!(status.contains("CapEff:\t0000000000000000\n"), "{status}");

@@ -1,4 +1,4 @@
-//! Tests of the program as its users run it, as processes: one program, so that it is linked once.
+//! Tests of the program as a process, all in one test program so that it is linked once.
 
 mod lab_agree;
 mod lab_compare;

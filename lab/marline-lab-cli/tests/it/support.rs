@@ -5,49 +5,49 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Whom the machine belongs to.
+/// Lock for the use of the whole machine.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// For tests whose figures other work would spoil, or that take all of the machine: no test that asks runs
-/// meanwhile.
+/// For tests that measure, or that use the whole machine: waits until no other test holds the lock, and keeps
+/// others waiting.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
-    // Who panicked with it has spoiled nothing.
+    // A panic of the previous holder does not invalidate the lock.
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For all tests that are more than a moment's work. Once in a test: a second time it may wait for itself.
+/// For all other tests that take more than a moment. It must be called once per test: a second call may deadlock.
 pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program, to be run in `dir`.
+/// The program's command in `dir`.
 pub(crate) fn marline_lab(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline-lab"));
     command.current_dir(dir).args(args).stdin(Stdio::null());
     command
 }
 
-/// Runs it, expects success, gives its standard output.
+/// Runs the program, expects success, and returns its standard output.
 pub(crate) fn run_ok(dir: &Path, args: &[&str]) -> String {
     let (out, err, done) = texts(&marline_lab(dir, args).output().expect("the program starts"));
     assert!(done, "marline-lab {args:?}: {err}");
     out
 }
 
-/// Runs it, expects failure, gives its standard error.
+/// Runs the program, expects failure, and returns its standard error.
 pub(crate) fn run_err(dir: &Path, args: &[&str]) -> String {
     let (_, err, done) = texts(&marline_lab(dir, args).output().expect("the program starts"));
     assert!(!done, "marline-lab {args:?} should fail");
     err
 }
 
-/// Both outputs, and whether it succeeded.
+/// Standard output, standard error, and whether it succeeded.
 fn texts(output: &Output) -> (String, String, bool) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr), output.status.success())
 }
 
-/// An address of loopback whose TCP port was free a moment ago.
+/// A loopback address with a TCP port that is free.
 pub(crate) fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")

@@ -6,40 +6,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_link::{Jitter, Link, LinkConfig, LossConfig, Packet, QueueLimit, RateConfig, Steps};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Payload and length on the link of the pieces that large messages are cut into: the share of
-/// headers is that of a full packet with 40 bytes of them.
+/// Payload and wire length of the pieces that large messages are cut into, bytes: the share of headers is that of
+/// a full packet with 40 bytes of headers.
 const PIECE: (u32, usize) = (146, 150);
-/// Times of sending are tried this far from each other; a good moment shorter than that may be
-/// overlooked.
+/// Step between the tried times of sending; a favorable interval that is shorter may be overlooked.
 pub(super) const GRID: Duration = Duration::from_millis(1);
-/// How precisely the first good moment between two of them is found.
+/// Precision of the search between two of these steps for the first favorable time.
 const PRECISION: Duration = Duration::from_nanos(250);
 
-/// Something that happens to the link from outside.
+/// Change of a link by an event.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// It goes up or down.
+    /// The link goes up (true) or down.
     Up(bool),
-    /// Its settings.
+    /// New settings.
     Settings(Box<LinkConfig>),
 }
 
-/// A direction of a link from the start of the world on.
+/// A direction of a link from the start of the world.
 #[derive(Debug)]
 pub(super) struct Course {
     first: LinkConfig,
     seeds: SeedTree,
     changes: Vec<(Instant, Change)>,
-    /// So much earlier than the model says a packet may arrive, because of jitter.
+    /// Time by which jitter lets a packet arrive earlier than the model says.
     lead: Duration,
-    /// Whether who sends later may arrive earlier.
+    /// True if a packet that is sent later may arrive earlier.
     shrinks: bool,
     until: Instant,
-    /// The best moments, by the grid; by length of the packet.
+    /// Best time of sending per grid step, by the length of the packet.
     tables: Mutex<BTreeMap<usize, Arc<Table>>>,
 }
 
-/// The earliest arrival of what is sent at some moment of the grid or later.
+/// The earliest arrival of a packet sent at this grid step or later.
 #[derive(Copy, Clone, Debug)]
 struct Best {
     arrival: Instant,
@@ -48,7 +47,7 @@ struct Best {
 
 type Table = Vec<Option<Best>>;
 
-/// A packet of so many bytes.
+/// A packet of this length, bytes.
 #[derive(Copy, Clone, Debug)]
 struct Probe(usize);
 
@@ -63,7 +62,7 @@ impl Packet for Probe {
 }
 
 impl Course {
-    /// The course of a link until a time.
+    /// Creates the course of a link until a time.
     pub(super) fn new(
         config: &LinkConfig,
         seeds: SeedTree,
@@ -86,7 +85,7 @@ impl Course {
         Course { first, seeds, changes, lead, shrinks, until, tables }
     }
 
-    /// The link at a time, and the changes still to come.
+    /// The link at a time, and the changes that follow.
     fn at(&self, at: Instant) -> (Link<Probe>, &[(Instant, Change)]) {
         let mut link = Link::new(self.first.clone(), &self.seeds, Instant::ZERO);
         let past = self.changes.partition_point(|(when, _)| *when <= at);
@@ -96,8 +95,8 @@ impl Course {
         (link, &self.changes[past..])
     }
 
-    /// When a packet of so many bytes that is sent at `from` arrives, on a link that is otherwise
-    /// idle; `None`: not before the end, or never.
+    /// Arrival time of a packet of `bytes` that is sent at `from` on an otherwise idle link; `None` if it does not
+    /// arrive before the end.
     fn sent_at(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let (mut link, mut changes) = self.at(from);
         link.offer(from, Probe(bytes));
@@ -106,7 +105,7 @@ impl Course {
             let change = changes.first().map(|change| change.0).filter(|at| *at <= self.until);
             match (event, change) {
                 (None, None) => return None,
-                // At the same moment the packet is first: this is a bound.
+                // A packet and a change at the same time: the packet comes first, since this is a bound.
                 (Some(event), change) if change.is_none_or(|change| event <= change) => {
                     if let Some((at, _)) = link.poll_timed(event) {
                         return Some(at.max(from + self.lead) - self.lead);
@@ -121,7 +120,7 @@ impl Course {
         }
     }
 
-    /// The earliest arrival of a packet of so many bytes that is there at `from`.
+    /// The earliest arrival of a packet of `bytes` that may be sent from `from` on.
     pub(super) fn one_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let at_once = self.sent_at(from, bytes);
         if at_once.is_some() && !self.shrinks {
@@ -135,7 +134,7 @@ impl Course {
         }
         let before =
             Instant::from_nanos(best.sent.as_nanos().saturating_sub(GRID.as_nanos() as u64));
-        // The good moment began between the last one that was tried in vain and this one.
+        // The favorable interval began between the last failed attempt and this one.
         let (mut bad, mut good) = (before.max(from), best);
         while good.sent.since(bad) > PRECISION {
             let middle = bad + good.sent.since(bad) / 2;
@@ -169,8 +168,8 @@ impl Course {
         table
     }
 
-    /// When pieces of a large message arrive if the link is kept busy with them from `from` on, at
-    /// most `count` and none after `latest`. In no order but that of time: any piece serves.
+    /// Arrival times of the pieces of a large message if the link is kept busy with them from `from` on: at most
+    /// `count`, none after `latest`. They are in order of time, since any piece counts.
     fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
         let latest = latest.min(self.until);
         if self.first.rate == RateConfig::Unlimited {
@@ -189,7 +188,7 @@ impl Course {
                 && link.queued_bytes() < 2 * PIECE.1 as u64
                 // Without a rate the queue never fills.
                 && link.stats().offered_packets < offered + count as u64
-                // What is sent later may still come first.
+                // A piece that is sent later may still arrive first.
                 && (self.shrinks || under_way(&link) < count - arrivals.len())
             {
                 link.offer(now, Probe(PIECE.1));
@@ -214,18 +213,18 @@ impl Course {
     }
 }
 
-/// The earliest time at which `bytes` could have arrived over all of these links together, from
-/// empty queues: a stated relaxation. The message is a fluid, no packet's chance is bad, every piece
-/// that arrives serves, whatever was lost before it.
+/// The earliest time at which `bytes` could have arrived over all of these links together, from empty queues. This
+/// is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that arrives
+/// counts, whatever was lost before it.
 pub(super) fn large(links: &[&Course], from: Instant, bytes: u32) -> Option<Instant> {
-    // Of each link, a piece may have arrived nearly whole.
+    // On each link, one piece may have arrived almost completely.
     let pieces = (bytes.div_ceil(PIECE.0) as usize).saturating_sub(links.len()).max(1);
     let mut arrivals: Vec<Instant> = Vec::new();
     let mut latest = Instant::FAR_FUTURE;
     for link in links {
         arrivals.extend(link.pieces(from, pieces, latest));
         arrivals.sort_unstable();
-        // What comes later than so many others is not waited for.
+        // Pieces that arrive after the first `pieces` are not needed.
         latest = arrivals.get(pieces - 1).copied().unwrap_or(latest);
     }
     arrivals.get(pieces - 1).copied()
@@ -238,19 +237,19 @@ fn apply(link: &mut Link<Probe>, at: Instant, change: &Change) {
     }
 }
 
-/// The link without what a single packet's luck decides, and by how much earlier than it says the
-/// luckiest packet may arrive.
+/// Removes the effects that are drawn per packet; returns the link and the time by which the luckiest packet may
+/// arrive earlier than that link says.
 ///
-/// A sender that knows every draw to come spends worthless packets on the bad ones beforehand: what
-/// is drawn for each packet cannot hold it up. What is drawn along the time can: outages, states
-/// and steps in which everything is lost, delays and rates of traces.
+/// A sender that knows every future draw spends dummy packets on the bad ones beforehand, so draws per packet
+/// cannot delay the message. Draws over time can: outages, states and steps in which everything is lost, delays
+/// and rates of traces.
 fn lucky(config: &LinkConfig) -> (LinkConfig, Duration) {
     let mut lucky = config.clone();
     lucky.middlebox = Default::default();
     lucky.faults = Default::default();
     // Smaller packets arrive no earlier.
     lucky.mtu = None;
-    // Who knows the future has the radio awake in time.
+    // A sender that knows the future has the radio awake in time.
     lucky.radio = None;
     lucky.queue = QueueLimit::Bytes(1 << 20);
     lucky.delay.overtaking = true;
@@ -263,7 +262,7 @@ fn lucky(config: &LinkConfig) -> (LinkConfig, Duration) {
     });
     let steps = steps.as_ref().map(|steps| {
         let points = steps.points().iter().map(|(at, chance)| (*at, certain(*chance))).collect();
-        // The times are those of steps that were accepted before.
+        // These times come from steps that have already been validated.
         Steps::new(points, steps.period()).map_or_else(|_| Arc::clone(steps), Into::into)
     });
     let (random, pattern, trace) = (0.0, Vec::new(), trace.clone());
@@ -277,7 +276,7 @@ fn lucky(config: &LinkConfig) -> (LinkConfig, Duration) {
     lucky.delay.jitter = Jitter::None;
     lucky.delay.base = config.delay.base.saturating_sub(shift);
     let further = shift.saturating_sub(config.delay.base);
-    // Without a trace there is nothing left that could be shorter.
+    // Without a trace no delay can be shorter.
     let lead = if config.delay.trace.is_some() { further } else { Duration::ZERO };
     (lucky, lead)
 }

@@ -20,7 +20,7 @@ fn bound(links: &[(&str, &str)], workload: Workload) -> Bound {
 }
 
 impl Bound {
-    /// Of a message that began then and has the size of the workload's.
+    /// The bound of a message that began at this time and has the workload's size.
     fn least(&self, sent_ms: f64) -> f64 {
         self.latency_ms(sent_ms, self.workload.sizes(1).of(0))
     }
@@ -53,11 +53,11 @@ fn the_bound_ignores_random_loss_and_jitter() {
 
 #[test]
 fn data_lost_in_an_outage_is_resent_after_it() {
-    // The world is a second old when the workload starts.
+    // The workload starts one second after the world.
     let link = [("a", "rate=12M,delay=10ms,down=1.1s-1.2s")];
     let one = bound(&link, burst(1_460));
     assert_eq!(one.least(88.0), 11.0);
-    // Still under way when it goes down: sent again at 200 ms.
+    // A packet that is under way when the link goes down is sent again at 200 ms.
     near(one.least(95.0), 116.0, 2e-3);
     near(one.least(150.25), 60.75, 2e-3);
     let suspended = [("a", "rate=12M,delay=10ms,down=1.1s-1.2s,outage=suspend")];
@@ -102,7 +102,7 @@ fn large_messages_flow_over_all_paths_at_once() {
     // The second path's delay is longer than everything.
     let far = bound(&[fast, ("b", "rate=6M,delay=500ms")], burst(146_000)).least(0.0);
     near(far, 110.0, 0.4);
-    // It stands still for a while; what was under way is lost.
+    // The link stands still for a while, and packets under way are lost.
     let down = bound(&[("a", "rate=12M,delay=10ms,down=1.05s-1.25s")], burst(146_000));
     near(down.least(0.0), 310.0 + 10.0, 0.4);
     let none = bound(&[("a", "rate=0s:12M+1.05s:0,delay=10ms")], burst(146_000));
@@ -118,9 +118,9 @@ fn a_later_copy_may_overtake_a_large_message() {
     experiment.scenario.events =
         vec![Event { at: "150ms".to_owned(), path: "a".to_owned(), command }];
     let bound = Bound::of(&experiment, 1).expect("bound");
-    // It had been sent once by 100 ms, but the copy that is begun at 150 ms is here first.
+    // The message had been sent completely by 100 ms, but the copy begun at 150 ms arrives first.
     near(bound.least(0.0), 260.0, 0.4);
-    // And without a limit to its rate it is here at once.
+    // Without a rate limit it arrives at once.
     experiment.scenario.events[0].command = "set delay=10ms,rate=unlimited".to_owned();
     let bound = Bound::of(&experiment, 1).expect("bound");
     near(bound.least(0.0), 160.0, 0.4);
@@ -132,7 +132,7 @@ fn a_block_is_bounded_by_its_last_byte() {
     near(bound(&[("a", "rate=12M,delay=10ms")], blocks).least(0.0), 10.027_334, 1e-5);
 }
 
-/// Links of many kinds, workloads of three, schedulers of several: nobody is faster.
+/// Many kinds of links, three workloads, several schedulers: no run beats the bound.
 #[test]
 fn no_simulated_run_beats_the_bound() {
     let links = [
@@ -183,7 +183,7 @@ fn no_simulated_run_beats_the_bound() {
             }
         }
     }
-    // It is not a bound because it is far away.
+    // The bound is tight: some run comes close to it.
     assert!(nearest < 1.1, "{nearest}");
 }
 

@@ -11,10 +11,10 @@ use crate::experiment::Stack;
 pub enum Contestant {
     /// The kernel's TCP on the first path alone.
     FirstPath,
-    /// On the second.
+    /// The kernel's TCP on the second path alone.
     SecondPath,
-    /// One TCP connection per path, everything sent on both, whichever is first counts: what an
-    /// ideal redundant scheduler reaches.
+    /// One TCP connection per path, with everything sent on both; the first arrival counts. This is the result of
+    /// an ideal redundant scheduler.
     Duplicate,
     /// The kernel's Multipath TCP.
     Kernel,
@@ -25,7 +25,7 @@ pub enum Contestant {
 }
 
 impl Contestant {
-    /// Its name in files and tables.
+    /// Name in files and tables.
     #[must_use]
     pub const fn key(self) -> &'static str {
         match self {
@@ -38,13 +38,13 @@ impl Contestant {
         }
     }
 
-    /// Both ends are Marline's.
+    /// Returns true if both ends are Marline's.
     #[must_use]
     pub const fn is_marline(self) -> bool {
         matches!(self, Contestant::Marline | Contestant::Best)
     }
 
-    /// Its TCP stack.
+    /// The contestant's TCP stack.
     #[must_use]
     pub const fn stack(self) -> Stack {
         match self {
@@ -55,7 +55,7 @@ impl Contestant {
         }
     }
 
-    /// Whether it is a reference, for which fewer runs are enough.
+    /// Returns true for a reference, which needs fewer runs.
     #[must_use]
     pub const fn is_reference(self) -> bool {
         matches!(self, Contestant::FirstPath | Contestant::SecondPath)

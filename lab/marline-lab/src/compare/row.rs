@@ -13,10 +13,10 @@ use crate::workload::{Gap, Workload};
 pub enum Measure {
     /// Time from a request to its answer.
     Answers,
-    /// Time from a block being taken to its being read, and goodput.
+    /// Time from a block being taken by the sender to its being read, and goodput.
     Blocks,
-    /// Time from the start of a burst to its being read: before the fault, the one that it hits,
-    /// the ones after.
+    /// Time from the start of a burst to its being read: bursts before the fault, the burst that it hits, and the
+    /// bursts after it.
     Bursts,
     /// Goodput.
     Goodput,
@@ -24,56 +24,56 @@ pub enum Measure {
     Handover,
 }
 
-/// Buffers, bytes; `None`: they tune themselves.
+/// Buffer sizes, bytes; `None`: tuned automatically.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Buffers {
     /// SO_SNDBUF of the kernel, which doubles the value for its overhead.
     pub kernel_send: Option<u64>,
-    /// SO_RCVBUF likewise.
+    /// SO_RCVBUF of the kernel, which doubles this value, too.
     pub kernel_receive: Option<u64>,
     /// Marline's send buffer, in bytes of payload.
     pub marline_send: Option<u64>,
-    /// Likewise.
+    /// Marline's receive buffer, in bytes of payload.
     pub marline_receive: Option<u64>,
 }
 
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its short name.
+    /// Short name.
     pub key: String,
-    /// What it is.
+    /// Title in the table.
     pub title: String,
-    /// Links, what is done and what happens.
+    /// Links, workload and faults.
     pub experiment: Experiment,
-    /// What is looked at.
+    /// Metric.
     pub measure: Measure,
     /// Buffers of both ends.
     pub buffers: Buffers,
-    /// Paths used only if no other works.
+    /// Paths used only if no other path works.
     pub backup: Vec<String>,
-    /// The policies that are best here.
+    /// The best policies for this row.
     pub best: Variant,
     /// Contestants.
     pub contestants: Vec<Contestant>,
-    /// Runs, unless asked otherwise.
+    /// Default number of runs.
     pub repeats: u32,
-    /// How much of the machine it needs, in halves of a processor.
+    /// Processor demand, in halves of a processor.
     pub weight: u32,
 }
 
 /// Extent of a comparison.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Enough for an hour.
+    /// A subset that takes an hour.
     Cover,
     /// Ten runs of everything.
     Full,
 }
 
-/// Runs of what stands for itself.
+/// Runs of a contestant that is not a reference.
 const REPEATS: u32 = 10;
-/// The small windows, cover only: each row takes half a minute of two processors per run.
+/// Runs of a small-window row in the cover: each takes half a minute of two processors.
 const SMALL_WINDOW_REPEATS: u32 = 3;
 
 /// Every row.
@@ -138,7 +138,7 @@ fn blocks() -> Row {
     let workload = Workload::Blocks { bytes: 8_192, lasts_ms: 30_000 };
     let title = "blocks of 8 KiB, send buffer of 100k".to_owned();
     Row {
-        // What the kernel held of payload when it was told 100k.
+        // Payload that the kernel held with the option set to 100k.
         buffers: Buffers {
             kernel_send: Some(100_000),
             marline_send: Some(152_000),
@@ -150,18 +150,18 @@ fn blocks() -> Row {
     }
 }
 
-/// WiFi and LTE as of the path failures.
+/// WiFi and LTE as in the path failures.
 const FAILING: [(&str, &str); 2] =
     [("wifi", "rate=50M,delay=6.5ms,queue=100ms"), ("lte", "rate=20M,delay=42.5ms,queue=300ms")];
 
-/// Bursts after the one that is hit.
+/// Bursts after the one that the fault hits.
 const AFTER: u32 = 4;
 
 fn bursts(key: &str, bytes: u32, gap: (f64, f64), hit: u32, moment: Moment) -> Row {
     let gap = Gap { least_ms: gap.0, most_ms: gap.1 };
     let workload = Workload::Bursts { bytes, gap, count: hit + AFTER + 1 };
     let title = format!("bursts of {bytes} bytes, WiFi dies");
-    // A message of one packet is worth a copy; of a longer one what counts is how fast its end flows.
+    // A one-packet message is worth a copy; a longer one depends on how fast its last bytes arrive.
     let best = match bytes {
         0..=1_400 => Variant::new("redundant-idle").scheduler("redundant-idle"),
         _ => Variant::new("papd, bbr").scheduler("papd").congestion("bbr"),
@@ -190,7 +190,7 @@ fn bulk() -> Row {
     Row { weight: 2, ..row("bulk", title, links, workload, Measure::Goodput).warmed_up(3_000) }
 }
 
-/// One path: how TCP itself stands beside the kernel's.
+/// One path: Marline's TCP beside the kernel's.
 fn loss() -> Row {
     let link = ("wifi", "rate=50M,delay=10ms,queue=100ms,loss=0.1%");
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 30_000 };
@@ -252,7 +252,7 @@ fn small_windows(extent: Extent) -> Vec<Row> {
 }
 
 impl Row {
-    /// How often a contestant runs.
+    /// Number of runs of a contestant.
     #[must_use]
     pub fn repeats_of(&self, contestant: Contestant) -> u32 {
         let measured = self.contestants.iter().all(|other| *other != Contestant::Kernel);
@@ -260,8 +260,8 @@ impl Row {
         if few { self.repeats.min(3) } else { self.repeats }
     }
 
-    /// What a contestant does: whose TCP, with which paths, policies and buffers, doing what. What
-    /// stands for a path alone does not see it die.
+    /// Stack, variant (paths, policies, buffers) and experiment of a contestant. References run without the row's
+    /// faults.
     #[must_use]
     pub fn setup_of_contestant(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
         let mut experiment = self.experiment.clone();

@@ -13,32 +13,32 @@ use super::statistics::look;
 use crate::keep;
 use crate::runs::{check_real_time, weighted};
 
-/// Runs over links that were late are repeated so often.
+/// Attempts at a run with late links.
 const ATTEMPTS: u32 = 3;
 
-/// Results of a run by name; every value in the unit that its name ends with.
+/// Results of a run by name; each name ends with the unit of its values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Values.
     pub values: BTreeMap<String, Vec<f64>>,
     /// Bytes offered to the links, both ways, IP headers included.
     pub wire_bytes: u64,
-    /// Reasons to doubt it, even after repetition.
+    /// Reasons to doubt the run, even after repetition.
     pub doubts: Vec<String>,
     /// Error, if there is no result.
     pub error: Option<String>,
 }
 
-/// A run that has just been made.
+/// A completed run.
 #[derive(Copy, Clone, Debug)]
 pub struct Made<'a> {
-    /// What was done.
+    /// Row.
     pub row: &'a Row,
-    /// By whom.
+    /// Contestant.
     pub contestant: Contestant,
-    /// Which of its runs.
+    /// Number of the run.
     pub repeat: u32,
-    /// What it showed.
+    /// Result.
     pub sample: &'a Sample,
 }
 
@@ -48,7 +48,7 @@ struct Kept {
     sample: Sample,
 }
 
-/// The place where runs are made and stored.
+/// Directory where runs are made and stored.
 #[derive(Debug)]
 pub struct Bench {
     place: PathBuf,
@@ -57,10 +57,10 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Results in this directory; `fresh`: those that are there are not looked at.
+    /// Opens this directory of results; `fresh` ignores the results that it holds.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Bench> {
         std::fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         Ok(Bench { place: place.to_owned(), program: keep::program()?, fresh })
@@ -75,7 +75,8 @@ impl Bench {
         serde_json::from_str(&text).ok()
     }
 
-    /// What a run of this very program showed, or failed of; the kernel's results hold for any.
+    /// The stored result of a run of this program, or its failure. Results of the kernel's stacks hold for any
+    /// program.
     #[must_use]
     pub fn latest(&self, row: &Row, contestant: Contestant, repeat: u32) -> Option<Sample> {
         let kept = self.read(row, contestant, repeat)?;
@@ -83,7 +84,7 @@ impl Bench {
         holds.then_some(kept.sample)
     }
 
-    /// The runs of a row that have not been made.
+    /// Runs of a row that have not been made.
     #[must_use]
     pub fn missing(&self, row: &Row) -> Vec<(Contestant, u32)> {
         let all = row.contestants.iter().flat_map(|contestant| {
@@ -96,11 +97,11 @@ impl Bench {
         all.filter(|run| !there(run)).collect()
     }
 
-    /// Makes the runs that are missing, so many at once as fit on these processors. `told` hears of
-    /// each: how many are done, of how many, and what it was.
+    /// Makes the missing runs, as many at once as these processors can carry. `told` is called after each run with
+    /// the number of completed runs, the total, and the run.
     ///
     /// # Errors
-    /// There is no right to make namespaces, or a result cannot be kept.
+    /// Namespaces are not permitted, or a result cannot be stored.
     pub fn run_all(
         &self,
         rows: &[Row],
@@ -128,10 +129,10 @@ impl Bench {
         all.into_iter().collect()
     }
 
-    /// Makes a run and keeps it.
+    /// Makes a run and stores it.
     ///
     /// # Errors
-    /// It cannot be written down; a run that fails says so in its sample.
+    /// The result cannot be stored; a failed run is reported in its sample.
     pub fn run(
         &self,
         row: &Row,

@@ -7,13 +7,13 @@ use crate::bound::Bound;
 use crate::experiment::{Experiment, Outcome};
 use crate::workload::{Mark, Sizes, Workload};
 
-/// Bursts at the start that are not looked at: slow start, joins.
+/// Bursts at the start that are skipped: slow start, joins.
 const FIRST_BURSTS: u32 = 2;
 
 /// Values by name.
 type Values = BTreeMap<String, Vec<f64>>;
 
-/// Collects values, and for latencies what they could have been at best.
+/// Collects values, and for latencies their lower bounds.
 struct Look<'a> {
     outcome: &'a Outcome,
     bound: &'a Bound,
@@ -21,7 +21,7 @@ struct Look<'a> {
     values: Values,
 }
 
-/// What the row wants to know of what was done. Beside the values `NAME_ms` of latencies there are `NAME_least_ms`.
+/// The values that the row measures. Besides the latencies `NAME_ms` there are their lower bounds `NAME_least_ms`.
 pub(super) fn look(
     row: &Row,
     experiment: &Experiment,
@@ -52,7 +52,7 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6
 }
 
-/// By stream and index.
+/// Times by stream and index.
 fn by_index(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
     marks.iter().map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect()
 }
@@ -62,7 +62,7 @@ impl Look<'_> {
         self.values.entry(name.to_owned()).or_default().push(value);
     }
 
-    /// A latency, and the least it could have been.
+    /// Adds a latency and its lower bound.
     fn latency(&mut self, name: &str, sent: Mark, latency_ms: f64) {
         let sent_ms = ms(self.outcome.start_ns, sent.at_ns);
         let least_ms = self.bound.latency_ms(sent_ms, self.sizes.of(sent.index));

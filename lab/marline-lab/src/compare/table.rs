@@ -14,7 +14,7 @@ mod claims;
 
 pub use claims::Claim;
 
-/// The report as text.
+/// The report in markdown, with its claims.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// In markdown: the judged rows, then every measurement of each row.
@@ -35,7 +35,7 @@ pub struct Pool {
     failed: Vec<String>,
 }
 
-/// Rows with what was measured.
+/// Rows with their measurements.
 pub type Pools<'a> = Vec<(&'a Row, BTreeMap<Contestant, Pool>)>;
 
 impl Pool {
@@ -58,19 +58,19 @@ impl Pool {
         self.values.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// A quantile of them, from 0 to 1; not a number of none.
+    /// A quantile of these values, from 0 to 1; NaN without values.
     #[must_use]
     pub fn quantile(&self, name: &str, q: f64) -> f64 {
         quantile(self.of(name), q)
     }
 
-    /// How many runs there are, how many of them are doubtful, and how many failed.
+    /// Numbers of runs, of doubtful runs, and of failed runs.
     #[must_use]
     pub fn runs(&self) -> (usize, usize, usize) {
         (self.runs, self.doubtful, self.failed.len())
     }
 
-    /// Their median.
+    /// Median of these values.
     #[must_use]
     pub fn median(&self, name: &str) -> f64 {
         median(self.of(name))
@@ -87,7 +87,7 @@ impl Pool {
     }
 }
 
-/// Three digits that matter.
+/// A number with three significant digits.
 pub(super) fn number(value: f64) -> String {
     match value {
         v if v.is_nan() => "-".to_owned(),
@@ -116,7 +116,7 @@ pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
     pools
 }
 
-/// Makes the table of what was kept.
+/// Makes the table of the stored results.
 #[must_use]
 pub fn report(bench: &Bench, rows: &[Row]) -> Report {
     let pools = pools(bench, rows);
@@ -220,7 +220,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
     text
 }
 
-/// Of two connections that did the same: each by itself.
+/// For two connections that did the same: each by itself.
 fn alone(pool: &Pool, columns: usize) -> String {
     let mut text = String::new();
     for (name, title) in

@@ -10,13 +10,13 @@ use marline_link::DuplexSpec;
 /// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// `down [uplink|downlink]`: the link breaks.
+    /// `down [uplink|downlink]`: the link goes down.
     Break(Side),
-    /// `up [uplink|downlink]`: it works again.
+    /// `up [uplink|downlink]`: the link comes back.
     Restore(Side),
-    /// `set ITEM,...`: these properties change, the others stay.
+    /// `set ITEM,...`: changes these properties and keeps the others.
     Set(String),
-    /// `rebind`: other ports, as after a NAT forgot the flows.
+    /// `rebind`: new ports, as after a NAT lost its bindings.
     Rebind,
     /// `stats`.
     Stats,
@@ -24,7 +24,7 @@ pub enum Order {
     Quit,
 }
 
-/// The words there are, for messages.
+/// Known commands, for error messages.
 const WORDS: &str =
     "down [uplink|downlink], up [uplink|downlink], set ITEM=VALUE,..., rebind, stats, quit";
 
@@ -60,14 +60,14 @@ fn side(text: &str) -> anyhow::Result<Side> {
     })
 }
 
-/// A line for links that have names: `down wifi`, `up wifi uplink`, `set lte rate=5M`, `stats`, `quit`.
+/// Line for named links: `down wifi`, `up wifi uplink`, `set lte rate=5M`, `stats`, `quit`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// An order for the path of this name.
+    /// Command for the path of this name.
     Path(String, Order),
-    /// What all did so far.
+    /// Statistics of all links.
     Stats,
-    /// The end.
+    /// End of the program.
     Quit,
 }
 
@@ -95,10 +95,10 @@ impl std::str::FromStr for Line {
     }
 }
 
-/// A line for a named link and when: `7.5s down wifi`.
+/// Parses a line for a named link with its time: `7.5s down wifi`.
 ///
 /// # Errors
-/// No time, or no order for a path, with what was found instead.
+/// The time or the command is invalid; the error quotes the text.
 pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, Order)> {
     let (time, line) = text
         .trim()
@@ -110,10 +110,10 @@ pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, Order)> {
     }
 }
 
-/// An order and when: `5s down`.
+/// Parses a command with its time: `5s down`.
 ///
 /// # Errors
-/// No time, or no order, with what was found instead.
+/// The time or the command is invalid; the error quotes the text.
 pub fn at(text: &str) -> anyhow::Result<(Duration, Order)> {
     let (time, order) = text
         .trim()
@@ -126,10 +126,10 @@ pub fn at(text: &str) -> anyhow::Result<(Duration, Order)> {
     Ok((duration(time)?, order))
 }
 
-/// A time with its unit: `250ms`, `5s`, `1.5min`.
+/// Parses a time with its unit: `250ms`, `5s`, `1.5min`.
 ///
 /// # Errors
-/// Not such a text.
+/// The text is not a time.
 pub fn duration(text: &str) -> anyhow::Result<Duration> {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -145,18 +145,17 @@ pub fn duration(text: &str) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(number * scale).with_context(|| format!("`{text}` is no time"))
 }
 
-/// The description with some items changed: later items win.
+/// Changes some items of a description: later items win.
 ///
 /// # Errors
-/// An item cannot be understood.
+/// An item cannot be parsed.
 pub fn amend(spec: &DuplexSpec, items: &str) -> anyhow::Result<DuplexSpec> {
     let before = spec.to_string();
     let comma = if before.is_empty() { "" } else { "," };
     Ok(format!("{before}{comma}{items}").parse()?)
 }
 
-/// The items of one direction as items of both: `rate=5M,delay=2ms` with `up` becomes
-/// `up.rate=5M,up.delay=2ms`.
+/// Items of one direction as items of a link: `rate=5M,delay=2ms` with `up` becomes `up.rate=5M,up.delay=2ms`.
 #[must_use]
 pub fn one_way(direction: &str, items: &str) -> String {
     let named = items.split(',').map(|item| format!("{direction}.{}", item.trim()));

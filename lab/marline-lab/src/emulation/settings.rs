@@ -11,7 +11,7 @@ use marline_time::SeedTree;
 use super::script::{self, Order};
 use super::traces;
 
-/// The descriptions of one link in order of the time from which on they hold.
+/// The descriptions of one link in order of the time at which each takes effect.
 #[derive(Clone, Debug)]
 pub struct Settings {
     specs: Vec<(Duration, DuplexSpec)>,
@@ -20,20 +20,20 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those of a link that begins with this description.
+    /// Settings of a link that begins with this description.
     #[must_use]
     pub fn new(spec: DuplexSpec, trace_dir: Option<&Path>, seeds: SeedTree) -> Settings {
         let specs = vec![(Duration::ZERO, spec)];
         Settings { specs, trace_dir: trace_dir.map(Path::to_path_buf), seeds }
     }
 
-    /// Randomness of the link.
+    /// Seeds of the link's random numbers.
     #[must_use]
     pub const fn seeds(&self) -> SeedTree {
         self.seeds
     }
 
-    /// What the link begins with, before there was a command.
+    /// Initial settings of the link.
     ///
     /// # Errors
     /// A trace is missing.
@@ -42,10 +42,10 @@ impl Settings {
         self.resolve(spec)
     }
 
-    /// Orders at times, as the link takes them. Each `set` amends what the ones before it made.
+    /// Converts timed commands to the link's changes. Each `set` amends the result of the ones before it.
     ///
     /// # Errors
-    /// Not an order that can be scheduled, or a description that cannot be understood.
+    /// A command cannot be scheduled, or a description cannot be parsed.
     pub fn schedule(
         &mut self,
         mut orders: Vec<(Duration, Order)>,
@@ -58,14 +58,14 @@ impl Settings {
         Ok(commands)
     }
 
-    /// An order at a time since the link's start. A `set` amends what is in force then: of the
-    /// scheduled changes, those that have happened.
+    /// Converts a command at a time since the link's start. A `set` amends the settings in force at that time,
+    /// including the scheduled changes that have happened.
     ///
     /// # Errors
-    /// Not an order for a link, or a description that cannot be understood.
+    /// The command is not for a link, or a description cannot be parsed.
     pub fn command(&mut self, now: Duration, order: &Order) -> anyhow::Result<LinkCommand> {
         let command = self.translate(now, order)?;
-        // What is over is not asked for again.
+        // Earlier settings are not needed again.
         let past = self.specs.partition_point(|(at, _)| *at <= now);
         self.specs.drain(..past.saturating_sub(1));
         Ok(command)
@@ -103,7 +103,7 @@ mod tests {
         Order::Set(items.to_owned())
     }
 
-    /// The base delays in milliseconds, up and down, that a command leads to.
+    /// Base delays in milliseconds, up and down, after a command.
     fn delays(command: &LinkCommand) -> (u128, u128) {
         let LinkCommand::Set(config) = command else { panic!("{command:?}") };
         (config.up.delay.base.as_millis(), config.down.delay.base.as_millis())

@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant};
 use super::START;
 use crate::workload::{Sizes, Workload};
 
-/// Lets the server of a workload listen, and its client connect over the first path.
+/// Starts a workload: the server listens, and the client connects over the first path.
 ///
 /// # Errors
 /// The workload has no sizes, or the client cannot connect.
@@ -22,7 +22,7 @@ pub fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Resul
 /// The applications of both ends, the client's first.
 ///
 /// # Errors
-/// It has no sizes.
+/// The workload has no sizes.
 pub(crate) fn both(workload: &Workload, seed: u64) -> anyhow::Result<(Box<dyn App>, Box<dyn App>)> {
     let times = || workload.times_ns(seed).into_iter().map(after_start);
     Ok(match *workload {

@@ -1,18 +1,18 @@
-//! Calibration of the forecasts of a path's answers.
+//! Calibration of forecasts: how well a path's forecast quantiles of its answer times held.
 
 use marline::ForecastScore;
 use serde::{Deserialize, Serialize};
 
-/// The shares that p50, p90 and p99 are to have.
+/// Nominal shares of p50, p90 and p99.
 const NOMINAL: [f64; 3] = [0.5, 0.9, 0.99];
 
-/// How well the forecasts of a path's answers held, those of both ends together: a [`ForecastScore`], and what follows
-/// from it.
+/// Accuracy of the forecasts of a path's answers, both ends together: a [`ForecastScore`], and values derived from
+/// it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Calibration(#[serde(with = "Written")] pub ForecastScore);
 
-/// How a score is written; the core knows nothing of files.
+/// Serialization of a score; the core has no serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "ForecastScore")]
 struct Written {
@@ -35,26 +35,26 @@ impl core::ops::Deref for Calibration {
 }
 
 impl Calibration {
-    /// Of all these answers together.
+    /// The calibration of all these answers together.
     #[must_use]
     pub fn sum<'a>(parts: impl IntoIterator<Item = &'a Calibration>) -> Calibration {
         let all = parts.into_iter().fold(ForecastScore::default(), |sum, part| sum.plus(part));
         Calibration(all)
     }
 
-    /// Of the answers that came since it was as `earlier`.
+    /// The calibration of the answers since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Calibration) -> Calibration {
         Calibration(self.0.since(earlier))
     }
 
-    /// The shares of the answers, 0 to 1, that were no later than p50, p90 and p99; not numbers without answers.
+    /// The shares of the answers, 0 to 1, that were no later than p50, p90 and p99; NaN without answers.
     #[must_use]
     pub fn shares(&self) -> [f64; 3] {
         self.within.map(|within| within as f64 / self.answers as f64)
     }
 
-    /// The same of the quantiles of the moment just before each answer came.
+    /// As [`shares`](Self::shares), for the quantiles just before each answer came.
     #[must_use]
     pub fn latest_shares(&self) -> [f64; 3] {
         self.within_latest.map(|within| within as f64 / self.answers as f64)

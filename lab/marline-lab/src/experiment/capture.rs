@@ -11,19 +11,19 @@ use super::simulation::{run_staged, stage_seen};
 use super::{Experiment, Outcome, Variant};
 use crate::net::Net;
 
-/// What one end sent and received.
+/// Packets sent and received by one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndCapture {
-    /// Which end.
+    /// Client or server.
     pub vantage: Vantage,
-    /// The file.
+    /// Contents of the pcapng file.
     pub bytes: Vec<u8>,
-    /// Packets there was no room for.
+    /// Packets beyond the size limit.
     pub left_out: u64,
 }
 
-/// Runs an experiment once, with a capture of each end of at most so many bytes, the client's first. An interface is an
-/// address: of the client one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
+/// Runs an experiment once and captures each end, the client's first, up to a number of bytes. An interface is an
+/// address: the client has one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
 /// As [`simulate`](super::simulate).
@@ -36,7 +36,7 @@ pub fn simulate_captured(
     let count = experiment.used(variant)?.len();
     let mut ends = Vec::new();
     let mut paths = stage_seen(experiment, variant, seed, |paths| {
-        // The server has one address, which all paths lead to.
+        // The server has one address for all paths.
         let of_client: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
         let of_server = vec![Paths::server_address()];
         let both = [
@@ -57,18 +57,18 @@ pub fn simulate_captured(
     Ok((outcome, ends.iter().filter_map(capture).collect()))
 }
 
-/// What is captured of a run in real time.
+/// Settings of captures in real time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Most bytes of packets at an end.
+    /// Largest size of the packets at an end, bytes.
     pub max_bytes: u64,
-    /// Leave MPTCP's keys in the packets: Wireshark needs them to tell which connection a subflow belongs to. Without,
-    /// they are zeros.
+    /// Keeps MPTCP's keys in the packets: Wireshark needs them to assign subflows to connections. If false, the
+    /// keys are replaced by zeros.
     pub reveal_keys: bool,
 }
 
-/// Captures of both ends of a net that was asked to keep packets, the client's first. An interface is a path; times
-/// are of the day.
+/// Captures of both ends of a net that has taps, the client's first. An interface is a path; timestamps are
+/// wall-clock time.
 pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
     let Some(tapped) = net.take_tapped() else { return Vec::new() };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(outcome, simulate(&experiment, &variant, 3).expect("run"));
         for capture in &captures {
             assert_eq!(capture.bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section begins");
-            // All payload went through either end.
+            // All payload passed through either end.
             assert!(
                 capture.bytes.len() > 400_000 && capture.left_out == 0,
                 "{:?}",

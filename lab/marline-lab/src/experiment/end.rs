@@ -1,7 +1,7 @@
-//! One end of a run: a process of its own in its host's namespace.
+//! One end of a run: a separate process in its host's namespace.
 //!
-//! It gets its job as one JSON argument; the server prints `ready` when the client may come; at the
-//! end each prints its log as one JSON line.
+//! The process gets its job as one JSON argument. The server prints `ready` when the client may connect; each end
+//! prints its log as one JSON line when it ends.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,11 +23,11 @@ use crate::kernel::Kernel;
 use crate::scenario::Side;
 use crate::workload::{Log, Run, Stream, Workload, now_ns, until};
 
-/// The server's first byte: a kernel's client does not join before it has heard data.
+/// The server's first byte: a kernel's client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
-/// Connections are there before the start, or the run does not count.
+/// Time limit for connecting; a run that takes longer fails.
 const CONNECTING: Duration = Duration::from_secs(10);
-/// Time to say farewell at the end.
+/// Time for closing connections.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// A path of a client.
@@ -37,40 +37,40 @@ pub(super) struct PathUse {
     pub(super) interface: String,
     /// The local address.
     pub(super) address: IpAddr,
-    /// Use it only if nothing else works.
+    /// Used only if no other path works.
     pub(super) backup: bool,
 }
 
-/// All an end must know.
+/// Everything an end needs for its run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// Which end.
+    /// Client or server.
     pub(super) side: Side,
-    /// Whose TCP.
+    /// TCP stack.
     pub(super) stack: Stack,
     /// Policies and buffers.
     pub(super) variant: Variant,
     /// The server's address.
     pub(super) address: SocketAddr,
-    /// The paths that are used, the first first.
+    /// The paths that are used, in order.
     pub(super) paths: Vec<PathUse>,
-    /// What the application does.
+    /// Workload.
     pub(super) workload: Workload,
-    /// When it starts to, ns of the monotonic clock.
+    /// Start of the workload, ns of the monotonic clock.
     pub(super) start_ns: u64,
-    /// Of the schedule.
+    /// Seed of the schedule.
     pub(super) seed: u64,
-    /// After the planned end it waits so long for what is missing.
+    /// Time to wait for missing messages after the planned end.
     pub(super) patience: Duration,
     /// Traces to write, if this end is Marline's.
     pub(super) traces: Option<QlogConfig>,
 }
 
-/// Does the job and prints the log, and as another line the traces if such were asked for. `time_of_day`, as RFC 3339
-/// has it, is when a trace began.
+/// Runs the job and prints the log, then a line with the traces if they are enabled. `time_of_day` returns the
+/// wall-clock start of a trace in RFC 3339 format.
 ///
 /// # Errors
-/// Anything that went wrong: the run does not count.
+/// Any failure of the run, which makes it invalid.
 pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -93,12 +93,12 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
 }
 
 impl Job {
-    /// Connections at once: each path has one, or all have one together.
+    /// Number of connections: one per path, or one for all paths.
     fn connections(&self) -> usize {
         if self.stack == Stack::Duplicate { self.paths.len() } else { 1 }
     }
 
-    /// The traces of an end that is Marline's, in the making.
+    /// Trace writers of an end that is Marline's.
     fn traces(&self, time_of_day: fn() -> String) -> Option<Arc<Mutex<Traces>>> {
         let config = self.traces.filter(|_| self.stack.is_marline())?;
         let title = format!("{}, seed {}, live", self.variant.name, self.seed);
@@ -207,7 +207,7 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     Ok(log)
 }
 
-/// By all subflows there are and were.
+/// Bytes sent again by all subflows, closed ones included.
 fn reinjected(connections: Vec<ConnectionInfo>) -> u64 {
     let subflows =
         connections.into_iter().flat_map(|info| info.subflows.into_iter().chain(info.gone));

@@ -25,10 +25,10 @@ use crate::scenario::{Path, Scenario};
 pub use self::document::{Contestant, ExperimentFile, Lane};
 pub use self::sweep::Point;
 
-/// The hosts of a scenario file, or of an experiment: it is one with more in it.
+/// Reads the hosts of a scenario file or of an experiment file, which contains a scenario.
 ///
 /// # Errors
-/// What is wrong and where.
+/// The file is invalid; the error names mistakes and their places.
 pub fn hosts(file: &FilePath) -> anyhow::Result<Scenario> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
@@ -44,17 +44,17 @@ impl ExperimentFile {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// What is wrong, where, and what would be right.
+    /// The file is invalid; the error names mistakes, their places and corrections.
     pub fn open(file: &FilePath) -> anyhow::Result<ExperimentFile> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
         ExperimentFile::from_toml(&name, &text)
     }
 
-    /// The same from its text.
+    /// Reads and checks the text of a file.
     ///
     /// # Errors
-    /// What is wrong, where, and what would be right.
+    /// The file is invalid; the error names mistakes, their places and corrections.
     pub fn from_toml(name: &str, text: &str) -> anyhow::Result<ExperimentFile> {
         let read = || -> Result<ExperimentFile, Vec<Diagnostic>> {
             let raw: Raw = toml::from_str(text).map_err(|error| vec![error.into()])?;
@@ -62,7 +62,7 @@ impl ExperimentFile {
             name.clone_into(&mut file.name);
             text.clone_into(&mut file.text);
             file.axes = sweep::axes(text)?;
-            // Values that are wrong are wrong now, not after an hour.
+            // Invalid values of a sweep are reported here, not after an hour of runs.
             for axis in &file.axes {
                 for value in &axis.values {
                     let swept = sweep::applied(text, &[(axis, value)]);
@@ -77,27 +77,27 @@ impl ExperimentFile {
         read().map_err(|diagnostics| anyhow::anyhow!(told(name, text, &diagnostics)))
     }
 
-    /// Where traces are that its links name.
+    /// Sets the directory of the links' traces.
     #[must_use]
     pub fn with_traces(mut self, directory: Option<PathBuf>) -> ExperimentFile {
         self.experiment.trace_dir = directory;
         self
     }
 
-    /// Every combination of the values of `[sweep]`, the last key changing fastest; without one, the
-    /// file itself.
+    /// Every combination of the values of `[sweep]`, the last key changing fastest; without `[sweep]`, the file
+    /// itself.
     ///
     /// # Errors
-    /// A combination makes no experiment.
+    /// A combination is not a valid experiment.
     pub fn points(&self) -> anyhow::Result<Vec<Point>> {
         sweep::points(&self.name, &self.text, &self.axes, self.experiment.trace_dir.as_ref())
     }
 
-    /// Who runs on these stacks, in the order of the file. Where no variant names a stack of the
-    /// kernel, the kernel takes part as it is.
+    /// Variants that run on these stacks, in the order of the file. If no variant names a stack of the kernel, the
+    /// kernel runs there with its default settings.
     ///
     /// # Errors
-    /// Nobody does; or the kernel's buffers would have to be guessed.
+    /// No variant runs on a stack, or the kernel's buffers are not specified.
     pub fn lanes(&self, stacks: &[Stack]) -> anyhow::Result<Vec<Lane>> {
         let mut lanes = Vec::new();
         for (number, stack) in stacks.iter().enumerate() {
@@ -145,7 +145,7 @@ impl ExperimentFile {
         Ok(Variant { paths, backup, ..Variant::new("kernel") })
     }
 
-    /// A single path's TCP on each of the variant's paths.
+    /// One lane of plain TCP per path of the variant.
     fn alone(&self, variant: &Variant) -> anyhow::Result<Vec<Lane>> {
         let lane = |path: &Path| {
             let name = format!("{} {}", variant.name, path.name);

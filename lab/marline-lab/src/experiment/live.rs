@@ -1,8 +1,8 @@
 //! Live runs: an experiment with real processes over emulated links.
 //!
-//! Both ends are processes of their own in namespaces ([`crate::net`]); Marline's send native TCP
-//! through raw sockets, the kernel's are ordinary sockets. Links use the same random numbers as in
-//! virtual time, and faults occur at the same moments.
+//! Both ends are separate processes in namespaces ([`crate::net`]). Marline's processes send native TCP through
+//! raw sockets, the kernel's stacks use ordinary sockets. Links use the same random numbers as in virtual time,
+//! and faults occur at the same times.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -24,25 +24,25 @@ use crate::workload::{Workload, now_ns};
 
 /// The server's port.
 const PORT: u16 = 7_100;
-/// From the links' start to that of what the ends do: connecting, also if SYNs are lost. It counts
-/// from the links and not from the processes: addresses, routes and endpoints take longer for some
-/// stacks than for others, and each is to meet the same second of a trace with the same request.
+/// Time between the start of the links and the start of the workload: enough to connect even if SYNs are lost. It
+/// counts from the links and not from the processes, because addresses, routes and endpoints take longer for some
+/// stacks than for others, and each stack must meet the same second of a trace with the same request.
 const LEAD: Duration = Duration::from_millis(3_500);
-/// Of it so much must be left when the hosts are ready.
+/// Part of this time that must be left when the hosts are ready.
 const CONNECTING: Duration = Duration::from_millis(1_500);
-/// When patience is over the ends say farewell.
+/// Time to close connections after the workload's patience is over.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What is to be seen of a run besides its outcome.
+/// Captures and traces to be taken of a run.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// Captures of both ends, whatever their stack.
+    /// Captures of both ends, on any stack.
     pub captures: Option<CaptureConfig>,
-    /// Traces of the ends that are Marline's; the kernel tells nothing.
+    /// Traces of the ends that are Marline's; the kernel writes none.
     pub traces: Option<QlogConfig>,
 }
 
-/// What was seen.
+/// Captures and traces of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     /// A capture for each end, the client's first.
@@ -51,12 +51,12 @@ pub struct Watched {
     pub traces: Vec<EndTrace>,
 }
 
-/// Runs an experiment once, in real time. Needs root, `ip`, and the program `marline` (this one)
-/// with its command `lab end`. `instance` tells its namespaces from others'.
+/// Runs an experiment once, in real time. Needs root, `ip`, and the program `marline` (this one) with its command
+/// `lab end`. `instance` distinguishes its namespaces from those of other runs.
 ///
 /// # Errors
-/// The net cannot be made, an end failed, or a policy, path or event is not understood. Messages
-/// that do not come are told in the outcome.
+/// The net cannot be created, an end failed, or a policy, path or event cannot be parsed. Missing messages are
+/// reported in the outcome.
 pub fn run_live(
     experiment: &Experiment,
     stack: Stack,
@@ -68,8 +68,8 @@ pub fn run_live(
     Ok(run_live_watched(experiment, (stack, variant), seed, instance, &watch)?.0)
 }
 
-/// The same, and what is to be seen of it. Watching costs the links' thread a copy of each packet, and an end that is
-/// Marline's a record of each segment.
+/// As [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
+/// a record of each segment.
 ///
 /// # Errors
 /// As [`run_live`].
@@ -128,7 +128,7 @@ pub fn run_live_watched(
     Ok((outcome, Watched { captures, traces: traces.collect() }))
 }
 
-/// Has happen what is to happen, each at its time; when faults struck.
+/// Applies the script's events at their times; returns the times of the faults, ns of the monotonic clock.
 fn strike(
     net: &Net,
     script: &[Happening],
@@ -147,7 +147,7 @@ fn strike(
     Ok(faults_ns)
 }
 
-/// What the links of the variant's paths did.
+/// Totals of the links of the variant's paths.
 fn totals(
     net: &Net,
     experiment: &Experiment,
@@ -163,7 +163,7 @@ fn totals(
     Ok(experiment.used(variant)?.iter().filter_map(total).collect())
 }
 
-/// How much of the machine a run needs in real time, in halves of a processor: what its links carry.
+/// Processor demand of a run in real time, in halves of a processor: it follows from the load on the links.
 #[must_use]
 pub fn weight(experiment: &Experiment) -> u32 {
     let messages = experiment.workload.count().is_some();
@@ -179,7 +179,7 @@ pub fn weight(experiment: &Experiment) -> u32 {
     1 + (total / 60e6).min(7.0) as u32
 }
 
-/// The hosts of a run, and what the kernel's Multipath TCP is told of the variant's paths.
+/// The scenario of a run, with the settings of the kernel's Multipath TCP for the variant's paths.
 fn staged(
     experiment: &Experiment,
     stack: Stack,
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(told, ["10.0.2.2 [Subflow]", "10.0.3.2 [Subflow, Backup]"]);
         assert_eq!((kernel.seed, kernel.events.len()), (7, 0));
         assert_eq!(kernel.server.sysctl["net.ipv4.tcp_congestion_control"], "reno");
-        // Ours has its own.
+        // Marline's stack needs no settings of the kernel.
         assert!(hosts(Stack::Live, &variant).client.sysctl.is_empty());
         let one = Variant { paths: vec!["lte".to_owned()], ..Variant::new("one") };
         assert!(hosts(Stack::Mptcp, &one).client.mptcp.endpoints.is_empty());

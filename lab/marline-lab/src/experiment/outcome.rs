@@ -12,16 +12,16 @@ use crate::workload::{Log, Mark, Workload};
 /// Totals of both directions of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathTotals {
-    /// Its name.
+    /// Name of the path.
     pub name: String,
     /// From the client.
     pub up: LinkStats,
     /// To the client.
     pub down: LinkStats,
-    /// Energy drawn by its radio until the end of the run, if it has one.
+    /// Energy drawn by the path's radio until the end of the run, if it has one.
     pub radio: Option<RadioReading>,
-    /// How well forecasts of its answers held after the warm-up, where [`Variant::score_forecasts`] asks for it and
-    /// something went over it; in virtual time only.
+    /// Accuracy of the forecasts of the path's answers after the warm-up, if [`Variant::score_forecasts`] is set
+    /// and the path carried data; in virtual time only.
     ///
     /// [`Variant::score_forecasts`]: super::Variant::score_forecasts
     pub calibration: Option<Calibration>,
@@ -30,13 +30,13 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Its number (exchange: 0 to the client, 1 from it).
+    /// Number of the message (exchange: 0 to the client, 1 from it).
     pub index: u32,
-    /// Its length (requests: of the answer), bytes.
+    /// Length (requests: of the answer), bytes.
     pub bytes: u32,
-    /// When it began (blocks: when it had been taken), ms after the start.
+    /// Time when it began (blocks: when it had been taken), ms after the start.
     pub sent_ms: f64,
-    /// Until its last byte (requests: that of its answer) had been read, ms.
+    /// Time until its last byte (requests: that of its answer) had been read, ms.
     pub latency_ms: f64,
 }
 
@@ -44,23 +44,23 @@ pub struct Message {
 /// of the workload on that clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the client noted.
+    /// The client's log.
     pub client: Log,
-    /// What the server noted.
+    /// The server's log.
     pub server: Log,
-    /// When the workload began.
+    /// Start of the workload, ns.
     pub start_ns: u64,
-    /// Of the run.
+    /// Seed of the run.
     pub seed: u64,
     /// Times of the faults, on the clock of the logs.
     pub faults_ns: Vec<u64>,
     /// The paths that were used.
     pub paths: Vec<PathTotals>,
-    /// Bytes of payload that both ends sent again on another subflow.
+    /// Payload that both ends sent again on another subflow, bytes.
     pub reinjected_bytes: u64,
     /// Reason why it is incomplete: messages that never arrived.
     pub incomplete: Option<String>,
-    /// Reasons to doubt it: the emulated links were late. Empty in virtual time.
+    /// Reasons to doubt the run: the emulated links were late. Empty in virtual time.
     pub doubts: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl Outcome {
             .map(|mark| ((mark.stream, mark.index), mark.at_ns))
             .collect();
         let sizes = workload.sizes(self.seed);
-        // Of the same request on several connections the first answer counts.
+        // If a request was sent on several connections, the first answer counts.
         let mut messages: BTreeMap<u32, Message> = BTreeMap::new();
         for Mark { stream, index, at_ns } in sent.iter().copied() {
             let Some(read_ns) = read.get(&(stream, index)) else { continue };
@@ -96,7 +96,7 @@ impl Outcome {
         messages.into_values().collect()
     }
 
-    /// What came of an exchange: what the client read, then what the server did.
+    /// Messages of an exchange: first the client's receipt, then the server's.
     fn exchanged(&self, bytes: u32) -> Vec<Message> {
         let ways = [(0, &self.server, &self.client), (1, &self.client, &self.server)];
         let message = |(index, from, to): (u32, &Log, &Log)| {
@@ -107,7 +107,7 @@ impl Outcome {
         ways.into_iter().filter_map(message).collect()
     }
 
-    /// Latencies of the messages that began at least so long after the start, ms.
+    /// Latencies of the messages that began at least `warm_up` after the start, ms.
     #[must_use]
     pub fn latencies_ms(&self, workload: &Workload, warm_up: std::time::Duration) -> Vec<f64> {
         let from_ms = warm_up.as_secs_f64() * 1e3;
@@ -115,7 +115,7 @@ impl Outcome {
         messages.filter(|message| message.sent_ms >= from_ms).map(|m| m.latency_ms).collect()
     }
 
-    /// Requests that were sent and never answered: when, ms after the start.
+    /// Times of requests that were sent and never answered, ms after the start.
     #[must_use]
     pub fn unanswered_ms(&self, workload: &Workload) -> Vec<f64> {
         if !matches!(workload, Workload::Ask { .. } | Workload::Dialogue { .. }) {

@@ -1,4 +1,4 @@
-//! Process of one end, as its parent controls it.
+//! Process of one end, controlled by its parent.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::net::Net;
 use crate::scenario::Side;
 use crate::workload::Log;
 
-/// A process that does not outlive its use.
+/// Process that is killed when dropped.
 pub(super) struct End {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -45,7 +45,7 @@ impl End {
         said.trim().to_owned()
     }
 
-    /// Waits until it says that others may come.
+    /// Waits until the process reports that it is ready.
     pub(super) fn ready(&mut self) -> anyhow::Result<()> {
         let mut line = String::new();
         self.lines.read_line(&mut line)?;
@@ -56,9 +56,9 @@ impl End {
         Ok(())
     }
 
-    /// Waits for its end and reads its log, and the traces of its connections if it wrote any.
+    /// Waits for the process to end and reads its log, and the traces of its connections if it wrote any.
     pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<(Log, Vec<String>)> {
-        // A log may be longer than the pipe: whoever writes it ends only when it is read.
+        // A log may be longer than the pipe: the process ends only when the log has been read.
         let (name, id) = (self.name, self.child.id());
         let (done, watch) = std::sync::mpsc::channel::<()>();
         let watchdog = std::thread::spawn(move || {
@@ -66,7 +66,7 @@ impl End {
             if watch.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
                 && let Some(pid) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw)
             {
-                // Not reaped before the channel is closed: the number is still its own.
+                // The process is not reaped before the channel is closed, so its id is not reused.
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         });

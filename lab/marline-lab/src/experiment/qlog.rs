@@ -1,8 +1,8 @@
 //! Traces of runs: the qlog of each connection at either end, in virtual time or live.
 //!
-//! The events come from the endpoints as they do in a live program, and the same code writes them. Watching adds no
-//! event to the simulation and draws no random number: the run is the run without, and its traces are the same bytes
-//! each time.
+//! The endpoints report these events as they do in a live program, and the same code writes them. Traces add no
+//! event to the simulation and draw no random number, so a run is identical with and without them, and they are
+//! the same bytes each time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use super::simulation::{run_staged, stage_seen};
 use super::{Experiment, Outcome, Variant};
 
-/// What is written of a run.
+/// Limits of a run's traces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QlogConfig {
-    /// Most bytes of a connection at an end.
+    /// Largest trace of a connection at an end, bytes.
     pub limit_bytes: u64,
-    /// Most connections of an end; of later ones nothing is written.
+    /// Traced connections of an end; later ones have no trace.
     pub connections: usize,
 }
 
@@ -36,21 +36,21 @@ impl Default for QlogConfig {
 /// The trace of a connection at one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndTrace {
-    /// Which end.
+    /// Client or server.
     pub vantage: Vantage,
-    /// Its number there, from 0 in the order of their making.
+    /// Number of the connection at this end, from 0 in the order of creation.
     pub connection: usize,
-    /// The trace: what its file is to have.
+    /// Contents of the trace file.
     pub text: String,
 }
 
-/// The traces of an end in the making.
+/// Trace writers of an end.
 #[derive(Debug)]
 pub(super) struct Traces {
     title: String,
     vantage: Vantage,
     config: QlogConfig,
-    /// The time of day, where there is one.
+    /// Wall-clock time, if it is available.
     time_of_day: Option<fn() -> String>,
     open: BTreeMap<ConnectionId, (usize, Trace, String)>,
 }
@@ -74,7 +74,7 @@ impl Traces {
                 connection: number as u64,
                 wall_clock: self.time_of_day.map(|time_of_day| time_of_day()),
             };
-            // Of virtual time zero is zero; else the trace begins at the time of day.
+            // In virtual time, times count from zero; otherwise from the wall-clock start of the trace.
             let zero = if header.wall_clock.is_some() { event.at } else { Instant::ZERO };
             let mut text = String::new();
             let trace = Trace::begin(&header, zero, self.config.limit_bytes, &mut text);

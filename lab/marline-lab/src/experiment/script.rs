@@ -1,8 +1,8 @@
 //! Fault script of a run: path events at fixed times, and at random moments relative to bursts.
 //!
-//! A path that dies while nothing is in flight proves little: the relevant case is a burst that is
-//! cut in two. So a fault can be tied to a burst, at a moment that is drawn from the seed; it is
-//! the same moment in virtual time and live.
+//! A path that dies while nothing is in flight proves little: the relevant case is a burst that is cut in two. A
+//! fault can therefore be tied to a burst, at a moment that is drawn from the seed. It is the same moment in
+//! virtual time and live.
 
 use std::time::Duration;
 
@@ -17,53 +17,53 @@ use crate::scenario::path_number;
 /// A moment that is drawn for each run.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Moment {
-    /// Between so many ms after the start.
+    /// Between these times, ms after the start.
     Between(f64, f64),
-    /// In this burst or request, between so many ms after its beginning.
+    /// In this burst or request, between these times after its beginning, ms.
     InBurst(usize, f64, f64),
-    /// Somewhere between the beginning of this one and the next's.
+    /// Between the beginning of this burst and that of the next.
     AroundBurst(usize),
 }
 
-/// Something that is done to a path at such a moment.
+/// A command for a path at a drawn moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     /// The path.
     pub path: String,
-    /// When.
+    /// Moment.
     pub moment: Moment,
-    /// What, as in events: `down`, `down uplink`, `set loss=20%`.
+    /// Command, as in events: `down`, `down uplink`, `set loss=20%`.
     pub command: String,
-    /// After so long the path works again (only after a `down`); `None`: never.
+    /// Duration, after which the path works again (only after a `down`); `None`: it never does.
     pub lasts: Option<Duration>,
 }
 
 impl Fault {
-    /// The path dies, both ways, and stays dead.
+    /// A fault that takes the path down in both directions for good.
     #[must_use]
     pub fn down(path: &str, moment: Moment) -> Fault {
         Fault { path: path.to_owned(), moment, command: "down".to_owned(), lasts: None }
     }
 }
 
-/// Something that happens.
+/// A timed command of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
-    /// After the workload's start.
+    /// Time after the workload's start.
     pub at: Duration,
-    /// To which path.
+    /// Path.
     pub path: String,
-    /// What.
+    /// Command.
     pub order: Order,
-    /// It is the beginning of a [`Fault`].
+    /// True for the beginning of a [`Fault`].
     pub is_fault: bool,
 }
 
 impl Experiment {
-    /// Everything that happens in the run of this seed, in order.
+    /// All timed commands of the run with this seed, in order.
     ///
     /// # Errors
-    /// A time, a path or a command is not understood, or there is no such burst.
+    /// A time, a path or a command cannot be parsed, or there is no such burst.
     pub fn script(&self, seed: u64) -> anyhow::Result<Vec<Happening>> {
         let mut script = Vec::new();
         for event in &self.scenario.events {
@@ -85,13 +85,13 @@ impl Experiment {
             }
             script.push(Happening { at, path, order, is_fault: true });
         }
-        // Stable: what is written first happens first.
+        // A stable sort: commands at one time keep the order of the file.
         script.sort_by_key(|happening| happening.at);
         Ok(script)
     }
 }
 
-/// What makes an outage good again.
+/// The command that ends an outage.
 fn restored(order: &Order) -> Option<Order> {
     match order {
         Order::Break(side) => Some(Order::Restore(*side)),
@@ -99,7 +99,7 @@ fn restored(order: &Order) -> Option<Order> {
     }
 }
 
-/// Whether `lasts` can follow this command.
+/// Returns true if `lasts` can follow this command.
 #[must_use]
 pub fn can_be_restored(order: &Order) -> bool {
     matches!(order, Order::Break(_))

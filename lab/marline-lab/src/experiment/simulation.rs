@@ -12,22 +12,22 @@ use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, ap
 use crate::emulation::settings::Settings;
 use crate::workload::{Log, Mark, Workload};
 
-/// When the workload starts: by then all paths are joined.
+/// Start of the workload, when all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
-/// Progress is looked for so often.
+/// Interval of the checks for progress.
 const STEP: Duration = Duration::from_millis(500);
 
 /// Runs an experiment once. Runs with equal seeds are identical.
 ///
 /// # Errors
-/// A policy, a path, a link or an event is not understood; bytes arrived that were not sent; or a
-/// link's trace is missing. Messages that do not arrive are reported in the outcome.
+/// A policy, a path, a link or an event cannot be parsed; bytes arrived that were not sent; or a link's trace is
+/// missing. Missing messages are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
     let mut paths = stage(experiment, variant, seed)?;
     run(&mut paths, (experiment, variant, seed), &mut None)
 }
 
-/// The same with time lines. The outcome is that of [`simulate`], bit for bit.
+/// As [`simulate`], with time lines. The outcome is that of [`simulate`], bit for bit.
 ///
 /// # Errors
 /// As [`simulate`], or the interval of the samples is too short.
@@ -44,7 +44,7 @@ pub fn simulate_recorded(
     Ok((outcome, timeline))
 }
 
-/// Runs what is staged, without a record.
+/// Runs a staged world, without time lines.
 pub(super) fn run_staged(
     paths: &mut Paths,
     of: (&Experiment, &Variant, u64),
@@ -52,7 +52,7 @@ pub(super) fn run_staged(
     run(paths, of, &mut None)
 }
 
-/// Goes on until then, with or without a record.
+/// Advances the world, with or without time lines.
 fn advance(paths: &mut Paths, recorder: &mut Option<Recorder>, until: Instant) {
     match recorder {
         Some(recorder) => recorder.run_until(paths, until),
@@ -60,7 +60,7 @@ fn advance(paths: &mut Paths, recorder: &mut Option<Recorder>, until: Instant) {
     }
 }
 
-/// Runs what is staged.
+/// Runs a staged world.
 fn run(
     paths: &mut Paths,
     (experiment, variant, seed): (&Experiment, &Variant, u64),
@@ -90,8 +90,8 @@ fn run(
     Ok(outcome)
 }
 
-/// The world of a run before its first moment, for callers that watch it. What the client and the
-/// server saw are their reports number 0.
+/// Creates the world of a run before its first moment, for callers that observe it. The reports of the client and
+/// the server are their reports number 0.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -99,7 +99,7 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
     stage_seen(experiment, variant, seed, |_| {})
 }
 
-/// The same for those who watch from before the client's SYN on, which goes out last.
+/// As [`stage`], for observers from before the client's SYN, which is sent last.
 pub(super) fn stage_seen(
     experiment: &Experiment,
     variant: &Variant,
@@ -137,7 +137,7 @@ pub(super) fn stage_seen(
     Ok(paths)
 }
 
-/// What happens to a path.
+/// Schedules an event of a path.
 fn schedule(
     paths: &mut Paths,
     number: usize,
@@ -163,14 +163,14 @@ fn schedule(
                 world.set_link(up, config.up);
                 world.set_link(down, config.down);
             }
-            // No address is translated here: a flow cannot be forgotten.
+            // No address is translated here, so no flow can be rebound.
             LinkCommand::Rebind => {}
         });
     }
     Ok(())
 }
 
-/// Messages that have not come.
+/// Number of missing messages.
 fn missing(paths: &Paths, workload: &Workload) -> usize {
     let Some(wanted) = workload.count() else { return 0 };
     let done = |report: &Report| report.received.len() + report.skipped as usize;
@@ -227,14 +227,13 @@ fn log(report: &Report) -> Log {
     Log { sent, received, skipped: report.skipped, ..Log::default() }
 }
 
-/// By both ends.
-/// Bytes that were sent again on another path, by either end.
+/// Payload that both ends sent again on another path, bytes.
 #[must_use]
 pub fn reinjected_bytes(paths: &Paths) -> u64 {
     subflows(paths).iter().map(|subflow| subflow.bytes_reinjected).sum()
 }
 
-/// How well forecasts held so far, of each path, by both ends; `None` where none was judged.
+/// Accuracy of the forecasts so far, per path, both ends together; `None` without judged forecasts.
 fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
     let subflows = subflows(paths);
     let of_path = |number: usize| {
@@ -250,7 +249,7 @@ fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
     (0..paths.up.len()).map(of_path).collect()
 }
 
-/// Those of both ends, with the totals of those that are gone.
+/// Subflows of both ends, with the totals of closed ones.
 pub(super) fn subflows(paths: &Paths) -> Vec<SubflowInfo> {
     let mut subflows = Vec::new();
     for node in [paths.client, paths.server] {

@@ -18,8 +18,8 @@ pub enum Stack {
     Tcp,
     /// This machine's Multipath TCP over the same links.
     Mptcp,
-    /// This machine's TCP twice, on two paths, with everything sent on both and the first arrival
-    /// counted: the result of an ideal redundant sender. For requests only.
+    /// This machine's TCP twice, on two paths, with everything sent on both; the first arrival counts. This is the
+    /// result of an ideal redundant sender. For requests only.
     Duplicate,
     /// Marline at the client, this machine's Multipath TCP at the server.
     #[serde(rename = "to-kernel")]
@@ -30,7 +30,7 @@ pub enum Stack {
 }
 
 impl Stack {
-    /// All there are.
+    /// All stacks.
     pub const ALL: [Stack; 7] = [
         Stack::Sim,
         Stack::Live,
@@ -41,7 +41,7 @@ impl Stack {
         Stack::FromKernel,
     ];
 
-    /// Its word in files, tables and on the command line.
+    /// Name in files, tables and on the command line.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Stack {
         }
     }
 
-    /// Whether at least one end is Marline's, so that Marline's policies apply.
+    /// Returns true if at least one end is Marline's, so that Marline's policies apply.
     #[must_use]
     pub const fn is_marline(self) -> bool {
         matches!(self, Stack::Sim | Stack::Live | Stack::ToKernel | Stack::FromKernel)
@@ -71,7 +71,7 @@ impl Stack {
         }
     }
 
-    /// Whether it runs in real time, with namespaces and processes.
+    /// Returns true if the stack runs in real time, with namespaces and processes.
     #[must_use]
     pub const fn is_real_time(self) -> bool {
         !matches!(self, Stack::Sim)

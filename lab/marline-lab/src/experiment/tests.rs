@@ -51,7 +51,7 @@ fn to_judge_forecasts_changes_nothing_else() {
     assert_eq!((silent, silent_digest), (scored, scored_digest));
 }
 
-/// Nothing but chance is in these answers, and they come one by one: what is found elsewhere is not the score's doing.
+/// Answers vary by chance alone and come one by one: deviations in other runs are then not an error of the score.
 #[test]
 fn forecasts_of_even_jitter_hold() {
     let gap = Gap { least_ms: 150.0, most_ms: 150.0 };
@@ -74,7 +74,7 @@ fn a_link_draws_its_chances_by_its_name() {
         simulate(experiment, variant, 3).expect("run").messages(&experiment.workload)
     };
     let alone = run(&experiment, &Variant::alone("wifi", "wifi"));
-    // The other link stands beside it, with the lower number, and carries nothing.
+    // The other link is present with the lower number and carries nothing.
     let mut beside = experiment.clone();
     beside.scenario.paths.swap(0, 1);
     let idle =
@@ -163,7 +163,7 @@ fn an_exchange_measures_both_directions_independently() {
     assert_eq!(messages.iter().map(|message| message.index).collect::<Vec<_>>(), [0, 1]);
     let bound = Bound::of(&experiment, 3).expect("a bound");
     for (message, least_ms) in messages.iter().zip(bound.latencies_ms(&messages)) {
-        // 13 Mbit/s each way, not between them.
+        // 13 Mbit/s in each direction at once, not shared between them.
         assert!(least_ms > 1_290.0 && message.latency_ms > least_ms, "{message:?}, {least_ms}");
         assert!(message.latency_ms < 1.4 * least_ms, "{message:?}, {least_ms}");
     }
@@ -177,7 +177,7 @@ fn radios_delay_and_cost_and_can_be_supposed() {
         let outcome = simulate(&experiment, &Variant::alone("lte", "lte"), 2).expect("run");
         (outcome.messages(&experiment.workload), outcome.paths[0].radio)
     };
-    // By its name it is counted, and delays nobody.
+    // A radio that is supposed from the path's name is counted and delays nothing.
     let (silent, none) = run(",radio=none");
     let (counted, supposed) = run("");
     assert_eq!((none, silent), (None, counted));
@@ -224,15 +224,16 @@ fn a_dialogue_leaves_requests_out_while_nothing_is_answered() {
     // retransmission timer, which has doubled five times, finds out that it is over.
     assert!((9..=21).contains(&outage.client.skipped), "{}", outage.client.skipped);
     assert_eq!(messages.len() + outage.client.skipped as usize, 30);
-    // The first that met the outage was answered after its end, and is not taken for another.
+    // The first request that met the outage was answered after its end, and its answer is not confused with
+    // another.
     let hit = messages.iter().find(|m| m.sent_ms >= 3_000.0).expect("one that was hit");
     assert!(hit.sent_ms + hit.latency_ms > 7_000.0, "{hit:?}");
     let last = messages.last().expect("messages");
     assert!(last.latency_ms < 50.0, "{last:?}");
 }
 
-/// Linux 6.18 over emulated links, ten runs: gaps between answers of 731 to 941 ms, median 936. Ours
-/// may be a request later.
+/// Linux 6.18 over emulated links, ten runs: gaps between answers of 731 to 941 ms, median 936. Marline's gap may
+/// be one request longer.
 #[test]
 fn the_model_of_the_kernel_has_the_kernels_hole() {
     let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
@@ -273,12 +274,12 @@ fn the_mtu_of_a_path_matters_in_virtual_time() {
     let refused =
         |outcome: &Outcome| (outcome.paths[0].up.dropped_mtu, outcome.paths[0].down.dropped_mtu);
     let wide = run(link, None);
-    // As wide as Ethernet is as good as nothing said.
+    // An MTU as large as Ethernet's has no effect.
     assert_eq!((refused(&wide), &wide), ((0, 0), &run(link, Some(1_500))));
     let narrow = run(link, Some(1_280));
     assert_eq!(refused(&narrow), (1, 1), "each end tries more once, and is told");
     assert!(narrow.wire_bytes() > wide.wire_bytes(), "more headers for as much");
-    // A link may say it as well, of one direction, and tell nobody; what is smaller holds.
+    // A link may have an MTU of its own, in one direction and without ICMP errors; the smaller MTU applies.
     let hole = run("rate=20M,delay=10ms,down.mtu=1280B:silent", Some(1_400));
     assert!(refused(&hole).0 == 1 && refused(&hole).1 >= 2, "{:?}", refused(&hole));
     assert_ne!(hole.client, narrow.client);

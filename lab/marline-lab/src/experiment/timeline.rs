@@ -1,17 +1,17 @@
-//! Time lines of a simulated run: samples of every subflow, and where the copies of each message went.
+//! Time lines of a simulated run: samples of every subflow, and the copies of each message.
 //!
-//! *Problem.* A latency says that a message was late, and not why: which path it was given to, what that
-//! path's window and forecast were then, whether a copy went elsewhere, and which of them won.
+//! *Problem.* A latency says that a message was late but not the cause: the path that was chosen, that path's
+//! window and forecast at the time, whether a copy was sent elsewhere, and which copy arrived first.
 //!
-//! *How.* The subflows of both ends are looked at on a grid of time and whenever the core reports a
-//! change (a subflow that opens, closes, falls silent or is heard again), between events of the
-//! simulation; segments are noted where they leave a host and where they arrive. Neither adds an event,
-//! draws a random number or wakes a host, so a run with time lines is the run without, bit for bit.
+//! *How.* The subflows of both ends are sampled at a fixed interval and whenever the core reports a change (a
+//! subflow that opens, closes, falls silent or is heard again), between events of the simulation. Segments are
+//! recorded when they leave a host and when they arrive. Neither adds an event, draws a random number or wakes a
+//! host, so a run with time lines is bit for bit the run without.
 //!
-//! *Limits.* At most [`TimelineConfig::max_rows`] rows of each kind; what comes later is counted and
-//! left out. Repairs by coding and data with a SYN are no copies: a message that they completed has
-//! none that won. Behind a middlebox that cuts segments, a copy has arrived with its first piece; one
-//! that was merged into another has not arrived.
+//! *Limits.* Each kind has at most [`TimelineConfig::max_rows`] rows; later rows are counted and left out. Repairs
+//! by coding and data with a SYN do not count as copies: a message that they completed has no winning copy. Behind
+//! a middlebox that splits segments, a copy has arrived with its first piece; a copy that was merged into another
+//! has not arrived.
 
 mod copies;
 mod samples;
@@ -26,25 +26,25 @@ use crate::results::Table;
 use copies::Copies;
 use samples::Samples;
 
-/// What is recorded.
+/// Settings of time lines.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TimelineConfig {
-    /// From one sample of the subflows to the next, from [`TimelineConfig::MIN_INTERVAL`] on.
+    /// Interval of the samples, at least [`TimelineConfig::MIN_INTERVAL`].
     pub interval: Duration,
-    /// Most rows of samples, and most rows of copies.
+    /// Largest number of rows of samples, and of copies.
     pub max_rows: usize,
 }
 
 impl TimelineConfig {
     /// The shortest interval: ten microseconds.
     pub const MIN_INTERVAL: Duration = Duration::from_micros(10);
-    /// Rows of each kind that a run may have without a word to the contrary.
+    /// Default limit of the rows of each kind.
     pub const MAX_ROWS: usize = 500_000;
 
-    /// With a sample so often.
+    /// Creates settings with this interval.
     ///
     /// # Errors
-    /// That is less than [`TimelineConfig::MIN_INTERVAL`].
+    /// The interval is shorter than [`TimelineConfig::MIN_INTERVAL`].
     pub fn with_interval(interval: Duration) -> anyhow::Result<TimelineConfig> {
         let least = TimelineConfig::MIN_INTERVAL;
         anyhow::ensure!(
@@ -56,27 +56,27 @@ impl TimelineConfig {
 }
 
 impl Default for TimelineConfig {
-    /// A sample each ten milliseconds.
+    /// One sample per ten milliseconds.
     fn default() -> Self {
         TimelineConfig { interval: Duration::from_millis(10), max_rows: TimelineConfig::MAX_ROWS }
     }
 }
 
-/// Time lines of a run, without the columns that tell runs apart. Times are after the start of the workload.
+/// Time lines of a run, without the columns that identify the run. Times count from the start of the workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// Samples in the order of time.
+    /// Samples in order of time.
     pub subflows: Table,
-    /// Copies by message, and of each message in the order of sending.
+    /// Copies by message, and those of a message in the order of sending.
     pub copies: Table,
-    /// Samples that were left out because there were too many.
+    /// Samples beyond the limit.
     pub subflows_left_out: u64,
-    /// Copies that were left out because there were too many.
+    /// Copies beyond the limit.
     pub copies_left_out: u64,
 }
 
 impl Timeline {
-    /// Time lines of nothing: which columns there are.
+    /// Empty time lines, which have the columns only.
     #[must_use]
     pub fn empty() -> Timeline {
         let (subflows, copies) = (samples::table(), copies::table());
@@ -84,14 +84,14 @@ impl Timeline {
     }
 }
 
-/// Records a run while it goes on.
+/// Records time lines during a run.
 #[derive(Debug)]
 pub(super) struct Recorder {
     samples: Samples,
 }
 
 impl Recorder {
-    /// For a run that is staged and has not begun.
+    /// Starts recording a staged run.
     pub(super) fn begin(
         paths: &mut Paths,
         (experiment, variant, seed): (&Experiment, &Variant, u64),
@@ -105,13 +105,13 @@ impl Recorder {
         Ok(Recorder { samples: Samples::new(paths, names, config) })
     }
 
-    /// Runs on until then.
+    /// Advances the run.
     pub(super) fn run_until(&mut self, paths: &mut Paths, until: Instant) {
         let samples = &mut self.samples;
         paths.world.run_until_watched(until, |world, next| samples.look(world, next));
     }
 
-    /// What was recorded.
+    /// Returns the time lines.
     pub(super) fn finish(mut self, paths: &Paths) -> Timeline {
         self.samples.last(&paths.world);
         let reports = (paths.client_report(0), paths.server_report(0));
@@ -119,7 +119,7 @@ impl Recorder {
             Some(copies) => (copies.rows(self.samples.names(), reports), copies.left_out()),
             None => (copies::table(), 0),
         };
-        // Messages without a copy have a row each as well.
+        // Messages without a copy have a row, too.
         let max_rows = self.samples.max_rows();
         copies_left_out += copies.rows().saturating_sub(max_rows) as u64;
         copies.truncate(max_rows);

@@ -7,57 +7,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::policies;
 
-/// A way to use the paths. Policies are specs (docs/research/policies.md); unset values are what is shipped.
+/// A configuration of Marline. Policies are specs (docs/research/policies.md); unset values are the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
-    /// What tables call it.
+    /// Name in tables.
     pub name: String,
-    /// The paths it uses, by name and in order; empty: all.
+    /// Used paths, by name and in order; empty: all.
     pub paths: Vec<String>,
-    /// Paths that carry data only if no other can.
+    /// Paths that carry data only if no other path can.
     pub backup: Vec<String>,
-    /// Plain TCP on the first of its paths.
+    /// Plain TCP on the first used path.
     pub plain: bool,
-    /// A mode for both ends: `interactive` (MultiMob as in `marline client --mode interactive`) or
-    /// `multimob` (with the parameters of its authors).
+    /// Mode of both ends: `interactive` (MultiMob as in `marline client --mode interactive`) or `multimob` (with
+    /// the parameters of its authors).
     #[serde(default)]
     pub mode: Option<String>,
-    /// The scheduler.
+    /// Scheduler.
     pub scheduler: Option<String>,
-    /// The path manager.
+    /// Path manager.
     pub path_manager: Option<String>,
-    /// The congestion control; on the kernel's stacks the kernel's of this name.
+    /// Congestion control; on the kernel's stacks, the kernel's module of this name.
     pub congestion: Option<String>,
-    /// The loss recovery.
+    /// Loss recovery.
     pub recovery: Option<String>,
-    /// Largest send buffer, bytes of payload; on the kernel's stacks SO_SNDBUF, which it doubles for
-    /// its own needs.
+    /// Largest send buffer, bytes of payload; on the kernel's stacks SO_SNDBUF, which the kernel doubles for its
+    /// overhead.
     pub send_buffer: Option<u64>,
-    /// Largest receive buffer, likewise.
+    /// Largest receive buffer, bytes of payload; on the kernel's stacks SO_RCVBUF, which the kernel doubles, too.
     pub receive_buffer: Option<u64>,
-    /// How large they are below that.
+    /// Tuning of the buffers below these limits.
     #[serde(default, with = "BufferTuningText")]
     pub buffer_tuning: BufferTuning,
-    /// Nothing is paced: the stacks of older studies did not.
+    /// Disables pacing, as in the stacks of older studies.
     #[serde(default)]
     pub unpaced: bool,
-    /// The client detects a dead download path by its silence: a
+    /// Detection of a dead download path by the client, from the path's silence: a
     /// [`ReceiveTimer`](marline::ReceiveTimer) as text. The server helps if it can.
     #[serde(default)]
     pub receive_timer: Option<String>,
-    /// The client watches an idle connection's only subflow: a
-    /// [`LoneKeepalive`](marline::LoneKeepalive) as text.
+    /// Keepalive of an idle connection's only subflow at the client: a [`LoneKeepalive`](marline::LoneKeepalive)
+    /// as text.
     #[serde(default)]
     pub lone_keepalive: Option<String>,
-    /// Repair by coding is asked for: what the scheduler `coded` needs.
+    /// Enables repair by coding, which the scheduler `coded` needs.
     #[serde(default)]
     pub repair: bool,
-    /// Forecasts of answers are judged, in virtual time: [`PathTotals::calibration`](super::PathTotals::calibration).
+    /// Enables scores of forecasts, in virtual time: [`PathTotals::calibration`](super::PathTotals::calibration).
     #[serde(default)]
     pub score_forecasts: bool,
 }
 
-/// How [`BufferTuning`] is written.
+/// Text form of [`BufferTuning`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "BufferTuning", rename_all = "kebab-case")]
 enum BufferTuningText {
@@ -67,7 +67,7 @@ enum BufferTuningText {
 }
 
 impl Variant {
-    /// Marline as it is shipped.
+    /// Marline's defaults.
     #[must_use]
     pub fn new(name: &str) -> Variant {
         Variant { name: name.to_owned(), ..Variant::default() }
@@ -79,47 +79,47 @@ impl Variant {
         Variant { paths: vec![path.to_owned()], plain: true, ..Variant::new(name) }
     }
 
-    /// With this scheduler.
+    /// Sets the scheduler.
     #[must_use]
     pub fn scheduler(self, spec: &str) -> Variant {
         Variant { scheduler: Some(spec.to_owned()), ..self }
     }
 
-    /// With this congestion control.
+    /// Sets the congestion control.
     #[must_use]
     pub fn congestion(self, spec: &str) -> Variant {
         Variant { congestion: Some(spec.to_owned()), ..self }
     }
 
-    /// With this loss recovery.
+    /// Sets the loss recovery.
     #[must_use]
     pub fn recovery(self, spec: &str) -> Variant {
         Variant { recovery: Some(spec.to_owned()), ..self }
     }
 
-    /// With buffers of at most this many bytes of payload.
+    /// Limits the buffers to this many bytes of payload.
     #[must_use]
     pub fn buffers(self, send: Option<u64>, receive: Option<u64>) -> Variant {
         Variant { send_buffer: send, receive_buffer: receive, ..self }
     }
 
-    /// With buffers of exactly this many bytes of payload, as set by an application.
+    /// Fixes the buffers at this many bytes of payload, as an application does.
     #[must_use]
     pub fn fixed_buffers(self, send: u64, receive: u64) -> Variant {
         let fixed = self.buffers(Some(send), Some(receive));
         Variant { buffer_tuning: BufferTuning::Fixed, ..fixed }
     }
 
-    /// With its forecasts of answers judged.
+    /// Enables scores of forecasts.
     #[must_use]
     pub fn scoring_forecasts(self) -> Variant {
         Variant { score_forecasts: true, ..self }
     }
 
-    /// The policies, by the names the registry knows.
+    /// Builds the policies from the registry.
     ///
     /// # Errors
-    /// A name is not known.
+    /// A name is unknown.
     pub fn policies(&self) -> anyhow::Result<PolicySet> {
         let (registry, mut set) = (policies::registry(), default_policies());
         if let Some(spec) = &self.scheduler {
@@ -137,7 +137,7 @@ impl Variant {
         Ok(set)
     }
 
-    /// With this mode.
+    /// Sets the mode.
     #[must_use]
     pub fn mode(self, name: &str) -> Variant {
         Variant { mode: Some(name.to_owned()), ..self }
@@ -146,7 +146,7 @@ impl Variant {
     /// The MultiMob variant of the mode, if any.
     ///
     /// # Errors
-    /// There is no such mode.
+    /// The mode is unknown.
     pub fn interactive(&self) -> anyhow::Result<Option<Interactive>> {
         Ok(match self.mode.as_deref() {
             None => None,
@@ -158,10 +158,10 @@ impl Variant {
         })
     }
 
-    /// The connections of one end.
+    /// Configuration of the connections of one end.
     ///
     /// # Errors
-    /// As [`Variant::connection`], or there is no such mode.
+    /// As [`Variant::connection`], or the mode is unknown.
     pub fn end(&self, role: Role) -> anyhow::Result<ConnectionConfig> {
         let mut config = self.connection()?;
         if let Some(parameters) = self.interactive()? {
@@ -170,10 +170,10 @@ impl Variant {
         Ok(config)
     }
 
-    /// The connections of both ends, but for what a mode makes of each.
+    /// Configuration of the connections of both ends, without the mode's changes.
     ///
     /// # Errors
-    /// A policy's name is not known, or a receive timer or keepalive cannot be read.
+    /// A policy's name is unknown, or a receive timer or keepalive cannot be parsed.
     pub fn connection(&self) -> anyhow::Result<ConnectionConfig> {
         let mut config = ConnectionConfig::new(self.policies()?);
         config.mptcp = !self.plain;

@@ -1,4 +1,4 @@
-//! Axes: the library's coordinates, linear and logarithmic, chosen by what is to be shown, and names beside each other.
+//! Axes: linear, logarithmic and named coordinates of the drawing library, chosen by the data.
 
 use std::ops::Range;
 
@@ -6,27 +6,27 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatte
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-/// Values of an axis are no larger: the library counts its ticks by adding.
+/// Largest value of an axis: the library computes its ticks by adding.
 const LARGEST: f64 = 1e15;
-/// Least value of a logarithmic axis.
+/// Smallest value of a logarithmic axis.
 const LEAST: f64 = 1e-12;
 
-/// What an axis shows.
+/// Coordinate system of an axis.
 #[derive(Clone, Debug)]
 enum Scale {
     Linear(Range<f64>),
     Log(Range<f64>),
-    /// The name of this number lies from it to the next.
+    /// Name number N takes the range from N to N + 1.
     Names(Vec<String>),
-    /// So many of something, without ticks.
+    /// Range from 0 to this value, without ticks.
     Bare(f64),
 }
 
-/// A line of values.
+/// An axis.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     scale: Scale,
-    /// From the top to the bottom.
+    /// Increasing values go downwards.
     down: bool,
 }
 
@@ -37,8 +37,8 @@ impl From<Scale> for Axis {
 }
 
 impl Axis {
-    /// What shows the values that are finite, on a logarithmic axis those that are positive. That one ends at powers of
-    /// ten.
+    /// An axis over all finite values, on a logarithmic axis over the positive ones. A logarithmic axis ends at
+    /// powers of ten.
     pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
         let range = match extent(values, log) {
             Some((from, to)) if log => (decade(from, f64::floor), decade(to, f64::ceil)),
@@ -49,14 +49,14 @@ impl Axis {
         Axis::between(range, log)
     }
 
-    /// From one value to the other. A range without extent gets one.
+    /// An axis from one value to another. A range without extent is widened.
     pub(super) fn between((from, to): (f64, f64), log: bool) -> Axis {
         let least = if log { LEAST } else { -LARGEST };
-        // Of what is no number, the greater of both is the other.
+        // `max` replaces NaN by the other operand.
         let (from, to) = (from.max(least).min(LARGEST), to.min(10.0 * LARGEST));
         let one = if from == 0.0 { 1.0 } else { from.abs() };
         let wide = if log { 9.0 * from } else { one };
-        // What is nearer to each other differs by rounding.
+        // A smaller range is due to rounding.
         let range = from..if to - from > 1e-9 * one { to } else { from + wide };
         if log { Scale::Log(range).into() } else { Scale::Linear(range).into() }
     }
@@ -75,7 +75,7 @@ impl Axis {
         Axis { down: true, ..self }
     }
 
-    /// The same with some room above what it shows.
+    /// Adds some space beyond the upper end.
     pub(super) fn with_room(self) -> Axis {
         match self.scale {
             Scale::Linear(Range { start, end }) => {
@@ -90,7 +90,7 @@ impl Axis {
     }
 }
 
-/// Least and greatest of the values that can be shown.
+/// Least and greatest of the values that the axis can show.
 pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f64, f64)> {
     let fits = |value: &f64| value.is_finite() && (!log || *value > 0.0);
     values.filter(fits).fold(None, |range, value| match range {
@@ -99,14 +99,14 @@ pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f6
     })
 }
 
-/// The power of ten at a value; one that is a power up to rounding is that.
+/// The power of ten at a value; a value that is a power up to rounding gives that power.
 fn decade(value: f64, away: fn(f64) -> f64) -> f64 {
     let log = value.clamp(LEAST, LARGEST).log10();
     let whole = if (log - log.round()).abs() < 1e-9 { log.round() } else { away(log) };
     10f64.powf(whole)
 }
 
-/// The library's logarithmic axis. A hair wider: a tick at its end is one.
+/// The library's logarithmic axis, slightly widened so that a tick at its end is drawn.
 fn logarithmic(range: &Range<f64>) -> LogCoord<f64> {
     (range.start * (1.0 - 1e-9)..range.end * (1.0 + 1e-9)).log_scale().into()
 }
@@ -117,7 +117,7 @@ impl Ranged for Axis {
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
         let Range { start, end } = self.range();
-        // What lies beyond an end is at it, and what is no number at the beginning.
+        // A value beyond an end is drawn at that end, and NaN at the beginning.
         let value = value.max(start).min(end);
         let limit = if self.down { (limit.1, limit.0) } else { limit };
         match &self.scale {
@@ -127,7 +127,7 @@ impl Ranged for Axis {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Thin lines between ticks help where these are not evenly spaced.
+        // Thin lines between ticks help if ticks are not evenly spaced.
         let between = hint.weight().allow_light_points();
         match &self.scale {
             Scale::Log(range) => logarithmic(range).key_points(hint),
@@ -141,7 +141,7 @@ impl Ranged for Axis {
     fn range(&self) -> Range<f64> {
         match &self.scale {
             Scale::Linear(range) | Scale::Log(range) => range.clone(),
-            // Without names there is still something to be divided by.
+            // Without names the range must not be empty.
             Scale::Names(names) => 0.0..names.len().max(1) as f64,
             Scale::Bare(most) => 0.0..most.max(1.0),
         }

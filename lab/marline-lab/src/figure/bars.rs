@@ -7,15 +7,15 @@ use super::chart::{Chart, Frame, reference};
 use super::drawing::Figure;
 use super::sheet::{Area, Drawn, INK, px, series};
 
-/// Pixels between the axes, of a bar, and of a group less its bars.
+/// Layout, pixels: width between the axes, height of a bar, and space of a group around its bars.
 const WIDTH: i32 = 560;
 const BAR: i32 = 13;
 const GAP: i32 = 12;
 
-/// The height of a bar, and where it lies with some confidence.
+/// The length of a bar, and its confidence interval.
 type Bar = (f64, Option<(f64, f64)>);
 
-/// Values of several contestants in several cases. A value that is not a number has no bar.
+/// Values of several contestants in several cases. NaN has no bar.
 ///
 /// ```
 /// use marline_lab::figure::Bars;
@@ -35,7 +35,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// An empty chart for contestants of these names; the label has the quantity and its unit.
+    /// Creates an empty chart for contestants of these names; the label has the quantity and its unit.
     #[must_use]
     pub fn new(title: &str, label: &str, series: &[&str]) -> Bars {
         Bars {
@@ -48,34 +48,34 @@ impl Bars {
         }
     }
 
-    /// A case, with a bar for each contestant in their order.
+    /// Adds a case, with a bar for each contestant in their order.
     #[must_use]
     pub fn group(mut self, name: &str, bars: &[Bar]) -> Bars {
         self.groups.push((name.to_owned(), bars.to_vec()));
         self
     }
 
-    /// A dashed line at a value, with words.
+    /// Adds a dashed line with a label at a value.
     #[must_use]
     pub fn mark(mut self, value: f64, text: &str) -> Bars {
         self.mark = Some((value, text.to_owned()));
         self
     }
 
-    /// The axis is logarithmic and begins at a power of ten below the least bar.
+    /// Makes the axis logarithmic, from a power of ten below the least bar.
     #[must_use]
     pub fn log(mut self) -> Bars {
         self.log = true;
         self
     }
 
-    /// As a figure of a reproduction.
+    /// Builds a figure of a reproduction.
     #[must_use]
     pub fn figure(&self, name: &str, caption: &str) -> Figure {
         Figure::new(name, &self.title, caption, self.svg())
     }
 
-    /// The drawing.
+    /// Draws the chart as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let ends = |(value, interval): &Bar| {
@@ -105,7 +105,7 @@ impl Bars {
         })
     }
 
-    /// The bars of a contestant, under each other in the groups.
+    /// Draws the bars of a contestant in all groups.
     fn draw_series(&self, chart: &mut Chart<'_>, number: usize) -> Drawn {
         let tone = series(number);
         let group = f64::from(GAP + BAR * self.series.len() as i32);

@@ -1,4 +1,4 @@
-//! Box plots: quartiles and tails of several contestants under each other.
+//! Box plots: quartiles and tails of several contestants, one below the other.
 
 use plotters::prelude::*;
 
@@ -11,18 +11,18 @@ use super::sheet::{INK, px, series};
 const WIDTH: i32 = 560;
 const EACH: i32 = 34;
 
-/// What a box shows of a distribution, ascending: ends of the whiskers, quartiles, median.
+/// The values of a box, ascending: ends of the whiskers, quartiles, median.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct FiveNumbers {
-    /// Foot of the lower whisker.
+    /// End of the lower whisker.
     pub low: f64,
     /// Lower quartile.
     pub q25: f64,
     /// Median.
     pub q50: f64,
-    /// Upper quartile.
+    /// Median.
     pub q75: f64,
-    /// Head of the upper whisker.
+    /// End of the upper whisker.
     pub high: f64,
 }
 
@@ -43,34 +43,34 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// An empty chart; the label has the quantity and its unit.
+    /// Creates an empty chart; the label has the quantity and its unit.
     #[must_use]
     pub fn new(title: &str, label: &str) -> Boxes {
         let (title, label) = (title.to_owned(), label.to_owned());
         Boxes { title, label, boxes: Vec::new(), log: false }
     }
 
-    /// A contestant.
+    /// Adds a contestant.
     #[must_use]
     pub fn add(mut self, name: &str, numbers: FiveNumbers) -> Boxes {
         self.boxes.push((name.to_owned(), numbers));
         self
     }
 
-    /// The axis is logarithmic.
+    /// Makes the axis logarithmic.
     #[must_use]
     pub fn log(mut self) -> Boxes {
         self.log = true;
         self
     }
 
-    /// As a figure with its caption.
+    /// Builds a figure with its caption.
     #[must_use]
     pub fn figure(&self, name: &str, caption: &str) -> Figure {
         Figure::new(name, &self.title, caption, self.svg())
     }
 
-    /// The drawing.
+    /// Draws the chart as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let finite = |of: &FiveNumbers| {

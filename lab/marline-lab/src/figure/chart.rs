@@ -1,4 +1,4 @@
-//! Chart: two axes with their labels, a title above and a legend beside them. What it shows, its caller draws.
+//! Chart: two axes with their labels, a title and a legend. The caller draws the contents.
 
 use plotters::coord::ranged1d::ValueFormatter as _;
 use plotters::prelude::*;
@@ -9,39 +9,39 @@ use super::sheet::{
     Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, held, px, series, sheet, text_width, widest,
 };
 
-/// What a caller draws into.
+/// Drawing context for the contents.
 pub(super) type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>;
-/// An element of a chart, of one kind or another.
+/// A drawable element of any kind.
 pub(super) type Element<'a, Place> = DynElement<'static, SVGBackend<'a>, Place>;
 
-/// Ticks of an axis, at most.
+/// Largest number of ticks of an axis.
 const TICKS: usize = 9;
-/// A name beside an axis takes no more pixels.
+/// Largest width of a name beside an axis, pixels.
 const LONGEST_NAME: i32 = 420;
-/// Pixels of a sample in the legend, around it, and from one line of the legend to the next.
+/// Legend, pixels: a sample, the space around it, and the distance of lines.
 const SAMPLE: i32 = 26;
 const SPACE: i32 = 10;
 const LINE: i32 = 19;
-/// Pixels for the heading.
+/// Height of the heading, pixels.
 const HEAD: i32 = 34;
 
-/// Draws what stands for an entry in the legend, from the middle of its left edge on.
+/// Draws the sample of a legend entry, from the middle of its left edge on.
 pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a>;
 
-/// All of a chart but what it shows.
+/// A chart without its contents.
 pub(super) struct Frame<'a> {
     pub(super) title: &'a str,
     pub(super) axes: (Axis, Axis),
-    /// What the axes show, with the unit.
+    /// Labels of the axes, with units.
     pub(super) labels: (&'a str, &'a str),
     /// Width and height between the axes, pixels.
     pub(super) size: (i32, i32),
     pub(super) legend: Vec<(&'a str, Sample<'a>)>,
-    /// Pixels that stay free above and below.
+    /// Free space above and below, pixels.
     pub(super) free: (i32, i32),
-    /// Pixels right of the axis of heights, at least.
+    /// Least width right of the vertical axis, pixels.
     pub(super) wide: i32,
-    /// Whether there is nothing to show.
+    /// True if there is nothing to show.
     pub(super) empty: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Frame<'a> {
         Frame { title, axes, labels, size, legend, free: (0, 0), wide: 0, empty: false }
     }
 
-    /// Pixels left of the axis of heights.
+    /// Width left of the vertical axis, pixels.
     fn left(&self) -> i32 {
         let ticks = self.axes.1.key_points(plotters::coord::ranged1d::BoldPoints(TICKS));
         let longest = ticks.iter().map(|tick| text_width(&self.axes.1.format_ext(tick))).max();
@@ -59,7 +59,7 @@ impl<'a> Frame<'a> {
         longest.unwrap_or(0).min(LONGEST_NAME) + label + 14
     }
 
-    /// The drawing.
+    /// Draws the chart as SVG.
     pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> Drawn) -> String {
         let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
         let names = widest(self.legend.iter().map(|entry| entry.0));
@@ -116,7 +116,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Words beside a place, so many pixels from it.
+/// Text at a distance in pixels from a point.
 pub(super) fn words(
     chart: &Chart<'_>,
     at: (f64, f64),
@@ -128,7 +128,7 @@ pub(super) fn words(
     chart.plotting_area().draw(&(EmptyElement::at(at) + text))
 }
 
-/// A dashed line over the whole chart with words: at a value of the horizontal axis, or of the other.
+/// A labeled dashed line across the chart, at a value of the horizontal axis (`at_x`) or the vertical one.
 pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -> Drawn {
     let (x, y) = (chart.x_range(), chart.y_range());
     let range = if at_x { &x } else { &y };
@@ -141,7 +141,7 @@ pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -
     };
     chart.plotting_area().draw(&PathElement::new(line, REFERENCE.line(15)))?;
     let edge = chart.plotting_area().get_pixel_range().0.end;
-    // An axis may go down: its end is at its foot then.
+    // On a downward axis the end is at the bottom.
     let height = |y: f64| chart.backend_coord(&(x.start, y)).1;
     let top = if height(y.end) < height(y.start) { y.end } else { y.start };
     let (place, right) = match at_x {
@@ -155,7 +155,7 @@ pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -
     words(chart, place, (aside, down), text, held(&MUTE.text(), h, v))
 }
 
-/// The mark of a series at a place.
+/// The marker of a series at a point.
 pub(super) fn mark<'a, Place: Clone + 'static>(number: usize, at: Place) -> Element<'a, Place>
 where
     for<'b> &'b Circle<Place, i32>: plotters::element::PointCollection<'b, Place>,

@@ -1,7 +1,7 @@
 //! Curves computed from samples.
 
-/// The share of the values that are no larger, over the values: `(value, share)`, to be drawn in
-/// steps. Values that are not numbers count as never reached.
+/// Empirical distribution function: `(value, share of the values that are no larger)`, to be drawn in steps. NaN
+/// counts as never reached.
 #[must_use]
 pub fn cdf(values: &[f64]) -> Vec<(f64, f64)> {
     let mut finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -17,9 +17,8 @@ pub fn cdf(values: &[f64]) -> Vec<(f64, f64)> {
     points
 }
 
-/// The density of the values from `from` to `to` at 200 places, by Gaussian kernels of the standard
-/// deviation `bandwidth`, all in the unit of the values: `(value, density)`. The area is 1 if all
-/// values lie well inside.
+/// Density of the values from `from` to `to` at 200 points, by Gaussian kernels of the standard deviation
+/// `bandwidth`, all in the unit of the values: `(value, density)`. The area is 1 if all values lie well inside.
 #[must_use]
 pub fn density(values: &[f64], (from, to): (f64, f64), bandwidth: f64) -> Vec<(f64, f64)> {
     const PLACES: u32 = 200;
@@ -33,8 +32,8 @@ pub fn density(values: &[f64], (from, to): (f64, f64), bandwidth: f64) -> Vec<(f
         .collect()
 }
 
-/// The mean, and where it lies with 95 % confidence: by Student's t, for runs that are independent.
-/// Of fewer than two values there is no interval: its ends are NaN.
+/// The mean and its 95 % confidence interval by Student's t, for independent runs. With fewer than two values the
+/// ends of the interval are NaN.
 #[must_use]
 pub fn mean_interval(values: &[f64]) -> (f64, (f64, f64)) {
     let count = values.len() as f64;
@@ -47,8 +46,8 @@ pub fn mean_interval(values: &[f64]) -> (f64, (f64, f64)) {
     (mean, (mean - half, mean + half))
 }
 
-/// The 97.5 % quantile of Student's t: tabulated up to 10 degrees of freedom, beyond that by the
-/// expansion of Cornish and Fisher, which is right to three digits there.
+/// The 97.5 % quantile of Student's t: tabulated up to 10 degrees of freedom, beyond that by the expansion of
+/// Cornish and Fisher, which is right to three digits there.
 fn student_975(freedom: usize) -> f64 {
     const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     if let Some(value) = FEW.get(freedom.wrapping_sub(1)) {

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 /// A drawing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Name of its file: letters, digits, `-`.
+    /// File name: letters, digits, `-`.
     pub name: String,
-    /// A line above it.
+    /// Title above the drawing.
     pub title: String,
-    /// What is to be seen, below it.
+    /// Caption below the drawing.
     pub caption: String,
     /// The drawing: an `<svg>` element.
     pub svg: String,
 }
 
 impl Figure {
-    /// A drawing with its name, the line above it and the words below it.
+    /// Creates a drawing with its name, title and caption.
     #[must_use]
     pub fn new(name: &str, title: &str, caption: &str, svg: String) -> Figure {
         Figure { name: name.to_owned(), title: title.to_owned(), caption: caption.to_owned(), svg }

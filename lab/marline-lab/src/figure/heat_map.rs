@@ -1,4 +1,4 @@
-//! Heat maps: a number for every pair of two lists, as colours.
+//! Heat maps: a number for every pair of two lists, as colors.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -9,8 +9,8 @@ use super::drawing::Figure;
 use super::label::number;
 use super::sheet::{Drawn, INK, MUTE, NONE, Tone, held, px, text_width, widest};
 
-/// From good to bad, light to dark, one after the other distinguishable also without colours:
-/// five stops of a scale between pale yellow and dark violet.
+/// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
+/// and dark violet.
 const SCALE: [RGBColor; 5] = [
     RGBColor(255, 247, 214),
     RGBColor(253, 202, 127),
@@ -18,17 +18,16 @@ const SCALE: [RGBColor; 5] = [
     RGBColor(178, 62, 110),
     RGBColor(82, 20, 99),
 ];
-/// What is written on light and on dark fields, whatever the reader's setting.
+/// Text on light and dark cells, independent of the reader's color scheme.
 const ON_LIGHT: Tone = Tone::fixed(0x111111);
 const ON_DARK: Tone = Tone::fixed(0xfefefe);
-/// Pixels of a field.
+/// Size of a cell, pixels.
 const FIELD: (i32, i32) = (48, 24);
-/// Fields of the scale below the map, and the pixels of each.
+/// Scale below the map: number of steps, and pixels per step.
 const STEPS: i32 = 40;
 const STEP: i32 = 5;
 
-/// Rows, columns, and a number for each pair. The larger the number, the darker its field; a value
-/// that is not a number has none.
+/// A number for each pair of row and column. The larger the number, the darker its cell; NaN has no cell.
 #[derive(Clone, Debug)]
 pub struct HeatMap {
     title: String,
@@ -40,7 +39,7 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// An empty map with columns of these names; `unit` says what the numbers are.
+    /// Creates an empty map with these columns; `unit` names the unit of the numbers.
     #[must_use]
     pub fn new(title: &str, unit: &str, columns: &[&str]) -> HeatMap {
         HeatMap {
@@ -53,40 +52,40 @@ impl HeatMap {
         }
     }
 
-    /// A row with a number for each column.
+    /// Adds a row with a number for each column.
     #[must_use]
     pub fn row(mut self, name: &str, values: &[f64]) -> HeatMap {
         self.rows.push((name.to_owned(), values.to_vec()));
         self
     }
 
-    /// What is at or below `from` is lightest, at or above `to` darkest. Without: the least and the
-    /// greatest number.
+    /// Sets the range of the scale: `from` and less is lightest, `to` and more is darkest. By default it spans all
+    /// numbers.
     #[must_use]
     pub fn range(mut self, from: f64, to: f64) -> HeatMap {
         self.range = Some((from, to));
         self
     }
 
-    /// The same factor is the same step of colour.
+    /// Makes the scale logarithmic.
     #[must_use]
     pub fn log(mut self) -> HeatMap {
         self.log = true;
         self
     }
 
-    /// As a figure of a reproduction.
+    /// Builds a figure of a reproduction.
     #[must_use]
     pub fn figure(&self, name: &str, caption: &str) -> Figure {
         Figure::new(name, &self.title, caption, self.svg())
     }
 
-    /// The drawing.
+    /// Draws the map as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let columns = self.columns.len() as f64;
         let rows = Axis::names(self.rows.iter().map(|row| row.0.as_str()));
-        // Names of columns stand upright above them.
+        // Column names are vertical, above the map.
         let above = widest(self.columns.iter().map(String::as_str)) + 4;
         let scale = STEPS * STEP + 12 + text_width(&self.unit);
         let size =
@@ -129,7 +128,7 @@ impl HeatMap {
         })
     }
 
-    /// Where on the scale a value is, 0 to 1.
+    /// Position of a value on the scale, 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let (from, to) = self.ends();
         let share = match self.log {

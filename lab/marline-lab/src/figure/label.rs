@@ -1,6 +1,6 @@
-//! Numbers and names as labels: the digits that matter, the characters that markup has a meaning for.
+//! Numbers and names as labels: significant digits, and escaped markup.
 
-/// A number with the three or four digits that matter; `-` for what is none.
+/// A number with three or four significant digits; `-` for NaN.
 #[must_use]
 pub fn number(value: f64) -> String {
     let size = value.abs();
@@ -20,7 +20,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Text as it may stand in markup.
+/// Text with escaped markup.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -31,7 +31,7 @@ pub fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // XML has no other control characters.
+            // XML does not allow other control characters.
             c if c.is_control() && !matches!(c, '\n' | '\t') => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }

@@ -9,17 +9,17 @@ use super::sheet::{Area, Drawn, px, series};
 
 /// Width and height between the axes, pixels.
 const SIZE: (i32, i32) = (620, 300);
-/// How much of a shaded area is seen.
+/// Opacity of a shaded area.
 const SHADE: f64 = 0.15;
 
 /// A point of a series.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Where on the horizontal axis.
+    /// Horizontal value.
     pub x: f64,
-    /// Where on the vertical axis.
+    /// Vertical value.
     pub y: f64,
-    /// Where `y` lies with some confidence.
+    /// Confidence interval of `y`.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -55,13 +55,13 @@ pub struct Plot {
     series: Vec<Series>,
     marks: Vec<(bool, f64, String)>,
     logs: (bool, bool),
-    /// What was asked for.
+    /// Requested range.
     x_range: Option<(f64, f64)>,
     y_range: Option<(f64, f64)>,
 }
 
 impl Plot {
-    /// An empty plot. Labels name the quantity and its unit: `round trip (ms)`.
+    /// Creates an empty plot. Labels name the quantity and its unit: `round trip (ms)`.
     #[must_use]
     pub fn new(title: &str, x_label: &str, y_label: &str) -> Plot {
         Plot {
@@ -80,79 +80,79 @@ impl Plot {
         self
     }
 
-    /// A line through points `(x, y)`.
+    /// Adds a line through points `(x, y)`.
     #[must_use]
     pub fn line(self, name: &str, points: &[(f64, f64)]) -> Plot {
         self.add(name, Style::Line, bare(points))
     }
 
-    /// The same in steps: the value holds until the next point. What [`cdf`](super::cdf) gives.
+    /// Adds a step line, as for [`cdf`](super::cdf): a value holds until the next point.
     #[must_use]
     pub fn steps(self, name: &str, points: &[(f64, f64)]) -> Plot {
         self.add(name, Style::Steps, bare(points))
     }
 
-    /// A line with the area below it shaded. What [`density`](super::density) gives.
+    /// Adds a line with the area below it shaded, as for [`density`](super::density).
     #[must_use]
     pub fn area(self, name: &str, points: &[(f64, f64)]) -> Plot {
         self.add(name, Style::Area, bare(points))
     }
 
-    /// Points, joined, with their intervals.
+    /// Adds joined points with their intervals.
     #[must_use]
     pub fn points(self, name: &str, points: &[Point]) -> Plot {
         self.add(name, Style::Points, points.to_vec())
     }
 
-    /// A dashed vertical line with words.
+    /// Adds a labeled dashed vertical line.
     #[must_use]
     pub fn mark_x(mut self, x: f64, text: &str) -> Plot {
         self.marks.push((true, x, text.to_owned()));
         self
     }
 
-    /// A dashed horizontal line with words.
+    /// Adds a labeled dashed horizontal line.
     #[must_use]
     pub fn mark_y(mut self, y: f64, text: &str) -> Plot {
         self.marks.push((false, y, text.to_owned()));
         self
     }
 
-    /// The horizontal axis is logarithmic; points at or below zero are at its left end.
+    /// Makes the horizontal axis logarithmic; points at or below zero are drawn at its left end.
     #[must_use]
     pub fn log_x(mut self) -> Plot {
         self.logs.0 = true;
         self
     }
 
-    /// The vertical axis is logarithmic; points at or below zero are at its lower end.
+    /// Makes the vertical axis logarithmic; points at or below zero are drawn at its lower end.
     #[must_use]
     pub fn log_y(mut self) -> Plot {
         self.logs.1 = true;
         self
     }
 
-    /// Only this part of the horizontal axis. Without: what the points need.
+    /// Limits the horizontal axis. By default it spans the points.
     #[must_use]
     pub fn x_range(mut self, from: f64, to: f64) -> Plot {
         self.x_range = Some((from, to));
         self
     }
 
-    /// Only this part of the vertical axis. Without: what the points need, and zero.
+    /// Limits the vertical axis. By default it spans the points and zero.
     #[must_use]
     pub fn y_range(mut self, from: f64, to: f64) -> Plot {
         self.y_range = Some((from, to));
         self
     }
 
-    /// As a figure of a reproduction.
+    /// Builds a figure of a reproduction.
     #[must_use]
     pub fn figure(&self, name: &str, caption: &str) -> Figure {
         Figure::new(name, &self.title, caption, self.svg())
     }
 
-    /// The drawing.
+    /// Draws the plot as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let (x, y) = self.axes();
@@ -199,12 +199,12 @@ fn bare(points: &[(f64, f64)]) -> Vec<Point> {
 }
 
 impl Series {
-    /// The points that have a place.
+    /// The points that can be drawn.
     fn real(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite())
     }
 
-    /// The corners of its line; those that fall on each other make the file longer and nothing else.
+    /// The vertices of the line, without repeated ones, which only make the file longer.
     fn line(&self, chart: &Chart<'_>) -> Vec<(f64, f64)> {
         let mut before = chart.y_range().start;
         let mut corners: Vec<(f64, f64)> = Vec::new();
@@ -219,7 +219,7 @@ impl Series {
         corners
     }
 
-    /// What stands for it in the legend.
+    /// The legend's sample of the series.
     fn sample(&self, area: &Area<'_>, (x, y): (i32, i32), number: usize) -> Drawn {
         area.draw(&PathElement::new([(x, y), (x + px(26), y)], series(number).line(20)))?;
         let marked = self.style == Style::Points;

@@ -9,45 +9,45 @@ use marline_wire::{TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use crate::stream_places::StreamPlaces;
 
-/// What became of a segment.
+/// Fate of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrived then.
+    /// Arrived at this time.
     Arrived(Instant),
-    /// It had not arrived when the run ended: lost, or on its way.
+    /// Not arrived when the run ended: lost, or under way.
     Lost,
 }
 
-/// A segment.
+/// A segment of a run.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// The path's number in the scene.
     pub path: usize,
-    /// Whether the client sent it.
+    /// True if the client sent it.
     pub from_client: bool,
-    /// When it was sent.
+    /// Time of sending.
     pub sent: Instant,
-    /// What became of it.
+    /// Fate.
     pub fate: Fate,
-    /// Its header, as sent.
+    /// TCP header, as sent.
     pub header: TcpHeader,
-    /// Its options.
+    /// TCP options.
     pub options: TcpOptions,
     /// Bytes of payload.
     pub payload: u32,
-    /// KeyPath of the payload's first byte in its subflow, from 0.
+    /// Place of the payload's first byte in its subflow, from 0.
     pub subflow_offset: u32,
-    /// KeyPath of the payload's first byte in the connection's stream, from 0; `None`: nothing maps it.
+    /// Place of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
     pub stream_offset: Option<u64>,
-    /// What it acknowledges of the other side's subflow, bytes.
+    /// Acknowledged place in the peer's subflow, bytes.
     pub acked: u32,
-    /// What it acknowledges of the other side's stream, bytes.
+    /// Acknowledged place in the peer's stream, bytes.
     pub data_acked: Option<u64>,
 }
 
 impl Segment {
-    /// In a few words: `SYN`, `2800+1400` (place in the stream and length), `ack 4200` (of the
-    /// subflow) with ` sack` if something is missing.
+    /// Short description: `SYN`, `2800+1400` (place in the stream and length), `ack 4200` (of the subflow) with `
+    /// sack` if the ACK reports a gap.
     #[must_use]
     pub fn describe(&self) -> String {
         let flags = self.header.flags;
@@ -73,7 +73,7 @@ impl Segment {
     }
 }
 
-/// Notes every segment of a scene while it runs.
+/// Records every segment of a scene while it runs.
 ///
 /// ```
 /// use marline_lab::experiment::{Experiment, Variant, stage};
@@ -91,16 +91,16 @@ impl Segment {
 /// ```
 #[derive(Debug)]
 pub struct SegmentLog {
-    /// Path and whether it leads away from the client.
+    /// Path of a link, and whether the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
     segments: Vec<Segment>,
-    /// Per link, what is on its way: hash of its bytes, and which segment it is.
+    /// Segments under way, per link: hash of the bytes, and index of the segment.
     pending: BTreeMap<LinkId, VecDeque<(u64, usize)>>,
     places: StreamPlaces,
 }
 
 impl SegmentLog {
-    /// A log for this scene, which has one connection.
+    /// Creates a log for this scene, which has one connection.
     #[must_use]
     pub fn of(paths: &Paths) -> SegmentLog {
         let up = paths.up.iter().enumerate().map(|(path, link)| (*link, (path, true)));
@@ -113,7 +113,7 @@ impl SegmentLog {
         }
     }
 
-    /// The segments in the order in which they were sent.
+    /// The segments in the order of sending.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -144,7 +144,7 @@ impl SegmentLog {
     fn delivered(&mut self, now: Instant, link: LinkId, packet: &Packet) {
         let Some(pending) = self.pending.get_mut(&link) else { return };
         let wanted = hash(&packet.segment);
-        // Links reorder and lose, but two segments with the same bytes are one as good as the other.
+        // Links reorder and lose packets, but segments with the same bytes are interchangeable.
         if let Some(at) = pending.iter().position(|(hash, _)| *hash == wanted) {
             let index = pending[at].1;
             pending.remove(at);
@@ -154,7 +154,7 @@ impl SegmentLog {
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    // With fixed keys: the same everywhere.
+    // This hasher has fixed keys, so hashes are the same in every run.
     let mut hasher = std::hash::DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()

@@ -1,12 +1,12 @@
-//! Plots of places in the stream over time: which bytes went on which subflow and when, what of it was sent twice and
-//! why, what the peer had, and where delivery stood still.
+//! Plots of the stream's bytes over time: the subflow and time of each segment, retransmitted bytes with the
+//! cause, what the peer had received, and times when delivery stood still.
 //!
-//! *Problem.* What tcptrace draws of a TCP connection has one path. With several the same bytes may go on two, as a
-//! copy, or because the first is in trouble, and which of these it was is what one wants to see.
+//! *Problem.* tcptrace's plot of a TCP connection has one path. With several paths, the same bytes may be sent on
+//! two, as a copy or because the first path is in trouble. The plot shows which of these it was.
 //!
-//! *How.* The colour is the subflow's, the shape says in which manner: data for the first time is a bar from its first
-//! to its last byte, everything that goes again has a mark at its middle. So the plot can be read without colours, too.
-//! A connection of minutes has a million segments: those that fall on each other on the paper are drawn once.
+//! *How.* The color shows the subflow, the shape shows the manner: data sent for the first time is a bar from its
+//! first to its last byte, and data sent again has a marker at its middle. The plot can therefore be read without
+//! colors, too. A connection of minutes has a million segments: segments at the same position are drawn once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,14 +22,14 @@ use super::sheet::{Drawn, INK, MUTE, Tone, held, no_series, px, series, text_wid
 
 /// Width and height between the axes, pixels.
 const SIZE: (i32, i32) = (840, 420);
-/// How much of the shade of a time without delivery is seen.
+/// Opacity of a shaded time without delivery.
 const SHADE: f64 = 0.15;
-/// Units within which things fall on each other: half a pixel.
+/// Resolution, units: half a pixel. Elements within it are drawn once.
 const GRID: i32 = 5;
-/// Most marks of what goes again.
+/// Largest number of markers of data sent again.
 const MAX_MARKS: usize = 8_000;
 
-/// A plot of places over time, of what one end of a connection sent.
+/// A plot of the bytes that one end of a connection sent, over time.
 ///
 /// ```
 /// use marline_lab::figure::SequencePlot;
@@ -48,20 +48,20 @@ pub struct SequencePlot<'a> {
 }
 
 impl<'a> SequencePlot<'a> {
-    /// The whole course.
+    /// Creates a plot of the whole course.
     #[must_use]
     pub fn new(title: &str, course: &'a Course) -> SequencePlot<'a> {
         SequencePlot { title: title.to_owned(), course, range_ms: None }
     }
 
-    /// Only these milliseconds.
+    /// Limits the plot to these milliseconds.
     #[must_use]
     pub fn range(mut self, from_ms: f64, to_ms: f64) -> SequencePlot<'a> {
         self.range_ms = Some((from_ms, to_ms));
         self
     }
 
-    /// The drawing.
+    /// Draws the plot as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let (time, place) = self.axes();
@@ -153,7 +153,7 @@ impl<'a> SequencePlot<'a> {
         Ok(())
     }
 
-    /// Bars; those of one moment that touch are one.
+    /// Draws bars of new data; touching bars of one time are merged.
     fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
         let time = chart.x_range();
         let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
@@ -192,7 +192,7 @@ impl<'a> SequencePlot<'a> {
         Ok(())
     }
 
-    /// Marks of what goes again. Says how many there was no room for.
+    /// Draws markers of data sent again, and a note with the number of markers beyond the limit.
     fn again(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
         let time = chart.x_range();
         let screen = chart.plotting_area().use_screen_coord();
@@ -221,7 +221,7 @@ impl<'a> SequencePlot<'a> {
     }
 }
 
-/// The mark of what goes again in this manner.
+/// The marker of data sent again in this manner.
 fn shape<'a>(manner: Manner, at: (i32, i32), tone: Tone) -> Element<'a, (i32, i32)> {
     match manner {
         Manner::New | Manner::Copy => Circle::new(at, px(3), tone.line(15)).into_dyn(),
@@ -234,7 +234,7 @@ fn shade() -> ShapeStyle {
     INK.colour().mix(SHADE).filled()
 }
 
-/// Bytes of the unit in which places up to this are told, and its name.
+/// Unit for places up to `most`: its bytes and its name.
 fn unit(most: f64) -> (f64, &'static str) {
     match most {
         most if most >= 2e6 => (1e6, "MB"),
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn each_manner_has_a_shape_and_each_subflow_a_colour() {
         let svg = SequencePlot::new("x", &course()).svg();
-        // One of each in the drawing and one in the legend.
+        // One of each in the drawing, and one in the legend.
         assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
         assert_eq!(svg.matches("<polygon").count(), 2, "{svg}");
         assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
             3,
             "a bar, the triangle, and the legend of their subflow: {svg}"
         );
-        // Two segments of one moment are one bar; the strokes of a cross.
+        // Two segments of one time are one bar; then the two strokes of a cross.
         assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 2, "a bar, and the legend: {svg}");
         assert_eq!(svg.matches("<line opacity=\"1\" stroke=\"#0072B2\"").count(), 2, "{svg}");
         assert!(svg.contains("220 ms, subflow 0 silent: probe timeout"), "{svg}");

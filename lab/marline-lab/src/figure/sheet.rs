@@ -1,9 +1,9 @@
-//! Sheet that a figure is drawn on: its size and colours, and a style sheet for what the library's SVG has not: dashes,
-//! a dark setting, a title.
+//! Drawing area of a figure: its size and colors, and a style sheet for features that the library's SVG lacks:
+//! dashes, a dark color scheme, a title.
 //!
-//! The library writes a colour as an attribute of each element. Rules that select by it say what the element is where
-//! the reader's setting is dark, and how the line of a series is dashed. So a colour is a key, too: series of one hue
-//! have colours that the rules tell apart and the eye does not.
+//! The library writes a color as an attribute of each element. The style sheet selects elements by this attribute
+//! and sets their color in the dark scheme and the dashes of a series. A color is therefore also a key: series of
+//! one hue have colors that the rules distinguish and readers do not.
 
 use std::fmt::Write as _;
 
@@ -13,23 +13,23 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::escape;
 
-/// What is drawn on.
+/// The library's drawing area.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// What comes of drawing. Into a text nothing can fail; the library also draws into files.
+/// Result of drawing. Drawing into a string cannot fail; the library also draws into files.
 pub(super) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-/// Units for a pixel: the library places at whole units.
+/// Units per pixel: the library has integer coordinates only.
 const UNITS: i32 = 10;
 
-/// Pixels of text: of 12 the library's arithmetic makes 12.000000000000001.
+/// Text size, pixels: the library would write 12 as 12.000000000000001.
 pub(super) const TEXT: f64 = 12.1;
 
-/// Pixels in units.
+/// Converts pixels to units.
 pub(super) const fn px(pixels: i32) -> i32 {
     UNITS * pixels
 }
 
-/// A colour, and the one it is where the reader's setting is dark.
+/// A color, and its replacement in the dark scheme.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Tone(u32, u32);
 
@@ -43,7 +43,8 @@ pub(super) const LOST: Tone = Tone(0xc03000, 0xff8a65);
 pub(super) const NONE: Tone = Tone(0xdddddd, 0x3a3d42);
 const NEUTRAL: [Tone; 8] = [PAPER, INK, MUTE, GRID, FRAME, REFERENCE, LOST, NONE];
 
-/// Those of Okabe and Ito that are seen on white, some darker than theirs; the last is for what has no series' colour.
+/// The colors of Okabe and Ito that are visible on white, some of them darkened; the last one is for elements
+/// without a series.
 const HUES: [Tone; 7] = [
     Tone(0x0072b2, 0x4aa8e0),
     Tone(0xd55e00, 0xf28a3c),
@@ -56,23 +57,23 @@ const HUES: [Tone; 7] = [
 /// Lengths of dashes and gaps, units.
 const DASHES: [&str; HUES.len()] =
     ["none", "70 30", "20 30", "90 30 20 30", "50 20", "10 20", "120 40"];
-/// Looks of lines: the next series has the first again.
+/// Number of line styles, after which they repeat.
 const LOOKS: usize = 2 * HUES.len();
 
-/// The colour of a series.
+/// The color of a series.
 pub(super) fn series(number: usize) -> Tone {
     let Tone(light, dark) = HUES[number % HUES.len()];
-    // The lowest bit of blue tells the rounds apart.
+    // The lowest bit of blue distinguishes the rounds.
     Tone(light ^ (number % LOOKS >= HUES.len()) as u32, dark)
 }
 
-/// The colour of what belongs to no series.
+/// The color of elements without a series.
 pub(super) fn no_series() -> Tone {
     HUES[HUES.len() - 1]
 }
 
 impl Tone {
-    /// The same in the dark.
+    /// A color that is the same in the dark scheme.
     pub(super) const fn fixed(colour: u32) -> Tone {
         Tone(colour, colour)
     }
@@ -82,7 +83,7 @@ impl Tone {
         RGBColor(red, green, blue)
     }
 
-    /// A line of so many units.
+    /// A line of this width, units.
     pub(super) fn line(self, units: u32) -> ShapeStyle {
         self.colour().stroke_width(units)
     }
@@ -95,7 +96,7 @@ impl Tone {
         self.font(TEXT, FontStyle::Normal)
     }
 
-    /// Text of so many pixels. The library's sizes are not those that it writes.
+    /// Text of this size, pixels. The library writes sizes other than those it is given.
     pub(super) fn font(self, pixels: f64, style: FontStyle) -> TextStyle<'static> {
         const WRITTEN: f64 = 1.24;
         let size = f64::from(UNITS) * pixels * WRITTEN;
@@ -103,22 +104,22 @@ impl Tone {
     }
 }
 
-/// The same held there.
+/// The text style with this alignment.
 pub(super) fn held(style: &TextStyle<'static>, h: HPos, v: VPos) -> TextStyle<'static> {
     style.pos(Pos::new(h, v))
 }
 
-/// Width of a text of 12 pixels, generously: what it is drawn with is not known here.
+/// Estimated width of a text of 12 pixels, an upper bound: the reader's font is unknown.
 pub(super) fn text_width(text: &str) -> i32 {
     7 * text.chars().count() as i32
 }
 
-/// The greatest of these widths.
+/// The width of the widest text.
 pub(super) fn widest<'a>(texts: impl IntoIterator<Item = &'a str>) -> i32 {
     texts.into_iter().map(text_width).max().unwrap_or(0)
 }
 
-/// An `<svg>` element of so many pixels with what `draw` draws.
+/// An `<svg>` element of this size, pixels, with the contents that `draw` draws.
 pub(super) fn sheet(
     title: &str,
     (width, height): (i32, i32),
@@ -130,7 +131,7 @@ pub(super) fn sheet(
     let drawn = area.fill(&PAPER.colour()).and_then(|()| draw(&area)).and_then(|()| area.present());
     drop(area);
     let failed = drawn.err().map_or_else(String::new, |error| format!("<desc>{error}</desc>\n"));
-    // Behind the library's head comes what it drew.
+    // The drawing follows the library's header.
     let body = svg.split_once(">\n").map_or("", |(_, body)| body);
     let control = |c: char| c.is_control() && c != '\n';
     format!(
@@ -139,12 +140,12 @@ pub(super) fn sheet(
          <style>{}</style>\n{}\n",
         escape(title),
         rules(),
-        // XML has no other control characters.
+        // XML does not allow other control characters.
         body.replace(control, "\u{fffd}").trim_end()
     )
 }
 
-/// The style sheet. Every drawing has the same, so that many in one page do not disturb each other.
+/// The style sheet. It is the same in every drawing, so that several in one page do not conflict.
 fn rules() -> String {
     let Tone(mute, _) = MUTE;
     let Tone(paper, dark_paper) = PAPER;
@@ -162,7 +163,7 @@ fn rules() -> String {
     }
     rules.push_str("@media(prefers-color-scheme:dark){");
     for Tone(light, dark) in NEUTRAL.into_iter().chain(HUES) {
-        // Colours of one hue differ in the last digit.
+        // Colors of one hue differ in the last digit.
         let hue = light >> 4;
         for what in ["fill", "stroke"] {
             let _ = write!(rules, ".mf [{what}^=\"#{hue:05X}\"]{{{what}:#{dark:06x}}}");

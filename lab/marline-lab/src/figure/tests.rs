@@ -4,7 +4,7 @@ use super::*;
 use crate::experiment::{Experiment, Variant, stage};
 use crate::workload::{Gap, Workload};
 
-/// Every element that is opened is closed, in order; returns how many there are of a name.
+/// Checks that every element is closed in order; returns the number of `wanted` elements.
 fn elements(svg: &str, wanted: &str) -> usize {
     let mut open: Vec<&str> = Vec::new();
     let mut found = 0;
@@ -39,7 +39,7 @@ fn a_plot_draws_every_series_and_escapes_its_text() {
         .svg();
     assert!(svg.contains("&lt;script&gt;") && !svg.contains("<script"));
     assert!(svg.contains("<title>a &lt; b &amp; &quot;c&quot;</title>"));
-    // Four lines, here and in the legend, behind two that are dashed; the shaded area; a point with its
+    // Four lines, in the drawing and in the legend, above two dashed ones; the shaded area; a point with its
     // interval, and its sample.
     let lines = |colour: &str| {
         svg.matches(&format!("<polyline fill=\"none\" opacity=\"1\" stroke=\"{colour}")).count()
@@ -74,7 +74,7 @@ fn a_plot_of_nothing_is_a_plot() {
     }
 }
 
-/// Whatever is drawn: no panic, no endless loop for ticks, a drawing of bounded size.
+/// Values of every size: no panic, no endless loop for ticks, a drawing of bounded size.
 #[test]
 fn values_of_every_size_have_a_place() {
     let sizes = [0.0, 5e-324, 1e-300, 1e-9, 0.1, 1.0 + 1e-12, 97.0, 1e7, 1e16, 1e300, f64::MAX];
@@ -121,7 +121,7 @@ fn fourteen_series_are_distinct_and_adapt_to_dark_mode() {
     assert!(dark.contains("[fill^=\"#FFFFF\"]{fill:#16181c}"), "the paper");
 }
 
-/// The texts of a drawing in one colour, in their order.
+/// The texts of a drawing in one color, in order.
 fn texts<'a>(svg: &'a str, colour: &str) -> Vec<&'a str> {
     let mut lines = svg.lines();
     let mut texts = Vec::new();
@@ -165,7 +165,7 @@ fn bars_have_the_lengths_of_their_values() {
         .filter(|line| line.starts_with("<rect") && line.contains("x=\"350\""))
         .filter_map(|line| line.split("width=\"").nth(1)?.split('"').next()?.parse().ok())
         .collect();
-    // By contestants: what takes 100, 50 and 25 ms.
+    // In order of the contestants: 100, 50 and 25 ms.
     assert_eq!(lengths.len(), 3, "{svg}");
     assert!((lengths[0] / lengths[1] - 2.0).abs() < 0.01, "{lengths:?}");
     assert!((lengths[0] / lengths[2] - 4.0).abs() < 0.02, "{lengths:?}");
@@ -211,7 +211,7 @@ fn a_segment_log_shows_paths_and_losses() {
     let lost: Vec<&Segment> = data().filter(|segment| segment.fate == Fate::Lost).collect();
     assert_eq!(lost.len(), 1, "{told:?}");
     assert!(lost[0].sent >= start);
-    // The stream came whole: every byte was in a segment that arrived, the lost one's twice.
+    // The whole stream arrived: every byte was in a segment that arrived, the lost one's on the second attempt.
     let arrived = data().filter(|segment| segment.fate != Fate::Lost);
     let mut ranges: Vec<(u64, u64)> = arrived
         .map(|segment| {
@@ -244,7 +244,7 @@ fn a_timing_diagram_shows_arrows_crosses_and_words() {
         .span(0, (20.0, 30.0), "down");
     let svg = diagram.svg();
     elements(&svg, "line");
-    // The way of what was lost, and the two strokes of a cross.
+    // The arrow of the lost segment, and the two strokes of a cross.
     assert_eq!(svg.matches(" stroke=\"#C03000\"").count(), 3);
     assert!(svg.contains("\n0+") && svg.contains("probe") && svg.contains("down"), "{svg}");
     assert_eq!(svg, diagram.svg(), "the same data is the same text");

@@ -1,5 +1,4 @@
-//! Timing diagrams: segments as arrows between two vertical lines per path, with time running
-//! downwards.
+//! Timing diagrams: segments as arrows between two vertical lines per path, with time running downwards.
 
 use marline_time::Instant;
 
@@ -12,13 +11,13 @@ use super::drawing::Figure;
 use super::segment_log::{Fate, Segment};
 use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, TEXT, held, px, series};
 
-/// Between the two lines of a path, pixels.
+/// Distance between the two lines of a path, pixels.
 const LANE: f64 = 230.0;
-/// Left of a path: words stand there, as they do right of the last one.
+/// Space left of each path and right of the last one for labels, pixels.
 const GAP: f64 = 180.0;
-/// Labels that are nearer to each other than this become one, pixels.
+/// Labels with a smaller distance are merged, pixels.
 const LABEL_GAP: i32 = 12;
-/// How much of the shade of a span is seen.
+/// Opacity of a shaded span.
 const SHADE: f64 = 0.15;
 
 #[derive(Clone, Debug)]
@@ -38,9 +37,9 @@ struct Note {
     text: String,
 }
 
-/// A timing diagram of some milliseconds of a run.
+/// Timing diagram of a few milliseconds of a run.
 ///
-/// Labels that would cover each other are drawn as one with the number of those left out.
+/// Labels that would overlap are merged into one with the number of those left out.
 #[derive(Clone, Debug)]
 pub struct TimingDiagram {
     title: String,
@@ -53,7 +52,7 @@ pub struct TimingDiagram {
 }
 
 impl TimingDiagram {
-    /// An empty diagram of paths of these names, from `from_ms` to `to_ms`.
+    /// Creates an empty diagram of paths of these names, from `from_ms` to `to_ms`.
     #[must_use]
     pub fn new(title: &str, paths: &[&str], (from_ms, to_ms): (f64, f64)) -> TimingDiagram {
         TimingDiagram {
@@ -67,15 +66,15 @@ impl TimingDiagram {
         }
     }
 
-    /// Pixels for the whole time; 520 without.
+    /// Sets the height of the time range, 520 pixels by default.
     #[must_use]
     pub fn height(mut self, pixels: f64) -> TimingDiagram {
         self.height = pixels;
         self
     }
 
-    /// The segments sent in its time, which runs from `zero`. `label` says what stands at one
-    /// ([`Segment::describe`]); `None` leaves it out.
+    /// Adds the segments sent in the diagram's time range, which counts from `zero`. `label` returns a segment's
+    /// label ([`Segment::describe`]), or `None` to leave the segment out.
     #[must_use]
     pub fn segments(
         mut self,
@@ -101,27 +100,27 @@ impl TimingDiagram {
         self
     }
 
-    /// Words beside the line of one side of a path: a timer that fires, a decision.
+    /// Adds a note beside the line of one side of a path: a timer that fires, a decision.
     #[must_use]
     pub fn note(mut self, path: usize, at_client: bool, at_ms: f64, text: &str) -> TimingDiagram {
         self.notes.push(Note { path, at_client, at_ms, text: text.to_owned() });
         self
     }
 
-    /// A time in which something holds for a path: it is down.
+    /// Adds a labeled time span of a path, such as an outage.
     #[must_use]
     pub fn span(mut self, path: usize, (from_ms, to_ms): (f64, f64), text: &str) -> TimingDiagram {
         self.spans.push((path, from_ms, to_ms, text.to_owned()));
         self
     }
 
-    /// As a figure of a reproduction.
+    /// Builds a figure of a reproduction.
     #[must_use]
     pub fn figure(&self, name: &str, caption: &str) -> Figure {
         Figure::new(name, &self.title, caption, self.svg())
     }
 
-    /// The drawing.
+    /// Draws the diagram as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let width = GAP + self.paths.len() as f64 * (LANE + GAP);
@@ -138,7 +137,7 @@ impl TimingDiagram {
         })
     }
 
-    /// Where the line of a side of a path is.
+    /// Position of the line of one side of a path.
     fn x(&self, path: usize, client: bool) -> f64 {
         let left = GAP + (LANE + GAP) * path as f64;
         if client { left } else { left + LANE }
@@ -178,7 +177,7 @@ impl TimingDiagram {
         let far = self.x(arrow.path, !arrow.from_client);
         let area = chart.plotting_area();
         let Some(arrived_ms) = arrow.arrived_ms else {
-            // It ends on the way, with a cross.
+            // A lost segment ends half-way, with a cross.
             let half_way = from.0 + 0.6 * (far - from.0);
             let (begin, end) =
                 (area.map_coordinate(&from), area.map_coordinate(&(half_way, from.1)));
@@ -187,7 +186,7 @@ impl TimingDiagram {
             screen.draw(&PathElement::new([begin, end], LOST.line(15)))?;
             return screen.draw(&Cross::new(end, px(4), LOST.line(15)));
         };
-        // What arrives later than the diagram ends is drawn as far as it got.
+        // A segment that arrives after the diagram's end is drawn up to that end.
         let share = match arrived_ms > self.range.1 {
             true => (self.range.1 - arrow.sent_ms) / (arrived_ms - arrow.sent_ms).max(1e-9),
             false => 1.0,
@@ -202,7 +201,7 @@ impl TimingDiagram {
         area.use_screen_coord().draw(&Polygon::new(head(begin, end), tone.fill()))
     }
 
-    /// At their senders' ends, outside of the lane; those of one burst as one.
+    /// Draws labels at the senders' ends, outside of the lane; those of one burst are merged.
     fn labels(&self, chart: &Chart<'_>) -> Drawn {
         for path in 0..self.paths.len() {
             for client in [true, false] {
@@ -234,14 +233,14 @@ impl TimingDiagram {
         }
         let at = (self.x(note.path, note.at_client), note.at_ms);
         chart.plotting_area().draw(&Circle::new(at, px(3), series(0).fill()))?;
-        // Inside the lane: outside are the labels.
+        // Notes are inside the lane, because labels are outside.
         let (h, aside) = if note.at_client { (HPos::Left, 8) } else { (HPos::Right, -8) };
         let style = held(&INK.font(TEXT, FontStyle::Bold), h, VPos::Bottom);
         words(chart, at, (aside, -2), &note.text, style)
     }
 }
 
-/// The head of an arrow: its corners.
+/// The corners of an arrow's head.
 fn head(from: (i32, i32), to: (i32, i32)) -> [(i32, i32); 3] {
     let (long, wide) = (f64::from(px(7)), f64::from(px(3)));
     let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));

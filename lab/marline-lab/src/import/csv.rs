@@ -1,4 +1,4 @@
-//! CSV with a heading: a column of times, and some of delay, loss and rate.
+//! CSV with a header line: a column of times, and columns of delay, loss and rate.
 //!
 //! | column | meaning |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `delay_ms`, `delay_us`, `rtt_ms`, `rtt_us` | one way, or there and back, of which half is taken |
 //! | `loss`, `loss_percent` | share of the packets, 0 to 1, or percent |
 //!
-//! With `up_` or `down_` in front a column is of one direction. An empty field changes nothing.
+//! A column with the prefix `up_` or `down_` is for one direction. An empty field keeps the previous value.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{Measurement, Mistakes, Quantity, Sample, Way, from_zero};
 
-/// What a column has, and what a number in it is to be multiplied with.
+/// Meaning of a column, and the factor of its numbers.
 #[derive(Copy, Clone, Debug)]
 enum Column {
     Time(f64),
@@ -51,19 +51,20 @@ fn column(name: &str) -> Column {
     }
 }
 
-/// How columns of a file are to be read.
+/// Options for reading a file.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// What columns are called here that are called otherwise in the file: theirs, ours.
+    /// Renamed columns: name in the file, name here.
     pub renamed: Vec<(String, String)>,
-    /// There is no column of times: rows are so far apart.
+    /// Interval of the rows, if there is no column of times.
     pub every: Option<Duration>,
 }
 
 /// Reads a file's text.
 ///
 /// # Errors
-/// Columns are missing, a name is not in the file, or fields are no numbers or out of range: all of them at once.
+/// Columns are missing, a name is not in the file, or fields are not numbers or out of range: all of them are
+/// reported at once.
 pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measurement> {
     let Reading { renamed, every } = reading;
     let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());

@@ -1,7 +1,7 @@
-//! Output of `iperf3 --json`: what each of its intervals carried, as the rate of a link.
+//! Output of `iperf3 --json`: the throughput of each interval as the rate of a link.
 //!
-//! A transfer that was limited by the link shows its rate. One that was limited by its window, by the sender or by
-//! losses shows less than the link could: UDP (`-u -b`) with more than the link takes is the better measurement.
+//! A transfer that was limited by the link shows its rate. A transfer that was limited by its window, the sender
+//! or losses shows less. UDP (`-u -b`) above the link's rate is the better measurement.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ struct Output {
     start: Start,
     #[serde(default)]
     intervals: Vec<Interval>,
-    /// What the server saw: with `--get-server-output`, if it has `--json` as well.
+    /// The server's results: with `--get-server-output`, if the server runs with `--json`, too.
     server_output_json: Option<Box<Output>>,
     error: Option<String>,
 }
@@ -47,19 +47,20 @@ struct Sum {
     bits_per_second: f64,
     #[serde(default)]
     omitted: bool,
-    /// Whether it was counted where it was sent.
+    /// True if the sender counted.
     #[serde(default)]
     sender: bool,
-    /// Of UDP at the receiver.
+    /// For UDP, at the receiver.
     lost_percent: Option<f64>,
 }
 
-/// Reads a file's text: rates (and, of UDP at the receiver, losses) of the direction that was measured, as
-/// iperf3 says it seen from its client: up, with `-R` down. What `--omit` left out is left out. Of UDP that the client
-/// sent its own intervals say how much that was, whatever the link carried: the server's are taken.
+/// Reads a file's text: rates (and, of UDP at the receiver, losses) of the measured direction, seen from iperf3's
+/// client: up, with `-R` down. Intervals omitted by `--omit` are left out. For UDP sent by the client, the
+/// client's own intervals show the sending rate and not the link's, so the server's are used.
 ///
 /// # Errors
-/// It is not iperf3's, the test failed, what arrived of UDP is not told, or intervals are wrong: all of them at once.
+/// The file is not iperf3 output, the test failed, the receiver's UDP results are missing, or intervals are
+/// invalid: all of them are reported at once.
 pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let output: Output = serde_json::from_str(text)
         .with_context(|| format!("{file} is no output of `iperf3 --json`"))?;

@@ -1,9 +1,8 @@
 //! Captures at both ends of a path: delay and loss of each direction over time.
 //!
-//! A packet is known again by what routers and translators leave alone: of TCP sequence number, acknowledgment,
-//! flags and payload, of UDP its payload. What one end sent and the other never saw is lost. The delay of an
-//! interval is the least of its packets: more than that is the queue, which the link that is made of this has
-//! itself.
+//! Packets are matched by fields that routers and NATs keep: for TCP the sequence number, acknowledgment, flags
+//! and payload, for UDP the payload. A packet that one end sent and the other never saw is lost. The delay of an
+//! interval is the least of its packets: the rest is queueing, which the resulting link adds itself.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,14 +17,14 @@ use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 
 use super::{Measurement, Quantity, Sample, Way, from_zero};
 
-/// Fewer of the packets than this that both ends saw make no measurement.
+/// Smallest share of packets that both ends saw.
 const MIN_SHARED_PACKETS: f64 = 0.3;
-/// One of so many pairs may seem to have arrived before it was sent.
+/// One in this many pairs may seem to have arrived before it was sent.
 const MAX_REVERSED_PAIRS: usize = 100;
-/// Nothing is on its way for longer.
+/// Longest time that a packet is under way, ns.
 const MAX_FLIGHT_NS: i64 = 30_000_000_000;
 
-/// Bytes of a capture that are looked at together: no block is longer.
+/// Buffer for reading a capture, bytes: the largest block.
 const BUFFER: usize = 1 << 20;
 
 /// A packet of a capture.
@@ -35,21 +34,21 @@ struct Seen {
     key: u64,
     from: IpAddr,
     to: IpAddr,
-    /// It has payload of TCP or UDP.
+    /// True if it has TCP or UDP payload.
     carries: bool,
 }
 
 /// A packet with payload on a path.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Passage {
-    /// When it was sent, ns since 1970 by the clock of the end where the way begins.
+    /// Time of sending, ns since 1970 by the clock of the sending end.
     pub at_ns: i64,
-    /// How long it took; `None`: it was lost.
+    /// Time until arrival, ns; `None` if it was lost.
     pub took_ns: Option<i64>,
 }
 
-/// The packets with payload from the client (0) and to it (1) from what both ends of a path saw, in the order of
-/// sending. Parameters and errors are those of [`read`].
+/// The packets with payload from the client (0) and to it (1) in the captures of both ends of a path, in the order
+/// of sending. Parameters and errors are those of [`read`].
 ///
 /// # Errors
 /// Those of [`read`].
@@ -59,7 +58,7 @@ pub fn passages(
     ahead_ns: i64,
 ) -> anyhow::Result<[Vec<Passage>; 2]> {
     let mut ways = [Vec::new(), Vec::new()];
-    // Acknowledgments without payload are alike, and may follow each other sooner than they arrive.
+    // Acknowledgments without payload are identical and may be sent at intervals shorter than the delay.
     for Sent { up, at_ns, took_ns } in transfers(client, server, ahead_ns, |seen| seen.carries)? {
         ways[usize::from(!up)].push(Passage { at_ns, took_ns });
     }
@@ -67,7 +66,7 @@ pub fn passages(
     Ok(ways)
 }
 
-/// A packet and what became of it.
+/// A packet and its fate.
 #[derive(Copy, Clone, Debug)]
 struct Sent {
     up: bool,
@@ -75,11 +74,11 @@ struct Sent {
     took_ns: Option<i64>,
 }
 
-/// Delays and losses of a path from what its two ends saw, each file pcap or pcapng. `every`: how long an interval
-/// is; `ahead_ns`: by how much the server's clock is ahead of the client's.
+/// Delays and losses of a path from the captures of its two ends, each in pcap or pcapng format. `every` is the
+/// length of an interval; `ahead_ns` is the time by which the server's clock is ahead of the client's.
 ///
 /// # Errors
-/// A file is no capture, or both are not of the same traffic; or the clocks differ by more than the delay.
+/// A file is not a capture, the captures show different traffic, or the clocks differ by more than the delay.
 pub fn read(
     client: (&str, &[u8]),
     server: (&str, &[u8]),
@@ -101,7 +100,7 @@ pub fn read(
     Ok(Measurement { samples: from_zero(client.0, samples)?, ignored: Vec::new() })
 }
 
-/// What became of each packet of two captures of one path that is `wanted`.
+/// The fate of each packet of two captures of one path that is `wanted`.
 fn transfers(
     (client_file, client): (&str, &[u8]),
     (server_file, server): (&str, &[u8]),
@@ -121,8 +120,8 @@ fn transfers(
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
-    // Who sends: those from whom most came at the other end. Of a packet that was sent again at the moment at which the
-    // one before it arrived, the two are taken for each other: few, and left out.
+    // Addresses of the client's side are those whose packets mostly reach the server later than the client. If a
+    // packet was sent again just when the previous copy arrived, the two are confused; these few are left out.
     let mut signs: BTreeMap<IpAddr, [usize; 2]> = BTreeMap::new();
     let is_up = |(at_client, at_server): &(Seen, Seen)| at_server.at_ns >= at_client.at_ns;
     for pair in &pairs {
@@ -133,7 +132,7 @@ fn transfers(
     let count = pairs.len();
     pairs.retain(|pair| is_up(pair) == up.contains(&pair.0.from));
     let odd = count - pairs.len();
-    // Nobody is at both ends: where answers seem to go the way of what they answer, time does.
+    // A packet between two addresses of one side shows that the clocks differ.
     let turned = |(at_client, at_server): &(Seen, Seen)| {
         up.contains(&at_client.from) && up.contains(&at_client.to)
             || down.contains(&at_server.from) && down.contains(&at_server.to)
@@ -169,7 +168,7 @@ struct Bin {
 fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     let mut values = Vec::new();
     for (way, bin) in [Way::Up, Way::Down].into_iter().zip(ways).filter(|(_, bin)| bin.sent > 0) {
-        // To 0.1 ms, so that noise of clocks is no event.
+        // Rounded to 0.1 ms, so that clock noise does not become an event.
         let ms = |ns: i64| (ns as f64 / 1e5).round() / 10.0;
         values.extend(bin.least_ns.map(|ns| (way, Quantity::Delay, ms(ns))));
         values.push((way, Quantity::Loss, f64::from(bin.lost) / f64::from(bin.sent)));
@@ -177,7 +176,8 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     Sample { at: every * u32::try_from(number).unwrap_or(u32::MAX), values }
 }
 
-/// Packets that both saw, as each saw it, and those that only one saw. Of equal ones the nearest in time are the same.
+/// Packets that both ends saw, with both records, and those that only one saw. Among identical packets, the
+/// nearest in time match.
 type Matched = (Vec<(Seen, Seen)>, Vec<Seen>, Vec<Seen>);
 
 fn matched(client: &[Seen], server: &[Seen]) -> Matched {
@@ -200,7 +200,7 @@ fn matched(client: &[Seen], server: &[Seen]) -> Matched {
     (pairs, alone, rest)
 }
 
-/// The IP packet in a frame of such a link.
+/// The IP packet in a frame of this link type.
 pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
     let behind = |head: usize, kind: usize| {
         let kind = frame.get(kind..kind + 2)?;
@@ -218,7 +218,7 @@ pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
 
 fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
     let packet = IpPacket::parse(ip_of(link, frame)?).ok()?;
-    // The same numbers each time: a hash of this kind has fixed keys.
+    // This hasher has fixed keys, so the numbers are the same each time.
     let mut hash = DefaultHasher::new();
     packet.protocol.hash(&mut hash);
     let carries = match packet.protocol {
@@ -238,12 +238,12 @@ fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
     Some(Seen { at_ns, key: hash.finish(), from: packet.src, to: packet.dst, carries })
 }
 
-/// Interfaces of a capture so far: of each its kind, units of time a second, and seconds to be added.
+/// Interfaces of a capture so far: link type, timestamp units per second, and offset in seconds.
 #[derive(Debug, Default)]
 struct Interfaces(Vec<(Linktype, u64, i64)>);
 
 impl Interfaces {
-    /// Looks at a block; if it has a frame: when that was seen, on what kind of link, its bytes.
+    /// Reads a block; if it has a frame, returns its time, link type and bytes.
     fn frame<'a>(&mut self, block: &PcapBlockOwned<'a>) -> Option<(i64, Linktype, &'a [u8])> {
         const SECOND_NS: i64 = 1_000_000_000;
         match block {
@@ -279,7 +279,7 @@ impl Interfaces {
     }
 }
 
-/// The TCP and UDP packets of a capture, in its order.
+/// The TCP and UDP packets of a capture, in order.
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
     let mut found = Vec::new();
     let frames =
@@ -291,8 +291,8 @@ fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
     Ok(found)
 }
 
-/// Shows the frames of a capture in its order: when each was seen, ns since 1970, on what kind of link, its bytes.
-/// How many there were.
+/// Calls `look` for the frames of a capture in order with their time, ns since 1970, link type and bytes. Returns
+/// the number of frames.
 pub(super) fn each_frame(
     file: &str,
     bytes: &[u8],
@@ -314,7 +314,7 @@ pub(super) fn each_frame(
                 reader.consume(length);
             }
             Err(PcapError::Eof) => break,
-            // Asked for more, and there was no more.
+            // More data was needed, and the file ended.
             Err(PcapError::Incomplete(_)) if waits => bail!("{file}: it is cut off"),
             Err(PcapError::Incomplete(_)) => {
                 waits = true;

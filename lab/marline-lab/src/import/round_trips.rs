@@ -1,14 +1,14 @@
-//! Capture at one end of a path: round trips of what that end sent, from data to its ACK.
+//! Capture at one end of a path: round trips of the data that this end sent, until its ACK.
 //!
-//! At which end it was made the handshake tells: there the answer of the other end is a round trip away, its own is
-//! not. A round trip ends with the first ACK or SACK block that covers the data; what a receiver waits before it
-//! acknowledges is part of it.
+//! The handshake shows at which end the capture was made: there the answers of the other end take a round trip and
+//! its own do not. A round trip ends with the first ACK or SACK block that covers the data, and it includes the
+//! receiver's delay of the acknowledgment.
 //!
-//! Of data that was sent again, transmissions are told apart as Karn has it, and by timestamps: an ACK that echoes the
-//! timestamp of exactly one of them belongs to that one, and those before it were lost. Without such an echo those
-//! before the last one count as lost, unless the receiver says that it had the data twice (D-SACK); the last one
-//! is left out. Without SACK whatever an ACK covers together with data that was sent again is left out, too: it may
-//! have waited behind a hole.
+//! Transmissions of the same data are distinguished by Karn's rule and by timestamps: an ACK that echoes the
+//! timestamp of exactly one of them belongs to that one, and those before it were lost. Without such an echo,
+//! those before the last one count as lost, unless the receiver reports the data as duplicate (D-SACK); the last
+//! one is left out. Without SACK, data that an ACK covers together with retransmitted data is left out, too: it
+//! may have waited behind a hole.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,10 +19,11 @@ use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
 use super::Passage;
 use super::pcap::{each_frame, ip_of};
 
-/// One of the two answers of a handshake is so many times as late as the other, or the capture is of no end.
+/// One of the handshake's two answers must be this many times as late as the other; otherwise the capture was not
+/// made at an end.
 const CLEARLY: i64 = 4;
 
-/// Nothing is on its way for longer; sequence numbers of longer ago are others.
+/// Longest time that data is under way, ns; older sequence numbers are not compared.
 const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 
 /// Round trips of what one end of a path sent.
@@ -30,7 +31,7 @@ const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 pub struct RoundTrips {
     /// Transmissions of data, in the order of sending: each with its round trip, or lost.
     pub sent: Vec<Passage>,
-    /// Transmissions of which nothing can be told.
+    /// Transmissions whose fate is unknown.
     pub untold: usize,
 }
 
@@ -48,17 +49,17 @@ struct Transmission {
 enum Fate {
     /// Not covered by an ACK.
     Open,
-    /// Acknowledged after so long.
+    /// Acknowledged after this time, ns.
     Took(i64),
     Lost,
     Untold,
 }
 
-/// What goes one way in a connection.
+/// One direction of a connection.
 #[derive(Clone, Debug, Default)]
 struct Flow {
     all: Vec<Transmission>,
-    /// Of `all`, those that are open.
+    /// Indices into `all` of the open transmissions.
     open: Vec<usize>,
     /// End of what was sent.
     sent_to: Option<u32>,
@@ -67,18 +68,18 @@ struct Flow {
 /// A connection so far.
 #[derive(Clone, Debug, Default)]
 struct Conversation {
-    /// When SYN, SYN-ACK and the next segment of who began passed.
+    /// Times of the SYN, the SYN-ACK and the initiator's next segment.
     handshake: [Option<i64>; 3],
-    /// Both permit SACK.
+    /// True if both ends permit SACK.
     sack: bool,
-    /// From who began, and from the other.
+    /// Data from the initiator, and from the other end.
     flows: [Flow; 2],
 }
 
-/// Round trips of the data that the end at which this capture (pcap or pcapng) was made sent over TCP.
+/// Round trips of the TCP data that the capturing end sent, in a pcap or pcapng file.
 ///
 /// # Errors
-/// It is no capture, has no handshake that tells at which end it was made, or no data from there.
+/// The file is not a capture, has no handshake that shows at which end it was made, or has no data from there.
 pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     let mut all: BTreeMap<[SocketAddr; 2], Conversation> = BTreeMap::new();
     each_frame(file, bytes, |at_ns, link, frame| {
@@ -125,7 +126,7 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     Ok(RoundTrips { sent, untold })
 }
 
-/// Whether `a` is at or after `b`.
+/// Returns true if `a` is at or after `b`.
 const fn reaches(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
@@ -135,7 +136,7 @@ const fn overlap(a: &Transmission, b: &Transmission) -> bool {
 }
 
 impl Conversation {
-    /// Who the capture was made at: 0 who began, 1 the other.
+    /// The end of the capture: 0 is the initiator, 1 the other end.
     fn end_of_capture(&self) -> Option<usize> {
         let [syn, answer, next] = self.handshake;
         let (there, back) = (answer? - syn?, next? - answer?);
@@ -172,7 +173,7 @@ impl Conversation {
 }
 
 impl Flow {
-    /// The transmissions of which something may still be heard, the newest first.
+    /// The transmissions that may still be acknowledged, the newest first.
     fn recent(&self, now_ns: i64) -> impl Iterator<Item = usize> {
         let since = self.all.partition_point(|one| one.at_ns < now_ns - MAX_FLIGHT_NS);
         (since..self.all.len()).rev()
@@ -183,7 +184,7 @@ impl Flow {
         let end = start.wrapping_add(segment.payload.len() as u32);
         let timestamp = segment.options.timestamps.map(|timestamps| timestamps.value);
         let mut one = Transmission { start, end, at_ns, timestamp, fate: Fate::Open };
-        // What is there already says nothing when it is acknowledged again.
+        // If data is sent again after its acknowledgment, another ACK shows nothing about the repetition.
         let repeats = self.sent_to.is_some_and(|to| !reaches(start, to));
         let there = |earlier: &Transmission| {
             matches!(earlier.fate, Fate::Took(_) | Fate::Untold) && overlap(earlier, &one)
@@ -205,7 +206,7 @@ impl Flow {
         let within = |one: &Transmission, left: u32, right: u32| {
             reaches(one.start, left) && reaches(right, one.end)
         };
-        // The first block below the ACK, or within the second, is of data that came twice (RFC 2883).
+        // The first block is a D-SACK if it is below the ACK or within the second block (RFC 2883).
         if let Some(first) = blocks.first() {
             let inner = blocks.get(1).is_some_and(|second| {
                 reaches(first.left.0, second.left.0) && reaches(second.right.0, first.right.0)
@@ -243,7 +244,7 @@ impl Flow {
         }
     }
 
-    /// Of data that was sent several times: what became of this transmission; `None`: it is the acknowledged one.
+    /// The fate of a transmission of data that was sent several times; `None` for the acknowledged one.
     fn outcome_of_repeated(&self, one: usize, group: &[usize], echo: Option<u32>) -> Option<Fate> {
         let echoed = |n: &&usize| echo.is_some() && self.all[**n].timestamp == echo;
         let mut found = group.iter().filter(echoed);

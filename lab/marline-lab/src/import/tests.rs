@@ -84,7 +84,7 @@ fn an_iperf3_measurement_sets_the_rate_of_its_direction() {
         toml.contains("at = \"1000010us\"") && toml.contains("set down.rate=5000000"),
         "{toml}"
     );
-    // What the sender of datagrams counts is no measurement of the link; what the server adds to it is.
+    // A datagram sender's own counts do not measure the link; the server's results do.
     let sums = |more: &str| format!("[{{\"sum\":{{\"start\":0,\"bits_per_second\":{more}}}}}]");
     let sent = format!(
         "{{\"start\":{{\"test_start\":{{\"protocol\":\"UDP\"}}}},\"intervals\":{}",
@@ -114,7 +114,7 @@ fn rows_may_be_evenly_apart() {
     assert!(read_csv("x.csv", "time_s,loss\n0,0\n", &reading).is_err(), "two sorts of times");
 }
 
-/// What is captured at both ends of a simulated path tells that path's delays and losses.
+/// Captures at both ends of a simulated path show its delays and losses.
 #[test]
 fn captures_at_both_ends_yield_delay_and_loss() {
     let gap = Gap { least_ms: 10.0, most_ms: 10.0 };
@@ -147,7 +147,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     assert!((2..10).all(|at| value(at, Way::Up, Quantity::Loss) == Some(0.0)), "{measured:?}");
     let toml = measured.toml("wifi", None).expect("a path");
     assert!(toml.contains("up.delay=12000us") && toml.contains("up.delay=30000us"), "{toml}");
-    // Clocks that differ by more than the delay, and what is no pair.
+    // Clocks that differ by more than the delay, and captures that do not match.
     let said = read(1_000_000_000).expect_err("a second").to_string();
     assert!(said.contains("--clock-ahead"), "{said}");
     let of =
@@ -157,7 +157,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
 }
 
-/// Captures of two paths, each used alone, foretell what a redundant run over both does.
+/// Captures of two paths, each used alone, predict a redundant run over both.
 #[test]
 fn captures_of_two_paths_predict_a_redundant_run() {
     let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
@@ -171,7 +171,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
         let [client, server] = &ends[..] else { panic!("two ends") };
         passages(("client", &client.bytes), ("server", &server.bytes), 0).expect("passages")
     });
-    // Answers leave when their requests have come: by one path up to 8 ms later than by the other.
+    // Answers are sent when their requests have arrived: by one path up to 8 ms later than by the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
         let within = Duration::from_millis(within_ms);
         what_if(&ways[0][way], &ways[1][way], within, Delay::OneWay).expect("pairs")
@@ -190,13 +190,13 @@ fn captures_of_two_paths_predict_a_redundant_run() {
         foretold(Sending::Both),
         foretold(Sending::First)
     );
-    // The median of a sum is not the sum of medians where delays are skewed, as the lesser of two are.
+    // The median of a sum is not the sum of medians for skewed delays, such as the minimum of two delays.
     assert!((foretold(Sending::Both) / happened - 1.0).abs() < 0.1);
     assert!(foretold(Sending::First) > 1.08 * happened, "the test tests nothing");
 }
 
-/// From one capture for each path, at the client: round trips and losses as the links have them, and what the lowest
-/// round trip and duplication make of them.
+/// One capture per path at the client: round trips and losses are those of the links, and the results of the
+/// lowest round trip and of duplication follow from them.
 #[test]
 fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
@@ -217,19 +217,19 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     println!("{lost:?}, {} and {} untold", wifi.untold, lte.untold);
     println!("medians {:?}", Sending::ALL.map(median));
     assert!((0.02..0.04).contains(&lost[0]) && lost[1] == 0.0 && lost[3] == 0.0, "{lost:?}");
-    // 20 ms and two times up to 8 more; 60 ms without any.
+    // 20 ms and twice up to 8 ms more; constant 60 ms.
     assert!((20.0..36.0).contains(&median(Sending::First)), "{}", median(Sending::First));
     assert!((median(Sending::Second) - 60.1).abs() < 0.5, "{}", median(Sending::Second));
     assert!(median(Sending::Both) < 36.0 && median(Sending::LowestRtt) < 36.0);
     let drops = wifi.sent.iter().filter(|passage| passage.took_ns.is_none()).count();
-    // What both ends saw, for comparison: some losses are of acknowledgments, or can not be told.
+    // Both ends for comparison: some losses are those of acknowledgments, or cannot be determined.
     let [client, server] = &ends[0][..] else { panic!("two ends") };
     let [up, _] =
         passages(("client", &client.bytes), ("server", &server.bytes), 0).expect("passages");
     let truth = up.iter().filter(|passage| passage.took_ns.is_none()).count();
     println!("{drops} losses told of {truth}");
     assert!(drops.abs_diff(truth) * 10 <= truth, "{drops} of {truth}");
-    // At the server: its answers, over a way without losses.
+    // At the server: its answers, over a direction without losses.
     let server = read(0, 1);
     let lost = server.sent.iter().filter(|passage| passage.took_ns.is_none()).count();
     assert!(server.sent.len() > 1_000 && lost * 50 < server.sent.len(), "{lost}");

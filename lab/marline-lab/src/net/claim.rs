@@ -1,8 +1,7 @@
-//! Ownership of namespaces, by which the remains of a crash are told from namespaces in use.
+//! Ownership of namespaces, which distinguishes the remains of a crash from namespaces in use.
 //!
-//! A claim is a file that names the owner by process id and start time (ids are reused) and is
-//! written before anything is created. Any process that finds a claim of a dead owner may remove
-//! what it names.
+//! A claim is a file that names the owner by process id and start time (ids are reused). It is written before
+//! anything is created. If the owner is dead, any process may remove everything that the claim names.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,19 +16,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::Side;
 
-/// Where claims are kept.
+/// Directory of claims.
 const PLACE: &str = "/run/marline-lab";
-/// Bytes of an instance's name.
+/// Largest length of an instance name, bytes.
 const MAX_INSTANCE: usize = 20;
-/// Killed processes are waited for this long.
+/// Time to wait for killed processes.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process, told from later ones with its id.
+/// A process, identified by its id and start time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Process id.
     pub pid: u32,
-    /// When it started, in the kernel's ticks since boot.
+    /// Start time, in the kernel's ticks since boot.
     pub started: u64,
 }
 
@@ -43,7 +42,7 @@ impl Owner {
         Ok(Owner { pid, started: started(pid)? })
     }
 
-    /// Whether it still runs.
+    /// Returns true if the process is running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         started(self.pid).is_ok_and(|since| since == self.started)
@@ -58,14 +57,14 @@ fn started(pid: u32) -> io::Result<u64> {
     field.and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What a claim's file says.
+/// Contents of a claim's file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
     instance: String,
     owner: Owner,
 }
 
-/// The right to an instance's name. Dropping it kills what runs in its namespaces and removes them.
+/// Ownership of an instance name. Dropping it kills the processes in its namespaces and removes them.
 #[derive(Debug)]
 pub struct Claim {
     file: PathBuf,
@@ -73,10 +72,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims the name, after what a dead owner left under it is removed.
+    /// Claims the name, after removing the remains of a dead owner.
     ///
     /// # Errors
-    /// Not such a name, in use by a living process, or the file cannot be written.
+    /// The name is not valid, is in use by a living process, or the file cannot be written.
     pub fn claim_instance(instance: &str) -> anyhow::Result<Claim> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let fits = (1..=MAX_INSTANCE).contains(&instance.len()) && instance.chars().all(plain);
@@ -112,15 +111,15 @@ impl Drop for Claim {
     }
 }
 
-/// Writes a claim that was not there. It appears as a whole or not at all: half of one would say
-/// nothing about its owner and be in the way for ever.
+/// Writes a new claim, as a whole or not at all: a partial one would not name its owner and would block the name
+/// for good.
 fn publish(file: &Path, record: &Record) -> io::Result<()> {
     let draft = file.with_extension(format!("{}.draft", record.owner.pid));
     let _ = fs::remove_file(&draft);
     let mut options = fs::OpenOptions::new();
     let mut opened = options.write(true).create_new(true).mode(0o600).open(&draft)?;
     opened.write_all(serde_json::to_string(record)?.as_bytes())?;
-    // Unlike a rename this does not replace what somebody else has claimed meanwhile.
+    // Unlike a rename, this does not replace a claim that another process has made meanwhile.
     let linked = fs::hard_link(&draft, file);
     let _ = fs::remove_file(&draft);
     linked
@@ -134,7 +133,7 @@ fn read(file: &Path) -> Option<Record> {
     serde_json::from_str(&fs::read_to_string(file).ok()?).ok()
 }
 
-/// The nets of this machine, and who owns them.
+/// The nets of this machine and their owners.
 #[must_use]
 pub fn claims() -> Vec<(String, Owner)> {
     let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
@@ -148,7 +147,7 @@ pub fn claims() -> Vec<(String, Owner)> {
     found
 }
 
-/// Removes what dead owners left; returns the names. What is in use is not touched.
+/// Removes the remains of dead owners; returns their names. Namespaces in use are not touched.
 #[must_use]
 pub fn sweep() -> Vec<String> {
     let mut swept = Vec::new();
@@ -162,7 +161,7 @@ pub fn sweep() -> Vec<String> {
     swept
 }
 
-/// Ends a net: asks its owner to, and removes what is left of one whose owner is gone.
+/// Ends a net: terminates its owner, or removes the remains if the owner is dead.
 ///
 /// # Errors
 /// There is no such net, or its owner does not end within 10 s.
@@ -175,7 +174,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
     let held = || claims().iter().any(|(name, by)| name == instance && *by == owner);
     if owner.is_alive() {
         let pid = Pid::from_raw(i32::try_from(owner.pid)?).context("no process has the id 0")?;
-        // Gone meanwhile is as good.
+        // A process that has ended meanwhile is not an error.
         let _ = kill_process(pid, Signal::TERM);
     }
     let start = Instant::now();
@@ -195,7 +194,7 @@ fn remove(instance: &str) {
     namespaces(instance).iter().for_each(|namespace| remove_namespace(namespace));
 }
 
-/// Kills what runs in the namespace and deletes its name.
+/// Kills the processes in a namespace and deletes it.
 fn remove_namespace(namespace: &str) {
     let start = Instant::now();
     loop {
@@ -204,17 +203,17 @@ fn remove_namespace(namespace: &str) {
             break;
         }
         for pid in running {
-            // Gone meanwhile is as good.
+            // A process that has ended meanwhile is not an error.
             let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     let mut ip = Command::new("ip");
-    // Half made, there is none.
+    // An incomplete net may have no such namespace.
     let _ = ip.args(["netns", "del", namespace]).stderr(Stdio::null()).status();
 }
 
-/// Processes in a namespace that are not zombies and not this one (a thread of ours may be there).
+/// Processes in a namespace, without zombies and this process (one of its threads may be in the namespace).
 fn processes(namespace: &str) -> Vec<i32> {
     let output = Command::new("ip").args(["netns", "pids", namespace]).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

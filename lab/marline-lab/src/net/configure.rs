@@ -1,7 +1,7 @@
 //! Addresses, routes and settings of a host.
 //!
-//! All by the `ip` program in one batch per host: it is needed for `ip mptcp` anyway, and its errors
-//! name the line. Settings are written by a thread in the namespace.
+//! The `ip` program runs one batch per host: it is needed for `ip mptcp` anyway, and its errors name the line.
+//! Sysctls are written by a thread in the namespace.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,29 +13,29 @@ use marline_emulator::netns;
 
 use crate::scenario::{Endpoint, Path, Scenario, Side};
 
-/// Packets that may wait for the link's thread: it reads within microseconds, but a burst of a
-/// whole window must not be lost before the model sees it.
+/// Transmit queue of an interface, packets: the link's thread reads within microseconds, but a burst of a whole
+/// window must reach the link model without loss.
 const QUEUE_PACKETS: u32 = 10_000;
 /// Routing table of the first path; the others follow.
 const FIRST_TABLE: usize = 101;
 /// Metric of the first path's default route.
 const FIRST_METRIC: usize = 10;
 
-/// Makes a namespace.
+/// Creates a namespace.
 pub(super) fn make_namespace(name: &str) -> anyhow::Result<()> {
     let output = Command::new("ip").args(["netns", "add", name]).output();
     let output = output.context("cannot run `ip` (package iproute2)")?;
     if !output.status.success() {
         bail!("cannot make the namespace {name}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    // Before there are interfaces: they take over what is the default when they are made.
+    // These are set before interfaces exist, because an interface takes the defaults of its creation time.
     for (key, value) in EARLY {
         set(name, key, value)?;
     }
     Ok(())
 }
 
-/// Quiet interfaces that can be used at once.
+/// Sysctls for interfaces that are quiet and usable at once.
 const EARLY: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
@@ -45,15 +45,15 @@ const EARLY: &[(&str, &str)] = &[
     ("net.ipv4.conf.default.rp_filter", "0"),
 ];
 
-/// What measurements need: no memory of earlier connections, no blackhole that outlives a test, and
-/// the congestion control that is compared with.
+/// Sysctls for measurements: no memory of earlier connections, no blackhole detection that outlives a test, and
+/// the congestion control of the comparison.
 const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.tcp_congestion_control", "cubic"),
     ("net.mptcp.blackhole_timeout", "0"),
 ];
 
-/// Sets up one host: its interfaces exist already.
+/// Configures one host, whose interfaces exist already.
 pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> anyhow::Result<()> {
     batch(namespace, &script(scenario, side))?;
     let host = scenario.host(side);
@@ -85,7 +85,7 @@ fn script(scenario: &Scenario, side: Side) -> String {
     lines
 }
 
-/// An interface with its addresses, up.
+/// Brings up an interface with its addresses.
 fn interface(lines: &mut String, side: Side, path: &Path) {
     let name = &path.name;
     let mtu = path.mtu.map_or(String::new(), |mtu| format!(" mtu {mtu}"));
@@ -97,16 +97,16 @@ fn interface(lines: &mut String, side: Side, path: &Path) {
     }
 }
 
-/// Sets up the interfaces of one side and nothing else.
+/// Brings up the interfaces of one side with their addresses only.
 pub(super) fn set_up(namespace: &str, side: Side, paths: &[Path]) -> anyhow::Result<()> {
     let mut lines = String::new();
     paths.iter().for_each(|path| interface(&mut lines, side, path));
     batch(namespace, &lines)
 }
 
-/// The client's packets leave by the interface of their source, the server's by that of their
-/// destination: so a path is known by the client's address, in both directions. What has no address
-/// yet takes the first path.
+/// Adds routes and rules. The client's packets leave by the interface of their source address, the server's by
+/// that of their destination address, so the client's address identifies the path in both directions. Packets
+/// without a source address use the first path.
 fn routes(lines: &mut String, side: Side, number: usize, name: &str, addresses: &[IpNet]) {
     let (table, metric) = (FIRST_TABLE + number, FIRST_METRIC + number);
     for family in ["-4", "-6"] {
@@ -164,7 +164,7 @@ fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Successive lines with the same family option, without it.
+/// Groups successive lines by family option, and removes the option.
 fn grouped(script: &str) -> Vec<(Option<&'static str>, String)> {
     let mut groups: Vec<(Option<&'static str>, String)> = Vec::new();
     for line in script.lines() {
@@ -183,7 +183,7 @@ fn grouped(script: &str) -> Vec<(Option<&'static str>, String)> {
     groups
 }
 
-/// Writes a setting in a namespace.
+/// Writes a sysctl in a namespace.
 fn set(namespace: &str, key: &str, value: &str) -> anyhow::Result<()> {
     let write = || {
         let file = format!("/proc/sys/{}", key.replace('.', "/"));
@@ -198,7 +198,7 @@ fn set(namespace: &str, key: &str, value: &str) -> anyhow::Result<()> {
     result.with_context(|| format!("cannot set {key} = {value}"))
 }
 
-/// Namespaces may only choose from a list that is the whole machine's: the name is added to it.
+/// Adds a congestion control to the machine's list of allowed ones, from which namespaces may choose.
 fn allow_congestion_control(name: &str) -> anyhow::Result<()> {
     const LIST: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
     let before = std::fs::read_to_string(LIST).with_context(|| LIST.to_owned())?;

@@ -14,10 +14,10 @@ use marline_emulator::netns;
 pub struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// Those of a namespace, now.
+    /// Reads the counters of a namespace.
     ///
     /// # Errors
-    /// It cannot be entered.
+    /// The namespace cannot be entered.
     pub fn read(namespace: &str) -> anyhow::Result<Counters> {
         let read = || {
             let netstat = std::fs::read_to_string("/proc/thread-self/net/netstat")?;
@@ -27,13 +27,13 @@ impl Counters {
         Ok(Counters(parse(&text)))
     }
 
-    /// A counter by its name; 0 if the kernel has none such.
+    /// A counter by its name; 0 if the kernel does not have it.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// What was counted since.
+    /// Increase of the counters since `before`.
     #[must_use]
     pub fn since(&self, before: &Counters) -> Counters {
         let grown =
@@ -41,14 +41,14 @@ impl Counters {
         Counters(self.0.iter().map(grown).collect())
     }
 
-    /// Those that are not zero and whose name starts so.
+    /// Counters above zero whose name starts with `prefix`.
     pub fn nonzero<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
         let all = self.0.iter().map(|(name, value)| (name.as_str(), *value));
         all.filter(move |(name, value)| *value > 0 && name.starts_with(prefix))
     }
 }
 
-/// Pairs of lines: `Group: NAME NAME`, `Group: NUMBER NUMBER`.
+/// Parses pairs of lines: `Group: NAME NAME`, `Group: NUMBER NUMBER`.
 fn parse(text: &str) -> BTreeMap<String, u64> {
     let lines: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(':')).collect();
     let mut counters = BTreeMap::new();
@@ -57,7 +57,7 @@ fn parse(text: &str) -> BTreeMap<String, u64> {
         let prefix = if matches!(*group, "TcpExt" | "MPTcpExt") { "" } else { group };
         let names = names.split_ascii_whitespace();
         for (name, value) in names.zip(values.split_ascii_whitespace()) {
-            // Some are signed (Tcp MaxConn -1): nobody asks for these.
+            // Signed values (Tcp MaxConn -1) are not needed.
             if let Ok(value) = value.parse() {
                 counters.insert(format!("{prefix}{name}"), value);
             }
@@ -66,12 +66,12 @@ fn parse(text: &str) -> BTreeMap<String, u64> {
     counters
 }
 
-/// What the kernel says from now on.
+/// Kernel messages from its creation on.
 #[derive(Debug)]
 pub struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Starts listening. Where it is not allowed nothing is heard.
+    /// Starts reading. Without permission there are no messages.
     #[must_use]
     pub fn from_now() -> KernelLog {
         let open = || -> io::Result<File> {

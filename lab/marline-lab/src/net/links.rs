@@ -15,16 +15,16 @@ use crate::emulation::script::Order;
 use crate::emulation::settings::Settings;
 use crate::scenario::{Path, Side, path_number};
 
-/// How links are made.
+/// Options of links.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Where traces are.
+    /// Directory of traces.
     pub trace_dir: Option<PathBuf>,
-    /// Spin so long before a packet is due instead of sleeping.
+    /// Time to spin before a packet is due instead of sleeping.
     pub spin: Duration,
-    /// Keep copies of the packets at both ends, of so many bytes at each.
+    /// Size of the packet copies kept at each end, bytes; `None`: no copies.
     pub tap_bytes: Option<u64>,
 }
 
@@ -34,14 +34,14 @@ impl Default for LinkOptions {
     }
 }
 
-/// An order for a path at a time after the start.
+/// A timed command for a path.
 #[derive(Clone, Debug)]
 pub struct Scheduled {
-    /// When.
+    /// Time after the start.
     pub at: Duration,
-    /// The path's name.
+    /// Path name.
     pub path: String,
-    /// What.
+    /// Command.
     pub order: Order,
 }
 
@@ -62,11 +62,11 @@ impl AsRef<Links> for Links {
 }
 
 impl Links {
-    /// Makes an interface with the path's name in each namespace and the link between them. The
-    /// interfaces have no addresses yet and are down.
+    /// Creates an interface with the path's name in each namespace, and the link between them. The interfaces are
+    /// down and have no addresses yet.
     ///
     /// # Errors
-    /// A description or an order cannot be understood, or the interfaces cannot be made.
+    /// A description or a command cannot be parsed, or the interfaces cannot be created.
     pub fn join(
         [client, server]: [&str; 2],
         paths: &[Path],
@@ -107,11 +107,10 @@ impl Links {
         Ok(Links { emulator, namespaces, paths, settings, tapped })
     }
 
-    /// Gives the interfaces their addresses and takes them up; routes are the caller's business.
-    /// Needs `ip`.
+    /// Gives the interfaces their addresses and brings them up; the caller sets routes. Needs `ip`.
     ///
     /// # Errors
-    /// What `ip` said.
+    /// `ip` failed; the error has its output.
     pub fn set_up(&self) -> anyhow::Result<()> {
         for (side, namespace) in [Side::Client, Side::Server].into_iter().zip(&self.namespaces) {
             configure::set_up(namespace, side, &self.paths)
@@ -120,7 +119,7 @@ impl Links {
         Ok(())
     }
 
-    /// When the links' time was zero.
+    /// Time zero of the links.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.emulator.started()
@@ -132,10 +131,10 @@ impl Links {
         &self.paths
     }
 
-    /// Tells a path what to do.
+    /// Sends a command to a path.
     ///
     /// # Errors
-    /// No such path, or the order is not for links between namespaces.
+    /// No such path, or the command is not for links between namespaces.
     pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
         refuse_rebind(order)?;
         let number = path_number(&self.paths, path)?;
@@ -144,16 +143,16 @@ impl Links {
         Ok(self.emulator.command(number, command)?)
     }
 
-    /// Hands over what the taps keep, if there are any.
+    /// Returns the packet copies, if they are enabled.
     #[must_use]
     pub fn take_tapped(&self) -> Option<Tapped> {
         self.tapped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// What the links did so far, in the order of the paths.
+    /// Reports of the links so far, in path order.
     ///
     /// # Errors
-    /// The emulator is gone.
+    /// The emulator has ended.
     pub fn report(&self) -> anyhow::Result<Vec<RelayReport>> {
         Ok(self.emulator.report()?)
     }

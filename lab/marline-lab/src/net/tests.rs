@@ -24,8 +24,7 @@ fn namespaces() -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// So many bytes from the client to the server over the kernel's Multipath TCP; each read is
-/// answered by a byte.
+/// Sends bytes from the client to the server over the kernel's Multipath TCP; each read is answered by a byte.
 fn upload(net: &Net, bytes: u32) {
     upload_to(net, "10.0.1.1", bytes);
 }
@@ -74,7 +73,7 @@ fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
     net.command("lte", "set rate=1M").expect("command");
     assert!(net.command("umts", "down").expect_err("no such path").to_string().contains("lte"));
     assert!(!net.report().expect("report")[1].up.up);
-    // A process that nobody waits for goes with the net.
+    // A process without a waiting parent ends with the net.
     let mut sleeper = net.spawn(Side::Client, Command::new("sleep").arg("600")).expect("sleep");
     drop(net);
     assert!(!sleeper.wait().expect("killed").success());
@@ -88,7 +87,7 @@ fn nets_of_dead_owners_are_swept_and_live_ones_kept() {
     }
     let (live, dead) = (instance("live"), instance("dead"));
     let net = Net::up(&scenario(), &live).expect("up");
-    // As a killed process leaves it: claimed by a process that is gone, half made.
+    // The state after a kill: claimed by a process that has ended, and incomplete.
     let claim = Claim::claim_instance(&dead.instance).expect("claim");
     configure::make_namespace(claim.namespace(Side::Client)).expect("namespace");
     std::mem::forget(claim);
@@ -110,7 +109,7 @@ fn boxes_that_strip_options_turn_the_kernel_to_plain_tcp() {
         return;
     }
     let net = Net::up(&scenario(), &instance("strip")).expect("up");
-    // What a SYN/ACK lacks the client sees, what the third segment lacks the server.
+    // The client counts a missing option of the SYN/ACK, the server that of the third segment.
     const SYNACK: &str = "MPCapableFallbackSYNACK";
     const ACK: &str = "MPCapableFallbackACK";
     for (rule, fallbacks) in [
@@ -149,7 +148,7 @@ fn the_kernel_joins_over_all_paths_of_the_repositorys_scenarios() {
         let scenario = Scenario::from_file(&folder.join(file).with_extension("toml"));
         let net = Net::up(&scenario.expect(file), &instance("all")).expect("up");
         let mut seen = 0;
-        // A join needs two round trips, of up to half a second: one upload may be over before.
+        // A join takes two round trips of up to half a second, so one upload may end before.
         for _ in 0..10 {
             upload_to(&net, address, 1_500_000);
             seen = net.counters(Side::Server).expect("counters").get("MPJoinAckRx");

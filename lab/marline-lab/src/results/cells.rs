@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-/// Values of one type. Where none is unknown, nothing is kept of that.
+/// Optional values of one type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cells<T> {
     values: Vec<T>,
-    /// Whether each is known; `None`: all are.
+    /// True for each known value; `None` if all are known.
     known: Option<Vec<bool>>,
 }
 
 impl<T: Copy + Default> Cells<T> {
-    /// Appends a value, or that there is none.
+    /// Appends a value; `None` is unknown.
     pub fn push(&mut self, value: Option<T>) {
         if value.is_none() && self.known.is_none() {
             self.known = Some(vec![true; self.values.len()]);
@@ -22,32 +22,32 @@ impl<T: Copy + Default> Cells<T> {
         self.values.push(value.unwrap_or_default());
     }
 
-    /// All of them; an unknown one has the default of its type, such as 0.
+    /// All values; an unknown one is the default of its type, such as 0.
     #[must_use]
     pub fn values(&self) -> &[T] {
         &self.values
     }
 
-    /// Whether each is known; `None`: all are.
+    /// True for each known value; `None` if all are known.
     #[must_use]
     pub fn known(&self) -> Option<&[bool]> {
         self.known.as_deref()
     }
 
-    /// The value of a row; `None`: it is unknown, or there is no such row.
+    /// The value of a row; `None` if it is unknown or there is no such row.
     #[must_use]
     pub fn at(&self, row: usize) -> Option<T> {
         let known = self.known.as_ref().is_none_or(|known| known.get(row) == Some(&true));
         self.values.get(row).copied().filter(|_| known)
     }
 
-    /// How many there are, unknown ones included.
+    /// Number of values, unknown ones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// None at all.
+    /// Returns true if there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -61,7 +61,7 @@ impl<T: Copy + Default> Cells<T> {
     }
 }
 
-/// Texts: each that occurs is kept once, and rows have its number.
+/// Interned texts: each distinct text is stored once, and rows have its number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
     words: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Appends a text, or that there is none.
+    /// Appends a text; `None` is unknown.
     pub fn push(&mut self, text: Option<&str>) {
         let number = text.map(|text| self.number(text));
         self.cells.push(number);
@@ -86,19 +86,19 @@ impl Texts {
         number
     }
 
-    /// Every text that occurs, in the order of its first occurrence.
+    /// Distinct texts, in the order of their first occurrence.
     #[must_use]
     pub fn words(&self) -> &[String] {
         &self.words
     }
 
-    /// Of each row the place of its text in [`words`](Self::words).
+    /// Index of each row's text in [`words`](Self::words).
     #[must_use]
     pub fn numbers(&self) -> &Cells<u32> {
         &self.cells
     }
 
-    /// The text of a row; `None`: it is unknown, or there is no such row.
+    /// The text of a row; `None` if it is unknown or there is no such row.
     #[must_use]
     pub fn at(&self, row: usize) -> Option<&str> {
         let number = self.cells.at(row)?;

@@ -1,4 +1,4 @@
-//! Column of a table: its name, its unit, what it means, its values.
+//! Column of a table: name, unit and values.
 
 use std::borrow::Cow;
 
@@ -17,30 +17,30 @@ pub struct Column {
 pub enum Values {
     /// Text.
     Text(Texts),
-    /// Whole numbers from 0 on.
+    /// Integers from 0 on.
     Count(Cells<u64>),
-    /// Whole numbers, negative ones included: times relative to the start.
+    /// Signed integers: times relative to the start.
     Integer(Cells<i64>),
-    /// Numbers.
+    /// Floating-point numbers.
     Real(Cells<f64>),
-    /// Yes or no; 1 or 0 in CSV.
+    /// Booleans; 1 or 0 in CSV.
     Flag(Cells<bool>),
 }
 
-/// A value on its way into a row.
+/// Value of one row.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Cell<'a> {
-    /// There is none.
+    /// Unknown value.
     Unknown,
-    /// For a column of text.
+    /// Value of a text column.
     Text(&'a str),
-    /// For a column of counts.
+    /// Value of a column of counts.
     Count(u64),
-    /// For a column of integers.
+    /// Value of a column of integers.
     Integer(i64),
-    /// For a column of reals.
+    /// Value of a column of reals.
     Real(f64),
-    /// For a column of flags.
+    /// Value of a column of flags.
     Flag(bool),
 }
 
@@ -49,55 +49,55 @@ impl Column {
         Column { name: name.into(), unit, values }
     }
 
-    /// A column of text, still empty.
+    /// Creates an empty column of texts.
     #[must_use]
     pub fn text(name: impl Into<Cow<'static, str>>) -> Column {
         Column::new(name, "", Values::Text(Texts::default()))
     }
 
-    /// A column of whole numbers from 0 on, still empty; `unit`: such as `B`, or nothing.
+    /// Creates an empty column of counts; `unit` is such as `B`, or empty.
     #[must_use]
     pub fn count(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
         Column::new(name, unit, Values::Count(Cells::default()))
     }
 
-    /// A column of whole numbers, still empty.
+    /// Creates an empty column of signed integers.
     #[must_use]
     pub fn integer(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
         Column::new(name, unit, Values::Integer(Cells::default()))
     }
 
-    /// A column of numbers, still empty.
+    /// Creates an empty column of reals.
     #[must_use]
     pub fn real(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
         Column::new(name, unit, Values::Real(Cells::default()))
     }
 
-    /// A column of yes and no, still empty.
+    /// Creates an empty column of flags.
     #[must_use]
     pub fn flag(name: impl Into<Cow<'static, str>>) -> Column {
         Column::new(name, "", Values::Flag(Cells::default()))
     }
 
-    /// Its name, in the heading of files.
+    /// Name, in the header line of files.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The unit of its values: `ms`, `us`, `B`, `Mbit/s`, `bit/s`, `J`, `%`; empty: they have none.
+    /// Unit of the values: `ms`, `us`, `B`, `Mbit/s`, `bit/s`, `J`, `%`; empty without a unit.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         self.unit
     }
 
-    /// Its values.
+    /// Values.
     #[must_use]
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// The value of a row; unknown where there is no such row, too.
+    /// The value of a row; unknown if there is no such row.
     #[must_use]
     pub fn at(&self, row: usize) -> Cell<'_> {
         match &self.values {
@@ -113,7 +113,7 @@ impl Column {
     /// Appends a value.
     ///
     /// # Panics
-    /// It is of another kind than the column: a mistake of the one who fills it.
+    /// The cell is of another kind than the column, which is a bug of the caller.
     pub(super) fn push(&mut self, cell: Cell<'_>) {
         match (&mut self.values, cell) {
             (Values::Text(texts), Cell::Text(text)) => texts.push(Some(text)),
@@ -140,7 +140,7 @@ impl Column {
         }
     }
 
-    /// The same column without a row.
+    /// An empty column of this kind.
     pub(super) fn emptied(&self) -> Column {
         let (name, unit) = (self.name.clone(), self.unit);
         match self.values {
@@ -154,7 +154,7 @@ impl Column {
 }
 
 impl From<f64> for Cell<'_> {
-    /// What is not a number is not known.
+    /// NaN is an unknown value.
     fn from(value: f64) -> Self {
         if value.is_nan() { Cell::Unknown } else { Cell::Real(value) }
     }

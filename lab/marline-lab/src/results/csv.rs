@@ -1,11 +1,11 @@
-//! Rows as CSV: a heading, commas, quotes where they must be; what is unknown is blank.
+//! Rows as CSV: a header line, commas, quotes where necessary, blanks for unknown values.
 
 use std::fmt::Write as _;
 
 use super::column::Cell;
 use super::table::Table;
 
-/// A field of a CSV file: quoted if it must be.
+/// A field of a CSV file, quoted if necessary.
 #[must_use]
 pub fn csv_field(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) {
@@ -14,14 +14,14 @@ pub fn csv_field(text: &str) -> String {
     text.to_owned()
 }
 
-/// The line with the names of the columns.
+/// The header line.
 pub(super) fn heading(table: &Table) -> String {
     let names: Vec<String> =
         table.columns().iter().map(|column| csv_field(column.name())).collect();
     names.join(",") + "\n"
 }
 
-/// Appends a row. Numbers have as many digits as tell them from all others, so that nothing is lost.
+/// Appends a row. Numbers have all digits that a parser needs to restore them exactly.
 pub(super) fn row(text: &mut String, table: &Table, row: usize) {
     for (number, cell) in table.row(row).enumerate() {
         if number > 0 {
@@ -41,7 +41,7 @@ pub(super) fn row(text: &mut String, table: &Table, row: usize) {
 }
 
 impl Table {
-    /// The whole as CSV.
+    /// The table as CSV.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut text = heading(self);

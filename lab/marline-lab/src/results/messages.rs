@@ -1,15 +1,16 @@
-//! Table `messages`: what came, message by message.
+//! Table `messages`: one row per message that arrived.
 
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
 use super::table::Table;
 use crate::runs::{Job, Record};
 
-/// A row for each message that came in these runs, those of the warm-up included, in the order of the runs.
+/// Builds the table of all messages that arrived in these runs, those of the warm-up included, in the order of the
+/// runs.
 ///
-/// Behind the [`RunColumns`] are `index` (the message's number), `bytes` (its length), `counted` (it began after the
-/// warm-up: the statistics are of these), `sent_ms` (when it began, after the start of the workload), `latency_ms`, and
-/// `least_ms` (the least its latency could have been: [`crate::bound`]; of counted ones only).
+/// After the [`RunColumns`] follow `index` (number of the message), `bytes` (length), `counted` (it began after
+/// the warm-up and is part of the statistics), `sent_ms` (when it began, after the start of the workload),
+/// `latency_ms`, and `least_ms` (lower bound of the latency: [`crate::bound`]; of counted messages only).
 #[must_use]
 pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     let mut columns = run.columns();

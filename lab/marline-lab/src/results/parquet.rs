@@ -1,8 +1,8 @@
-//! Tables as Parquet, by the crate's column writer: without Arrow, which nothing else here would use.
+//! Tables as Parquet, written by the crate's column writer without Arrow, which nothing else here needs.
 //!
-//! Every column may be blank (`OPTIONAL`). Text is UTF-8 with a dictionary, counts are unsigned 64-bit integers, times
-//! signed ones, numbers doubles, flags booleans. The file's metadata has the unit of each column that has one, under
-//! `unit.COLUMN`. The same rows make the same bytes.
+//! Every column may have unknown values (`OPTIONAL`). Text is UTF-8 with a dictionary, counts are unsigned 64-bit
+//! integers, times are signed ones, numbers are doubles, flags are booleans. The file's metadata has the unit of
+//! each column that has one, under `unit.COLUMN`. Equal rows give equal bytes.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,18 +20,18 @@ use super::cells::Cells;
 use super::column::{Column, Values};
 use super::table::Table;
 
-/// Rows of a group: what is held in memory, and what a reader reads at once.
+/// Rows of a group, which is held in memory while writing and read as a whole.
 const GROUP_ROWS: usize = 1 << 16;
 
-/// A Parquet file that rows are appended to.
+/// A Parquet file for appending rows.
 pub(super) struct ParquetFile {
     writer: SerializedFileWriter<File>,
-    /// Rows that do not fill a group yet.
+    /// Rows of an incomplete group.
     waiting: Table,
 }
 
 impl ParquetFile {
-    /// A file for rows like those of this table.
+    /// Creates a file with this table's columns.
     pub(super) fn create(file: &Path, like: &Table) -> anyhow::Result<ParquetFile> {
         let waiting = Table::new(like.name(), like.columns().to_vec());
         let fields: Result<Vec<_>, _> = waiting.columns().iter().map(field).collect();
@@ -67,7 +67,7 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// Writes what waits, and the end of the file.
+    /// Writes the incomplete group and the end of the file.
     pub(super) fn close(mut self) -> anyhow::Result<()> {
         if !self.waiting.is_empty() {
             self.flush()?;
@@ -112,7 +112,7 @@ fn write(writer: &mut SerializedColumnWriter<'_>, column: &Column) -> anyhow::Re
             let word = |number: u32| words[number as usize].clone();
             put::<ByteArrayType, u32>(writer, texts.numbers(), word)
         }
-        // The bits of an unsigned number, which the column's type says it is.
+        // The bits of the unsigned number; the column's type is unsigned.
         Values::Count(cells) => put::<Int64Type, u64>(writer, cells, |value| value as i64),
         Values::Integer(cells) => put::<Int64Type, i64>(writer, cells, |value| value),
         Values::Real(cells) => put::<DoubleType, f64>(writer, cells, |value| value),
@@ -120,7 +120,7 @@ fn write(writer: &mut SerializedColumnWriter<'_>, column: &Column) -> anyhow::Re
     }
 }
 
-/// Writes what is known of a column, and which rows that is.
+/// Writes the known values of a column, and their rows.
 fn put<D: DataType, T: Copy + Default>(
     writer: &mut SerializedColumnWriter<'_>,
     cells: &Cells<T>,

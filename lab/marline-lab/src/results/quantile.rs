@@ -1,12 +1,12 @@
-//! Quantile of the tables: the one of pandas, numpy and R.
+//! Quantile of the tables, as in pandas, numpy and R.
 
 /// The value below which a share (0 to 1) of the values lies, by linear interpolation: of `n` values in order,
 /// `x[0]` to `x[n - 1]`, and with `h = share * (n - 1)`, it is `x[⌊h⌋] + (h - ⌊h⌋) * (x[⌊h⌋ + 1] - x[⌊h⌋])`.
-/// NaN of none.
+/// NaN without values.
 ///
-/// This is type 7 of R. J. Hyndman and Y. Fan, *Sample Quantiles in Statistical Packages* (1996), which pandas, Polars
-/// (`interpolation="linear"`), numpy and R take without a word to the contrary. The rows of papers go by the nearest
-/// rank ([`marline_sim::quantile`]), which is always a value that was seen.
+/// This is type 7 of R. J. Hyndman and Y. Fan, *Sample Quantiles in Statistical Packages* (1996), the default of
+/// pandas, Polars (`interpolation="linear"`), numpy and R. Rows of papers use the nearest rank
+/// ([`marline_sim::quantile`]), which is always one of the values.
 #[must_use]
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -14,7 +14,7 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     of_sorted(&sorted, share)
 }
 
-/// The same of values that are in order.
+/// The quantile of sorted values.
 pub(crate) fn of_sorted(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share.clamp(0.0, 1.0) * last as f64;
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn quantiles_match_numpy() {
-        // numpy.quantile([4, 1, 3, 2], q), and of 1 to 100.
+        // Expected values from numpy.quantile([4, 1, 3, 2], q), and of 1 to 100.
         let four = |share| quantile(&[4.0, 1.0, 3.0, 2.0], share);
         assert_eq!([0.0, 0.5, 0.75, 1.0].map(four), [1.0, 2.5, 3.25, 4.0]);
         let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();

@@ -1,24 +1,24 @@
-//! Columns that tell the rows of one run from those of another.
+//! Columns that identify a run in a row.
 
 use super::column::{Cell, Column};
 use super::swept::Swept;
 use super::table::Table;
 use crate::runs::Job;
 
-/// Values of a sweep, as numbers where they are some, then stack, variant and seed.
+/// Values of a sweep, as numbers if possible, then stack, variant and seed.
 #[derive(Clone, Debug)]
 pub struct RunColumns {
     swept: Vec<Swept>,
 }
 
 impl RunColumns {
-    /// Of these runs, which all have a value for each key that the first has.
+    /// Columns for these runs, which all have a value for each key of the first run.
     #[must_use]
     pub fn of(jobs: &[Job]) -> RunColumns {
         RunColumns::over(jobs.iter().map(|job| job.point.as_slice()))
     }
 
-    /// Of the combinations of a sweep.
+    /// Columns for the combinations of a sweep.
     #[must_use]
     pub fn over<'a>(points: impl Iterator<Item = &'a [(String, String)]> + Clone) -> RunColumns {
         let first = points.clone().next().unwrap_or_default();
@@ -29,14 +29,14 @@ impl RunColumns {
         RunColumns { swept: swept.collect() }
     }
 
-    /// The columns, without a row.
+    /// The empty columns.
     #[must_use]
     pub fn columns(&self) -> Vec<Column> {
         let run = [Column::text("stack"), Column::text("variant"), Column::count("seed", "")];
         self.swept.iter().map(Swept::column).chain(run).collect()
     }
 
-    /// What a run has in them.
+    /// Values of a run in these columns.
     #[must_use]
     pub fn cells<'a>(&self, job: &'a Job) -> Vec<Cell<'a>> {
         let value = |(number, swept): (usize, &Swept)| match job.point.get(number) {
@@ -51,7 +51,7 @@ impl RunColumns {
         self.swept.iter().enumerate().map(value).chain(run).collect()
     }
 
-    /// A table of one run behind these columns; without a run the columns alone.
+    /// Adds these columns before a run's table; without a run, the result is empty.
     #[must_use]
     pub fn before(&self, table: &Table, job: Option<&Job>) -> Table {
         let columns = self.columns();

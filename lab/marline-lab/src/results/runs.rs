@@ -1,22 +1,22 @@
-//! Table `runs`: each run in a row.
+//! Table `runs`: one row per run.
 
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
 use super::table::Table;
 use crate::runs::{Job, PathBytes, Record, Statistics};
 
-/// A row for each run, in their order.
+/// Builds a row for each run, in order.
 ///
-/// Behind the [`RunColumns`] are the statistics of its counted messages (`messages`, `mean_ms`, `p50_ms`, `p95_ms`,
-/// `p99_ms`, `max_ms`), messages that did not come (`missing`), `goodput_mbit_per_s` and `reinjected_bytes`; of
-/// each path bytes both ways, lost packets and what its radio drew (blank without one); `doubts`, and why it
-/// failed (`error`).
+/// After the [`RunColumns`] follow the statistics of the counted messages (`messages`, `mean_ms`, `p50_ms`,
+/// `p95_ms`, `p99_ms`, `max_ms`), messages that did not arrive (`missing`), `goodput_mbit_per_s` and
+/// `reinjected_bytes`; for each path the bytes in both directions, lost packets and the energy of its radio (blank
+/// without one); `doubts`, and the reason of a failure (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     runs_over(run, &path_names(runs), runs)
 }
 
-/// The same with columns for these paths, whichever the runs have.
+/// As [`runs`], with columns for these paths.
 #[must_use]
 pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
     let paths = || paths.iter().map(AsRef::as_ref);

@@ -1,4 +1,4 @@
-//! Files of a table, in one format or several, with a bound on their rows.
+//! Files of a table, in one or several formats, with a limit on the rows.
 
 use std::fmt;
 use std::fs::File;
@@ -12,20 +12,20 @@ use super::csv;
 use super::parquet::ParquetFile;
 use super::table::Table;
 
-/// A format of files.
+/// File format.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
-    /// Text with commas; what is unknown is blank, flags are 1 and 0.
+    /// Comma-separated text; unknown values are blank, flags are 1 and 0.
     Csv,
     /// Apache Parquet.
     Parquet,
 }
 
 impl Format {
-    /// All there are.
+    /// All formats.
     pub const ALL: [Format; 2] = [Format::Csv, Format::Parquet];
 
-    /// Its word on the command line, and the ending of its files.
+    /// Name on the command line, and extension of the files.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl FromStr for Format {
     }
 }
 
-/// A file that is being written.
+/// An open file.
 enum Writer {
     Csv(BufWriter<File>),
     Parquet(Box<ParquetFile>),
@@ -67,12 +67,12 @@ pub struct Sheets {
     sheet: Sheet,
 }
 
-/// What was written of a table.
+/// Size of a table that was written.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheet {
-    /// Rows in each of its files.
+    /// Rows in each file.
     pub rows: u64,
-    /// Rows there was no room for.
+    /// Rows beyond the limit.
     pub left_out: u64,
 }
 
@@ -86,10 +86,10 @@ impl fmt::Debug for Writer {
 }
 
 impl Sheets {
-    /// Files in a directory for rows like those of this table, in each of these formats, of no more than so many rows.
+    /// Creates the files for tables with these columns in a directory, one per format, with a limit on the rows.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A file cannot be created.
     pub fn create(
         directory: &Path,
         like: &Table,
@@ -115,8 +115,8 @@ impl Sheets {
         Ok(Sheets { name: like.name(), sheets, room: most_rows, sheet: Sheet::default() })
     }
 
-    /// Appends the rows of a table with the same columns; `left_out`: rows that were left out of it before. Those
-    /// there is no room for are counted and left out.
+    /// Appends the rows of a table with the same columns; `left_out` is the number of rows that were already left
+    /// out of it. Rows beyond the limit are counted and left out.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -142,10 +142,10 @@ impl Sheets {
         Ok(())
     }
 
-    /// Ends the files.
+    /// Completes the files.
     ///
     /// # Errors
-    /// One cannot be written.
+    /// A file cannot be written.
     pub fn close(self) -> anyhow::Result<Sheet> {
         for (file, writer) in self.sheets {
             let closed = match writer {

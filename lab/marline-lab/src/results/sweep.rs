@@ -1,11 +1,11 @@
-//! Table `sweep`: the table of runs in long form, a row for each run and measure, as plotting libraries like it.
+//! Table `sweep`: the table of runs in long form for plotting libraries, with a row for each run and measure.
 
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
 use super::table::Table;
 
-/// Behind the [`RunColumns`] of a table of runs are `measure`, the name of one of its other columns that have numbers,
-/// and `value`. What is unknown has no row.
+/// Builds the table from a table of runs. After the [`RunColumns`] follow `measure`, the name of a numeric column,
+/// and `value`. Unknown values have no row.
 #[must_use]
 pub fn long(run: &RunColumns, runs: &Table) -> Table {
     let mut columns = run.columns();

@@ -1,15 +1,15 @@
-//! Key of a sweep as a column: numbers in one unit, which its name says; text where they are none.
+//! Key of a sweep as a column: numbers in one unit, which the column's name contains, or else text.
 
 use super::column::{Cell, Column};
 
-/// A quantity that values of a sweep may have: what its columns' names end with, the unit they are in, and what a unit
-/// of the file is of that: times the first, over the second.
+/// A quantity that values of a sweep may have: suffix of the column's name, unit of the column, and conversion of
+/// each unit of the file: times the first number, over the second.
 #[derive(Debug)]
 struct Quantity {
     ending: &'static str,
     unit: &'static str,
     units: &'static [(&'static str, f64, f64)],
-    /// What a number without a unit is; `None`: it is of another quantity.
+    /// Meaning of a number without a unit; `None` if it is of another quantity.
     bare: Option<f64>,
 }
 
@@ -52,11 +52,11 @@ const PLAIN: Quantity = Quantity { ending: "", unit: "", units: &[], bare: Some(
 #[derive(Clone, Debug)]
 pub(super) struct Swept {
     key: String,
-    /// `None`: text.
+    /// Quantity; `None` for text.
     quantity: Option<&'static Quantity>,
 }
 
-/// A number and what stands behind it.
+/// A number and its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let unit = |c: char| c.is_ascii_alphabetic() || c == '%';
     let (number, unit) = text.split_at(text.find(unit).unwrap_or(text.len()));
@@ -67,7 +67,7 @@ impl Quantity {
     fn value(&self, text: &str) -> Option<f64> {
         let (number, unit) = split(text)?;
         if unit.is_empty() {
-            // Nothing is nothing in any unit.
+            // Zero is zero in any unit.
             return self.bare.map(|bare| number * bare).or((number == 0.0).then_some(0.0));
         }
         let (_, times, over) = self.units.iter().find(|(name, ..)| *name == unit)?;
@@ -76,7 +76,7 @@ impl Quantity {
 }
 
 impl Swept {
-    /// A key with all its values, as they stand in the file.
+    /// Creates the column of a key from all its values in the file.
     pub(super) fn of<'a>(key: &str, values: impl Iterator<Item = &'a str> + Clone) -> Swept {
         let is_rate = key.rsplit('.').next() == Some("rate");
         let all =
@@ -87,7 +87,7 @@ impl Swept {
         Swept { key: key.to_owned(), quantity }
     }
 
-    /// The column, without a row.
+    /// The empty column.
     pub(super) fn column(&self) -> Column {
         let Some(Quantity { ending, unit, .. }) = self.quantity else {
             return Column::text(self.key.clone());
@@ -97,7 +97,7 @@ impl Swept {
         Column::real(name, unit)
     }
 
-    /// A value.
+    /// The cell of a value.
     pub(super) fn cell<'a>(&self, text: &'a str) -> Cell<'a> {
         match self.quantity {
             Some(quantity) => quantity.value(text).into(),

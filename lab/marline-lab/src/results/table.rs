@@ -1,4 +1,4 @@
-//! Table: columns of equal length, with a name.
+//! Table: a name, and columns of equal length.
 
 use super::column::{Cell, Column};
 
@@ -11,20 +11,20 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of this name, still without a row; its columns are empty.
+    /// Creates an empty table of this name; its columns must be empty.
     #[must_use]
     pub fn new(name: &'static str, columns: Vec<Column>) -> Table {
         let columns = columns.iter().map(Column::emptied).collect();
         Table { name, columns, rows: 0 }
     }
 
-    /// Its name, and that of its files without the ending.
+    /// Name, and base name of its files.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Its columns, all with as many values as there are [`rows`](Self::rows).
+    /// Columns, each with [`rows`](Self::rows) values.
     #[must_use]
     pub fn columns(&self) -> &[Column] {
         &self.columns
@@ -36,13 +36,13 @@ impl Table {
         self.columns.iter().find(|column| column.name() == name)
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// No row at all.
+    /// Returns true if there are no rows.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows == 0
@@ -51,7 +51,7 @@ impl Table {
     /// Appends a row.
     ///
     /// # Panics
-    /// It has not a value for each column, or one of another kind: a mistake of the one who fills it.
+    /// The number or kinds of the cells differ from the columns, which is a bug of the caller.
     pub fn push<'a>(&mut self, cells: impl IntoIterator<Item = Cell<'a>>) {
         let mut filled = 0;
         for cell in cells {
@@ -67,10 +67,10 @@ impl Table {
         self.columns.iter().map(move |column| column.at(row))
     }
 
-    /// Appends the rows of another with the same columns, from one row on and so many.
+    /// Appends a range of rows of a table with the same columns.
     ///
     /// # Panics
-    /// It has other columns.
+    /// The other table has different columns.
     pub fn append(&mut self, other: &Table, rows: std::ops::Range<usize>) {
         for row in rows {
             self.push(other.row(row));
@@ -83,10 +83,10 @@ impl Table {
         self.rows = self.rows.min(rows);
     }
 
-    /// The same rows behind columns that have one value for all of them.
+    /// A copy of the table with constant columns added at the front.
     ///
     /// # Panics
-    /// There are not as many values as columns.
+    /// The numbers of cells and columns differ.
     #[must_use]
     pub fn behind(&self, columns: &[Column], cells: &[Cell<'_>]) -> Table {
         assert_eq!(columns.len(), cells.len(), "a value for each column");

@@ -43,7 +43,7 @@ fn series(place: &std::path::Path) -> (Vec<Job>, Vec<Record>) {
     (jobs, records)
 }
 
-/// The documented rule (docs/research/lab.md), written anew: by counting, not by interpolating places.
+/// The documented rule (docs/research/lab.md) in an independent form: by counting instead of interpolating places.
 fn by_the_book(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     let h = share * (values.len() as f64 - 1.0);
@@ -127,7 +127,7 @@ fn parquet_and_csv_have_the_same_rows() {
         let units = reader.metadata().file_metadata().key_value_metadata().expect("units");
         assert!(units.iter().any(|unit| unit.value.as_deref() == Some("ms")), "{units:?}");
     }
-    // Written again they are the same bytes.
+    // Writing them again gives the same bytes.
     let read = || std::fs::read(place.join("messages.parquet")).expect("parquet");
     let first = read();
     summary.write(&place, &[Format::Parquet]).expect("files");

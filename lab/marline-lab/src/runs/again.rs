@@ -1,4 +1,4 @@
-//! Simulated runs of a series once more, for what is not kept of them: time lines, traces, captures.
+//! Repetition of a series' simulated runs for data that is not stored: time lines, traces, captures.
 
 use super::Job;
 use crate::experiment::Stack;
@@ -10,11 +10,12 @@ pub(super) fn simulated(jobs: &[Job]) -> Vec<&Job> {
     jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect()
 }
 
-/// Runs jobs, so many at once, by the policies of this thread, and hands what each made to `take`, in their order, as
-/// long as `go_on`. One that fails made nothing. No more than is made at once is held in memory.
+/// Runs jobs, `at_once` in parallel, with the policies of this thread, and calls `take` with their results in
+/// order, until `go_on` returns false. Failed jobs have no result. Only the results of one batch are held in
+/// memory.
 ///
 /// # Errors
-/// Those of `take`, behind which nothing more is run.
+/// Those of `take`; the remaining jobs are not run.
 pub(super) fn run_again<T: Send>(
     at_once: usize,
     jobs: &[&Job],

@@ -1,5 +1,5 @@
-//! Directory apart: tables are written there and moved into place when all of them are whole, so that tables of earlier
-//! are not lost to ones that come to nothing.
+//! Temporary directory of tables: they are written there and moved into place when all are complete, so that a
+//! failure does not destroy earlier tables.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,10 +9,10 @@ use anyhow::Context as _;
 
 use super::make_directory;
 
-/// Beginning and ending of its name.
+/// Prefix and suffix of the directory's name.
 const NAME: (&str, &str) = ("tables.", ".partial");
 
-/// A directory beside the tables of earlier, which goes when this does.
+/// A temporary directory beside the earlier tables, removed on drop.
 #[derive(Debug)]
 pub(super) struct Apart {
     place: PathBuf,
@@ -20,9 +20,9 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// A new one in `place`.
+    /// Creates a temporary directory in `place`.
     pub(super) fn create(place: &Path) -> anyhow::Result<Apart> {
-        // A number that no other process draws: the standard library seeds each of these differently.
+        // A random number: the standard library seeds each of these hashers differently.
         let number = RandomState::new().hash_one(std::process::id());
         let (begin, end) = NAME;
         let apart = place.join(format!("{begin}{number:016x}{end}"));
@@ -30,7 +30,7 @@ impl Apart {
         Ok(Apart { place: place.to_owned(), apart })
     }
 
-    /// Where files are written.
+    /// The directory for new files.
     pub(super) fn path(&self) -> &Path {
         &self.apart
     }
@@ -49,7 +49,7 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        // What stays does no harm but take room.
+        // A remaining directory only takes up space.
         let _ = fs::remove_dir_all(&self.apart);
     }
 }

@@ -1,6 +1,6 @@
 //! Captures of a series: pcapng files of each simulated run at either end.
 //!
-//! Runs are made for them again, as for [time lines](super::Timelines).
+//! Runs are repeated for them, as for [time lines](super::Timelines).
 
 use std::path::{Path, PathBuf};
 
@@ -12,28 +12,28 @@ use super::qlogs::run_name;
 use super::{Job, make_directory};
 use crate::experiment::{EndCapture, simulate_captured};
 
-/// How captures are written.
+/// Settings of captures.
 #[derive(Copy, Clone, Debug)]
 pub struct Captures {
-    /// Runs at once, at least 1.
+    /// Parallel runs, at least 1.
     pub jobs: usize,
-    /// Most bytes of a file.
+    /// Largest size of a file, bytes.
     pub max_bytes: usize,
 }
 
-/// What was written.
+/// Numbers of written files and omitted data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFiles {
     /// Files.
     pub files: usize,
-    /// Packets there was no room for.
+    /// Packets beyond the size limit.
     pub left_out: u64,
-    /// Runs there was no room for: a series has files of [`Captures::MAX_RUNS`].
+    /// Runs beyond the limit [`Captures::MAX_RUNS`].
     pub runs_left_out: usize,
 }
 
 impl CaptureFiles {
-    /// In words what there was no room for, a line each.
+    /// Notes about omitted data, one line each.
     #[must_use]
     pub fn cut(&self) -> Vec<String> {
         let (mib, most) = (Captures::MAX_BYTES >> 20, Captures::MAX_RUNS);
@@ -47,13 +47,13 @@ impl CaptureFiles {
 }
 
 impl Captures {
-    /// Most bytes of a file without a word to the contrary.
+    /// Default size limit of a file, bytes.
     pub const MAX_BYTES: usize = 64 << 20;
-    /// Most runs of a series that have files.
+    /// Largest number of runs of a series that have files.
     pub const MAX_RUNS: usize = 200;
 
-    /// Writes `VARIANT-SEED-END.pcapng` of the jobs on stack `sim` into a directory. Runs that fail have none. Those in
-    /// real time are written while they are made ([`RealTimeFiles`](super::RealTimeFiles)).
+    /// Writes `VARIANT-SEED-END.pcapng` for the jobs on stack `sim` into a directory. Failed runs have no file.
+    /// Files of runs in real time are written during the run ([`RealTimeFiles`](super::RealTimeFiles)).
     ///
     /// # Errors
     /// A file cannot be written.
@@ -61,7 +61,8 @@ impl Captures {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// The same for a caller who may change his mind: asked before each few runs, `go_on` says whether to make them.
+    /// As [`write`](Self::write), with cancellation: `go_on` is called before each few runs, and false ends the
+    /// work.
     ///
     /// # Errors
     /// A file cannot be written.

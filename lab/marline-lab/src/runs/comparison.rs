@@ -1,4 +1,4 @@
-//! Comparison of two lanes, seed by seed: better by how much, or not told apart.
+//! Comparison of two lanes, seed by seed: improvement with its interval, or no significant difference.
 
 use anyhow::ensure;
 
@@ -8,49 +8,49 @@ use super::record::Record;
 use crate::estimate::{Asked, Estimate, Standing};
 use crate::figure::number;
 
-/// A lane of one series beside a lane of another, or of the same.
+/// Comparison of a lane of one series with a lane of another, or of the same one.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The first.
+    /// First lane.
     pub a: KeptLane,
-    /// The second.
+    /// Second lane.
     pub b: KeptLane,
-    /// Seeds that ran in both.
+    /// Number of seeds that ran in both.
     pub seeds: usize,
-    /// Messages that did not come: of the first, of the second.
+    /// Messages that did not arrive, in each lane.
     pub missing: (u64, u64),
-    /// What was compared.
+    /// Compared measures.
     pub rows: Vec<Compared>,
 }
 
-/// A measure of both.
+/// A measure in both lanes.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// Which one.
+    /// Measure.
     pub measure: Measure,
-    /// Of the first, of the second.
+    /// Values in each lane.
     pub values: (f64, f64),
-    /// First over second, with its interval.
+    /// First value over the second, with its interval.
     pub ratio: Estimate,
 }
 
-/// What a comparison says.
+/// Result of a comparison.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The first is better.
     Better,
-    /// The second is.
+    /// The second is better.
     Worse,
-    /// Both are the same in every seed.
+    /// Both are equal in every seed.
     Equal,
-    /// Neither can be said; about so many seeds would tell, if any number would.
+    /// Not significant; about this many seeds would be enough, if any number is.
     NotToldApart(Option<u64>),
-    /// There are fewer seeds than an interval needs.
+    /// Fewer seeds than an interval needs.
     TooFew,
 }
 
 impl Compared {
-    /// What it says.
+    /// The result.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let Estimate { value, low, high, .. } = self.ratio;
@@ -62,7 +62,7 @@ impl Compared {
             () if high < 1.0 => false,
             () if low == 1.0 && high == 1.0 => return Outcome::Equal,
             () => {
-                // As many as would bring the nearer end of the interval to the side where the value is.
+                // The number of seeds that would move the nearer end of the interval to the value's side of 1.
                 let asked = if value > 1.0 { Asked::at_least(1.0) } else { Asked::at_most(1.0) };
                 return Outcome::NotToldApart(match self.ratio.stands(asked) {
                     Standing::Undecided { needed } => needed,
@@ -77,11 +77,11 @@ impl Compared {
         }
     }
 
-    /// The outcome in words: `better by 5.3 % [4.1, 6.6]`.
+    /// The result in words: `better by 5.3 % [4.1, 6.6]`.
     #[must_use]
     pub fn words(&self) -> String {
         let Estimate { value, low, high, .. } = self.ratio;
-        // By how much the one that wins is less, or more, than the other.
+        // Percentage by which the better value is less, or more, than the other.
         let percent = |ratio: f64| 100.0 * (ratio - 1.0).abs();
         let between = |a: f64, b: f64| format!("[{}, {}]", number(a.min(b)), number(a.max(b)));
         let by = || {
@@ -106,11 +106,11 @@ impl Compared {
 }
 
 impl Comparison {
-    /// The lanes of two series that belong together: at the same point and on the same stack, of these variants, or
-    /// where none is named of the same.
+    /// Compares the matching lanes of two series: those with equal point and stack, and with the given variants,
+    /// or with equal variants if none is given.
     ///
     /// # Errors
-    /// There are none, a result cannot be read, or two lanes have no seed in common.
+    /// No lanes match, a result cannot be read, or two lanes have no seed in common.
     pub fn of_all(
         (a, of_a): (&Kept, Option<&str>),
         (b, of_b): (&Kept, Option<&str>),
@@ -175,7 +175,7 @@ impl Comparison {
         })
     }
 
-    /// The table, its head first.
+    /// The table, header first.
     #[must_use]
     pub fn table(&self) -> Vec<Vec<String>> {
         let mut table = vec![["", "A", "B", "A is"].map(str::to_owned).to_vec()];
@@ -214,7 +214,7 @@ mod tests {
             (Measure::P50, [1.1, 1.25, 1.5], "worse by 25 % [10, 50]"),
             (Measure::Goodput, [1.1, 1.25, 1.5], "better by 25 % [10, 50]"),
             (Measure::P50, [1.0, 1.0, 1.0], "equal in every seed"),
-            // Half of it is 0.25, the distance 0.125: four times as many.
+            // Half the interval is 0.25 and the distance 0.125: four times as many seeds are needed.
             (
                 Measure::P50,
                 [0.75, 0.875, 1.125],

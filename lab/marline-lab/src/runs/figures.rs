@@ -1,5 +1,5 @@
-//! Figures of a series: the distribution of latencies and a box of each variant, and of one run of each how its
-//! subflows went.
+//! Figures of a series: distributions of latencies, box plots of the variants, and the subflows over time in one
+//! run of each variant.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,23 @@ use crate::experiment::{Stack, Timeline, TimelineConfig, simulate_recorded};
 use crate::figure::{Boxes, Figure, FiveNumbers, Plot, cdf};
 use crate::results::{Cell, Table, quantile};
 
-/// Points of a curve that are drawn: more lie on each other.
+/// Largest number of points of a curve: more would overlap.
 const POINTS: usize = 1_000;
-/// From this ratio of the largest to the median on an axis is logarithmic.
+/// Ratio of largest value to median from which an axis is logarithmic.
 const WIDE: f64 = 10.0;
 
-/// The usual figures of a series.
+/// Standard figures of a series.
 #[derive(Clone, Debug)]
 pub struct Figures<'a> {
-    /// What it is about.
+    /// Title.
     pub title: &'a str,
-    /// Its runs.
+    /// Runs.
     pub runs: &'a [(&'a Job, &'a Record)],
 }
 
 impl Figures<'_> {
-    /// `cdf` and `boxes` of all lanes, and of each variant on stack `sim`, in the first of its runs, what the
-    /// subflows of the end that sent more did: `windows-VARIANT` and `delays-VARIANT`. The same runs make the
-    /// same text.
+    /// Draws `cdf` and `boxes` of all lanes. For each variant on stack `sim` it draws the subflows of the end that
+    /// sent more, in the first run: `windows-VARIANT` and `delays-VARIANT`. Equal runs give equal text.
     #[must_use]
     pub fn draw(&self) -> Vec<Figure> {
         let lanes = self.latencies();
@@ -50,7 +49,7 @@ impl Figures<'_> {
         for job in self.first_simulated() {
             let (experiment, variant) = (&job.experiment, &job.lane.variant);
             let config = TimelineConfig::default();
-            // One that failed is told elsewhere.
+            // Failed runs are reported elsewhere.
             if let Ok((_, timeline)) = simulate_recorded(experiment, variant, job.seed, config) {
                 figures.extend(subflows(job, &timeline));
             }
@@ -84,7 +83,7 @@ impl Figures<'_> {
     }
 }
 
-/// Every so many, and the last.
+/// Every n-th point and the last.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let step = points.len().div_ceil(POINTS).max(1);
     let mut kept: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();

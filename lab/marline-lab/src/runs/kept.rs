@@ -1,4 +1,4 @@
-//! Results of earlier series, found again by their directory.
+//! Stored results of earlier series, found by their directory.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -11,10 +11,10 @@ use super::record::Record;
 use super::{Job, Store};
 use crate::experiment::Stack;
 
-/// The file that says which runs of the store belong to a series.
+/// File that lists the runs of a series in the store.
 const FILE: &str = "series.json";
 
-/// A run of a series, and the name of its file in the directory `runs`.
+/// A run of a series, with its file name in the directory `runs`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Run {
     point: Vec<(String, String)>,
@@ -27,22 +27,22 @@ struct Run {
 /// A lane of a series: the runs of a variant on a stack, at a point of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptLane {
-    /// Values of the sweep; none: it was not one.
+    /// Values of the sweep; empty without a sweep.
     pub point: Vec<(String, String)>,
-    /// On which stack.
+    /// Stack.
     pub stack: Stack,
-    /// Which variant.
+    /// Variant.
     pub variant: String,
 }
 
-/// A series that was run.
+/// A stored series.
 #[derive(Clone, Debug)]
 pub struct Kept {
     place: PathBuf,
     runs: Vec<Run>,
 }
 
-/// The file that says which runs belong to a series, written run by run: a JSON array.
+/// Writer of the list of a series' runs: a JSON array, written run by run.
 pub(super) struct Noting {
     file: PathBuf,
     writer: BufWriter<File>,
@@ -82,26 +82,26 @@ impl Noting {
 }
 
 impl Kept {
-    /// Notes in a directory of results which runs of its store these are.
+    /// Writes a list of these runs into a directory of results.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn note(place: &Path, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
         let mut noting = Noting::begin(place)?;
         noting.add(store, jobs)?;
         noting.end()
     }
 
-    /// Whether a directory has results of `marline-lab run` or `sweep`.
+    /// Returns true if a directory has results of `marline-lab run` or `sweep`.
     #[must_use]
     pub fn is_there(place: &Path) -> bool {
         place.join(FILE).is_file()
     }
 
-    /// The series whose results are in a directory.
+    /// Opens the series whose results are in a directory.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There is no series, or its list cannot be read.
     pub fn open(place: &Path) -> anyhow::Result<Kept> {
         let file = place.join(FILE);
         let text = std::fs::read_to_string(&file).with_context(|| {
@@ -115,7 +115,7 @@ impl Kept {
         Ok(Kept { place: place.to_owned(), runs })
     }
 
-    /// Its lanes, in the order of the plan.
+    /// Lanes of the series, in the order of the plan.
     #[must_use]
     pub fn lanes(&self) -> Vec<KeptLane> {
         let mut lanes: Vec<KeptLane> = Vec::new();
@@ -124,7 +124,7 @@ impl Kept {
             let same = |lane: &KeptLane| {
                 lane.stack == *stack && lane.variant == *variant && lane.point == *point
             };
-            // Runs of a lane follow each other.
+            // Runs of a lane are adjacent.
             if !last.is_some_and(same) {
                 let (point, variant) = (point.clone(), variant.clone());
                 lanes.push(KeptLane { point, stack: *stack, variant });
@@ -133,10 +133,10 @@ impl Kept {
         lanes
     }
 
-    /// The runs of a lane that came to an end, with their seeds.
+    /// The completed runs of a lane, with their seeds.
     ///
     /// # Errors
-    /// One is gone or cannot be read.
+    /// A run is missing or cannot be read.
     pub fn records(&self, lane: &KeptLane) -> anyhow::Result<Vec<(u64, Record)>> {
         let mine = self.runs.iter().filter(|run| {
             run.stack == lane.stack && run.variant == lane.variant && run.point == lane.point

@@ -1,13 +1,13 @@
-//! Measures of a lane, each computed anew for a resample of its runs: what intervals and comparisons are made of.
+//! Measures of a lane, computed again for each resample of its runs, as intervals and comparisons need them.
 
 use super::record::Record;
 use crate::estimate::{Estimate, Samples};
 
-/// Fewer runs have no interval: a bootstrap of them would pretend.
+/// Fewest runs for an interval: a bootstrap of fewer is not reliable.
 pub const MIN_RUNS: usize = 10;
-/// Of more messages no interval is computed: each resample looks at all of them.
+/// Largest number of messages for an interval: each resample processes all of them.
 const MAX_INTERVAL_VALUES: usize = 2_000_000;
-/// Where resamples come from: the same for everybody, so that a table is always the same.
+/// Seed of the resamples: it is fixed, so that a table is reproducible.
 const MASTER: u64 = 1;
 
 /// A measure of a lane.
@@ -15,24 +15,24 @@ const MASTER: u64 = 1;
 pub enum Measure {
     /// Mean latency, ms.
     Mean,
-    /// Its median.
+    /// Median latency, ms.
     P50,
-    /// Its 95 % quantile.
+    /// 95 % quantile, ms.
     P95,
-    /// Its 99 % quantile.
+    /// 99 % quantile, ms.
     P99,
-    /// The 99 % quantile over that of the earliest the messages could have come.
+    /// 99 % quantile over that of the messages' lower bounds.
     P99ToBound,
     /// Median of the runs' goodput, Mbit/s.
     Goodput,
 }
 
 impl Measure {
-    /// What comparisons show.
+    /// Measures of comparisons.
     pub const COMPARED: [Measure; 5] =
         [Measure::Mean, Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
 
-    /// Its name in tables.
+    /// Name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,14 +45,14 @@ impl Measure {
         }
     }
 
-    /// Whether more of it is better.
+    /// Returns true if more is better.
     #[must_use]
     pub const fn is_higher_better(self) -> bool {
         matches!(self, Measure::Goodput)
     }
 }
 
-/// Values of several runs in ascending order, each with the number of its run.
+/// Ascending values of several runs, each with its run's number.
 #[derive(Clone, Debug)]
 struct Pooled(Vec<(f64, u32)>);
 
@@ -65,7 +65,7 @@ impl Pooled {
         Pooled(values)
     }
 
-    /// As [`crate::results::quantile`], where each run counts as often as it was drawn.
+    /// As [`crate::results::quantile`], with each run weighted by its number of draws.
     fn quantile(&self, drawn: &[u32], share: f64) -> f64 {
         let times = |run: &u32| u64::from(drawn[*run as usize]);
         let total: u64 = self.0.iter().map(|(_, run)| times(run)).sum();
@@ -86,18 +86,18 @@ impl Pooled {
     }
 }
 
-/// What was measured in some runs of a lane.
+/// Measurements of some runs of a lane.
 #[derive(Clone, Debug)]
 pub struct Measured {
     latencies: Pooled,
     least: Pooled,
-    /// Of each run how many messages there are, and the sum of their latencies.
+    /// Number of messages and sum of their latencies, per run.
     sums: Vec<(usize, f64)>,
     goodput: Pooled,
 }
 
 impl Measured {
-    /// Of these runs.
+    /// Collects the measurements of these runs.
     #[must_use]
     pub fn of(records: &[&Record]) -> Measured {
         let latencies: Vec<Vec<f64>> = records.iter().map(|record| record.latencies_ms()).collect();
@@ -111,13 +111,13 @@ impl Measured {
         }
     }
 
-    /// How many runs there are.
+    /// Number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.sums.len()
     }
 
-    /// A measure, where each run counts as often as it was drawn.
+    /// A measure, with each run weighted by its number of draws.
     #[must_use]
     pub fn value(&self, measure: Measure, drawn: &[u32]) -> f64 {
         match measure {
@@ -145,7 +145,7 @@ impl Measured {
         bootstrap(self.runs(), self.latencies.0.len(), |drawn| self.value(measure, drawn))
     }
 
-    /// This over the measure of another, run by run of the same seeds: both are resampled together.
+    /// The ratio of this lane's measure to another lane's; both are resampled together, paired by seed.
     #[must_use]
     pub fn ratio(&self, measure: Measure, other: &Measured) -> Estimate {
         let values = self.latencies.0.len() + other.latencies.0.len();
@@ -155,7 +155,7 @@ impl Measured {
     }
 }
 
-/// A statistic of how often each run was drawn; without an interval where there are too few or too many.
+/// A statistic of each run's number of draws; without an interval if there are too few or too many.
 fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
     if !(MIN_RUNS..).contains(&runs) || values > MAX_INTERVAL_VALUES {
         let value = of(&vec![1; runs]);
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_true_value_about_as_often_as_they_say() {
-        // Of the uniform distribution of 0 to 100 the 95 % quantile is 95.
+        // The 95 % quantile of a uniform distribution from 0 to 100 is 95.
         let trials = 200;
         let held = (0..trials).filter(|trial| {
             let of = measured(&runs(100 + trial, 12, |unit| 100.0 * unit));

@@ -1,7 +1,7 @@
-//! Traces of a series: a qlog for each connection of each simulated run at either end, and a drawing of each that sent
-//! something.
+//! Traces of a series: a qlog for each connection of each simulated run at either end, and a drawing of each
+//! connection that sent data.
 //!
-//! Runs are made for them again, as for [time lines](super::Timelines): what is kept of a run has no traces.
+//! Runs are repeated for them, as for [time lines](super::Timelines), because stored runs have no traces.
 
 use std::path::Path;
 
@@ -13,28 +13,28 @@ use super::{Job, make_directory};
 use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;
 
-/// How traces are written.
+/// Settings of traces.
 #[derive(Copy, Clone, Debug)]
 pub struct Qlogs {
-    /// Runs at once, at least 1.
+    /// Parallel runs, at least 1.
     pub jobs: usize,
-    /// What is written of each run.
+    /// Limits of each run's traces.
     pub config: QlogConfig,
 }
 
-/// What was written.
+/// Numbers of written files and omitted traces.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct QlogFiles {
     /// Traces.
     pub traces: usize,
     /// Drawings.
     pub drawings: usize,
-    /// Traces there was no room for: a series has [`Qlogs::MAX_FILES`].
+    /// Traces beyond the limit [`Qlogs::MAX_FILES`].
     pub left_out: usize,
 }
 
 impl QlogFiles {
-    /// In words what there was no room for, a line each.
+    /// Notes about omitted data, one line each.
     #[must_use]
     pub fn cut(&self) -> Vec<String> {
         let (left_out, most) = (self.left_out, Qlogs::MAX_FILES);
@@ -44,12 +44,12 @@ impl QlogFiles {
 }
 
 impl Qlogs {
-    /// Most traces of a series.
+    /// Largest number of traces of a series.
     pub const MAX_FILES: usize = 1_000;
 
-    /// Writes `VARIANT-SEED-END.sqlog` and `VARIANT-SEED-END.svg` of the jobs on stack `sim` into a directory, with the
-    /// number of the connection behind the end where there are several. The files are the same to the byte each
-    /// time. Runs that fail have none.
+    /// Writes `VARIANT-SEED-END.sqlog` and `VARIANT-SEED-END.svg` for the jobs on stack `sim` into a directory,
+    /// with the number of the connection after the end if there are several. The files are the same to the byte
+    /// each time. Failed runs have no files.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -57,7 +57,8 @@ impl Qlogs {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// The same for a caller who may change his mind: asked before each few runs, `go_on` says whether to make them.
+    /// As [`write`](Self::write), with cancellation: `go_on` is called before each few runs, and false ends the
+    /// work.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -87,13 +88,13 @@ impl Qlogs {
     }
 }
 
-/// The name of a trace's files without their endings; a run has so many.
+/// Base name of a trace's files; `traces` is the number of traces of the run.
 pub(super) fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
     let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
     format!("{}-{}{several}", run_name(job), trace.vantage.name())
 }
 
-/// What names of a run's files begin with. In virtual time that is the variant and the seed alone.
+/// Prefix of a run's file names. In virtual time it is the variant and the seed alone.
 pub(super) fn run_name(job: &Job) -> String {
     let run = format!("{}-{}", plain(&job.lane.variant.name), job.seed);
     match job.lane.stack {
@@ -102,13 +103,13 @@ pub(super) fn run_name(job: &Job) -> String {
     }
 }
 
-/// A name as part of a file's.
+/// A name as part of a file name.
 pub(super) fn plain(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
-/// Writes a trace, and a drawing if there is something to be drawn.
+/// Writes a trace, and a drawing unless it is empty.
 pub(super) fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
     let write = |ending: &str, text: &str| {
         let file = directory.join(format!("{name}.{ending}"));

@@ -1,10 +1,10 @@
-//! Queue of runs, several at once but no more than the machine can carry: a run delayed because
-//! another had the processor proves nothing.
+//! Queue of parallel runs, limited to what the machine can carry: a run that was delayed because another had the
+//! processor proves nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Items that wait, by number, and halves of processors that are free.
+/// Waiting items by number, and free halves of processors.
 struct Queue<'a, T> {
     items: &'a [T],
     weights: Vec<u32>,
@@ -13,7 +13,7 @@ struct Queue<'a, T> {
 }
 
 impl<T> Queue<'_, T> {
-    /// The next there is room for; `None`: there is no more.
+    /// The next item that fits; `None` if no items are left.
     fn next(&self) -> Option<Running<'_, T>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -31,7 +31,7 @@ impl<T> Queue<'_, T> {
     }
 }
 
-/// An item that is being run. However that ends, its room is free afterwards: others may wait for it.
+/// A running item. Its share of the processors is released on drop, also after a panic.
 struct Running<'a, T> {
     queue: &'a Queue<'a, T>,
     item: usize,
@@ -45,12 +45,12 @@ impl<T> Drop for Running<'_, T> {
     }
 }
 
-/// Does `run` with each item and the number of the worker, so many at once that their weights (in
-/// halves of a processor) fit into `halves`; what is heavier than that runs alone. Items that fit
-/// overtake those that do not. The results have the order of the items.
+/// Calls `run` with each item and the number of the worker. Items run in parallel while the sum of their weights
+/// (in halves of a processor) is at most `halves`; a heavier item runs alone. Items that fit overtake those that
+/// do not. Results are in the order of the items.
 ///
 /// # Panics
-/// When `run` does.
+/// If `run` panics.
 pub fn weighted<T: Sync, R: Send>(
     halves: u32,
     items: &[T],
@@ -111,7 +111,7 @@ mod tests {
     fn a_panicking_item_releases_its_capacity() {
         let ran = AtomicU32::new(0);
         let outcome = std::panic::catch_unwind(|| {
-            // Two halves that are both taken by the item that panics; the others need one each.
+            // The item that panics takes both halves; the others need one each.
             weighted(
                 2,
                 &[2, 1, 1, 2],

@@ -1,5 +1,5 @@
-//! Captures and traces of runs in real time. Such a run is never made twice the same, so they are written while it is
-//! made; one whose files are missing is made again, so that what is kept of it and its files are of the same run.
+//! Captures and traces of runs in real time. Such runs are not reproducible, so files are written during the run.
+//! A run whose files are missing is repeated, so that its record and its files are of the same run.
 
 use std::path::PathBuf;
 
@@ -8,31 +8,31 @@ use marline_qlog::Vantage;
 use super::{Captures, Job, captures, make_directory, qlogs};
 use crate::experiment::{CaptureConfig, QlogConfig, Watch, Watched};
 
-/// Which files runs in real time have, and where.
+/// Files of runs in real time, and their directory.
 #[derive(Clone, Debug)]
 pub struct RealTimeFiles {
-    /// Captures go into `pcap` of this directory, traces and drawings of them into `qlog`.
+    /// Directory: captures are in its `pcap`, traces and their drawings in its `qlog`.
     pub directory: PathBuf,
-    /// Captures of both ends, of all stacks.
+    /// Captures of both ends, on all stacks.
     pub captures: Option<CaptureConfig>,
     /// Traces of ends that are Marline's.
     pub traces: Option<QlogConfig>,
 }
 
 impl RealTimeFiles {
-    /// Captures as they are without a word to the contrary: [`Captures::MAX_BYTES`] at an end, keys hidden.
+    /// Default capture settings: [`Captures::MAX_BYTES`] per end, keys hidden unless `reveal_keys` is set.
     #[must_use]
     pub fn captures(reveal_keys: bool) -> CaptureConfig {
         CaptureConfig { max_bytes: Captures::MAX_BYTES as u64, reveal_keys }
     }
 
-    /// What is to be watched of a job.
+    /// Captures and traces to take of a job.
     pub(super) fn watch(&self, job: &Job) -> Watch {
         let ours = [Vantage::Client, Vantage::Server].into_iter().any(|end| traced(job, end));
         Watch { captures: self.captures, traces: self.traces.filter(|_| ours) }
     }
 
-    /// Whether files of a run are missing.
+    /// Returns true if files of a run are missing.
     pub(super) fn lack(&self, job: &Job) -> bool {
         if !job.lane.stack.is_real_time() {
             return false;
@@ -42,7 +42,7 @@ impl RealTimeFiles {
         let captured = both.map(|end| captures::capture_file(&pcap, job, end));
         let begun = |end: &Vantage| {
             let name = format!("{}-{}", qlogs::run_name(job), end.name());
-            // With several connections the number of one stands behind.
+            // If there are several connections, the name ends with the number of one.
             [".sqlog", "-0.sqlog"].iter().any(|end| qlog.join(format!("{name}{end}")).exists())
         };
         let mut of_ours = both.iter().filter(|end| traced(job, **end));
@@ -50,7 +50,7 @@ impl RealTimeFiles {
             || (self.traces.is_some() && !of_ours.all(begun))
     }
 
-    /// Writes what was seen of a run.
+    /// Writes the captures and traces of a run.
     pub(super) fn put(&self, job: &Job, watched: &Watched) -> anyhow::Result<()> {
         let directory = |name: &str| {
             let directory = self.directory.join(name);
@@ -75,7 +75,7 @@ impl RealTimeFiles {
     }
 }
 
-/// Whether an end of a job writes traces.
+/// Returns true if an end of a job writes traces.
 fn traced(job: &Job, end: Vantage) -> bool {
     use crate::scenario::Side;
     let side = if end == Vantage::Client { Side::Client } else { Side::Server };

@@ -7,10 +7,10 @@ use crate::bound::Bound;
 use crate::experiment::{Calibration, Experiment, Message, Outcome};
 use crate::results::quantile;
 
-/// Bytes that were offered to a path, headers included.
+/// Bytes offered to a path, headers included, and its losses and energy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathBytes {
-    /// Its name.
+    /// Name of the path.
     pub name: String,
     /// From the client.
     pub up_bytes: u64,
@@ -18,24 +18,24 @@ pub struct PathBytes {
     pub down_bytes: u64,
     /// Packets lost by chance, by the queue or in an outage, both ways.
     pub dropped_packets: u64,
-    /// What its radio drew, if it goes over one.
+    /// Energy of its radio, if it has one.
     #[serde(default)]
     pub radio: Option<RadioJoules>,
-    /// How well forecasts of its answers held, if that was asked for.
+    /// Accuracy of the forecasts of its answers, if enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
 }
 
-/// What a radio drew in a run.
+/// Energy of a radio in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RadioJoules {
-    /// Which one.
+    /// Kind of radio.
     pub kind: String,
-    /// Caused by traffic: promotions, transfer, tails.
+    /// Energy caused by traffic, J: promotions, transfer, tails.
     pub traffic_j: f64,
-    /// While idle.
+    /// Energy while idle, J.
     pub idle_j: f64,
-    /// Times it was woken.
+    /// Number of promotions.
     pub promotions: u64,
 }
 
@@ -50,53 +50,53 @@ impl RadioJoules {
     }
 }
 
-/// A run.
+/// A stored run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What came, those of the warm-up included.
+    /// Messages that arrived, those of the warm-up included.
     pub messages: Vec<Message>,
-    /// Messages of the warm-up, at the beginning of the list.
+    /// Number of messages of the warm-up, at the beginning of the list.
     pub warm_up: usize,
-    /// Of each message after the warm-up the earliest it could have come ([`crate::bound`]), ms.
+    /// Lower bound of the latency of each message after the warm-up ([`crate::bound`]), ms.
     pub least_ms: Vec<f64>,
-    /// Messages that did not come.
+    /// Messages that did not arrive.
     pub missing: u32,
-    /// Of those that were sent all the same: when, ms after the start.
+    /// Times of missing requests that were sent nevertheless, ms after the start.
     #[serde(default)]
     pub unanswered_ms: Vec<f64>,
-    /// What the application read after the warm-up, Mbit/s.
+    /// Rate at which the application read after the warm-up, Mbit/s.
     pub goodput_mbit_per_s: f64,
-    /// What the paths carried.
+    /// Load of the paths.
     pub paths: Vec<PathBytes>,
     /// Payload that was sent again on another subflow, bytes.
     pub reinjected_bytes: u64,
     /// When faults struck, ms after the start.
     pub faults_ms: Vec<f64>,
-    /// Why it should not be believed.
+    /// Reasons to doubt the run.
     pub doubts: Vec<String>,
-    /// Why there is nothing.
+    /// Error of a failed run.
     pub error: Option<String>,
 }
 
-/// Latencies in short; quantiles are those of [`crate::results::quantile`].
+/// Summary of latencies; quantiles are those of [`crate::results::quantile`].
 #[derive(Copy, Clone, Debug, PartialEq, Serialize)]
 pub struct Statistics {
-    /// How many.
+    /// Number of messages.
     pub count: usize,
     /// Mean, ms.
     pub mean_ms: f64,
     /// Median, ms.
     pub p50_ms: f64,
-    /// 95 % are at most this, ms.
+    /// 95 % quantile, ms.
     pub p95_ms: f64,
-    /// 99 %.
+    /// 99 % quantile, ms.
     pub p99_ms: f64,
-    /// The longest, ms.
+    /// Maximum, ms.
     pub max_ms: f64,
 }
 
 impl Statistics {
-    /// Of some latencies; not a number where there are none.
+    /// Statistics of these latencies; NaN without latencies.
     #[must_use]
     pub fn of(latencies_ms: &[f64]) -> Statistics {
         let count = latencies_ms.len();
@@ -125,7 +125,7 @@ impl Statistics {
 }
 
 impl Record {
-    /// What is kept of this.
+    /// Builds the record of an outcome.
     ///
     /// # Errors
     /// Those of [`Bound::of`].
@@ -135,10 +135,10 @@ impl Record {
         let from_ms = experiment.warm_up.as_secs_f64() * 1e3;
         let lasts_ms = workload.lasts(outcome.seed).as_secs_f64() * 1e3;
         let ends = messages.iter().map(|message| message.sent_ms + message.latency_ms);
-        // A stream is cut off; what has an end is over when the last message is there.
+        // A stream is cut off at its planned end; a finite workload ends with its last message.
         let to_ms = match workload.count() {
             None => lasts_ms,
-            // A nanosecond later, so that it counts as well.
+            // Slightly later, so that the last message counts.
             Some(_) => ends.fold(lasts_ms, f64::max) + 1e-6,
         };
         let missing = workload.count().map_or(0, |count| count - messages.len() as u32);
@@ -168,14 +168,14 @@ impl Record {
         })
     }
 
-    /// The longest delay of a message, ms; what never came is counted until `over_ms` after the start.
+    /// The longest latency, ms; a missing message counts until `over_ms` after the start.
     #[must_use]
     pub fn worst_ms(&self, over_ms: f64) -> f64 {
         let open = self.unanswered_ms.iter().map(|sent| over_ms - sent);
         self.latencies_ms().into_iter().chain(open).fold(0.0, f64::max)
     }
 
-    /// A run that failed.
+    /// The record of a failed run.
     #[must_use]
     pub fn failed(error: String) -> Record {
         Record { error: Some(error), ..Record::default() }
@@ -187,7 +187,7 @@ impl Record {
         self.messages.iter().skip(self.warm_up).map(|message| message.latency_ms).collect()
     }
 
-    /// All bytes on all paths.
+    /// Bytes offered to all paths.
     #[must_use]
     pub fn wire_bytes(&self) -> u64 {
         self.paths.iter().map(|path| path.up_bytes + path.down_bytes).sum()

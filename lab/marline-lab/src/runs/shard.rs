@@ -1,28 +1,28 @@
-//! Shard of a series: the runs that one of several processes makes, into a store that they share.
+//! Shard of a series: the runs of one of several processes that share a store.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
 
-/// One of so many parts. The first run belongs to the first, the next to the second, and so on: parts are equally
-/// large, and each has runs of every variant.
+/// One of several parts. The first run belongs to the first part, the next to the second, and so on: parts are
+/// equally large, and each has runs of every variant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which one, from 0.
+    /// Number of this part, from 0.
     at: usize,
-    /// How many there are.
+    /// Number of parts.
     of: usize,
 }
 
 impl Shard {
-    /// Whether the run at this place of the plan belongs to it.
+    /// Returns true if the run at this place of the plan belongs to this part.
     #[must_use]
     pub fn has(self, place: usize) -> bool {
         place % self.of == self.at
     }
 
-    /// Its part of a plan.
+    /// This part of a plan.
     #[must_use]
     pub fn part<T>(self, plan: Vec<T>) -> Vec<T> {
         let mine = plan.into_iter().enumerate().filter(|(place, _)| self.has(*place));

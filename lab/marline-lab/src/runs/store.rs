@@ -12,11 +12,11 @@ use sha2::{Digest, Sha256};
 use super::{Job, Record, make_directory};
 use crate::keep;
 
-/// A record is written in a moment: the partial file of a process that lives is never as old as this, not even by the
-/// clock of another machine.
+/// Age of partial files that are removed: a record is written in a moment, so the partial file of a living process
+/// is never this old, even by the clock of another machine.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where runs are kept, each in a file named by what made it.
+/// Directory of runs, each in a file named by the hash of its inputs.
 #[derive(Debug)]
 pub struct Store {
     place: PathBuf,
@@ -26,24 +26,23 @@ pub struct Store {
 }
 
 impl Store {
-    /// Runs in this directory; `fresh`: what is there of earlier is not looked at. Files that processes left half
-    /// written when they were killed, a day ago or earlier, are removed.
+    /// Opens this directory of runs; `fresh` ignores the runs that it holds. Partial files that killed processes
+    /// left a day ago or earlier are removed.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
         let store = Store::by(place, fresh, keep::program()?)?;
         store.remove_abandoned();
         Ok(store)
     }
 
-    /// The same for what is not a program of its own, as a module of an interpreter is not: what tells this one from
-    /// one that was built of other sources ([`keep::file`]). What others left half written is not looked for: a
-    /// sweep opens its store for each of its tasks, and looks through a million runs once
-    /// ([`Store::remove_abandoned`]).
+    /// As [`open`](Self::open), for a module of an interpreter instead of a program: `program` is the hash of the
+    /// module's file ([`keep::file`]). Partial files of other processes are not removed, since a sweep opens its
+    /// store for each of its tasks and removes them once for a million runs ([`Store::remove_abandoned`]).
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be created.
     pub fn open_as(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
         Store::by(place, fresh, program)
     }
@@ -53,17 +52,17 @@ impl Store {
         Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh })
     }
 
-    /// Its directory.
+    /// The directory.
     #[must_use]
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// The name of a run: the same for the same, another for anything else.
+    /// The name of a run, a hash of its inputs.
     #[must_use]
     pub fn key(&self, job: &Job) -> String {
         let Job { experiment, lane, seed, .. } = job;
-        // The kernel's results hold for any build of this program.
+        // Results of the kernel's stacks hold for any build of this program.
         let by = if lane.stack.is_marline() { &self.program } else { &self.kernel };
         let all = format!("{:?}", (experiment, lane, seed, by));
         let mut key = String::new();
@@ -78,7 +77,7 @@ impl Store {
         self.place.join(format!("{}.json", self.key(job)))
     }
 
-    /// What a run showed, if it was made and did not fail.
+    /// The stored record of a run, if the run did not fail.
     #[must_use]
     pub fn read(&self, job: &Job) -> Option<Record> {
         if self.fresh {
@@ -87,21 +86,21 @@ impl Store {
         self.last(job).filter(|record| record.error.is_none())
     }
 
-    /// What a run showed when it was last made, whether it failed or not.
+    /// The stored record of a run, including a failed one.
     #[must_use]
     pub fn last(&self, job: &Job) -> Option<Record> {
         let text = fs::read_to_string(self.file(job)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Keeps it. A file is there whole or not at all, also where several processes, on several machines, make the
-    /// same run at the same time.
+    /// Stores a record. A file is written as a whole or not at all, even if several processes on several machines
+    /// make the same run at the same time.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn keep(&self, job: &Job, record: &Record) -> anyhow::Result<()> {
         let file = self.file(job);
-        // A number that no other process draws: the standard library seeds each of these differently.
+        // A random number: the standard library seeds each of these hashers differently.
         let number = RandomState::new().hash_one(std::process::id());
         let partial = file.with_extension(format!("{number:016x}.partial"));
         let kept = || {
@@ -111,8 +110,8 @@ impl Store {
         kept().with_context(|| file.display().to_string())
     }
 
-    /// Removes what processes left half written when they were killed, a day ago or earlier. One that cannot be removed
-    /// does no harm but take room.
+    /// Removes partial files that killed processes left a day ago or earlier. A file that cannot be removed only
+    /// takes up space.
     pub fn remove_abandoned(&self) {
         for entry in fs::read_dir(&self.place).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -120,7 +119,7 @@ impl Store {
                 continue;
             }
             let written = entry.metadata().and_then(|file| file.modified());
-            // A time in the future has no age: whose clock is right is not known.
+            // A time in the future has no age: it is unknown which clock is right.
             let age = written.ok().and_then(|at| at.elapsed().ok());
             if age.is_some_and(|age| age > ABANDONED_AFTER) {
                 let _ = fs::remove_file(entry.path());

@@ -14,43 +14,43 @@ use crate::experiment::{Calibration, Stack};
 use crate::figure::number;
 use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
-/// `sim` and `live` agree if their medians differ by no more than this share ...
+/// `sim` and `live` agree if their medians differ by at most this share ...
 const MEDIAN_TOLERANCE: f64 = 0.10;
-/// ... and their 95 % quantiles by this.
+/// ... and their 95 % quantiles by at most this share.
 const P95_TOLERANCE: f64 = 0.20;
 
 /// All runs of a variant on a stack.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneSummary {
-    /// Whose TCP.
+    /// Stack.
     pub stack: Stack,
-    /// Which variant.
+    /// Variant.
     pub variant: String,
-    /// Runs that came to an end.
+    /// Completed runs.
     pub runs: usize,
-    /// Runs that did not.
+    /// Failed runs.
     pub failed: usize,
-    /// Runs that should not be believed.
+    /// Doubtful runs.
     pub doubtful: usize,
-    /// Messages that did not come, all runs together.
+    /// Messages that did not arrive, all runs together.
     pub missing: u64,
-    /// Of all runs together.
+    /// Latencies of all runs together.
     pub latency: Statistics,
-    /// Its 99 % quantile to that of the earliest the messages could have come.
+    /// 99 % quantile over that of the messages' lower bounds.
     pub p99_to_bound: f64,
-    /// Median of the runs, Mbit/s.
+    /// Median goodput of the runs, Mbit/s.
     pub goodput_mbit_per_s: f64,
-    /// Median of the runs per path: name, bytes both ways.
+    /// Median over the runs per path: name, bytes in both directions.
     pub path_bytes: Vec<(String, f64)>,
-    /// Median of the runs per path that goes over a radio: name, joules by traffic and while idle.
+    /// Median over the runs per path with a radio: name, joules by traffic and while idle.
     pub path_joules: Vec<(String, f64, f64)>,
-    /// How well forecasts of answers held, all runs together, per path of which that was asked: name, calibration.
+    /// Accuracy of forecasts of answers, all runs together, per path for which it is enabled: name, calibration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub path_calibration: Vec<(String, Calibration)>,
 }
 
 impl LaneSummary {
-    /// Joules of a path's radio for a table: by traffic, and while idle in brackets; blank without.
+    /// Energy of a path's radio for a table, J: by traffic, and while idle in parentheses; blank without a radio.
     #[must_use]
     pub fn joules(&self, path: &str) -> String {
         let of = self.path_joules.iter().find(|(name, ..)| name == path);
@@ -58,19 +58,19 @@ impl LaneSummary {
     }
 }
 
-/// How virtual and real time compare.
+/// Comparison of virtual and real time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Agreement {
-    /// Which variant.
+    /// Variant.
     pub variant: String,
-    /// Median: virtual, live, ms.
+    /// Medians: virtual, live, ms.
     pub p50_ms: (f64, f64),
-    /// 95 %: virtual, live, ms.
+    /// 95 % quantiles: virtual, live, ms.
     pub p95_ms: (f64, f64),
 }
 
 impl Agreement {
-    /// Both are within their tolerances.
+    /// Returns true if both are within their tolerances.
     #[must_use]
     pub fn holds(&self) -> bool {
         let within =
@@ -79,12 +79,12 @@ impl Agreement {
     }
 }
 
-/// A series and what it showed.
+/// Summary of a series.
 #[derive(Debug)]
 pub struct Summary<'a> {
     jobs: &'a [Job],
     records: &'a [Record],
-    /// In the order of the plan.
+    /// Lanes, in the order of the plan.
     pub lanes: Vec<LaneSummary>,
 }
 
@@ -93,7 +93,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl<'a> Summary<'a> {
-    /// Of these runs, in the order of their jobs.
+    /// Summarizes these runs, in the order of their jobs.
     #[must_use]
     pub fn of(jobs: &'a [Job], records: &'a [Record]) -> Summary<'a> {
         let mut lanes: Vec<LaneSummary> = Vec::new();
@@ -113,14 +113,14 @@ impl<'a> Summary<'a> {
         Summary { jobs, records, lanes }
     }
 
-    /// The lane that ratios refer to: the kernel's Multipath TCP if it took part, else its TCP, else
-    /// the first.
+    /// The reference lane for ratios: the kernel's Multipath TCP if it took part, else its TCP, else the first
+    /// lane.
     fn reference(&self) -> Option<&LaneSummary> {
         let of = |stack| self.lanes.iter().find(|lane| lane.stack == stack);
         of(Stack::Mptcp).or_else(|| of(Stack::Tcp)).or(self.lanes.first())
     }
 
-    /// The table for people, its head first.
+    /// The table as text, header first.
     #[must_use]
     pub fn table(&self) -> Vec<Vec<String>> {
         let Some(reference) = self.reference() else { return Vec::new() };
@@ -167,8 +167,8 @@ impl<'a> Summary<'a> {
         table
     }
 
-    /// Intervals of the table's numbers (95 %, bootstrap over the runs; ratios paired by seed), the head first;
-    /// empty where no variant has [`MIN_RUNS`](super::MIN_RUNS) runs.
+    /// Intervals of the table's numbers (95 %, bootstrap over the runs; ratios paired by seed), header first;
+    /// empty if no variant has [`MIN_RUNS`](super::MIN_RUNS) runs.
     #[must_use]
     pub fn intervals(&self) -> Vec<Vec<String>> {
         let Some(reference) = self.reference() else { return Vec::new() };
@@ -202,7 +202,7 @@ impl<'a> Summary<'a> {
         if table.len() > 1 { table } else { Vec::new() }
     }
 
-    /// The runs of a lane that came to an end, with their seeds.
+    /// The completed runs of a lane, with their seeds.
     fn good_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
         let runs = self.jobs.iter().zip(self.records);
         let mine = runs.filter(|(job, record)| {
@@ -213,7 +213,8 @@ impl<'a> Summary<'a> {
         mine.map(|(job, record)| (job.seed, record)).collect()
     }
 
-    /// How well forecasts of answers held, a line per variant and path, the head first; empty where no variant asked.
+    /// Accuracy of forecasts of answers, a line per variant and path, header first; empty if no variant enables
+    /// it.
     #[must_use]
     pub fn calibration(&self) -> Vec<Vec<String>> {
         let head = ["stack", "variant", "path", "answers", "within p50", "p90", "p99"];
@@ -244,7 +245,7 @@ impl<'a> Summary<'a> {
         names
     }
 
-    /// Paths that go over a radio.
+    /// Paths with a radio.
     #[must_use]
     pub fn radio_names(&self) -> Vec<&'a str> {
         let paths = self.records.iter().flat_map(|record| &record.paths);
@@ -252,7 +253,7 @@ impl<'a> Summary<'a> {
         self.path_names().into_iter().filter(|name| with.contains(name)).collect()
     }
 
-    /// Variants that ran in virtual time and live.
+    /// Agreement of variants that ran both in virtual time and live.
     #[must_use]
     pub fn agreement(&self) -> Vec<Agreement> {
         let live = self.lanes.iter().filter(|lane| lane.stack == Stack::Live);
@@ -267,7 +268,7 @@ impl<'a> Summary<'a> {
         live.filter_map(pair).collect()
     }
 
-    /// Everything that makes a result doubtful or is missing, one line each.
+    /// Doubtful, failed and incomplete results, one line each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -291,7 +292,7 @@ impl<'a> Summary<'a> {
         results::runs(&RunColumns::of(self.jobs), &self.runs())
     }
 
-    /// Writes the tables `messages` and `runs` into a directory, of a sweep `sweep` as well.
+    /// Writes the tables `messages` and `runs` into a directory, and for a sweep `sweep`, too.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -315,7 +316,7 @@ impl<'a> Summary<'a> {
         Ok(())
     }
 
-    /// The whole for programs: lanes, agreement, and each run without its messages.
+    /// The summary as JSON: lanes, agreement, and each run without its messages.
     #[must_use]
     pub fn json(&self, title: &str) -> Value {
         let run = |(job, record): (&Job, &Record)| {
@@ -343,7 +344,7 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// An interval in words; blank: there is none.
+/// An interval in words; blank without one.
 fn between(estimate: &Estimate) -> String {
     if estimate.low.is_nan() || estimate.high.is_nan() {
         return String::new();

@@ -1,5 +1,5 @@
-//! Sweep: every combination of a file's values, made and read again bit by bit, so that memory holds the runs of one
-//! combination and not those of all.
+//! Sweep: every combination of a file's values, run and read back in pieces, so that memory holds the runs of one
+//! combination only.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,18 +14,18 @@ use crate::experiment::{Experiment, Stack};
 use crate::figure::number;
 use crate::results::{self, Format, RunColumns, Sheets};
 
-/// Runs that are handed to the processors at once: what is held of them is some kilobytes each, and at the end of so
-/// many a processor may wait for the others.
+/// Runs that are scheduled at once: each needs a few kilobytes of memory, and at the end of a batch some
+/// processors may be idle.
 const AT_ONCE: usize = 4_096;
-/// Warnings that are kept in words.
+/// Largest number of stored warnings.
 const WARNINGS: usize = 100;
 
-/// Chances that the runs of a lane have.
+/// Seeds of a lane's runs.
 #[derive(Clone, Debug)]
 pub enum Seeds {
-    /// So many from the experiment's own on.
+    /// This many seeds, starting with the experiment's own.
     Own(u32),
-    /// These.
+    /// These seeds.
     These(Vec<u64>),
 }
 
@@ -38,52 +38,52 @@ impl Seeds {
     }
 }
 
-/// A combination.
+/// A combination of the sweep.
 #[derive(Clone, Debug)]
 struct Part {
     point: Vec<(String, String)>,
     experiment: Experiment,
     lanes: Vec<Lane>,
-    /// Runs of this one and of those before it.
+    /// Number of runs of this combination and of those before it.
     end: usize,
 }
 
-/// The plan of a sweep: its combinations in their order, of each all variants, of each all seeds.
+/// The plan of a sweep: combinations in order, for each all variants, for each all seeds.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     parts: Vec<Part>,
     seeds: Seeds,
 }
 
-/// What a sweep showed at one combination.
+/// Summary of one combination.
 #[derive(Clone, Debug)]
 pub struct PointSummary {
     /// Keys with their values.
     pub values: Vec<(String, String)>,
-    /// Its lanes.
+    /// Lanes.
     pub lanes: Vec<LaneSummary>,
 }
 
-/// What a sweep showed, without its runs.
+/// Summary of a sweep, without its runs.
 #[derive(Clone, Debug, Default)]
 pub struct Swept {
-    /// In the order of the plan.
+    /// Combinations, in the order of the plan.
     pub points: Vec<PointSummary>,
-    /// Paths that go over a radio.
+    /// Paths with a radio.
     pub radios: Vec<String>,
-    /// What makes runs doubtful or failed, the first of it.
+    /// The first warnings about doubtful or failed runs.
     pub warnings: Vec<String>,
-    /// How many warnings there are.
+    /// Number of warnings.
     pub warnings_count: usize,
     /// Runs that failed.
     pub failed: usize,
 }
 
 impl Sweep {
-    /// Every combination of a file on these stacks; without a table `sweep` the file itself.
+    /// Plans every combination of a file on these stacks; without a table `sweep`, the file itself.
     ///
     /// # Errors
-    /// A combination makes no experiment, or nobody runs on a stack.
+    /// A combination is not a valid experiment, or no variant runs on a stack.
     pub fn of(file: &ExperimentFile, stacks: &[Stack], seeds: Seeds) -> anyhow::Result<Sweep> {
         let (mut parts, mut end) = (Vec::new(), 0);
         for point in file.points()? {
@@ -95,7 +95,7 @@ impl Sweep {
         Ok(Sweep { parts, seeds })
     }
 
-    /// Runs.
+    /// Number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.parts.last().map_or(0, |part| part.end)
@@ -128,12 +128,12 @@ impl Sweep {
         Some(Job { point: part.point.clone(), experiment, lane, seed })
     }
 
-    /// All places of the plan in pieces of at most so many runs of one variant at one combination.
+    /// Divides the plan into pieces of at most `most` runs, each of one variant at one combination.
     #[must_use]
     pub fn pieces(&self, most: usize) -> Vec<Range<usize>> {
         let (seeds, most) = (self.seeds.count(), most.max(1));
         let mut pieces = Vec::new();
-        // Lanes have equally many runs, and each combination whole lanes.
+        // Lanes have equal numbers of runs, and each combination consists of whole lanes.
         for lane in (0..self.runs()).step_by(seeds.max(1)) {
             let end = lane + seeds;
             pieces.extend((lane..end).step_by(most).map(|start| start..end.min(start + most)));
@@ -141,7 +141,7 @@ impl Sweep {
         pieces
     }
 
-    /// Hands all runs, or those of a shard, to `each`, so many at once that they fit into memory.
+    /// Calls `each` for batches of all runs, or those of a shard, small enough for memory.
     ///
     /// # Errors
     /// Those of `each`.
@@ -159,7 +159,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Makes the runs that are missing in the store, all or those of a shard.
+    /// Makes the runs that are missing in the store: all, or those of a shard.
     ///
     /// # Errors
     /// Those of [`Series::run`].
@@ -172,9 +172,8 @@ impl Sweep {
         self.run_selected(shard, |jobs| series.run(jobs, progress).map(drop))
     }
 
-    /// Writes the tables `messages` and `runs`, of a sweep `sweep` as well, and which runs these are, from what is in
-    /// the store. The files are the same whoever made the runs, and when. On an error the files of earlier stay as they
-    /// are.
+    /// Writes the tables `messages` and `runs`, for a sweep `sweep`, too, and the list of the runs, from the
+    /// store. The files do not depend on which process made the runs, or when. On an error, earlier files remain.
     ///
     /// # Errors
     /// A run is missing, or a file cannot be written.
@@ -211,7 +210,7 @@ impl Sweep {
         Ok(swept)
     }
 
-    /// Tables with columns for each path: which there are is known when all runs have been seen.
+    /// Writes tables with columns for each path; the paths are known when all runs have been read.
     fn write_runs(
         &self,
         store: &Store,
@@ -238,7 +237,7 @@ impl Sweep {
         long.map_or(Ok(()), |long| long.close().map(drop))
     }
 
-    /// What is in the store of a combination.
+    /// The stored runs of a combination.
     fn kept(&self, store: &Store, number: usize) -> anyhow::Result<(Vec<Job>, Vec<Record>)> {
         let start = number.checked_sub(1).map_or(0, |before| self.parts[before].end);
         let jobs = self.jobs(start..self.parts[number].end);
@@ -260,7 +259,7 @@ impl Sweep {
 }
 
 impl Swept {
-    /// The table for people, its head first: a line for each variant at each combination.
+    /// The table as text, header first: a line for each variant at each combination.
     #[must_use]
     pub fn table(&self) -> Vec<Vec<String>> {
         let Some(first) = self.points.first() else { return Vec::new() };

@@ -32,7 +32,7 @@ fn jobs() -> Vec<Job> {
     Job::series(&file.experiment, &file.lanes(&[Stack::Sim]).expect("lanes"), 4)
 }
 
-/// Every output of a series run on so many threads.
+/// Every output of a series run on this many threads.
 fn outputs(jobs: &[Job], threads: usize) -> [String; 4] {
     let place = scratch(&format!("threads-{threads}"));
     let store = Store::open(&place, false).expect("store");
@@ -54,13 +54,13 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let one = outputs(&jobs, 1);
     assert_eq!(one, outputs(&jobs, 4));
     let [messages, runs, json, table] = one;
-    // Two variants, four seeds, ten bursts, and the head.
+    // Two variants, four seeds, ten bursts, and the header.
     assert_eq!((messages.lines().count(), runs.lines().count()), (81, 9));
     assert!(messages.contains("sim,\"both, twice\",4,9,"), "{messages}");
     let columns = |line: &str| line.replace("both, twice", "").split(',').count();
     let widths: std::collections::BTreeSet<usize> = runs.lines().map(columns).collect();
     assert_eq!(widths.len(), 1, "{runs}");
-    // Both names are those of radios: joules stand in every form.
+    // Both path names imply radios, so every output has joules.
     assert!(runs.contains("lte_traffic_j,lte_idle_j"), "{runs}");
     assert!(table.contains("J wifi (idle)") && json.contains("\"traffic_j\":"), "{table}");
     assert!(json.contains("\"doubtful\":0") && table.contains("p99 / sim default"), "{table}");
@@ -80,13 +80,13 @@ fn finished_runs_are_not_repeated_and_new_ones_are_run() {
         let records = series.run(jobs, &note).expect("run");
         (count.into_inner(), records)
     };
-    // Killed after three runs; a file that was being written then does not count.
+    // The series is killed after three runs; the file of a run that was being written does not count.
     assert_eq!(ran(&jobs[..3]).0, 3);
     std::fs::write(place.join(format!("{}.json", store.key(&jobs[3]))), "{\"mess").expect("cut");
     let (made, records) = ran(&jobs);
     assert_eq!((made, ran(&jobs).0), (5, 0));
     assert_eq!(ran(&jobs).1, records);
-    // A sweep shares the point that the file itself is.
+    // A sweep shares the point that equals the file itself.
     let file = ExperimentFile::from_toml("x.toml", TEXT).expect("file");
     let mut swept = Vec::new();
     for point in file.points().expect("points") {
@@ -117,7 +117,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let sweep = Sweep::of(&file, &[Stack::Sim], Seeds::Own(4)).expect("sweep");
     let jobs = sweep.jobs(0..usize::MAX);
     assert_eq!((sweep.runs(), jobs.len()), (16, 16));
-    // Pieces are all of it, each within one variant at one combination.
+    // Pieces cover the plan, each within one variant at one combination.
     let pieces = sweep.pieces(3);
     assert_eq!(pieces[..3], [0..3, 3..4, 4..7]);
     assert_eq!(pieces.iter().cloned().flatten().collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
@@ -126,7 +126,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
         let same = |job: &&Job| job.point == of[0].point && job.lane == of[0].lane;
         assert!(of.iter().all(same), "{piece:?}");
     }
-    // Three shards, one of them twice, from several stores of the same place.
+    // Three shards, one of them twice, from several stores with the same directory.
     let (place, whole) = (scratch("shards"), scratch("whole"));
     let store = |place: &std::path::Path| Store::open(&place.join("runs"), false).expect("store");
     let made = |shard: Option<Shard>, place: &std::path::Path| {
@@ -138,7 +138,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
         made(shard.parse().ok(), &place);
     }
     let both = [Format::Csv, Format::Parquet];
-    // Tables of earlier stay where new ones come to nothing.
+    // Earlier tables remain if new ones fail.
     let earlier = place.join("messages.csv");
     std::fs::write(&earlier, "earlier").expect("written");
     let refused = sweep.collect(&store(&place), &place, &both).expect_err("one shard is missing");
@@ -203,7 +203,7 @@ fn forecast_calibration_is_shown_on_request() {
     let store = Store::open(&place, false).expect("store");
     let series = Series { store: &store, jobs: 2, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("run");
-    // What is read from the disk is what was measured.
+    // Records read from disk equal those measured.
     assert_eq!(records, series.run(&jobs, &|_| {}).expect("run"));
     std::fs::remove_dir_all(&place).expect("clean up");
     let table = Summary::of(&jobs, &records).calibration();

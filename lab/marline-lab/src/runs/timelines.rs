@@ -1,7 +1,7 @@
 //! Time lines of a series: two tables, with all simulated runs in the order of the plan.
 //!
-//! Runs are made for them again, or for the first time: what is kept of a run has no time lines, and a
-//! simulation costs little. So nothing that is kept depends on whether they were asked for.
+//! Runs are repeated for them, or made for the first time: stored runs have no time lines, and a simulation is
+//! cheap. Stored results therefore do not depend on time lines.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,30 +11,30 @@ use super::again::{run_again, simulated};
 use crate::experiment::{Timeline, TimelineConfig, simulate_recorded};
 use crate::results::{Format, RunColumns, Sheet, Sheets};
 
-/// How time lines are written.
+/// Settings of the tables.
 #[derive(Copy, Clone, Debug)]
 pub struct Timelines {
-    /// Runs at once, at least 1.
+    /// Parallel runs, at least 1.
     pub jobs: usize,
-    /// What is recorded of each run.
+    /// Settings of each run's time lines.
     pub config: TimelineConfig,
 }
 
-/// What was written.
+/// Sizes of the written tables.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Of the table `subflows`.
+    /// Table `subflows`.
     pub subflows: Sheet,
-    /// Of the table `copies`.
+    /// Table `copies`.
     pub copies: Sheet,
 }
 
 impl Timelines {
-    /// Rows that a file may have, its heading aside.
+    /// Largest number of rows of a file, without its header line.
     pub const MAX_FILE_ROWS: u64 = 5_000_000;
 
-    /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are
-    /// the same to the byte however many jobs run at once. Runs that fail have no rows.
+    /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are the
+    /// same to the byte for any number of parallel jobs. Failed runs have no rows.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -63,7 +63,7 @@ impl Timelines {
 }
 
 impl Written {
-    /// In words what is not in the files, if anything.
+    /// A note about omitted rows, if any.
     #[must_use]
     pub fn cut(&self) -> Option<String> {
         let mut cut = String::new();

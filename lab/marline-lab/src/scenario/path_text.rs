@@ -10,8 +10,8 @@ use super::{IpNet, MTU_RANGE, Path, check_name};
 impl FromStr for Path {
     type Err = anyhow::Error;
 
-    /// The name, then addresses in pairs (the client's and the server's, with the length of their
-    /// prefix; there may be none), then perhaps `mtu=`, then the link's items.
+    /// Parses the name, then pairs of addresses (the client's and the server's, with prefix lengths; optional),
+    /// then optionally `mtu=`, then the link's items.
     fn from_str(text: &str) -> anyhow::Result<Path> {
         let mut words = text.split(',').map(str::trim).peekable();
         let name = words.next().unwrap_or_default().to_owned();
@@ -32,7 +32,7 @@ impl FromStr for Path {
             path.link = words.collect::<Vec<&str>>().join(",");
             path.spec().map(drop)
         };
-        // In one line: who shows an error of a flag shows its first line alone.
+        // One line, because the command line shows only the first line of a flag's error.
         read().map_err(|error| anyhow::anyhow!("`{text}`: {error:#}"))?;
         Ok(path)
     }
@@ -57,7 +57,7 @@ mod tests {
             (bare.mtu, bare.link.as_str(), bare.client.len()),
             (Some(1_400), "lte,loss=1%", 0)
         );
-        // A rate that repeats has a slash, but is no address.
+        // A repeated rate has a slash but is not an address.
         assert_eq!(path("a,rate=0s:1M+1s:2M/3s").client.len(), 0);
         assert_eq!(path("wire").link, "");
         for (text, word) in [

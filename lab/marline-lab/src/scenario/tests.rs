@@ -42,7 +42,7 @@ fn scenario_errors_name_the_cause() {
         (WIFI.replace("['10.0.1.1/24']", "[]"), "no address"),
         (format!("{WIFI}mtu = 100"), "mtu"),
         (format!("{WIFI}[client.mptcp]\nsubflows = 9"), "at most 8"),
-        // Settings of the whole machine, however they are spelt.
+        // Settings of the whole machine, in any spelling.
         (format!("{WIFI}[client.sysctl]\n'kernel.panic' = '0'"), "`kernel.panic`: a host's own"),
         (format!("{WIFI}[server.sysctl]\n'net.../vm/swappiness' = '9'"), "a host's own"),
         (
@@ -64,7 +64,7 @@ fn those_of_the_repository_can_be_read() {
     let folder = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).expect("scenarios").flatten() {
-        // Experiments have a test of their own.
+        // Experiments have a separate test.
         if std::fs::read_to_string(entry.path()).expect("text").contains("\n[workload]") {
             continue;
         }

@@ -1,5 +1,5 @@
-//! Dialogue workload: the requesting end. It reads and writes concurrently, since what was read
-//! decides whether the next request is made at all.
+//! Dialogue workload: the requesting end. It reads and writes concurrently, since the answers read decide whether
+//! the next request is made at all.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,18 +14,18 @@ use super::{CHUNK, Log, Mark, Run, Stream, Workload, now_ns, until};
 /// The requests of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialogue {
-    /// When each is due, ns after the start, and the lengths of its pieces.
+    /// Due time of each request, ns after the start, and the lengths of its pieces.
     pub requests: Vec<(u64, Vec<u32>)>,
-    /// Of a request.
+    /// Request size, bytes.
     pub request_bytes: u32,
-    /// Of an answer.
+    /// Answer size, bytes.
     pub answer_bytes: u32,
-    /// With more than this unanswered a request that is due is left out.
+    /// Limit of unanswered bytes, above which a due request is skipped.
     pub unanswered_bytes: u32,
 }
 
 impl Workload {
-    /// The requests of a dialogue that grow from this seed; `None` for what is none.
+    /// The requests of a dialogue with this seed; `None` for other workloads.
     #[must_use]
     pub fn dialogue(&self, seed: u64) -> Option<Dialogue> {
         let Workload::Dialogue { request_bytes, answer_bytes, pieces, unanswered_bytes, .. } =
@@ -40,7 +40,7 @@ impl Workload {
     }
 }
 
-/// Cuts a request into pieces of random length; the last is what is left.
+/// Cuts a request into pieces of random length; the last piece is the remainder.
 fn cut(bytes: u32, (least, most): (u32, u32), rng: &mut impl Rng) -> Vec<u32> {
     let (mut left, mut pieces) = (bytes, Vec::new());
     while left > 0 {
@@ -53,7 +53,7 @@ fn cut(bytes: u32, (least, most): (u32, u32), rng: &mut impl Rng) -> Vec<u32> {
 }
 
 impl Dialogue {
-    /// Asks, and reads the answers, until all have come or patience is over.
+    /// Sends the requests and reads the answers, until all have arrived or the patience is over.
     ///
     /// # Errors
     /// The stream failed.
@@ -64,7 +64,7 @@ impl Dialogue {
         let counts = Counts::default();
         let mut sent = Vec::new();
         let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
-        // What a dead path does not take is not waited for for ever.
+        // Writing to a dead path may block, so it has a time limit.
         let asking = timeout(left, self.write(writer, run.start_ns, &counts, &mut sent));
         let (asked, received) = tokio::join!(asking, self.read(reader, deadline_ns, &counts));
         asked.unwrap_or(Ok(()))?;
@@ -104,7 +104,7 @@ impl Dialogue {
     ) -> io::Result<Vec<Mark>> {
         let (mut received, mut total) = (Vec::new(), 0);
         let mut buffer = vec![0; CHUNK];
-        // Every request is answered or was left out.
+        // Every request is answered or was skipped.
         let left_out = || counts.skipped.load(Relaxed) as usize;
         while received.len() + left_out() < self.requests.len() {
             let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
@@ -126,7 +126,7 @@ impl Dialogue {
     }
 }
 
-/// What reading and asking tell each other.
+/// Counters shared by reading and writing.
 #[derive(Debug, Default)]
 struct Counts {
     answered: AtomicU32,

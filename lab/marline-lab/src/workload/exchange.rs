@@ -1,6 +1,5 @@
-//! Exchange workload: both ends write the same amount at the same time, and each reads what the
-//! other writes. The server confirms with a last byte that it has everything; until then the client
-//! must stay.
+//! Exchange workload: both ends write the same amount at the same time, and each reads the data of the other. The
+//! server confirms receipt with a last byte, for which the client waits.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use tokio::time::timeout;
 
 use super::{CHUNK, Log, Mark, Run, Stream, now_ns, until};
 
-/// What the server says last.
+/// The server's confirmation.
 const DONE: u8 = b'D';
 
-/// The client's part. What has not come when patience is over is not in the log.
+/// Runs the client. Messages that have not arrived when the patience is over are not in the log.
 ///
 /// # Errors
 /// The stream failed.
@@ -30,7 +29,7 @@ pub(super) async fn client(stream: Stream, bytes: u32, run: Run) -> io::Result<L
     Ok(log)
 }
 
-/// The server's part, until the client goes.
+/// Runs the server, until the client closes.
 ///
 /// # Errors
 /// The stream failed.
@@ -43,7 +42,7 @@ pub(super) async fn server(stream: Stream, bytes: u32, run: Run) -> io::Result<L
         tokio::try_join!(write(&mut writer, bytes, sent), read(&mut reader, bytes, received))?;
         writer.write_all(&[DONE]).await?;
         writer.flush().await?;
-        // However the client goes, it has everything.
+        // The client has everything, however it closes.
         let _ = reader.read(&mut [0]).await;
         Ok::<_, io::Error>(())
     };
@@ -66,7 +65,7 @@ async fn write(writer: &mut WriteHalf<Stream>, bytes: u32, sent: &mut Vec<Mark>)
     writer.flush().await
 }
 
-/// Not a byte beyond: what follows is no part of it.
+/// Reads exactly this amount: the next byte is not part of it.
 async fn read(
     reader: &mut ReadHalf<Stream>,
     bytes: u32,

@@ -4,36 +4,36 @@ use std::fmt::Write as _;
 
 use super::{Contestant, Measure, Pool, Pools, number};
 
-/// One line of the table.
+/// A claim and its measurement.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Of which row.
+    /// Row.
     pub row: String,
-    /// What was measured, with its unit.
+    /// Measure, with its unit.
     pub what: String,
-    /// What Marline showed.
+    /// Marline's result.
     pub ours: f64,
-    /// What the kernel's Multipath TCP showed.
+    /// Result of the kernel's Multipath TCP.
     pub kernel: f64,
-    /// What one path alone (or the ideal) showed, and whose that is.
+    /// Result of one path alone (or of the ideal), and its name.
     pub alone: (f64, &'static str),
     /// The bound.
     pub bound: f64,
-    /// More is better.
+    /// True if more is better.
     pub more: bool,
-    /// Where the bound comes from.
+    /// Origin of the bound.
     pub must: String,
 }
 
 impl Claim {
-    /// It holds; what was not measured does not.
+    /// Returns true if the claim holds; a missing measurement does not hold.
     #[must_use]
     pub fn holds(&self) -> bool {
         if self.more { self.ours >= self.bound } else { self.ours <= self.bound }
     }
 }
 
-/// A number that may not be there.
+/// A number, or a blank for NaN.
 fn known(value: f64) -> String {
     if value.is_nan() { String::new() } else { number(value) }
 }
@@ -67,7 +67,7 @@ pub(super) fn table(claims: &[Claim]) -> String {
     text
 }
 
-/// Everything that is claimed of rows that were asked for.
+/// All claims about these rows.
 pub(super) fn claims(pools: &Pools<'_>) -> Vec<Claim> {
     let none = Pool::default();
     let mut claims = Vec::new();
@@ -106,7 +106,7 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// Of a measure that both have: at most the kernel's.
+    /// Claims that Marline's value is at most the kernel's.
     fn claim(&self, what: &str, value: impl Fn(&Pool) -> f64) -> Claim {
         Claim {
             row: self.row.to_owned(),
@@ -162,7 +162,7 @@ impl Side<'_> {
         Claim { more: true, alone: (goodput(self.first), "first path"), ..claim }
     }
 
-    /// Within 10 % of the kernel's TCP on the same path, or better.
+    /// Claims a result within 10 % of the kernel's TCP on the same path, or better.
     fn one_path(&self) -> Claim {
         let alone = self.first.median("goodput_mbit_per_s");
         Claim {

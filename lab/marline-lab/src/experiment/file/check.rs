@@ -1,4 +1,4 @@
-//! Validation of an experiment file, with every detectable mistake reported at its place.
+//! Validation of an experiment file; every detectable mistake is reported at its place.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -18,19 +18,19 @@ use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
 use crate::workload::{Gap, Workload};
 
-/// Largest message, bytes; most messages of a run.
+/// Size of a message, bytes, and number of messages of a run.
 const BYTES: std::ops::RangeInclusive<u64> = 1..=256_000_000;
 const COUNT: std::ops::RangeInclusive<u32> = 1..=1_000_000;
-/// Bytes of payload that a buffer may hold.
+/// Payload size of a buffer, bytes.
 const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
-/// Blocks of a stream of which only the rate matters.
+/// Block size of a bulk stream, bytes: only the rate matters.
 const BULK_BYTES: u32 = 65_536;
-/// Where a file says nothing: after the planned end the last messages are waited for so long.
+/// Default time to wait for the last messages after the planned end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What workloads there are.
+/// Kinds of workloads.
 const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk";
 
-/// Everything that is wrong so far.
+/// Collects the mistakes in a file.
 struct Checker<'a> {
     text: &'a str,
     diagnostics: Vec<Diagnostic>,
@@ -41,12 +41,12 @@ impl Checker<'_> {
         self.diagnostics.push(Diagnostic::new(self.text, key_path, what));
     }
 
-    /// A value, or a diagnostic at its place.
+    /// Returns a value, or adds a diagnostic at its place.
     fn ok<T, E: Display>(&mut self, key_path: &KeyPath, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.report(key_path, format!("{error:#}"))).ok()
     }
 
-    /// What must be there.
+    /// Returns a required value.
     fn need<T>(
         &mut self,
         table: &KeyPath,
@@ -60,7 +60,7 @@ impl Checker<'_> {
         value
     }
 
-    /// What must not be there.
+    /// Rejects a key that is not allowed here.
     fn refuse<T>(&mut self, table: &KeyPath, key: &str, why: &str, value: Option<&T>) {
         if value.is_some() {
             self.report(&table.key(key), why);
@@ -109,7 +109,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     Ok(ExperimentFile { title, experiment, timelines, qlog, contestants, name, text, axes })
 }
 
-/// A file that is a scenario only.
+/// The scenario of a file that has no workload.
 pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     let scenario: Scenario = toml::from_str(text).map_err(|error| vec![error.into()])?;
     let mut checker = Checker { text, diagnostics: Vec::new() };
@@ -173,7 +173,7 @@ fn size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Bytes) -> Option<u
     Some(bytes.0 as u32)
 }
 
-/// One size, where there can be only one.
+/// A single size, where a range is not allowed.
 fn one_size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Span<Bytes>) -> Option<u32> {
     if bytes.least != bytes.most {
         checker.report(key_path, "only bursts have random sizes");
@@ -257,7 +257,7 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     (checker.diagnostics.len() == before).then_some(workload)
 }
 
-/// Requests and answers.
+/// Workloads of requests and answers.
 fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     let key_path = KeyPath::top("workload");
     checker.refuse(&key_path, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
@@ -272,7 +272,7 @@ fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     if raw.kind == "ask" {
         return Some(Workload::Ask { request_bytes, answer_bytes, gap, count });
     }
-    // Whole, and whatever is unanswered, where nothing else is said.
+    // Defaults: whole requests, and no limit to what is unanswered.
     let at_pieces = key_path.key("pieces");
     let pieces = match raw.pieces {
         None => (request_bytes, request_bytes),

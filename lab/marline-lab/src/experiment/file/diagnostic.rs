@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-/// A step from a table or an array to what is in it.
+/// A step from a table or an array to an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A key of a table.
@@ -20,22 +20,22 @@ pub(crate) enum Step {
     At(usize),
 }
 
-/// The way to a value: `["variant", 2, "scheduler"]`.
+/// Keys that lead to a value: `["variant", 2, "scheduler"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyPath(Vec<Step>);
 
 impl KeyPath {
-    /// A table or value at the top.
+    /// A top-level table or value.
     pub(crate) fn top(key: &str) -> KeyPath {
         KeyPath::default().key(key)
     }
 
-    /// The value of a key in it.
+    /// The value of a key in this table.
     pub(crate) fn key(&self, key: &str) -> KeyPath {
         self.step(Step::Key(key.to_owned()))
     }
 
-    /// An element of it.
+    /// An element of this array.
     pub(crate) fn at(&self, index: usize) -> KeyPath {
         self.step(Step::At(index))
     }
@@ -44,7 +44,7 @@ impl KeyPath {
         KeyPath(self.0.iter().cloned().chain([step]).collect())
     }
 
-    /// Where that stands in a text; of what does not stand there, what it would be in.
+    /// Byte range of the value in a text; for a missing value, that of the table it would be in.
     fn span(&self, text: &str) -> Option<Range<usize>> {
         let document = DeTable::parse(text).ok()?;
         let mut table = Some(document.get_ref());
@@ -66,24 +66,24 @@ impl KeyPath {
     }
 }
 
-/// Something that is wrong.
+/// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnostic {
-    /// Bytes of the text it is about, if it is about some.
+    /// Byte range of the text, if the mistake has one.
     span: Option<Range<usize>>,
-    /// What is wrong, and what there is.
+    /// The mistake, and the valid alternatives.
     what: String,
 }
 
 impl Diagnostic {
-    /// About a value. A word in backticks that stands in it is pointed at.
+    /// Creates a diagnostic about a value. It points at a word in backticks that occurs in the value.
     pub(crate) fn new(text: &str, key_path: &KeyPath, what: impl fmt::Display) -> Diagnostic {
         let what = what.to_string();
         let span = key_path.span(text).map(|span| narrowed(text, span, &what));
         Diagnostic { span, what }
     }
 
-    /// What is wrong, without its place.
+    /// The message, without its place.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
@@ -95,7 +95,7 @@ impl From<toml::de::Error> for Diagnostic {
     }
 }
 
-/// The first word in backticks that stands within the span, else the first line of it.
+/// The first word in backticks that occurs within the span, else the span's first line.
 fn narrowed(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
     let within = text.get(span.clone()).unwrap_or_default();
     let found = what.split('`').skip(1).step_by(2).find_map(|word| {
@@ -105,7 +105,7 @@ fn narrowed(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
     found.unwrap_or_else(|| span.start..span.start + within.lines().next().map_or(0, str::len))
 }
 
-/// Everything wrong with a file, as text for people. `name` is the file's.
+/// All diagnostics of a file as text. `name` is the file's.
 pub(crate) fn told(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
     let mut said = String::new();
     for diagnostic in diagnostics {
@@ -137,8 +137,8 @@ pub(crate) fn told(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String
     said
 }
 
-/// What was probably meant, of a message that names a word and then those there are: "unknown key
-/// `delya`; there are rate, delay", "unknown field `nam`, expected one of `name`, `link`".
+/// The probable intention, for a message that names a word and then the known ones: "unknown key `delya`; there
+/// are rate, delay", "unknown field `nam`, expected one of `name`, `link`".
 fn suggestion(message: &str) -> Option<String> {
     const LISTS: [&str; 5] =
         ["there are ", "there is ", "known: ", "expected one of ", "expected "];
@@ -169,7 +169,7 @@ mod tests {
              |              ^^^^^^"
         );
         assert_eq!(said, expected);
-        // What is missing is said of what it is missing in.
+        // A missing key is reported at the table it is missing in.
         let said = told("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
         assert!(said.starts_with("f:4:13: no"), "{said}");
         let nowhere = told("f", text, &[Diagnostic::new(text, &KeyPath::top("b"), "missing")]);

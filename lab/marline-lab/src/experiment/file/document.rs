@@ -9,37 +9,36 @@ use crate::experiment::{Experiment, Stack, Variant};
 /// A file that has been read and checked.
 #[derive(Clone, Debug)]
 pub struct ExperimentFile {
-    /// What it is about, in a few words.
+    /// Short title.
     pub title: String,
-    /// Links, what is done, what happens.
+    /// Paths, workload and faults.
     pub experiment: Experiment,
-    /// Time lines are written, with a sample of the subflows so often; `None`: none are. Not a part of
-    /// the experiment: nothing in a run depends on it.
+    /// Interval of the samples of subflows in time lines; `None`: no time lines. Runs do not depend on this value.
     pub timelines: Option<Duration>,
-    /// Traces of its simulated runs are wanted.
+    /// Write traces of simulated runs.
     pub qlog: bool,
-    /// Who does it.
+    /// Variants with their stacks.
     pub contestants: Vec<Contestant>,
     pub(super) name: String,
     pub(super) text: String,
     pub(super) axes: Vec<Axis>,
 }
 
-/// A variant and where it takes part.
+/// A variant and its stacks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contestant {
     /// Policies, paths, buffers.
     pub variant: Variant,
-    /// On which stacks.
+    /// Stacks on which it runs.
     pub stacks: Vec<Stack>,
 }
 
-/// One line of the results: a variant on a stack.
+/// A variant on one stack, which is one line of the results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lane {
-    /// Whose TCP.
+    /// TCP stack.
     pub stack: Stack,
-    /// With what. Kernel TCP has one path.
+    /// Variant. On the kernel's TCP it has one path.
     pub variant: Variant,
 }
 

@@ -1,4 +1,4 @@
-//! Parameter of a variant's policy, set in its spec: what `"variant.NAME.scheduler.KEY"` of a sweep means.
+//! Parameter of a variant's policy in a sweep: the key `"variant.NAME.scheduler.KEY"`.
 
 use anyhow::{Context, ensure};
 use marline::algos::PolicyKind;
@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use crate::policies;
 
-/// The keys of a variant that are policies, their kinds, those of their wrappers, and what is shipped.
+/// Policy keys of a variant, with their kinds, the kinds of their wrappers, and their defaults.
 const POLICIES: [(&str, PolicyKind, Option<PolicyKind>, &str); 4] = [
     ("scheduler", PolicyKind::Scheduler, Some(PolicyKind::SchedulerWrapper), "auto"),
     ("path_manager", PolicyKind::PathManager, None, "full-mesh"),
@@ -14,13 +14,13 @@ const POLICIES: [(&str, PolicyKind, Option<PolicyKind>, &str); 4] = [
     ("recovery", PolicyKind::Recovery, None, "rack-tlp"),
 ];
 
-/// Whether this key of a variant is a policy.
+/// Returns true if this key of a variant is a policy.
 pub(super) fn is_policy(key: &str) -> bool {
     POLICIES.iter().any(|(name, ..)| *name == key)
 }
 
 /// Sets a parameter of a variant's policy: `[KEY]` of the part of its spec that knows the key, `[PART, KEY]` of
-/// the part of this name. The spec is checked where all are.
+/// the part of this name. The resulting spec is checked later, when all keys are set.
 pub(super) fn set(
     variant: &mut Table,
     policy: &str,
@@ -40,7 +40,7 @@ pub(super) fn set(
                 let known = kind.and_then(|kind| registry.parameters(kind, &name(part)));
                 known.is_some_and(|known| known.iter().any(|parameter| parameter.key == key))
             };
-            // Where none knows it, the policy says which it has.
+            // If no part knows the key, the policy's error lists the keys it has.
             (parts.iter().enumerate().position(knows).unwrap_or(0), key)
         }
         [wanted, key] => {

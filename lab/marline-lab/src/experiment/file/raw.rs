@@ -31,7 +31,7 @@ pub(super) struct Raw {
     pub(super) workload: RawWorkload,
     #[serde(default, rename = "variant")]
     pub(super) variants: Vec<RawVariant>,
-    /// Read by itself.
+    /// Parsed separately.
     #[serde(default, rename = "sweep")]
     pub(super) _sweep: toml::Table,
 }
@@ -56,11 +56,11 @@ pub(super) struct RawFault {
     pub(super) path: String,
     #[serde(default = "down")]
     pub(super) command: String,
-    /// In this burst ...
+    /// Within this burst ...
     pub(super) burst: Option<usize>,
-    /// ... so long after its beginning.
+    /// ... this long after its beginning.
     pub(super) after: Option<Span<Time>>,
-    /// Somewhere between the beginning of this burst and the next's.
+    /// Between the beginning of this burst and that of the next.
     pub(super) around_burst: Option<usize>,
     /// Between these times after the start.
     pub(super) between: Option<Span<Time>>,
@@ -100,7 +100,7 @@ pub(super) struct RawVariant {
     pub(super) stacks: Option<Vec<Stack>>,
 }
 
-/// Words of [`BufferTuning`].
+/// Names of [`BufferTuning`] variants.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawTuning {

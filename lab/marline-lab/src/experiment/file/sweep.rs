@@ -24,7 +24,7 @@ use super::raw::Raw;
 const VALUES_MAX: usize = 1_000;
 /// Most combinations.
 const POINTS_MAX: usize = 100_000;
-/// Items of a path that are not its link's.
+/// Items of a path that do not belong to its link.
 const PATH_KEYS: [&str; 5] = ["name", "link", "mtu", "client", "server"];
 
 /// A combination.
@@ -36,7 +36,7 @@ pub struct Point {
     pub file: ExperimentFile,
 }
 
-/// From one value to another.
+/// Range of values.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -55,7 +55,7 @@ enum Scale {
     Log,
 }
 
-/// What a file sweeps.
+/// Keys and values of a file's sweep.
 pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Diagnostic>> {
     let document: Table = toml::from_str(text).map_err(|error| vec![error.into()])?;
     let Some(Value::Table(sweep)) = document.get("sweep") else { return Ok(Vec::new()) };
@@ -88,7 +88,7 @@ fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
     Ok(values)
 }
 
-/// A number and its unit.
+/// A number with its unit.
 fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
     Ok(match value {
         Value::Integer(number) => (*number as f64, String::new()),
@@ -115,7 +115,7 @@ impl Range {
             let share = number as f64 / (self.steps - 1) as f64;
             let value =
                 if log { from * (to / from).powf(share) } else { from + (to - from) * share };
-            // Six digits are enough, and nobody wants to read 0.30000000000000004.
+            // Six digits are enough, without 0.30000000000000004.
             let digits = 5 - value.abs().max(1e-9).log10().floor() as i32;
             let scale = 10f64.powi(digits);
             let value = (value * scale).round() / scale;
@@ -166,7 +166,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The experiment with some values replaced.
+/// The experiment with these values.
 pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<ExperimentFile, String> {
     let mut document: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     document.remove("sweep");
@@ -218,7 +218,7 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
     }
 }
 
-/// Sets a value in a table, however deep; tables on the way are made.
+/// Sets a value at any depth of a table; missing tables are created.
 fn set(table: &mut Table, words: &[&str], value: &Value) -> anyhow::Result<()> {
     let Some((last, way)) = words.split_last() else { return Ok(()) };
     let mut table = table;
@@ -230,7 +230,7 @@ fn set(table: &mut Table, words: &[&str], value: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Later items of a link win.
+/// Appends an item to a link's description: later items win.
 fn amend_link(path: &mut Table, item: &str, value: &Value) -> anyhow::Result<()> {
     let link = path.get("link").and_then(Value::as_str).unwrap_or_default();
     let comma = if link.is_empty() { "" } else { "," };

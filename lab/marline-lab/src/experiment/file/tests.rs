@@ -48,7 +48,7 @@ fn a_file_becomes_an_experiment() {
     };
     let (default, both) = ("default".to_owned(), "both".to_owned());
     assert_eq!(names(&[Stack::Sim]), [(Stack::Sim, default), (Stack::Sim, both)]);
-    // Whose buffers the kernel should have is not guessed.
+    // The kernel's buffers are not guessed.
     let error = format!("{:#}", file.lanes(&[Stack::Mptcp]).expect_err("buffers"));
     assert!(error.contains("variant `both` has buffers") && error.contains("SO_SNDBUF"), "{error}");
     let unbounded = read(&GOOD.replace("send_buffer = '200kB'\n", ""));
@@ -123,7 +123,7 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         let error = refused(&text);
         assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
     }
-    // Several mistakes are all told.
+    // Several mistakes are all reported.
     let text = GOOD.replace("delay=5ms", "delya=5ms").replace("'redundant'", "'nothing'");
     let error = refused(&text);
     assert!(error.contains("delya") && error.contains("nothing"), "{error}");

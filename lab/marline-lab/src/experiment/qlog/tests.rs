@@ -23,7 +23,7 @@ fn recordings(traces: &[EndTrace]) -> Vec<Recording> {
     traces.iter().map(read).collect()
 }
 
-/// What records of this name and purpose carry.
+/// Total bytes of the records with this name and purpose.
 fn bytes(recordings: &[Recording], purposes: &[&str]) -> u64 {
     let records = recordings.iter().flat_map(|recording| &recording.records);
     let sent = records.filter(|record| record.name == "segment_sent");
@@ -78,19 +78,20 @@ fn trace_sums_match_the_connection_counters() {
     }
 }
 
-/// The server sends, and WiFi dies under it.
+/// The server sends, and WiFi dies during the transfer.
 #[test]
 fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     let links = [("wifi", "rate=20M,delay=5ms,down=3s-8s"), ("lte", "rate=10M,delay=40ms")];
     let experiment = Experiment::over(&links, bursts());
-    // It leaves reinjection to the retransmission timer, as the kernel does: delivery stands still long enough.
+    // This scheduler leaves reinjection to the retransmission timer, as the kernel does: delivery stops long
+    // enough.
     let variant = Variant::new("linux").scheduler("linux");
     let (_, _, traces) =
         run_traced((&experiment, &variant, 3), QlogConfig::default()).expect("a run");
     let recordings = recordings(&traces);
     let (client, server) = (&recordings[0], &recordings[1]);
     let course = Course::of(server);
-    // Delivery stands still from when the link goes down, or from the first burst after that.
+    // Delivery stops when the link goes down, or at the first burst after that.
     let hole = course.holes.iter().find(|hole| hole.ended_ms > 3_000.0).expect("a hole");
     assert!((2_900.0..3_200.0).contains(&hole.began_ms), "{hole:?}");
     let dead = hole.silent.as_ref().map(|(subflow, _)| *subflow).expect("one was silent");
@@ -105,7 +106,7 @@ fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
         });
         assert_eq!(first.map(|first| first.subflow), Some(dead), "{carried:?}");
     }
-    // The client has each of these bytes, on the other subflow.
+    // The client received each of these bytes, on the other subflow.
     let came = |record: &&marline_qlog::Record| record.name == "data_received";
     let end = client
         .records

@@ -1,8 +1,8 @@
-//! Copies of messages: which segments carried a message, over which path, and which copy completed it.
+//! Copies of messages: the segments that carried a message, their paths, and the copy that completed it.
 //!
-//! A copy is a segment's part of a message. It counts at the receiver as it does there: a subflow passes
-//! on what is in order, so a copy behind a hole of its subflow waits for the hole to be filled, however
-//! early it arrived; of several copies of a byte the first that is passed on is the one that counts.
+//! A copy is a segment's part of a message. It counts when the receiving subflow delivers it: subflows deliver in
+//! order, so a copy behind a hole waits until the hole is filled, however early it arrived. Of several copies of a
+//! byte, the first that is delivered counts.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::workload::{Sizes, Workload};
 struct MessageCopy {
     message: u32,
     path: usize,
-    /// Of the part in the message.
+    /// Offset of the part in the message.
     offset: u64,
     bytes: u32,
     sent: Instant,
@@ -33,56 +33,56 @@ struct MessageCopy {
     won: bool,
 }
 
-/// A segment with data on its way, or held by its subflow's receiver.
+/// A data segment that is under way or held by its subflow's receiver.
 #[derive(Clone, Debug)]
 struct Held {
     from_client: bool,
     flow: (SocketAddr, SocketAddr),
-    /// In its subflow.
+    /// Place in its subflow.
     subflow: Range<u64>,
-    /// In the stream of its first byte.
+    /// Place of its first byte in the stream.
     stream: u64,
-    /// Its copies.
+    /// Indices of its copies.
     copies: Range<usize>,
 }
 
-/// Receiving end of one direction of a subflow.
+/// Receiver of one direction of a subflow.
 #[derive(Debug, Default)]
 struct Inbox {
-    /// Everything before has been passed on.
+    /// Everything before this place has been delivered.
     next: u64,
-    /// What waits for that, by where it begins and the number of its packet.
+    /// Segments that wait for delivery, by place and packet number.
     waiting: BTreeMap<(u64, u64), Held>,
-    /// Difference between places in the stream and in the subflow, of what was sent last.
+    /// Place in the stream minus place in the subflow, of the segment that was sent last.
     shift: Option<i64>,
 }
 
 /// Messages of one direction.
 #[derive(Debug)]
 struct Direction {
-    /// Bytes of each.
+    /// Sizes of the messages.
     sizes: Sizes,
-    /// Where each ends in the stream, as far as was asked for, if sizes differ.
+    /// End of each message in the stream, as far as it was needed, if sizes differ.
     ends: Vec<u64>,
     copies: Vec<MessageCopy>,
-    /// What the receiver has of the stream: disjoint, not touching.
+    /// Received parts of the stream: disjoint and not adjacent.
     received: BTreeMap<u64, u64>,
-    /// Of each message what is missing, bytes, and since when nothing is.
+    /// Progress of each message: missing bytes, and the time of completion.
     progress: Vec<(u64, Option<Instant>)>,
 }
 
-/// Notes the copies of all messages while a run goes on.
+/// Records the copies of all messages during a run.
 #[derive(Debug)]
 pub(super) struct Copies {
-    /// Path and whether it leads away from the client.
+    /// Path of a link, and whether the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
     places: StreamPlaces,
-    /// What is on its way, by the number of its packet; what was lost stays.
+    /// Segments under way, by packet number; lost ones stay.
     under_way: BTreeMap<u64, Held>,
     inboxes: BTreeMap<(SocketAddr, SocketAddr), Inbox>,
     to_client: Direction,
     to_server: Direction,
-    /// Whether requests are answered.
+    /// True if requests are answered.
     answers: bool,
     max_rows: usize,
     left_out: u64,
@@ -97,7 +97,7 @@ impl Copies {
                 (request_bytes, true)
             }
             Workload::Exchange { bytes } => (bytes, false),
-            // Nothing is written that way.
+            // No data is written in this direction.
             _ => (u32::MAX, false),
         };
         Copies {
@@ -113,7 +113,7 @@ impl Copies {
         }
     }
 
-    /// Copies there was no room for.
+    /// Copies beyond the limit.
     pub(super) const fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -128,7 +128,7 @@ impl Copies {
         let place = self.places.place(from_client, &packet.path, &tcp);
         let flow = (packet.path.local, packet.path.remote);
         if tcp.header.flags.contains(TcpFlags::SYN) {
-            // What it carries is no copy, and must not be waited for.
+            // Data with a SYN is not a copy and must not be waited for.
             let next = tcp.payload.len() as u64;
             self.inboxes.insert(flow, Inbox { next, ..Inbox::default() });
             return;
@@ -163,8 +163,8 @@ impl Copies {
         self.under_way.insert(packet.number, held);
     }
 
-    /// Where a segment with data belongs. What nothing maps is plain TCP: it goes on after what was
-    /// mapped, or begins the stream.
+    /// The segment's place in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
+    /// begins the stream.
     fn stream_offset(&mut self, flow: (SocketAddr, SocketAddr), place: &Place) -> Option<u64> {
         let inbox = self.inboxes.entry(flow).or_default();
         let in_subflow = i64::from(place.subflow_offset);
@@ -192,7 +192,7 @@ impl Copies {
         }
     }
 
-    /// A row per copy, and per message that has none.
+    /// Adds a row per copy, and per message without one.
     pub(super) fn rows(
         &self,
         names: &[String],
@@ -237,7 +237,7 @@ impl Copies {
     }
 }
 
-/// The table, without a row.
+/// The empty table.
 pub(super) fn table() -> Table {
     let columns = vec![
         Column::count("index", ""),
@@ -259,7 +259,7 @@ pub(super) fn table() -> Table {
 }
 
 impl MessageCopy {
-    /// What follows what is said of the message.
+    /// The copy's cells, which follow those of the message.
     fn cells<'a>(&self, number: usize, names: &'a [String]) -> [Cell<'a>; 8] {
         [
             number.into(),
@@ -275,7 +275,7 @@ impl MessageCopy {
 }
 
 impl Inbox {
-    /// The next segment that is in order, and from where on in the subflow it is new.
+    /// The next segment in order, and the place in the subflow from which it is new.
     fn pass_on(&mut self) -> Option<(Held, u64)> {
         let next = self.next;
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= next)?;
@@ -286,7 +286,7 @@ impl Inbox {
     }
 }
 
-/// When a message was written, complete, and read by an application that takes note of it.
+/// Times when a message was written, complete, and read, if the application records it.
 #[derive(Debug)]
 struct Message {
     written: Option<Instant>,
@@ -300,7 +300,7 @@ impl Direction {
         Direction { sizes, ends, copies, received: BTreeMap::new(), progress }
     }
 
-    /// Where a message lies in the stream.
+    /// The message's place in the stream.
     fn span(&mut self, message: u32) -> Range<u64> {
         if let Sizes::Even(bytes) = self.sizes {
             let bytes = u64::from(bytes.max(1));
@@ -308,7 +308,7 @@ impl Direction {
         }
         while self.ends.len() <= message as usize {
             let before = self.ends.last().copied().unwrap_or(0);
-            // What lies behind the last message would belong to one without end.
+            // Data behind the last message would belong to an infinite message.
             let bytes = u64::from(self.sizes.of(self.ends.len() as u32));
             self.ends.push(before + if bytes == 0 { u64::from(u32::MAX) } else { bytes });
         }
@@ -328,7 +328,7 @@ impl Direction {
         message
     }
 
-    /// The messages that a part of the stream belongs to, and which part of each.
+    /// The messages in a part of the stream, with the part of each.
     fn messages(&mut self, part: Range<u64>) -> Vec<(u32, Range<u64>)> {
         let mut found = Vec::new();
         let mut message = self.message_at(part.start);
@@ -343,7 +343,7 @@ impl Direction {
         }
     }
 
-    /// A segment is in order, from this place in the subflow on.
+    /// Delivers a segment that is in order, from this place in the subflow on.
     fn pass_on(&mut self, now: Instant, held: &Held, from: u64) {
         let skipped = from.saturating_sub(held.subflow.start);
         let end = held.stream + (held.subflow.end - held.subflow.start);
@@ -354,11 +354,11 @@ impl Direction {
         }
     }
 
-    /// Marks a part of the stream as received; returns what of it was not before.
+    /// Marks a part of the stream as received; returns its new parts.
     fn take(&mut self, part: Range<u64>) -> Vec<Range<u64>> {
         let (mut from, mut new) = (part.start, Vec::new());
         let (mut start, mut end) = (part.start, part.end);
-        // What begins before may reach into it.
+        // An earlier part may overlap it.
         let first =
             self.received.range(..=part.start).next_back().map_or(part.start, |(at, _)| *at);
         let near: Vec<(u64, u64)> = self
@@ -384,7 +384,7 @@ impl Direction {
         new
     }
 
-    /// A part of a message is there, thanks to one of these copies.
+    /// Credits a delivered part of a message to one of these copies.
     fn credit(&mut self, now: Instant, message: u32, part: Range<u64>, copies: Range<usize>) {
         let span = self.span(message);
         while self.progress.len() <= message as usize {
@@ -419,8 +419,8 @@ impl Direction {
         found
     }
 
-    /// Messages that were written, or of which something was sent. Where what arrived does not tell when
-    /// one was complete (a repair by coding is no copy), it was when it could be read.
+    /// Messages that were written or sent, at least in part. If arrivals do not show when a message was complete
+    /// (repairs by coding are not copies), the time of reading is used.
     fn messages_of(&self, written: Vec<Instant>, read: &[Instant]) -> Vec<Message> {
         let sent = self.copies.iter().map(|copy| copy.message as usize + 1).max().unwrap_or(0);
         let message = |index: usize| {

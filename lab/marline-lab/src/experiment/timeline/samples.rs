@@ -14,13 +14,13 @@ use crate::results::{Cell, Column, Table};
 struct End {
     word: &'static str,
     node: NodeId,
-    /// What leaves it, by path.
+    /// Outgoing links, by path.
     links: Vec<LinkId>,
-    /// Monitor events that have been looked at.
+    /// Number of monitor events already processed.
     seen: usize,
 }
 
-/// Looks at the subflows on a grid of time, and when the core reports a change.
+/// Samples the subflows at a fixed interval, and when the core reports a change.
 #[derive(Debug)]
 pub(super) struct Samples {
     ends: [End; 2],
@@ -35,7 +35,7 @@ pub(super) struct Samples {
 impl Samples {
     pub(super) fn new(paths: &Paths, names: Vec<String>, config: TimelineConfig) -> Samples {
         let end = |word, node, links: &[LinkId]| End { word, node, links: links.to_vec(), seen: 0 };
-        // The grid goes through the start of the workload.
+        // One of the sample times is the start of the workload.
         let interval_ns = config.interval.as_nanos().min(u128::from(u64::MAX)) as u64;
         let due = Instant::from_nanos(START.as_nanos() % interval_ns);
         Samples {
@@ -64,7 +64,7 @@ impl Samples {
         (self.rows, self.left_out)
     }
 
-    /// The world stays as it is until `next`.
+    /// Samples the world, which does not change until `next`.
     pub(super) fn look(&mut self, world: &World, next: Instant) {
         let mut fresh = [false; 2];
         for (end, fresh) in fresh.iter_mut().enumerate() {
@@ -77,7 +77,7 @@ impl Samples {
         }
         while self.due < next {
             for (end, fresh) in fresh.iter().enumerate() {
-                // What was seen just now is not written twice.
+                // A sample just taken because of a change is not repeated.
                 if !(*fresh && self.due == world.now()) {
                     self.sample(world, end, self.due);
                 }
@@ -86,7 +86,7 @@ impl Samples {
         }
     }
 
-    /// The run is over.
+    /// Takes the samples at the end of the run.
     pub(super) fn last(&mut self, world: &World) {
         for end in 0..self.ends.len() {
             self.sample(world, end, world.now());
@@ -114,7 +114,7 @@ impl Samples {
     }
 }
 
-/// The number of the path that a subflow goes over, of so many.
+/// The number of the path that a subflow uses.
 fn path_of(ends: FourTuple, paths: usize) -> Option<usize> {
     let FourTuple { local, remote } = ends;
     (0..paths).find(|number| {
@@ -123,7 +123,7 @@ fn path_of(ends: FourTuple, paths: usize) -> Option<usize> {
     })
 }
 
-/// A TCP state in the words of `ss`.
+/// A TCP state as `ss` names it.
 const fn word(state: SubflowState) -> &'static str {
     match state {
         SubflowState::Closed => "closed",
@@ -139,7 +139,7 @@ const fn word(state: SubflowState) -> &'static str {
     }
 }
 
-/// Appends a sample: when, of which end and path, and what is in the queue of its link.
+/// Appends a sample: time, end, path, and the queue of the path's link.
 fn push(
     rows: &mut Table,
     (time_us, end, path, queued): (i64, &str, &str, u64),
@@ -189,7 +189,7 @@ fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The table, without a row.
+/// The empty table.
 pub(super) fn table() -> Table {
     let columns = vec![
         Column::integer("time_us", "us"),

@@ -36,7 +36,7 @@ fn variants() -> [Variant; 3] {
     [auto.clone().scheduler("redundant"), Variant::alone("wifi", "wifi"), auto]
 }
 
-/// Rows by column, as they are in a file of CSV.
+/// Rows by column name, as in a CSV file.
 fn rows(table: &Table) -> Vec<BTreeMap<String, String>> {
     let text = table.csv();
     let mut lines = text.lines();
@@ -65,7 +65,7 @@ fn recorded(workload: Workload, variant: &Variant) -> (Experiment, Outcome, Time
 fn a_run_with_time_lines_is_the_run_without() {
     for workload in workloads() {
         for variant in variants() {
-            // To judge forecasts splits the run in two.
+            // Judging forecasts splits the run in two.
             let variant = if variant.plain { variant } else { variant.scoring_forecasts() };
             let experiment = Experiment::over(&LINKS, workload);
             let plain =
@@ -81,7 +81,7 @@ fn a_run_with_time_lines_is_the_run_without() {
     }
 }
 
-/// What the receiver's application read when, and what the copies say, are the same.
+/// The receiving application's log and the copies agree.
 #[test]
 fn the_copy_that_won_is_the_one_whose_arrival_completed_the_message() {
     for (workload, variant) in
@@ -104,9 +104,9 @@ fn the_copy_that_won_is_the_one_whose_arrival_completed_the_message() {
             let won: Vec<_> = copies.iter().filter(|row| row["won"] == "1").collect();
             assert_eq!(won.len(), 1, "{said} {index}");
             let complete = number(won[0], "complete_us").expect("complete");
-            // It came then, or had come and waited for what was ahead of it on its subflow.
+            // The copy arrived then, or earlier and waited for data ahead of it on its subflow.
             assert!(number(won[0], "arrived_us").is_some_and(|arrived| arrived <= complete));
-            // It can be read when all before it are complete as well.
+            // A message can be read when all before it are complete, too.
             let all = there.entry(from.clone()).or_insert(complete);
             *all = complete.max(*all);
             assert_eq!(*all, read_us, "{said} {from} {index}");
@@ -145,7 +145,7 @@ fn copies_have_places_times_and_paths() {
         }
         *paths.entry((row["path"].clone(), row["arrived_us"].is_empty())).or_insert(0) += 1;
     }
-    // Both carry everything; WiFi loses packets, LTE does not.
+    // Both paths carry everything; WiFi loses packets, LTE does not.
     let count = |name: &str, lost| paths.get(&(name.to_owned(), lost)).copied().unwrap_or(0);
     assert!(count("wifi", true) > 10 && count("wifi", false) > 300, "{paths:?}");
     assert!(count("lte", false) > 300 && count("lte", true) == 0, "{paths:?}");
@@ -161,7 +161,7 @@ fn samples_are_on_the_grid_and_at_changes_and_in_order() {
     let on_grid = rows.iter().filter(|row| number(row, "time_us") == Some(500_000)).count();
     assert_eq!(on_grid, 4, "two ends, two subflows");
     assert!(times.iter().any(|time| time % 10_000 != 0), "changes between");
-    // WiFi is dead from 2 s after the start to 3 s.
+    // WiFi is down from 2 s to 3 s after the start.
     let at_server = |path: &str, from: i64, to: i64| {
         rows.iter()
             .filter(|row| row["end"] == "server" && row["path"] == path)

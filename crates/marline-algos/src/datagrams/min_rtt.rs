@@ -2,7 +2,7 @@
 //!
 //! *Source.* The default scheduler of multipath QUIC implementations (xquic's and so mqvpn's `minrtt`), and of
 //! Linux. Here for comparison. *Differs:* a path that carries nothing is asked for its round trip each second, so
-//! that a round trip that was long once is not believed for ever; a path without a sample goes first, so that it
+//! that a round trip that was long once is not believed forever; a path without a sample goes first, so that it
 //! gets one.
 
 use marline_policy::{DatagramContext, DatagramPathView, DatagramPolicy, FlowView, Route};

@@ -238,17 +238,25 @@ impl Subflow {
             self.id,
             &self.group,
         );
-        self.tx.force = Some(SentKind::Retransmission);
-        self.tx.rto.deadline = Some(now + self.tx.timeout());
+        self.retransmit_oldest(now);
     }
 
     /// Sends the oldest segment again as a window probe (RFC 9293 section 3.8.6.1). The pauses grow. While the peer
     /// answers, this is neither a loss nor a reason to give up the subflow.
     fn probe_window(&mut self, now: Instant) {
         self.tx.rto.count = (self.tx.rto.count + 1).min(self.config.retries.saturating_sub(1));
+        self.mark_oldest_lost();
+        self.retransmit_oldest(now);
+    }
+
+    fn mark_oldest_lost(&mut self) {
         if let Some(start) = self.tx.board.front().map(|front| front.start) {
             self.tx.mark_lost(start);
         }
+    }
+
+    /// Retransmits the oldest segment regardless of the window, and starts the timer.
+    fn retransmit_oldest(&mut self, now: Instant) {
         self.tx.force = Some(SentKind::Retransmission);
         self.tx.rto.deadline = Some(now + self.tx.timeout());
     }
@@ -276,8 +284,6 @@ impl Subflow {
             self.tx.mark_lost(*start);
         }
         self.scratch.lost = lost;
-        if let Some(start) = self.tx.board.front().map(|front| front.start) {
-            self.tx.mark_lost(start);
-        }
+        self.mark_oldest_lost();
     }
 }

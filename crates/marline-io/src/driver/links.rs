@@ -225,7 +225,7 @@ impl Link {
             }
         }
         out.backlog.clear();
-        // A link must not keep its largest backlog memory for ever.
+        // A link must not keep its largest backlog memory forever.
         out.backlog.shrink_to(2 * LANE_BACKLOG);
         (out.sent, out.lanes) = (0, 0);
         Ok(Some(core::mem::take(&mut out.waiting)))

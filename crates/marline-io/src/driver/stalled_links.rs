@@ -2,7 +2,7 @@
 //!
 //! *Problem.* A failed network loses everything that a link sends, and the kernel retransmits it: a full segment per
 //! second, on both sides, until TCP_USER_TIMEOUT. If only large packets are lost, because the path MTU has decreased
-//! without an ICMP error, the kernel retransmits them for ever.
+//! without an ICMP error, the kernel retransmits them forever.
 //!
 //! *Solution.* While data was sent on a link and nothing is read, the kernel's statistics are checked a few times
 //! per second (`link_progress.rs`). A link without progress is reset. The data in it is sent on other paths, and a

@@ -531,7 +531,7 @@ pub(super) async fn send(
 async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-    /// `changed` cannot be awaited for ever, because the tunnel must be able to end.
+    /// `changed` cannot be awaited forever, because the tunnel must be able to end.
     const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {

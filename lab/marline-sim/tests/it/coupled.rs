@@ -7,7 +7,7 @@ use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
 use marline_time::{Duration, Instant, SeedTree};
 
 const LENGTH: Duration = Duration::from_secs(90);
-/// A queue of one RTT; the jitter keeps the three from losing in step for ever.
+/// A queue of one RTT; the jitter keeps the three from losing in step forever.
 const BOTTLENECK: &str = "rate=20M,delay=20ms,queue=40ms,jitter=1ms";
 
 fn connection(congestion: &str) -> ConnectionConfig {

@@ -160,7 +160,7 @@ fn streams(spell: Spell, seed: u64) -> Outcome {
     Outcome { back: spell.return_time(&messages, ECHO_OVER_WIFI), probes_per_s }
 }
 
-/// When the datagrams of an end were sent, and how long they took; those that are lost for ever.
+/// When the datagrams of an end were sent, and how long they took; those that are lost forever.
 fn datagrams(scene: &LanePaths, from: NodeId, to: NodeId) -> Vec<(Instant, Duration)> {
     let report = |node: NodeId| {
         let app = scene.world.node(node).app(0).expect("an application");

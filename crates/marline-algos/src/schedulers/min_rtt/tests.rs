@@ -37,7 +37,7 @@ fn decision_table() {
         ("all silent: the backup", &[silent(fast, 9), spare], run(2, 0, 5_000)),
         ("alone and silent: still used", &[silent(fast, 9)], run(0, 0, 5_000)),
         ("full, and nothing would wake who waits", &[full(fast), slow], run(1, 0, 5_000)),
-        // To wait for the faster one, which has nothing to do, would be to wait for ever.
+        // To wait for the faster one, which has nothing to do, would be to wait forever.
         ("in doubt: the one heard last", &[doubtful(fast, 3), doubtful(slow, 9)], run(1, 0, 5_000)),
         ("gone", &[gone(fast)], Decision::Wait),
     ];

@@ -182,7 +182,7 @@ fn streams_pass_over_paths_that_silently_take_1200_bytes() {
     assert!(took < 10.0, "{took}");
 }
 
-/// The kernel's TCP, which carries the stream, retransmits too large packets for ever.
+/// The kernel's TCP, which carries the stream, retransmits too large packets forever.
 #[test]
 fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
     let _alone = support::alone();

@@ -236,7 +236,7 @@ mod tests {
     fn a_path_that_turns_bad_often_promises_late_messages_while_it_is_good() {
         let good = view(0, 20);
         let bad = SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) };
-        let arrival_risk_after = |turns: bool| {
+        let probability_after = |turns: bool| {
             let mut model = Model::default();
             for round in 0..200 {
                 let view = if turns && round % 4 == 3 { bad } else { good };
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(model.state(), State::Good);
             model.lateness_probability()
         };
-        let (steady, turning) = (arrival_risk_after(false), arrival_risk_after(true));
+        let (steady, turning) = (probability_after(false), probability_after(true));
         assert!(steady < 0.02 && turning > 0.15, "{steady} {turning}");
     }
 

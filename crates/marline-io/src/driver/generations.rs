@@ -82,7 +82,7 @@ impl Generations {
     ///
     /// # Errors
     /// The system has no descriptors left.
-    pub fn older(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
+    pub fn older_processes(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
         self.older.copies()
     }
 

@@ -142,9 +142,9 @@ impl Arrivals {
 /// Path of a lane, and its subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct LanePath {
-    pub(super) id: PathId,
+    pub(crate) id: PathId,
     /// Our id of the subflow.
-    pub(super) flow: u64,
+    pub(crate) flow: u64,
 }
 
 /// Our address and the peer's.
@@ -235,7 +235,7 @@ impl Lanes {
     }
 
     /// Returns true if a lane with these ids, ours and the peer's, may be added.
-    pub(super) fn admits(&self, (id, peer): (u64, u64)) -> bool {
+    pub(super) fn admits(&self, id: u64, peer: u64) -> bool {
         let known = self.entries.contains_key(&id) || self.by_peer.contains_key(&peer);
         !known && id != 0 && peer != 0 && self.entries.len() < MAX_LANES
     }
@@ -243,7 +243,8 @@ impl Lanes {
     /// Adds a lane that [`admits`](Self::admits) accepts.
     pub(super) fn insert(
         &mut self,
-        (id, peer): (u64, u64),
+        id: u64,
+        peer: u64,
         lane: Lane,
         connection: ConnectionId,
         numbers: PathNumbers,

@@ -242,7 +242,7 @@ impl Totals {
     }
 
     /// Updates the counts of datagrams.
-    pub fn datagrams(&self, (lanes, udp): &(LaneCounters, UdpCounts)) {
+    pub fn datagrams(&self, lanes: &LaneCounters, udp: &UdpCounts) {
         let mut state = self.state();
         state.datagram_delivery = Some(lanes.stats.delays);
         state.counted.set(datagrams::LANES, Vec::new(), lanes.lanes as f64);
@@ -346,26 +346,26 @@ impl State {
         const RTT: &str = "marline_path_rtt_seconds";
         let alone = |histogram| [(Vec::new(), histogram)];
         let about = "From writing to the DATA_ACK, of one write of a connection at a time";
-        write_histogram(text, (DELIVERY, about), &alone(self.delivery));
+        write_histogram(text, DELIVERY, about, &alone(self.delivery));
         if let Some(delays) = self.datagram_delivery {
             let about =
                 "From sending to the first acknowledgement, of datagrams that may be copied";
-            write_histogram(text, (DATAGRAMS, about), &alone(delays));
+            write_histogram(text, DATAGRAMS, about, &alone(delays));
         }
         let about = "Pauses of 100 ms or more in which delivery was due";
         let [sent, received] = self.holes;
         let named = [("sent", sent), ("received", received)];
         let holes = named.map(|(way, holes)| (vec![("direction", way.to_owned())], holes));
-        write_histogram(text, ("marline_hole_seconds", about), &holes);
+        write_histogram(text, "marline_hole_seconds", about, &holes);
         let about = "From the first SYN to the connection";
-        write_histogram(text, (HANDSHAKE, about), &alone(self.handshakes));
+        write_histogram(text, HANDSHAKE, about, &alone(self.handshakes));
         let labelled = |(path, rtts): (&String, &DelayHistogram)| {
             (labels(self.side, &self.interfaces, path), *rtts)
         };
         let named: Vec<_> = self.rtts.iter().map(labelled).collect();
         let about =
             "Smoothed round trips of the subflows that carried something, about once a second";
-        write_histogram(text, (RTT, about), &named);
+        write_histogram(text, RTT, about, &named);
     }
 
     fn gauges(&mut self, connections: &[Connection]) {

@@ -203,7 +203,7 @@ mod tests {
         let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
         memory.on_answer(NOW, pair(1), &took);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
-        memory.forget(pair(1).0);
+        memory.forget(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
     }
 
@@ -259,7 +259,7 @@ mod tests {
             assert_eq!(memory.plan(NOW, pair(1), &spares), plan, "{multipath:?}");
             assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), send, "{multipath:?}");
         }
-        memory.forget(pair(1).0);
+        memory.forget(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &spares), ask);
     }
 

@@ -30,23 +30,6 @@ pub struct PathAddresses {
     pub remote: IpAddr,
 }
 
-impl FourTuple {
-    /// The addresses without ports.
-    #[must_use]
-    pub const fn addresses(&self) -> PathAddresses {
-        PathAddresses { local: self.local.ip(), remote: self.remote.ip() }
-    }
-}
-
-/// Addresses of a path, which several subflows may use.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PathAddresses {
-    /// Local address.
-    pub local: IpAddr,
-    /// Remote address.
-    pub remote: IpAddr,
-}
-
 /// The ECN field of the IP header.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {

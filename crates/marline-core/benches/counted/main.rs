@@ -176,13 +176,6 @@ struct OnWire {
     bytes: Vec<u8>,
 }
 
-/// A segment, as fields and as bytes.
-struct OnWire {
-    header: TcpHeader,
-    options: TcpOptions,
-    bytes: Vec<u8>,
-}
-
 /// A segment of a bulk transfer.
 fn data() -> OnWire {
     let mapping = WireMapping { dsn: WireDsn::Short(77), ssn: 5, length: 1428, checksum: None };

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use marline_core::PathAddresses;
-use marline_core::PathAddresses;
 use marline_datagram::PathId;
 
 use super::{Entry, Lanes};

@@ -11,7 +11,7 @@ use marline_policy::FlowClass;
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::lanes::{Arrivals, LanePath, PathNumbers};
+use super::lane_traffic::{Arrivals, LanePath, PathNumbers};
 use super::shard::{Shard, ShardHandle};
 use super::stream::Stream;
 

@@ -17,6 +17,7 @@ mod gateway;
 mod generations;
 mod ingress;
 mod lane_serving;
+mod lane_traffic;
 mod lanes;
 mod link;
 mod link_events;
@@ -47,7 +48,7 @@ pub use carrier::{CarrierKind, udp_capabilities};
 pub use datagrams::{Datagrams, LaneEnded, LaneError};
 pub use gateway::{Request, Requests};
 pub use generations::Generations;
-pub use lanes::{Arrivals, LaneCounters, NamedPath, PathNumbers};
+pub use lane_traffic::{Arrivals, LaneCounters, NamedPath, PathNumbers};
 pub use link_events::LinkListener;
 pub use link_table::Links;
 pub use observers::{

@@ -177,7 +177,7 @@ impl State {
             self.endpoint.note_in_use(now, connection);
         }
         let endpoint = &self.endpoint;
-        self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
+        self.lanes.note_probed(id, |path| endpoint.is_path_probed(path));
     }
 
     /// Reports the bytes that a lane carried to the client's routes.
@@ -246,8 +246,8 @@ impl State {
 
     /// Notifies connections of silent paths on which lanes were answered.
     pub(super) fn wake_connections(&mut self, now: Instant) {
-        for (local, remote) in self.lanes.take_answered() {
-            self.endpoint.on_path_answer(now, local, remote);
+        for path in self.lanes.take_answered() {
+            self.endpoint.on_path_answer(now, path);
         }
     }
 

@@ -16,6 +16,18 @@ pub enum Phase {
     Loss,
 }
 
+impl Phase {
+    /// Name of the phase in records and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Open => "open",
+            Phase::Recovery => "recovery",
+            Phase::Loss => "loss",
+        }
+    }
+}
+
 /// Whether a subflow can take data now and, if not, why.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {

@@ -46,7 +46,7 @@ pub enum Eligibility {
 
 /// A read-only snapshot of one subflow, shared by scheduler, path manager and coupled congestion control. The core
 /// takes it just before it consults a policy.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 pub struct SubflowView {
     /// Slot of the subflow in the connection.
     pub id: SubflowId,

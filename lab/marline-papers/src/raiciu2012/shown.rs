@@ -49,7 +49,7 @@ pub(super) fn grid(name: &str, title: &str, words: &[&str]) -> Grid {
 }
 
 fn cell(estimate: &Estimate) -> Value {
-    Value::estimated(&estimate, "")
+    Value::estimated(estimate, "")
 }
 
 /// Adds the results of a job.

@@ -144,7 +144,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
 }
 
 fn unit(of: &Estimate, unit: &str) -> Value {
-    Value::estimated(&of, unit)
+    Value::estimated(of, unit)
 }
 
 fn cell(of: &Estimate) -> Value {

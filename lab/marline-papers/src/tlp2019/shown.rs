@@ -163,7 +163,7 @@ fn name(case: &Case) -> String {
 }
 
 fn interval(of: &Estimate) -> Value {
-    Value::estimated(&of, "")
+    Value::estimated(of, "")
 }
 
 /// Results with the router's nominal rate, and with an assumed rate on the air.

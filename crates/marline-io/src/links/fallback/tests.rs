@@ -4,7 +4,7 @@ use crate::links::pace::DataDirection;
 const LINK: u16 = 0x8003;
 
 fn ends() -> FlowEnds {
-    ([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
+    FlowEnds::new([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
 }
 
 fn ms(ms: u64) -> Instant {
@@ -410,10 +410,13 @@ fn with_datagrams_alone_nothing_is_kept() {
 fn the_table_is_bounded_and_an_address_that_goes_takes_its_link_along() {
     let mut routes = on_link(ms(0));
     for port in 0..1_000 {
-        routes.sent(ms(u64::from(port) + 1_000), (ends().0, ([203, 0, 113, 7], port).into()));
+        routes.sent(
+            ms(u64::from(port) + 1_000),
+            FlowEnds::new(ends().local, ([203, 0, 113, 7], port).into()),
+        );
     }
     assert_eq!(routes.routes.len(), MAX_ROUTES);
-    routes.forget(ends().0);
+    routes.forget(ends().local);
     assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
     assert!(routes.routes.is_empty());
 }

@@ -38,6 +38,6 @@ impl Stream {
         keys: Keys,
         numbers: PathNumbers,
     ) -> Result<Datagrams, LaneError> {
-        self.inner().open_lane(config, ids, keys, numbers)
+        self.inner().open_lane(config, ids.0, ids.1, keys, numbers)
     }
 }

@@ -171,7 +171,7 @@ impl Stream {
         (!state.carrier().is_native()).then(|| state.lanes().draw_id())
     }
 
-    /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
+    /// Opens a lane whose paths are the subflows of this connection. `id` is ours, as drawn, and `peer` the peer's. The
     /// keys must never have sealed a packet before.
     ///
     /// # Errors
@@ -179,15 +179,16 @@ impl Stream {
     pub fn open_lane(
         &self,
         config: LaneConfig,
-        ids: (u64, u64),
+        id: u64,
+        peer: u64,
         keys: Keys,
         numbers: PathNumbers,
     ) -> Result<Datagrams, LaneError> {
         let shard = Arc::clone(self.shard());
         let connection = self.own_id();
-        let make = |now| Lane::new(config, ids, keys, now);
-        open_lane(&shard, ids.0, ids.1, make, connection, numbers)?;
-        Ok(Datagrams { shard, id: ids.0 })
+        let make = |now| Lane::new(config, (id, peer), keys, now);
+        open_lane(&shard, id, peer, make, connection, numbers)?;
+        Ok(Datagrams { shard, id })
     }
 }
 

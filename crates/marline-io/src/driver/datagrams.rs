@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use marline_core::ConnectionId;
-use marline_datagram::{FlowId, Keys, Lane, LaneConfig, LaneStats, PathId, PathInfo, SendError};
+use marline_datagram::{
+    FlowId, Keys, Lane, LaneConfig, LaneIds, LaneStats, PathId, PathInfo, SendError,
+};
 use marline_policy::FlowClass;
 use marline_time::Instant;
 
@@ -170,7 +172,7 @@ impl Stream {
         self.shard().draw_lane_id()
     }
 
-    /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
+    /// Opens a lane whose paths are the subflows of this connection. Our id must have been drawn, and the
     /// keys must never have sealed a packet before.
     ///
     /// # Errors
@@ -178,7 +180,7 @@ impl Stream {
     pub fn open_lane(
         &self,
         config: LaneConfig,
-        ids: (u64, u64),
+        ids: LaneIds,
         keys: Keys,
         numbers: PathNumbers,
     ) -> Result<Datagrams, LaneError> {
@@ -186,7 +188,7 @@ impl Stream {
         let connection = self.own_id();
         let make = |now| Lane::new(config, ids, keys, now);
         shard.open_lane(ids, make, connection, numbers)?;
-        Ok(Datagrams { shard, id: ids.0 })
+        Ok(Datagrams { shard, id: ids.ours })
     }
 }
 
@@ -198,7 +200,7 @@ impl Shard {
 
     fn open_lane(
         &self,
-        ids: (u64, u64),
+        ids: LaneIds,
         make: impl FnOnce(Instant) -> Lane,
         connection: ConnectionId,
         numbers: PathNumbers,

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
 use marline_core::{ConnectionId, MemoryCharge, PathAddresses, Shard, SubflowPlace};
-use marline_datagram::{Event, FlowId, Lane, LaneStats, PathId, Transmit};
+use marline_datagram::{Event, FlowId, Lane, LaneIds, LaneStats, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
 use super::streams::{register, wake};
@@ -230,8 +230,8 @@ impl Lanes {
         }
     }
 
-    /// Returns true if a lane with these ids, ours and the peer's, may be added.
-    pub(super) fn admits(&self, (id, peer): (u64, u64)) -> bool {
+    /// Returns true if a lane with these ids may be added.
+    pub(super) fn admits(&self, LaneIds { ours: id, peers: peer }: LaneIds) -> bool {
         let known = self.entries.contains_key(&id) || self.by_peer.contains_key(&peer);
         !known && id != 0 && peer != 0 && self.entries.len() < MAX_LANES
     }
@@ -239,11 +239,12 @@ impl Lanes {
     /// Adds a lane that [`admits`](Self::admits) accepts.
     pub(super) fn insert(
         &mut self,
-        (id, peer): (u64, u64),
+        ids: LaneIds,
         lane: Lane,
         connection: ConnectionId,
         numbers: PathNumbers,
     ) {
+        let LaneIds { ours: id, peers: peer } = ids;
         self.by_peer.insert(peer, id);
         if numbers == PathNumbers::Ours {
             self.ours.push(id);

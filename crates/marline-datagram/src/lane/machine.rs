@@ -2,7 +2,7 @@
 //! time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 
 use super::{FlowId, Lane};
 use crate::path::{Outcome, Path};
@@ -79,13 +79,6 @@ impl Lane {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let mtu_changed = self.paths[at].mtu().on_too_big(frame_bytes, now);
             self.apply(at, Outcome { mtu_changed, ..Outcome::default() }, now);
-        }
-    }
-
-    /// Reports a round trip that a stream of the session measured on the path.
-    pub fn on_stream_rtt(&mut self, id: PathId, rtt: Duration, now: Instant) {
-        if let Some(path) = self.path_mut(id) {
-            path.on_stream_sample(rtt, now);
         }
     }
 

@@ -2,7 +2,7 @@ use core::net::SocketAddr;
 
 use marline_algos::Registry;
 use marline_core::{FourTuple, PathAddresses};
-use marline_datagram::{LaneConfig, TestCipher};
+use marline_datagram::{FlowId, LaneConfig, LaneIds, TestCipher};
 
 use super::*;
 
@@ -15,17 +15,13 @@ fn config() -> LaneConfig {
     LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
 }
 
-const fn ids(ours: u64, peers: u64) -> LaneIds {
-    LaneIds { ours, peers }
-}
-
 fn lanes(numbers: PathNumbers) -> Lanes {
     let [keys, _] = TestCipher::pair(1);
-    let lane = Lane::new(config(), ids(ID, 8), keys, Instant::ZERO);
+    let lane = Lane::new(config(), LaneIds { ours: ID, peers: 8 }, keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
-    assert!(lanes.admits(ids(ID, 8)));
-    lanes.insert(ids(ID, 8), lane, ConnectionId(3), numbers);
-    assert!([ids(ID, 9), ids(9, 8), ids(0, 9)].iter().all(|ids| !lanes.admits(*ids)));
+    assert!(lanes.admits(ID, 8));
+    lanes.insert(ID, 8, lane, ConnectionId(3), numbers);
+    assert!(!lanes.admits(ID, 9) && !lanes.admits(9, 8) && !lanes.admits(0, 9));
     lanes
 }
 
@@ -146,7 +142,7 @@ fn frames_come_from_a_path_or_are_counted() {
 fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
     let mut lanes = lanes(PathNumbers::Ours);
     let [_, keys] = TestCipher::pair(1);
-    let mut peer = Lane::new(config(), ids(8, ID), keys, Instant::ZERO);
+    let mut peer = Lane::new(config(), LaneIds { ours: 8, peers: ID }, keys, Instant::ZERO);
     let now = Instant::from_secs(1);
     peer.add_path(PathId(0), now);
     let subflows = subflows(&[10]);

@@ -14,6 +14,7 @@ use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
 use super::keys::Keys;
 use crate::on_demand::{OnDemand, Unused};
+use crate::tables::Context;
 use crate::{ConnectionConfig, FourTuple};
 
 /// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire, and
@@ -367,5 +368,23 @@ impl Addresses {
         if !self.remote.iter().all(stays) {
             self.remote = self.remote.iter().copied().filter(stays).collect();
         }
+    }
+}
+
+/// Two addresses between which a subflow is to be opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct JoinAddresses {
+    pub(super) local: LocalAddress,
+    pub(super) remote: SocketAddr,
+}
+
+impl JoinAddresses {
+    /// A free pair of addresses and ports between the two; `None` if no port is free.
+    pub(super) fn free_path(&self, cx: &mut Context<'_>) -> Option<FourTuple> {
+        let JoinAddresses { local: LocalAddress { address: mut from, .. }, remote } = *self;
+        if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
+            from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
+        }
+        Some(FourTuple { local: from, remote })
     }
 }

@@ -9,10 +9,14 @@ use marline_policy::{
 use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
-use super::subflow_context::{Ends, Membership, SubflowContext};
+use super::subflow_context::{ClosingOption, Ends, Membership, SubflowContext};
 use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
-use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace};
+use crate::tables::silent_paths::{PathAddresses, addresses_of};
+use crate::traffic::LostSegments;
+use crate::{
+    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace, SubflowState,
+};
 
 /// Round trip assumed if none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
@@ -337,6 +341,87 @@ impl PathSet {
     pub(super) fn out_of_order_room(&self, window: u64) -> u64 {
         let held: u64 = self.iter().map(|subflow| subflow.tcp().held_out_of_order()).sum();
         window.saturating_sub(held)
+    }
+
+    /// The address of this subflow is gone, and another address is up.
+    pub(super) fn is_cut_off(&self, subflow: &SubflowContext) -> bool {
+        let ip = subflow.path().local.ip();
+        let is_gone = |local: LocalAddress| {
+            let known = local.address.ip();
+            !local.up || known != ip && !known.is_unspecified()
+        };
+        self.addresses.find_local(subflow.local_id()).is_some_and(is_gone)
+            && self.addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
+    }
+
+    /// Announces the window to the peer on the subflow heard last.
+    pub(super) fn announce_window(&mut self) {
+        let latest = self.iter_mut().filter(|subflow| subflow.is_usable());
+        if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
+            subflow.tcp_mut().ack_now();
+        }
+    }
+
+    /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
+    pub(super) fn probe_subflow_or_best(&mut self, id: Option<SubflowId>) {
+        let there = id.filter(|id| self.is_usable(*id));
+        let on = there.or_else(|| self.best());
+        if let Some(subflow) = on.and_then(|id| self.get_mut(id)) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+
+    /// Resets all subflows, the first one first.
+    pub(super) fn reset_all(&mut self, option: ClosingOption) {
+        self.restart_turns();
+        self.iter_mut().for_each(|subflow| subflow.reset_with(option));
+    }
+
+    /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
+    pub(super) fn is_plain_fin_acked(&self) -> bool {
+        let done = |state| {
+            matches!(state, SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed)
+        };
+        self.iter().all(|subflow| done(subflow.tcp().state()))
+    }
+
+    /// Segments of a subflow that are marked as lost.
+    pub(super) fn lost_segments_of(&self, id: SubflowId) -> LostSegments {
+        self.get(id).map(|subflow| subflow.tcp().lost_segments()).unwrap_or_default()
+    }
+
+    /// Probes a silent path on the subflows there. `false` if there is none.
+    pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
+        let mut asked = false;
+        for id in self.those(|s| addresses_of(&s.path()) == path).iter() {
+            let Some(subflow) = self.get_mut(id) else { continue };
+            if !subflow.was_joined() {
+                subflow.tcp_mut().repeat_syn();
+            } else if subflow.is_usable() && subflow.health().is_silent() {
+                subflow.tcp_mut().request_probe();
+            }
+            asked = true;
+        }
+        asked
+    }
+
+    /// Retries pending transmissions on the subflows of a path. `false` if there is none.
+    pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
+        let mut owes = false;
+        for id in self.those(|s| addresses_of(&s.path()) == path).iter() {
+            let Some(subflow) = self.get_mut(id) else { continue };
+            owes = true;
+            if !subflow.was_joined() {
+                subflow.tcp_mut().repeat_syn();
+            } else if subflow.is_usable() && subflow.health().is_silent() {
+                if subflow.tcp().has_retransmission_timeout() {
+                    subflow.tcp_mut().retry_now(now);
+                } else {
+                    subflow.tcp_mut().request_probe();
+                }
+            }
+        }
+        owes
     }
 
     /// Releases unused memory.

@@ -1,0 +1,314 @@
+//! Assignment of data to subflows: what the scheduler sees and decides, data that is sent again elsewhere, and the
+//! data-level timers.
+//!
+//! [`Scheduling`] keeps the scheduler and its decisions, [`Sender`] the data, [`PathSet`] the subflows. This code
+//! carries information between them.
+
+use marline_policy::{Dsn, ReinjectionCause, SchedulerAction, SchedulerEvent, SubflowId};
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::Extensions;
+
+use super::choice::{Choice, Terms};
+use super::closing::Closing;
+use super::delivery_watch::DeliveryWatch;
+use super::memory_trim::MemoryTrim;
+use super::path_set::PathSet;
+use super::scheduling::Scheduling;
+use super::sender::Sender;
+use super::session::Session;
+use super::subflow_context::SubflowContext;
+use crate::ConnectionConfig;
+
+/// Allowed delay between a peer's TCP ACK and its DATA_ACK: a kernel defers it while the application holds the socket.
+const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
+
+/// Parts of a connection that decide which subflow carries which data.
+pub(super) struct Assignment<'a> {
+    pub(super) config: &'a ConnectionConfig,
+    pub(super) session: &'a Session,
+    pub(super) paths: &'a mut PathSet,
+    pub(super) sender: &'a mut Sender,
+    pub(super) scheduling: &'a mut Scheduling,
+    pub(super) closing: &'a mut Closing,
+    pub(super) ack_watch: &'a mut DeliveryWatch,
+    pub(super) trim: &'a mut MemoryTrim,
+}
+
+impl Assignment<'_> {
+    fn largest_rto(&self) -> Duration {
+        self.paths.largest_rto(self.config.rtt.initial_rto)
+    }
+
+    /// Refreshes the views of all subflows that carry data.
+    pub(super) fn refresh_views(&mut self, now: Instant) {
+        self.scheduling.refresh(self.paths.views(now));
+    }
+
+    /// Refreshes the view of one subflow after it was given data.
+    pub(super) fn refresh_view(&mut self, now: Instant, id: SubflowId) {
+        if let Some(subflow) = self.paths.get(id) {
+            self.scheduling.refresh_one(subflow.view(now, id));
+        }
+    }
+
+    /// Shows a coupled congestion controller the other subflows.
+    pub(super) fn refresh_group(&mut self, now: Instant, id: SubflowId) {
+        if self.paths.get(id).is_some_and(|subflow| subflow.tcp().wants_group()) {
+            self.refresh_views(now);
+            if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().set_group(self.scheduling.views());
+            }
+        }
+    }
+
+    /// Next data to send, if any may be sent now. Views must be fresh.
+    pub(super) fn choose(&mut self, now: Instant) -> Option<Choice> {
+        if self.closing.is_closed() {
+            self.scheduling.void_all();
+            return None;
+        }
+        let terms = self.terms(now);
+        self.scheduling.choose(terms, &self.sender)
+    }
+
+    pub(super) fn terms(&self, now: Instant) -> Terms {
+        Terms { now, repairs: self.may_repair(), repeats: !self.session.is_plain() }
+    }
+
+    /// Repairs may be sent and are useful.
+    pub(super) fn may_repair(&self) -> bool {
+        let session = &self.session;
+        let usable = session.agreed_on(Extensions::REPAIR) && session.is_confirmed();
+        self.sender.may_repair() && usable && !session.sends_long_dsn()
+    }
+
+    /// Passes an event to the scheduler and executes its actions.
+    pub(super) fn scheduler_event(&mut self, now: Instant, event: SchedulerEvent) {
+        self.refresh_views(now);
+        let terms = self.terms(now);
+        let cause = match event {
+            SchedulerEvent::Lost { .. } => ReinjectionCause::Loss,
+            _ => ReinjectionCause::Policy,
+        };
+        for action in self.scheduling.on_event(event, terms, &self.sender) {
+            match action {
+                SchedulerAction::Penalise { subflow, penalty } => {
+                    if let Some(subflow) = self.paths.get_mut(subflow) {
+                        subflow.tcp_mut().penalise(now, penalty);
+                    }
+                }
+                SchedulerAction::Reinject { range, on } => {
+                    if self.paths.is_usable(on) {
+                        self.sender.reinject_on(now, range, cause, on);
+                    }
+                }
+                SchedulerAction::Suspect(id) => {
+                    let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                    if let Some(subflow) = subflow {
+                        subflow.health_mut().on_suspected_dead(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports to the scheduler why data waits although a subflow has room. Called when nothing was sent.
+    pub(super) fn report_blocked(&mut self, now: Instant) {
+        if let Some(event) = self.scheduling.blocked(&self.sender) {
+            self.scheduler_event(now, event);
+        }
+    }
+
+    /// Records that nothing can be sent now, for the rate sampler and the scheduler.
+    pub(super) fn note_nothing_to_send(&mut self, now: Instant) {
+        // A subflow that has room and gets no data is limited by the application, the peer's window, or the
+        // scheduler. Its delivery rate is below its capacity.
+        let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
+        for id in self.paths.those(SubflowContext::is_up).iter() {
+            let views = self.scheduling.views();
+            if dry || views.iter().any(|view| view.id == id && view.is_ready()) {
+                let Some(subflow) = self.paths.get_mut(id) else { continue };
+                subflow.tcp_mut().set_app_limited(dry);
+            }
+        }
+        if self.sender.has_data() {
+            self.report_blocked(now);
+        }
+        self.rearm_persist(now);
+    }
+
+    /// Reports losses found by loss recovery to the scheduler. TCP repeats them on the subflow, but the scheduler
+    /// may choose a faster path.
+    pub(super) fn on_lost(&mut self, now: Instant, id: SubflowId) {
+        if self.paths.turns() < 2 || self.session.is_plain() || !self.scheduling.watches_losses() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        for range in subflow.lost_ranges(self.sender.una()) {
+            self.scheduler_event(now, SchedulerEvent::Lost { on: id, range });
+        }
+    }
+
+    /// Releases bytes that a subflow no longer needs to retransmit.
+    pub(super) fn drain_released(&mut self, now: Instant, id: SubflowId) {
+        let watched = self.paths.turns() > 1 && self.scheduling.watches_delivery();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        self.sender.release_repairs(id, subflow.tcp().snd_una());
+        if subflow.tcp().has_sacked() {
+            for range in subflow.tcp_mut().take_sacked() {
+                if watched {
+                    self.sender.note_delivered(range);
+                }
+            }
+        }
+        if subflow.tcp_mut().released().is_empty() {
+            return;
+        }
+        let mut released = core::mem::take(subflow.tcp_mut().released());
+        for range in released.iter() {
+            self.sender.unpin(*range);
+            if watched {
+                self.sender.note_delivered(*range);
+            }
+        }
+        if self.scheduling.watches_acks() {
+            for range in released.iter() {
+                self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
+            }
+        }
+        released.clear();
+        if let Some(subflow) = self.paths.get_mut(id) {
+            *subflow.tcp_mut().released() = released;
+        }
+    }
+
+    /// Stops sending data on this subflow. Undelivered data is sent on others.
+    pub(super) fn stop_carrying(&mut self, now: Instant, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if !subflow.stop_carrying() {
+            return;
+        }
+        self.reinject_from(now, id, ReinjectionCause::SubflowClosed);
+        self.sender.stop_carrying(id);
+        self.scheduling.void(id);
+        self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
+    }
+
+    /// A healthy subflow exists: reinjects data of silent subflows and of subflows on bad paths (even if heard),
+    /// including data assigned while they were the only ones, without waiting for their timers.
+    pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
+        for id in self.paths.those(|s| s.health().needs_rescue() && of(s)).iter() {
+            self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// Queues this subflow's data that no healthy subflow carries.
+    pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
+        // A subflow that closes does not fall back any more.
+        let waits = cause != ReinjectionCause::SubflowClosed && self.may_still_fall_back();
+        if self.session.is_plain() || self.closing.is_closed() || waits {
+            return;
+        }
+        let healthy = self.paths.healthy();
+        let Some(subflow) = self.paths.get(id) else { return };
+        for range in subflow.unacked_ranges(self.sender.una()) {
+            self.sender.reinject_sole_copies(now, range, (id, cause), healthy);
+        }
+    }
+
+    /// The peer has not yet shown that it speaks Multipath TCP or that it has any data of ours, and there is no
+    /// other subflow. A copy on the same subflow would prevent a fallback.
+    pub(super) fn may_still_fall_back(&self) -> bool {
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let proven = initial.is_some_and(|(id, _)| self.sender.is_proven(id));
+        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
+        // Only the first subflow can fall back, and only while it exists.
+        unheard && self.paths.is_initial_alone()
+    }
+
+    /// Restarts the data-level timer for outstanding data.
+    pub(super) fn rearm_data_rto(&mut self, now: Instant) {
+        if self.session.is_plain() {
+            self.sender.disarm_rto();
+        } else {
+            let rto = self.largest_rto();
+            self.sender.rearm_rto(now, rto);
+        }
+    }
+
+    pub(super) fn rearm_after_sending(&mut self, now: Instant) {
+        self.trim.note_busy(now);
+        self.sender.stop_persist();
+        if !self.sender.is_rto_armed() {
+            self.rearm_data_rto(now);
+        }
+    }
+
+    /// Data may be in flight: starts watching for its acknowledgment.
+    pub(super) fn watch_progress(&mut self, now: Instant) {
+        self.sender.watch_progress(now, self.closing.fin_outstanding());
+        self.ack_watch.note(now, self.sender.una() < self.sender.sent());
+    }
+
+    /// The peer's TCP acknowledged bytes, but its DATA_ACK did not advance. If the first missing byte was among
+    /// them, its mapping was lost (a middlebox merged segments and kept the options of one), and only we can
+    /// repeat it.
+    pub(super) fn expedite_lost_mapping(&mut self, now: Instant, id: SubflowId) {
+        let Some(oldest) = self.sender.oldest_outstanding() else { return };
+        let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
+        // If bytes were changed on the only subflow, MP_FAIL reports it, and they continue as plain TCP.
+        let may_fail = self.session.uses_checksum() && self.paths.usable_count() < 2;
+        if self.session.is_plain() || may_fail || !oldest.carried_by.contains(id) {
+            return;
+        }
+        let carriers = || oldest.carried_by.iter().filter_map(|id| self.paths.get(id));
+        if carriers().any(|subflow| subflow.holds(oldest.range.start)) {
+            return;
+        }
+        let patience = (tcp.srtt().unwrap_or_default() * 2).max(DATA_ACK_DELAY).min(tcp.rto());
+        self.sender.advance_rto_timer(now + patience);
+    }
+
+    /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
+    fn rearm_persist(&mut self, now: Instant) {
+        let (usable, rto) = (self.paths.usable_count() > 0, self.largest_rto());
+        self.sender.rearm_persist(now, usable, rto);
+    }
+
+    /// Sends a window probe, or checks for the answer to the last one.
+    ///
+    /// The probe uses the path on which it arrives soonest. If nothing comes back within an RTO, that path may be
+    /// dead without any other sign (no data is in flight that could be missed), and the window update may have
+    /// been lost there. Then all paths are probed. While answers come, only one path is probed: others may be
+    /// asleep.
+    pub(super) fn on_persist(&mut self, now: Instant) {
+        self.sender.stop_persist();
+        let rto = self.largest_rto();
+        let best = self.paths.best();
+        let heard_since = |at: Instant| {
+            let best = best.and_then(|id| self.paths.get(id));
+            best.is_some_and(|subflow| subflow.tcp().last_heard_at() > at)
+        };
+        let pause = self.sender.persist_pause(rto);
+        let answered = self.sender.probed_at().map(|at| (at + pause, heard_since(at)));
+        if let Some((next, true)) = answered
+            && now < next
+        {
+            self.sender.postpone_persist(Some(next));
+            return;
+        }
+        let all = answered.is_some_and(|(_, heard)| !heard);
+        let silent = self.sender.on_probe(now, self.paths.last_heard_at());
+        self.closing.note_silence(now, silent);
+        for id in self.paths.usable_set().iter().filter(|id| all || best == Some(*id)) {
+            if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().request_probe();
+            }
+        }
+        // With one path the pauses grow as in plain TCP (RFC 9293 section 3.8.6.1).
+        let alone = self.paths.usable_count() < 2;
+        let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
+        self.sender.postpone_persist(Some(now + pause));
+        self.rearm_persist(now);
+    }
+}

@@ -45,6 +45,7 @@ mod peer_messages;
 mod receive_buffer;
 mod receive_clock;
 mod receive_probes;
+mod received_segment;
 mod receiver;
 mod reception;
 mod reinjection;
@@ -66,7 +67,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
+    AddressId, AddressPair, DataRange, Dsn, LocalAddress, PathAction, PathContext,
     PathCost, PathEvent, PathManager, PathManagerFactory, ReinjectionCause, RemoteAddress, Role,
     SchedulerEvent, SchedulerFactory, SilenceCause, Ssn, SubflowId, SubflowView, Token,
 };
@@ -99,6 +100,7 @@ use self::option_blackhole::TimeoutOutcome;
 use self::path_probing::PathProbing;
 use self::path_set::PathSet;
 use self::peer_messages::PeerMessages;
+use self::received_segment::{carries, is_proven_abort, reports_unknown_token, without_payload};
 use self::receiver::Receiver;
 use self::reception::{MappingOutcome, Reception, reset_reason_for};
 use self::replay_guard::ReplayGuard;
@@ -106,7 +108,7 @@ use self::rto_exchange::RtoExchange;
 use self::scheduling::Scheduling;
 use self::segment_builder::SegmentBuilder;
 pub(crate) use self::send_buffer::Written;
-use self::sender::{DataTimeout, Sender};
+use self::sender::Sender;
 use self::session::{Mode, Session};
 use self::silence::{Silence, SilenceFacts};
 use self::subflow_context::{
@@ -134,11 +136,6 @@ pub(crate) use self::origin::{Accepted, Origin};
 
 /// Limit on path manager actions applied in one pass, in case a manager never stops.
 const MAX_ACTIONS: usize = 64;
-/// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
-const MAX_DATA_RTOS: u32 = 2;
-/// Time that a writer waits for a subflow that retains too much data and still makes progress. This is a constant
-/// instead of the subflow's timeout because a peer can inflate that timeout.
-const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 /// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
 const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
 /// Consecutive timeouts on the only subflow after which its path is tried from other ports.
@@ -198,174 +195,62 @@ impl Drop for Connection {
     }
 }
 
-/// Parts that files of this folder borrow together.
-impl Connection {
-    #[inline]
-    fn assignment(&mut self) -> Assignment<'_> {
-        Assignment {
-            config: &self.config,
-            session: &self.session,
-            paths: &mut self.paths,
-            sender: &mut self.sender,
-            scheduling: &mut self.scheduling,
-            closing: &mut self.closing,
-            ack_watch: &mut self.ack_watch,
-            trim: &mut self.trim,
+/// Defines methods that lend parts to a struct of this folder: first those that it copies, then those that it reads,
+/// then those that it changes.
+macro_rules! lend {
+    ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)*; $($changed:ident)* })*) => {
+        impl Connection {
+            $(
+                #[inline]
+                fn $name(&mut self) -> $type<'_> {
+                    $type {
+                        $($copied: self.$copied,)*
+                        $($read: &self.$read,)*
+                        $($changed: &mut self.$changed,)*
+                    }
+                }
+            )*
         }
-    }
+    };
+}
 
-    #[inline]
-    fn segments(&mut self) -> SegmentBuilder<'_> {
-        SegmentBuilder {
-            id: self.id,
-            config: &self.config,
-            session: &mut self.session,
-            paths: &mut self.paths,
-            sender: &mut self.sender,
-            receiver: &mut self.receiver,
-            scheduling: &mut self.scheduling,
-            closing: &mut self.closing,
-            ack_watch: &mut self.ack_watch,
-            trim: &mut self.trim,
-            fast_open: &mut self.fast_open,
-            replay_guard: &mut self.replay_guard,
-        }
+lend! {
+    opening: Opening { id slot; config session closing fast_open; paths attempts sender receiver }
+    joins: Joins { ; config session closing; paths sender receiver replay_guard }
+    fast_opening: FastOpenHandshake { ; config; session paths sender receiver fast_open }
+    reception: Reception { ; config; session paths receiver }
+    messages: PeerMessages { ; config; session paths rto_exchange }
+    silence: Silence { ; config session sender rto_exchange; paths receiver closing liveness }
+    assignment: Assignment {
+        ; config session; paths sender scheduling closing ack_watch trim
     }
+    segments: SegmentBuilder {
+        id; config; session paths sender receiver scheduling closing ack_watch trim fast_open replay_guard
+    }
+    ending: Ending {
+        id; config session; paths attempts sender receiver closing scheduling liveness
+    }
+}
 
-    #[inline]
-    fn joins(&mut self) -> Joins<'_> {
-        Joins {
-            config: &self.config,
-            session: &self.session,
-            paths: &mut self.paths,
-            sender: &mut self.sender,
-            receiver: &mut self.receiver,
-            closing: &self.closing,
-            replay_guard: &mut self.replay_guard,
+/// As `lend`, for structs that change nothing.
+macro_rules! show {
+    ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)* })*) => {
+        impl Connection {
+            $(
+                #[inline]
+                fn $name(&self) -> $type<'_> {
+                    $type { $($copied: self.$copied,)* $($read: &self.$read,)* }
+                }
+            )*
         }
-    }
+    };
+}
 
-    #[inline]
-    fn fast_opening(&mut self) -> FastOpenHandshake<'_> {
-        FastOpenHandshake {
-            config: &self.config,
-            session: &mut self.session,
-            paths: &mut self.paths,
-            sender: &mut self.sender,
-            receiver: &mut self.receiver,
-            fast_open: &mut self.fast_open,
-        }
-    }
-
-    #[inline]
-    fn opening(&mut self) -> Opening<'_> {
-        Opening {
-            id: self.id,
-            slot: self.slot,
-            config: &self.config,
-            session: &self.session,
-            paths: &mut self.paths,
-            attempts: &mut self.attempts,
-            sender: &mut self.sender,
-            receiver: &mut self.receiver,
-            closing: &self.closing,
-            fast_open: &self.fast_open,
-        }
-    }
-
-    #[inline]
-    fn reception(&mut self) -> Reception<'_> {
-        Reception {
-            config: &self.config,
-            session: &mut self.session,
-            paths: &mut self.paths,
-            receiver: &mut self.receiver,
-        }
-    }
-
-    #[inline]
-    fn silence(&mut self) -> Silence<'_> {
-        Silence {
-            config: &self.config,
-            session: &self.session,
-            paths: &mut self.paths,
-            receiver: &mut self.receiver,
-            closing: &self.closing,
-            liveness: &mut self.liveness,
-            rto_exchange: &self.rto_exchange,
-        }
-    }
-
-    #[inline]
-    fn silence_facts(&self) -> SilenceFacts<'_> {
-        SilenceFacts {
-            config: &self.config,
-            session: &self.session,
-            paths: &self.paths,
-            receiver: &self.receiver,
-            closing: &self.closing,
-            liveness: &self.liveness,
-            rto_exchange: &self.rto_exchange,
-        }
-    }
-
-    #[inline]
-    fn fallback_facts(&self) -> FallbackFacts<'_> {
-        FallbackFacts {
-            config: &self.config,
-            session: &self.session,
-            paths: &self.paths,
-            sender: &self.sender,
-            receiver: &self.receiver,
-        }
-    }
-
-    fn messages(&mut self) -> PeerMessages<'_> {
-        PeerMessages {
-            config: &self.config,
-            session: &mut self.session,
-            paths: &mut self.paths,
-            rto_exchange: &mut self.rto_exchange,
-        }
-    }
-
-    #[inline]
-    fn ending(&mut self) -> Ending<'_> {
-        Ending {
-            id: self.id,
-            config: &self.config,
-            session: &self.session,
-            paths: &mut self.paths,
-            attempts: &mut self.attempts,
-            sender: &mut self.sender,
-            receiver: &mut self.receiver,
-            closing: &mut self.closing,
-            scheduling: &mut self.scheduling,
-            liveness: &mut self.liveness,
-        }
-    }
-
-    #[inline]
-    fn path_probing(&self) -> PathProbing<'_> {
-        PathProbing {
-            id: self.id,
-            session: &self.session,
-            paths: &self.paths,
-            sender: &self.sender,
-            closing: &self.closing,
-            scheduling: &self.scheduling,
-            trim: &self.trim,
-        }
-    }
-
-    fn traffic_trace(&self) -> TrafficTrace<'_> {
-        TrafficTrace {
-            id: self.id,
-            session: &self.session,
-            paths: &self.paths,
-            receiver: &self.receiver,
-        }
-    }
+show! {
+    fallback_facts: FallbackFacts { ; config session paths sender receiver }
+    silence_facts: SilenceFacts { ; config session paths receiver closing liveness rto_exchange }
+    path_probing: PathProbing { id; session paths sender closing scheduling trim }
+    traffic_trace: TrafficTrace { id; session paths receiver }
 }
 
 /// Construction of connections.
@@ -776,7 +661,7 @@ impl Connection {
             }
             SocketOption::KnownPeer => self.closing.vouch_for_peer(),
             SocketOption::Keepalive(times) => self.paths.set_keepalive(times),
-            SocketOption::AnswerWithin(within) => self.expect_answer(now, within),
+            SocketOption::AnswerWithin(within) => self.silence().expect_answer(now, within),
         }
     }
 
@@ -1115,12 +1000,7 @@ impl Connection {
     ) {
         cx.out.counters.segments_without_memory += 1;
         self.receiver.refuse_payload();
-        let mut segment = TcpSegment { payload: &[], ..segment.clone() };
-        segment.header.flags = segment.header.flags.without(TcpFlags::FIN);
-        if let Some(dss) = &mut segment.options.dss {
-            dss.mapping = None;
-            dss.data_fin = false;
-        }
+        let segment = without_payload(segment);
         self.scheduling.swap_scratch(cx.desk);
         if self.admit(cx, id, &segment, ecn) {
             self.on_admitted(cx, id, &segment, ecn);
@@ -1399,7 +1279,7 @@ impl Connection {
         self.closing.on_progress();
         self.silence().postpone_probes(cx.now);
         if let Some(since) = self.silence().watch_delivery_of_received(cx.now, id) {
-            self.report_hole(cx, id, StreamDirection::Received, since);
+            self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Received, since);
         }
         if self.closing.is_released() {
             self.receiver.discard();
@@ -1622,7 +1502,7 @@ impl Connection {
             self.ending().expedite_data_fin(now);
         }
         self.assignment().rearm_data_rto(now);
-        self.watch_data_ack(now);
+        self.silence().watch_data_ack(now);
         self.watch_delivery_of_sent(cx, id);
         self.sender.tune(self.paths.wanted_buffer(self.config.buffer_tuning));
         self.assignment().watch_progress(now);
@@ -1968,11 +1848,7 @@ impl Connection {
     }
 }
 
-/// Attempts at the first subflow over several paths ([`Attempts`]).
-///
-/// A SYN with MP_CAPABLE does not identify the connection: the client's key is sent with the third ACK. To the
-/// server, SYNs from several addresses are therefore several requests, each answered with a key of its own. The
-/// third ACK turns one of them into a connection, and a RST ends each of the others.
+/// Attempts at the first subflow over several paths ([`Opening`]).
 impl Connection {
     /// Handles an answer to a first SYN: the other attempts are over, and the path manager may join their paths.
     fn on_first_answer(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
@@ -2243,26 +2119,7 @@ impl Connection {
     }
 }
 
-/// Fast JOIN: a subflow whose SYN already carries the connection's urgent data.
-///
-/// Problem: if the only path dies, MP_JOIN delivers the first byte two and a half round trips after the first SYN
-/// at best (SYN, SYN/ACK, third ACK, fourth ACK, data), on a radio that just woke. The idea comes from MultiMob
-/// (Fast Join, for version 0 of MPTCP and HMAC-SHA1). The layouts are in docs/spec/experimental.md, the security
-/// argument in docs/decisions/opening.md.
-///
-/// ```text
-/// opener                                          answerer
-///   SYN      OUT(token, DSN, HMAC) + data    ->            delivered at once
-///            or IN(token, DATA_ACK, HMAC)    ->            data after it is sent again
-///                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
-///   ACK, and data at once                    ->            data from here on, too
-/// ```
-/// There is no HMAC in the third ACK, and there is no wait for a fourth ACK: each side has authenticated itself
-/// with its first segment. In contrast to the original, the HMAC also covers the SYN's data, so that an attacker
-/// on the path cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not
-/// define the handling of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN
-/// (same ports, no data), and after a refusal an ordinary attempt follows at once. Fast JOIN is then not tried on
-/// that pair of addresses for a while.
+/// Fast JOIN; its course is described in `connection/fast_join.rs`.
 impl Connection {
     /// Settles the SYN's data once the subflow is established: it was accepted, or is sent again first.
     fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
@@ -2601,7 +2458,7 @@ impl Connection {
         let trigger = if failed.is_some() { Trigger::MpFailAnswered } else { Trigger::MpFail };
         let standing = self.fallback_facts().standing(id);
         if standing.others == Others::Usable {
-            self.on_failed_reset(cx.now, id, fail);
+            self.assignment().on_failed_reset(cx.now, id, fail);
         } else if !self.paths.is_usable(id) {
             return;
         } else if failed.is_none() {
@@ -2619,17 +2476,6 @@ impl Connection {
             Some(dsn) => self.receive_plain(cx, id, (self.receiver.delivered(id), dsn)),
             None => self.answer_mp_fail(cx, id),
         }
-    }
-
-    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but
-    /// could not use it. The data is sent on another subflow at once, without waiting for the data-level timer.
-    fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
-        let first = Dsn(self.session.keys().local_offset(fail.dsn));
-        let (una, end) = (self.sender.una(), self.sender.sent());
-        if first < una || first >= end || self.assignment().may_still_fall_back() {
-            return;
-        }
-        self.sender.reinject_carried_alone(now, first, id);
     }
 
     /// Answers a repeated MP_FAIL again, because the previous answer may be lost; the number of answers is limited.
@@ -2856,7 +2702,7 @@ impl Connection {
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
             if self.paths.usable_count() > 1 {
-                self.probe_until_heard(cx.now);
+                self.silence().probe_until_heard(cx.now);
             } else if count == STUCK_AFTER {
                 self.path_event(cx, PathEvent::Stuck(id));
             }
@@ -2886,15 +2732,7 @@ impl Connection {
         if !self.sender.retains_too_much() || !self.may_be_rejoined() || self.session.is_plain() {
             return;
         }
-        let (healthy, una) = (self.paths.healthy(), self.sender.una());
-        let stuck = self.paths.those(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
-        let keeper = self.paths.largest_retainer(stuck, una).or_else(|| {
-            let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, cx.now);
-            is_over.then(|| self.paths.largest_retainer(self.paths.those(|_| true), una))?
-        });
-        if let Some(id) = keeper
-            && healthy.iter().any(|other| other != id)
-        {
+        if let Some(id) = self.assignment().find_retainer(cx.now) {
             let reason = reason::TOO_MUCH_OUTSTANDING;
             self.reset_subflow(cx, id, reason, CloseReason::TimedOut);
         }
@@ -3072,33 +2910,7 @@ impl Connection {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
         if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
-            self.report_hole(cx, id, StreamDirection::Sent, since);
-        }
-    }
-
-    #[cold]
-    fn report_hole(
-        &self,
-        cx: &mut Context<'_>,
-        ended_by: SubflowId,
-        direction: StreamDirection,
-        since: Instant,
-    ) {
-        let silent = self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
-            marline_policy::Health::Silent { cause, .. } => Some((id, cause)),
-            _ => None,
-        });
-        let kind = MonitorKind::Hole { direction, since, ended_by, silent };
-        cx.out.monitor(cx.now, self.id, kind);
-    }
-
-    /// Updates timers after a DATA_ACK advanced.
-    fn watch_data_ack(&mut self, now: Instant) {
-        self.silence().postpone_probes(now);
-        if self.liveness.is_clock_running()
-            && let Some(conditions) = self.silence_facts().silence_conditions()
-        {
-            self.liveness.on_data_ack(now, &conditions);
+            self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Sent, since);
         }
     }
 
@@ -3120,54 +2932,6 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
         self.on_overdue(cx, id, cause);
         self.path_event(cx, PathEvent::Silent { id, cause });
-    }
-
-    fn on_receive_probes(&mut self, cx: &mut Context<'_>) {
-        let now = cx.now;
-        if self.liveness.probes().next_timeout().is_none_or(|at| at > now) {
-            return;
-        }
-        let Some(probes) =
-            self.config.receive_probes.filter(|_| self.silence_facts().waits_for_data())
-        else {
-            self.liveness.probes_mut().stop();
-            return;
-        };
-        if !self.liveness.probes_mut().is_due(now, probes) {
-            return;
-        }
-        if !self.sender.has_outstanding() && !self.paths.has_pending_acks() {
-            self.probe_peer_alive(cx);
-        }
-        self.liveness.probes_mut().rearm(now, probes);
-    }
-
-    fn probe_peer_alive(&mut self, cx: &mut Context<'_>) {
-        let heard_at = self.paths.last_heard_at();
-        let unanswered = self.liveness.probes_mut().ask(cx.now, heard_at);
-        self.closing.note_silence(cx.now, unanswered);
-        cx.out.counters.receive_probes += 1;
-        if unanswered == 0 {
-            let best = self.paths.best();
-            self.paths.probe_subflow_or_best(best);
-            return;
-        }
-        self.paths.probe_all_subflows();
-    }
-
-    /// Sets the time within which the peer has to be heard.
-    fn expect_answer(&mut self, now: Instant, within: Duration) {
-        if !self.closing.is_closed() {
-            self.closing.expect_answer(now, within);
-            self.probe_until_heard(now);
-        }
-    }
-
-    /// Probes all subflows, now and again until one answers.
-    fn probe_until_heard(&mut self, now: Instant) {
-        if self.closing.start_probes(now) {
-            self.paths.probe_all_subflows();
-        }
     }
 }
 
@@ -3462,7 +3226,7 @@ impl Connection {
                 }
                 MptcpOption::Fail(fail) if segment.header.flags.contains(TcpFlags::RST) => {
                     cx.out.counters.mp_fail_rx += 1;
-                    self.on_failed_reset(cx.now, id, fail);
+                    self.assignment().on_failed_reset(cx.now, id, fail);
                 }
                 _ => {}
             }
@@ -3696,7 +3460,12 @@ impl Connection {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.sender.timeouts()[0]) {
             trace_timer(cx, self.id, None, Timer::DataRetransmission, 1);
-            self.on_data_rto(cx);
+            if let Some(timeout) = self.assignment().on_data_rto(now) {
+                if let Some((id, reason, why)) = timeout.reset {
+                    self.reset_subflow(cx, id, reason, why);
+                }
+                self.assignment().repeat_missing(now, &timeout);
+            }
         }
         if due(self.sender.timeouts()[1]) {
             trace_timer(cx, self.id, None, Timer::Persist, 1);
@@ -3713,7 +3482,7 @@ impl Connection {
             self.repeat_window_update(now);
         }
         self.on_silence_timeout(cx);
-        self.on_receive_probes(cx);
+        self.silence().on_receive_probes(cx);
         if due(self.path_manager.next_timeout()) {
             self.with_path_context(cx, |manager, context| manager.on_timeout(context));
             self.apply_path_actions(cx);
@@ -3767,51 +3536,6 @@ impl Connection {
         }
     }
 
-    /// Handles a missing DATA_ACK although subflows are alive: repeats the oldest data on any subflow. The usual
-    /// ways (subflow RTO, unanswered probe) have had their time by now. This is for a path that acknowledges data
-    /// without delivering it.
-    fn on_data_rto(&mut self, cx: &mut Context<'_>) {
-        let now = cx.now;
-        self.sender.count_rto();
-        self.assignment().rearm_data_rto(now);
-        let Some(timeout) = self.sender.data_timeout(now) else { return };
-        let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
-        let holds = |s: &SubflowContext| s.holds(range.start);
-        // A subflow that still retransmits the data needs no help unless it is silent.
-        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();
-        let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
-        let covered = there().any(|(_, subflow)| repeats(subflow));
-        // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
-        // the same data again, although the peer is heard.
-        let lies = |s: &SubflowContext| {
-            let patience = MAX_DATA_RTOS + u32::from(holds(s));
-            let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
-            let proven = !holds(s) && s.tcp().has_false_acks();
-            s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
-        };
-        // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
-        let bare =
-            |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.lacks_data_ack(id);
-        let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
-        let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
-        if let Some(id) = bare {
-            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
-        } else if let Some(id) = liar {
-            self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
-        }
-        self.sender.requeue_orphaned_data(now);
-        if !covered && !self.assignment().may_still_fall_back() {
-            let (rto, paths) = (self.largest_rto(), &self.paths);
-            let sizes = paths.iter().map(|subflow| subflow.tcp().segment_size());
-            let size = sizes.max_by_key(|size| size.usual).unwrap_or_default();
-            let held = |part: &Mapping| {
-                let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
-                carriers.filter(|s| !s.health().is_rescued()).any(|s| s.holds(part.range.start))
-            };
-            self.sender.repeat_hole(now, fired_at, rto, size, held);
-        }
-    }
-
     /// Ends the wait for a peer that took too long to close.
     fn leave_now(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_closed() {
@@ -3839,20 +3563,4 @@ impl Connection {
             self.ending().abort_with_reason(cx, CloseReason::TimedOut);
         }
     }
-}
-
-/// A RST with MP_FASTCLOSE and our key, which only the peer knows.
-fn is_proven_abort(segment: &TcpSegment<'_>, key: Key) -> bool {
-    let knows = |option| matches!(option, MptcpOption::Fastclose(f) if f.receiver_key == key.0);
-    segment.header.flags.contains(TcpFlags::RST) && segment.options.mptcp.iter().any(knows)
-}
-
-/// True if the segment has payload or a FIN.
-fn carries(segment: &TcpSegment<'_>) -> bool {
-    !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
-}
-
-/// The peer itself reports an unknown token. A middlebox that resets connections does not send this reason.
-const fn reports_unknown_token(word: MpTcpRst) -> bool {
-    word.reason == reason::MPTCP_ERROR && !word.transient
 }

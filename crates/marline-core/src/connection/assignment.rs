@@ -4,23 +4,41 @@
 //! [`Scheduling`] keeps the scheduler and its decisions, [`Sender`] the data, [`PathSet`] the subflows. This code
 //! carries information between them.
 
-use marline_policy::{Dsn, ReinjectionCause, SchedulerAction, SchedulerEvent, SubflowId};
+use marline_policy::{Dsn, Mapping, ReinjectionCause, SchedulerAction, SchedulerEvent, SubflowId};
 use marline_time::{Duration, Instant};
-use marline_wire::mptcp::Extensions;
+use marline_wire::mptcp::{Extensions, MpFail};
 
 use super::choice::{Choice, Terms};
 use super::closing::Closing;
 use super::delivery_watch::DeliveryWatch;
+use super::handshake::reason;
 use super::memory_trim::MemoryTrim;
 use super::path_set::PathSet;
 use super::scheduling::Scheduling;
-use super::sender::Sender;
+use super::sender::{DataTimeout, Sender};
 use super::session::Session;
 use super::subflow_context::SubflowContext;
-use crate::ConnectionConfig;
+use crate::{CloseReason, ConnectionConfig};
 
 /// Allowed delay between a peer's TCP ACK and its DATA_ACK: a kernel defers it while the application holds the socket.
 const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
+
+/// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
+const MAX_DATA_RTOS: u32 = 2;
+/// Time that a writer waits for a subflow that retains too much data and still makes progress. This is a constant
+/// instead of the subflow's timeout because a peer can inflate that timeout.
+const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
+
+/// A data-level timeout.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct DataRto {
+    /// Time at which the timer fired before.
+    fired_at: Instant,
+    /// A subflow still retransmits the data.
+    covered: bool,
+    /// A subflow to reset that acknowledges the data without delivering it, with the codes for that.
+    pub(super) reset: Option<(SubflowId, u8, CloseReason)>,
+}
 
 /// Parts of a connection that decide which subflow carries which data.
 pub(super) struct Assignment<'a> {
@@ -310,5 +328,79 @@ impl Assignment<'_> {
         let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
         self.sender.postpone_persist(Some(now + pause));
         self.rearm_persist(now);
+    }
+
+    /// Handles a missing DATA_ACK although subflows are alive: repeats the oldest data on any subflow. The usual
+    /// ways (subflow RTO, unanswered probe) have had their time by now. This is for a path that acknowledges data
+    /// without delivering it.
+    ///
+    /// Returns the subflow that has to be reset before [`Self::repeat_missing`].
+    pub(super) fn on_data_rto(&mut self, now: Instant) -> Option<DataRto> {
+        self.sender.count_rto();
+        self.rearm_data_rto(now);
+        let timeout = self.sender.data_timeout(now)?;
+        let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
+        let holds = |s: &SubflowContext| s.holds(range.start);
+        // A subflow that still retransmits the data needs no help unless it is silent.
+        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();
+        let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
+        let covered = there().any(|(_, subflow)| repeats(subflow));
+        // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
+        // the same data again, although the peer is heard.
+        let lies = |s: &SubflowContext| {
+            let patience = MAX_DATA_RTOS + u32::from(holds(s));
+            let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
+            let proven = !holds(s) && s.tcp().has_false_acks();
+            s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
+        };
+        // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
+        let bare =
+            |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.lacks_data_ack(id);
+        let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
+        let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
+        let reset = match (bare, liar) {
+            (Some(id), _) => Some((id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved)),
+            (None, Some(id)) => Some((id, reason::BAD_PERFORMANCE, CloseReason::TimedOut)),
+            (None, None) => None,
+        };
+        Some(DataRto { fired_at, covered, reset })
+    }
+
+    /// Repeats the oldest data after a data-level timeout, unless a subflow still retransmits it.
+    pub(super) fn repeat_missing(&mut self, now: Instant, timeout: &DataRto) {
+        self.sender.requeue_orphaned_data(now);
+        if timeout.covered || self.may_still_fall_back() {
+            return;
+        }
+        let (rto, paths) = (self.largest_rto(), &self.paths);
+        let sizes = paths.iter().map(|subflow| subflow.tcp().segment_size());
+        let size = sizes.max_by_key(|size| size.usual).unwrap_or_default();
+        let held = |part: &Mapping| {
+            let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
+            carriers.filter(|s| !s.health().is_rescued()).any(|s| s.holds(part.range.start))
+        };
+        self.sender.repeat_hole(now, timeout.fired_at, rto, size, held);
+    }
+
+    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but
+    /// could not use it. The data is sent on another subflow at once, without waiting for the data-level timer.
+    pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
+        let first = Dsn(self.session.keys().local_offset(fail.dsn));
+        let (una, end) = (self.sender.una(), self.sender.sent());
+        if first < una || first >= end || self.may_still_fall_back() {
+            return;
+        }
+        self.sender.reinject_carried_alone(now, first, id);
+    }
+
+    /// Subflow to close because it retains too much DATA_ACKed data, if another one is healthy.
+    pub(super) fn find_retainer(&self, now: Instant) -> Option<SubflowId> {
+        let (healthy, una) = (self.paths.healthy(), self.sender.una());
+        let stuck = self.paths.those(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
+        let retainer = self.paths.largest_retainer(stuck, una).or_else(|| {
+            let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, now);
+            is_over.then(|| self.paths.largest_retainer(self.paths.those(|_| true), una))?
+        });
+        retainer.filter(|id| healthy.iter().any(|other| other != *id))
     }
 }

@@ -1,6 +1,6 @@
 //! Detection of paths that are silent although data is due ([`Liveness`]).
 
-use marline_policy::{Dsn, SilenceCause, SubflowId, SubflowSet};
+use marline_policy::{Dsn, Health, SilenceCause, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 
@@ -11,11 +11,12 @@ use super::receive_clock::{Conditions, Due};
 use super::receiver::Receiver;
 use super::rto_exchange::RtoExchange;
 use super::segment_builder::mp_idle_option;
+use super::sender::Sender;
 use super::session::Session;
 use super::subflow_context::SubflowContext;
 use crate::on_demand::OnDemand;
 use crate::tables::Context;
-use crate::{ConnectionConfig, LoneKeepalive};
+use crate::{ConnectionConfig, ConnectionId, LoneKeepalive, MonitorKind, StreamDirection};
 
 /// Window below which a sender of full segments sends nothing.
 const MIN_USABLE_WINDOW: u64 = 2 * 1_460;
@@ -118,6 +119,23 @@ impl SilenceFacts<'_> {
         let keepalive = self.lone_keepalive().map(|(_, due, _)| due.at);
         self.liveness.clock_timeout().into_iter().chain(keepalive).min()
     }
+
+    #[cold]
+    pub(super) fn report_hole(
+        &self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        ended_by: SubflowId,
+        direction: StreamDirection,
+        since: Instant,
+    ) {
+        let silent = self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
+            Health::Silent { cause, .. } => Some((id, cause)),
+            _ => None,
+        });
+        let kind = MonitorKind::Hole { direction, since, ended_by, silent };
+        cx.out.monitor(cx.now, connection, kind);
+    }
 }
 
 /// Parts of a connection that change when data is late or arrives.
@@ -126,7 +144,8 @@ pub(super) struct Silence<'a> {
     pub(super) session: &'a Session,
     pub(super) paths: &'a mut PathSet,
     pub(super) receiver: &'a mut Receiver,
-    pub(super) closing: &'a Closing,
+    pub(super) sender: &'a Sender,
+    pub(super) closing: &'a mut Closing,
     pub(super) liveness: &'a mut OnDemand<Liveness>,
     pub(super) rto_exchange: &'a OnDemand<RtoExchange>,
 }
@@ -233,6 +252,63 @@ impl Silence<'_> {
     pub(super) fn postpone_probes(&mut self, now: Instant) {
         if let Some(probes) = self.config.receive_probes {
             self.liveness.on_data(now, probes);
+        }
+    }
+
+    pub(super) fn on_receive_probes(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        if self.liveness.probes().next_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(probes) = self.config.receive_probes.filter(|_| self.facts().waits_for_data())
+        else {
+            self.liveness.probes_mut().stop();
+            return;
+        };
+        if !self.liveness.probes_mut().is_due(now, probes) {
+            return;
+        }
+        if !self.sender.has_outstanding() && !self.paths.has_pending_acks() {
+            self.probe_peer_alive(cx);
+        }
+        self.liveness.probes_mut().rearm(now, probes);
+    }
+
+    fn probe_peer_alive(&mut self, cx: &mut Context<'_>) {
+        let heard_at = self.paths.last_heard_at();
+        let unanswered = self.liveness.probes_mut().ask(cx.now, heard_at);
+        self.closing.note_silence(cx.now, unanswered);
+        cx.out.counters.receive_probes += 1;
+        if unanswered == 0 {
+            let best = self.paths.best();
+            self.paths.probe_subflow_or_best(best);
+            return;
+        }
+        self.paths.probe_all_subflows();
+    }
+
+    /// Sets the time within which the peer has to be heard.
+    pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
+        if !self.closing.is_closed() {
+            self.closing.expect_answer(now, within);
+            self.probe_until_heard(now);
+        }
+    }
+
+    /// Probes all subflows, now and again until one answers.
+    pub(super) fn probe_until_heard(&mut self, now: Instant) {
+        if self.closing.start_probes(now) {
+            self.paths.probe_all_subflows();
+        }
+    }
+
+    /// Updates timers after a DATA_ACK advanced.
+    pub(super) fn watch_data_ack(&mut self, now: Instant) {
+        self.postpone_probes(now);
+        if self.liveness.is_clock_running()
+            && let Some(conditions) = self.facts().silence_conditions()
+        {
+            self.liveness.on_data_ack(now, &conditions);
         }
     }
 }

@@ -54,6 +54,7 @@ mod replay_guard;
 mod rto_exchange;
 mod scheduling;
 mod segment_builder;
+mod segment_options;
 mod send_buffer;
 mod sender;
 mod session;
@@ -67,8 +68,8 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, AddressPair, DataRange, Dsn, LocalAddress, PathAction, PathContext,
-    PathCost, PathEvent, PathManager, PathManagerFactory, ReinjectionCause, RemoteAddress, Role,
+    AddressId, AddressPair, DataRange, Dsn, LocalAddress, PathAction, PathContext, PathCost,
+    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, RemoteAddress, Role,
     SchedulerEvent, SchedulerFactory, SilenceCause, Ssn, SubflowId, SubflowView, Token,
 };
 use marline_time::{Duration, Instant};
@@ -86,7 +87,7 @@ use self::data_acks::{acked_end, sent_end};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::ending::Ending;
-use self::fallback::{Others, Point, Standing, Trigger, Verdict};
+use self::fallback::{InfiniteMapping, Others, Point, Standing, Trigger, Verdict};
 use self::fallback_facts::FallbackFacts;
 use self::fast_open::FastOpening;
 use self::fast_open_handshake::FastOpenHandshake;
@@ -267,7 +268,7 @@ impl Connection {
             Mode::Offered
         } else {
             let reason = config.mptcp.then_some(FallbackReason::KnownNetwork);
-            Mode::Plain { reason, tx: (Ssn(1), Dsn(0)) }
+            Mode::Plain { reason, tx: Point::FIRST }
         };
         let mut connection = Self::bare(cx, config, origin, Role::Client, mode);
         let ends = connection.opening().initial_ends(cx, path, 0);
@@ -480,7 +481,8 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        (seq, error): (SeqNum, NetworkError),
+        seq: SeqNum,
+        error: NetworkError,
     ) -> bool {
         if !self.paths.get(id).is_some_and(|subflow| subflow.tcp().is_in_flight(seq)) {
             return false;
@@ -868,7 +870,7 @@ impl Connection {
         for pair in if usual.is_empty() { reserve } else { usual } {
             let from = pair.local.address.ip();
             if self.paths.iter().all(|subflow| subflow.path().local.ip() != from) {
-                self.open_join(cx, pair, (false, false));
+                self.open_join(cx, pair, false, false);
             }
         }
     }
@@ -1177,7 +1179,7 @@ impl Connection {
                 self.joins().admit_half_open_fast_join(cx, id, segment)
             }
             Membership::Initial => {
-                if self.opening().keep_plain_answer(cx, id, (segment, ecn)) {
+                if self.opening().keep_plain_answer(cx, id, segment, ecn) {
                     if !self.opening().awaits_mptcp_answer(id) {
                         self.take_kept_answer(cx, None);
                     }
@@ -1521,7 +1523,7 @@ impl Connection {
         ingress: &Ingress,
     ) {
         if let Some((ssn, range)) = ingress.in_order.clone() {
-            self.deliver(cx, id, (ssn, &segment.payload[range]));
+            self.deliver(cx, id, ssn, &segment.payload[range]);
         }
         // A subflow that was ended by its own data delivers nothing more.
         let next = |connection: &mut Self| {
@@ -1529,7 +1531,7 @@ impl Connection {
             subflow.tcp_mut().pop_reassembled()
         };
         while let Some((ssn, bytes)) = next(self) {
-            self.deliver(cx, id, (ssn, &bytes));
+            self.deliver(cx, id, ssn, &bytes);
             if let Some(subflow) = self.paths.get_mut(id) {
                 subflow.tcp_mut().recycle(bytes);
             }
@@ -1537,7 +1539,7 @@ impl Connection {
     }
 
     /// Delivers bytes that are in order on the subflow.
-    fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
+    fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn, bytes: &[u8]) {
         let there = self.paths.get(id).is_some();
         let end = ssn.plus(bytes.len() as u64);
         if self.session.is_plain() && there && !self.receiver.covers(id, ssn) {
@@ -1886,14 +1888,15 @@ impl Connection {
     fn continues_with_other_attempt(
         &mut self,
         cx: &mut Context<'_>,
-        (id, ip): (AddressId, IpAddr),
+        local: AddressId,
+        ip: IpAddr,
         reason: CloseReason,
     ) -> bool {
         let others = !self.paths.is_empty();
         if !others && self.opening().next_start(cx).is_none() {
             return false;
         }
-        self.attempts.note_attempt(id, ip);
+        self.attempts.note_attempt(local, ip);
         self.attempts.note_failed(cx.now, reason, self.config.rtt.initial_rto);
         if others {
             self.opening().start_next_attempt(cx);
@@ -2001,7 +2004,8 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         pair: JoinAddresses,
-        (backup, fast): (bool, bool),
+        backup: bool,
+        fast: bool,
     ) -> Option<SubflowId> {
         let unconfirmed = !self.session.is_confirmed();
         if unconfirmed && !self.may_join_unconfirmed() || self.closing.is_closed() {
@@ -2021,7 +2025,7 @@ impl Connection {
         if self.path_probing().probes_silent_paths() {
             cx.silent_paths.join_path_waiters(&path, self.id);
         }
-        self.opening().add_subflow(cx, tcp, ends, (membership, backup || local.backup))
+        self.opening().add_subflow(cx, tcp, ends, membership, backup || local.backup)
     }
 
     /// True if a SYN can still join by the connection's token. A closed or plain TCP connection keeps its slot for
@@ -2054,7 +2058,7 @@ impl Connection {
             return false;
         }
         let membership = Membership::joined(cx.rng.next_u32(), nonce);
-        let added = self.opening().add_joined(cx, path, syn, (membership, address_id));
+        let added = self.opening().add_joined(cx, path, syn, membership, address_id);
         let Some(subflow) = added.and_then(|id| self.paths.get_mut(id)) else {
             cx.out.counters.mp_join_rejected += 1;
             return false;
@@ -2142,7 +2146,7 @@ impl Connection {
             path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
         };
         if !self.paths.iter().any(|subflow| same(subflow.path())) {
-            self.open_join(cx, pair, (backup, false));
+            self.open_join(cx, pair, backup, false);
         }
     }
 
@@ -2160,7 +2164,7 @@ impl Connection {
         }
         let fast = FastAccepted::new(said.form, said.hmac);
         let membership = Membership::joined_fast(cx.rng.next_u32(), fast);
-        let added = self.opening().add_joined(cx, path, syn, (membership, said.address_id));
+        let added = self.opening().add_joined(cx, path, syn, membership, said.address_id);
         let Some(id) = added else {
             cx.out.counters.fast_join_refused += 1;
             return Err(reason::PROHIBITED);
@@ -2292,10 +2296,11 @@ impl Connection {
         let una = self.sender.una();
         let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
         let infinite = next.filter(|_| multipath && says_so);
-        let infinite = infinite.map(|next| (next, (Ssn(una.0 + 1), una)));
-        self.switch_to_plain(cx, reason, (Ssn(1), Dsn(0)), infinite);
+        let point = Point { ssn: Ssn(una.0 + 1), dsn: una };
+        let infinite = infinite.map(|first| InfiniteMapping { first, point });
+        self.switch_to_plain(cx, reason, Point::FIRST, infinite);
         for id in self.paths.those(SubflowContext::is_initial).iter() {
-            self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
+            self.receive_plain(cx, id, Point::FIRST);
         }
         if multipath {
             self.on_plain_ack(cx, id, None);
@@ -2310,10 +2315,10 @@ impl Connection {
     /// Falls back in mid-stream, on the only subflow, from the first byte that is not DATA_ACKed.
     fn continue_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: FallbackReason) {
         let Some(next) = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt()) else { return };
-        let (una, (from, first)) =
-            (self.sender.una(), self.fallback_facts().contiguous_from(id, next));
-        let infinite = (next, (from.plus(una.since(first)), una));
-        self.switch_to_plain(cx, reason, (from, first), Some(infinite));
+        let (una, tx) = (self.sender.una(), self.fallback_facts().contiguous_from(id, next));
+        let point = Point { ssn: tx.ssn.plus(una.since(tx.dsn)), dsn: una };
+        let infinite = InfiniteMapping { first: next, point };
+        self.switch_to_plain(cx, reason, tx, Some(infinite));
         self.on_plain_ack(cx, id, None);
     }
 
@@ -2322,7 +2327,7 @@ impl Connection {
         cx: &mut Context<'_>,
         reason: FallbackReason,
         tx: Point,
-        infinite: Option<(Ssn, Point)>,
+        infinite: Option<InfiniteMapping>,
     ) {
         cx.out.counters.mp_capable_fallback += 1;
         self.session.leave_multipath(reason, tx, infinite);
@@ -2355,7 +2360,7 @@ impl Connection {
     /// Handles plain TCP data of the peer whose infinite mapping was lost on the path.
     fn receive_plain_unannounced(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn) {
         if self.receiver.is_in_step(id) {
-            self.receive_plain(cx, id, (ssn, self.receiver.next()));
+            self.receive_plain(cx, id, Point { ssn, dsn: self.receiver.next() });
         } else {
             self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
@@ -2370,7 +2375,7 @@ impl Connection {
     }
 
     /// Switches reception to plain TCP and delivers the data that waited for it.
-    fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
+    fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.settle_mp_fail();
         if self.receiver.receive_plain(id, at) {
@@ -2386,7 +2391,7 @@ impl Connection {
         cx.out.counters.data_csum_err += 1;
         if self.session.is_plain() {
             // Our own direction failed before, and both sides know it.
-            self.receive_plain(cx, id, (Ssn(0), dsn));
+            self.receive_plain(cx, id, Point { ssn: Ssn(0), dsn });
             self.watch_plain_stream(cx, id);
             return;
         }
@@ -2473,7 +2478,9 @@ impl Connection {
             return;
         }
         match failed {
-            Some(dsn) => self.receive_plain(cx, id, (self.receiver.delivered(id), dsn)),
+            Some(dsn) => {
+                self.receive_plain(cx, id, Point { ssn: self.receiver.delivered(id), dsn })
+            }
             None => self.answer_mp_fail(cx, id),
         }
     }
@@ -2635,7 +2642,7 @@ impl Connection {
                 let remote = pinned.or_else(|| addresses.find_remote(remote));
                 let way = local.and_then(|local| Some((local, local.way_to(remote?)?)));
                 if let Some((local, remote)) = way {
-                    self.open_join(cx, JoinAddresses { local, remote }, (backup, fast));
+                    self.open_join(cx, JoinAddresses { local, remote }, backup, fast);
                 }
             }
             PathAction::Probe(id) => {
@@ -3237,7 +3244,7 @@ impl Connection {
     fn on_peer_fin(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         // While we wait for an answer to MP_FAIL, only plain TCP ends in this way.
         if let Some(dsn) = self.receiver.failed_at(id) {
-            let at = (self.receiver.delivered(id), dsn);
+            let at = Point { ssn: self.receiver.delivered(id), dsn };
             self.on_infinite_mapping(cx, id, at);
         }
         if self.session.is_plain() {
@@ -3319,11 +3326,11 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return };
         let unknown_there =
             !subflow.was_joined() && subflow.reset_reason().is_some_and(reports_unknown_token);
-        let begun_at = (subflow.local_id(), subflow.path().local.ip());
+        let (local, ip) = (subflow.local_id(), subflow.path().local.ip());
         let opening = self.opening().is_opening();
         self.assignment().stop_carrying(now, id);
         self.drop_subflow(cx, id, reason);
-        if opening && self.continues_with_other_attempt(cx, begun_at, reason) {
+        if opening && self.continues_with_other_attempt(cx, local, ip, reason) {
             return;
         }
         let refused = opening && self.attempts.was_refused();
@@ -3386,7 +3393,7 @@ impl Connection {
         if self.sender.is_held_back() {
             self.notify_writable(cx);
         }
-        let again = self.joins().on_fast_join_failed(cx, &mut subflow, (id, reason));
+        let again = self.joins().on_fast_join_failed(cx, &mut subflow, id, reason);
         self.ending().forget_subflow(id);
         self.ending().remember_ended(cx, &mut subflow);
         self.paths.remember_totals(&subflow, id);

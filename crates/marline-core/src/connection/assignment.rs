@@ -230,7 +230,7 @@ impl Assignment<'_> {
         let healthy = self.paths.healthy();
         let Some(subflow) = self.paths.get(id) else { return };
         for range in subflow.unacked_ranges(self.sender.una()) {
-            self.sender.reinject_sole_copies(now, range, (id, cause), healthy);
+            self.sender.reinject_sole_copies(now, range, id, cause, healthy);
         }
     }
 

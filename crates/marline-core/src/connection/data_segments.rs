@@ -5,8 +5,10 @@ use marline_time::{Duration, Instant};
 use marline_wire::{HeaderTemplate, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, dss_checksum};
 
 use super::choice::{Choice, Kind};
+use super::fallback::Point;
 use super::fec_tx::{self, SentRepair};
-use super::segment_builder::{Batch, Emitted, SegmentBuilder, mp_idle_option};
+use super::segment_builder::{Batch, Emitted, SegmentBuilder, SegmentHead};
+use super::segment_options::mp_idle_option;
 use super::subflow_context::SubflowContext;
 use crate::subflow::HeaderFor;
 use crate::tables::Context;
@@ -227,7 +229,8 @@ impl SegmentBuilder<'_> {
         if most < 2 {
             return None;
         }
-        let room = self.payload_room(subflow, (choice.range.start, tcp.snd_nxt()));
+        let room =
+            self.payload_room(subflow, Point { ssn: tcp.snd_nxt(), dsn: choice.range.start });
         let (mapped, plain) = (room.mapped as u16, room.plain as u16);
         // New data uses as many full segments as the scheduler decided, although those without the mapping have
         // more room than the MSS.
@@ -394,7 +397,7 @@ impl SegmentBuilder<'_> {
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
         debug_assert_eq!(TCP_HEADER_LEN + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];
-        self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
+        self.finish_segment(cx, id, &SegmentHead::new(&header, &options), sum, bytes)?;
         Some(Emitted { size: overhead + len, count: 1, ecn })
     }
 
@@ -414,7 +417,8 @@ impl SegmentBuilder<'_> {
     /// usual.
     fn frame(&self, choice: &Choice, ssn: Ssn, timestamps: bool) -> Option<(Choice, Frame)> {
         let subflow = self.paths.get(choice.subflow)?;
-        let options = self.data_options(subflow, (choice.range.start, ssn), timestamps);
+        let options =
+            self.data_options(subflow, Point { ssn, dsn: choice.range.start }, timestamps);
         let overhead = TCP_HEADER_LEN + options.encoded_len();
         let most = subflow.tcp().max_segment().checked_sub(overhead)?;
         let room = most.min(usize::from(u16::MAX));

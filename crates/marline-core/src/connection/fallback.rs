@@ -164,7 +164,25 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
 }
 
 /// Corresponding positions of a subflow and the stream, from which they map one to one.
-pub(super) type Point = (Ssn, Dsn);
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) ssn: Ssn,
+    pub(super) dsn: Dsn,
+}
+
+impl Point {
+    /// Start of plain TCP from the first byte.
+    pub(super) const FIRST: Point = Point { ssn: Ssn(1), dsn: Dsn(0) };
+}
+
+/// An infinite mapping to announce.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct InfiniteMapping {
+    /// First position whose data has no mapping of its own.
+    pub(super) first: Ssn,
+    /// Point in the mapping.
+    pub(super) point: Point,
+}
 
 /// Answered repeats, without an acknowledgment of the infinite mapping's data, that show that options do not pass.
 const MIN_ANSWERS: u8 = 2;
@@ -198,9 +216,8 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
-    /// Announces the fallback to a peer that may have understood mappings: data from `first` on has the infinite
-    /// mapping, with `point`.
-    pub(super) fn announce(&mut self, first: Ssn, point: Point) {
+    /// Announces the fallback to a peer that may have understood mappings.
+    pub(super) fn announce(&mut self, InfiniteMapping { first, point }: InfiniteMapping) {
         self.infinite = Some(Box::new(Infinite { first, point, repeated_at: None, answers: 0 }));
     }
 

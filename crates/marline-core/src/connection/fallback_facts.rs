@@ -28,7 +28,7 @@ impl FallbackFacts<'_> {
         let (mut sent_whole, mut sent_tail, mut usable, mut initial) = (false, false, false, false);
         if let Some(subflow) = self.paths.get(id) {
             let (una, end, next) = (self.sender.una(), self.sender.sent(), subflow.tcp().snd_nxt());
-            let (from, first) = self.contiguous_from(id, next);
+            let Point { ssn: from, dsn: first } = self.contiguous_from(id, next);
             // A FIN occupies a sequence number on the subflow but no position in the stream.
             sent_whole = self.sender.is_contiguous(id) && next.0.wrapping_sub(end.0 + 1) <= 1;
             sent_tail = first <= una && end.since(first) == next.since(from);
@@ -68,7 +68,7 @@ impl FallbackFacts<'_> {
     /// Point from which unacknowledged data is contiguous on a subflow. `next` is the first position not sent there.
     pub(super) fn contiguous_from(&self, id: SubflowId, next: Ssn) -> Point {
         let (una, end) = (self.sender.una(), self.sender.sent());
-        if una == end { (next, una) } else { self.sender.run(id) }
+        if una == end { Point { ssn: next, dsn: una } } else { self.sender.run(id) }
     }
 
     /// Mapped data beyond the data with the peer's keys may have been DATA_ACKed.
@@ -114,7 +114,7 @@ impl FallbackFacts<'_> {
 
     /// Plain TCP: end of the stream data acknowledged on the subflow.
     pub(super) fn acked_by_tcp(&self, id: SubflowId) -> Option<Dsn> {
-        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return None };
+        let Mode::Plain { tx: Point { ssn, dsn }, .. } = self.session.mode() else { return None };
         let una = self.paths.get(id)?.tcp().snd_una();
         Some(dsn.plus(una.since(ssn)).min(self.sender.sent()))
     }

@@ -31,6 +31,7 @@ use super::data_acks::{acked_end, sent_end};
 use super::handshake::reason;
 use super::joins::{JoinCheck, Joins};
 use super::origin::Accepted;
+use super::replay_guard::SeenSyn;
 use super::subflow_context::{FastAccepted, FastOpened, HalfOpen, SubflowContext};
 use crate::CloseReason;
 use crate::tables::Context;
@@ -204,7 +205,7 @@ impl Joins<'_> {
         if let Some(number) = said.count {
             return self.replay_guard.admit_number(number);
         }
-        let syn = (said.form, said.hmac, said.at);
+        let syn = SeenSyn { form: said.form, hmac: said.hmac, at: said.at };
         let positions = self.positions();
         self.replay_guard.admit(syn, |form, at| positions.is_stale(form, at))
     }
@@ -335,7 +336,8 @@ impl Joins<'_> {
         &mut self,
         cx: &mut Context<'_>,
         subflow: &mut SubflowContext,
-        (id, why): (SubflowId, CloseReason),
+        id: SubflowId,
+        why: CloseReason,
     ) -> Option<(JoinAddresses, bool)> {
         if let Some(range) = subflow.tcp_mut().abandon_syn_payload() {
             self.sender.unpin(range);

@@ -31,6 +31,17 @@ pub(super) struct KeepaliveDue {
     unanswered: u32,
 }
 
+/// Data of a received segment.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Content {
+    /// First missing byte of the stream after it.
+    pub(super) next: Dsn,
+    /// The data was in order.
+    pub(super) moved: bool,
+    /// End of data that the peer marked as the last.
+    pub(super) marked: Option<Dsn>,
+}
+
 /// Liveness state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
@@ -94,7 +105,8 @@ impl Liveness {
         &self,
         config: &ReceiveTimer,
         told: Option<Duration>,
-        (heard_at, round_trip): (Instant, Duration),
+        heard_at: Instant,
+        round_trip: Duration,
         marks: bool,
     ) -> Conditions {
         let told = told.unwrap_or(config.unknown_rto);
@@ -111,15 +123,15 @@ impl Liveness {
         Conditions { stall, probing, heard_at }
     }
 
-    /// Handles data on a subflow. `moved`: it was in order. `marked`: end of data marked as the last. Returns true
-    /// if the timer runs. Without conditions the timer is not needed.
+    /// Handles data on a subflow. Returns true if the timer runs. Without conditions the timer is not needed.
     pub(super) fn on_content(
         &mut self,
         now: Instant,
         id: SubflowId,
-        (next, moved, marked): (Dsn, bool, Option<Dsn>),
+        content: Content,
         conditions: Option<Conditions>,
     ) -> bool {
+        let Content { next, moved, marked } = content;
         if let Some(end) = marked {
             self.clock.on_idle(end);
         }

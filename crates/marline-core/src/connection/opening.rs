@@ -113,7 +113,7 @@ impl Opening<'_> {
     pub(super) fn add_initial(&mut self, cx: &mut Context<'_>, tcp: Subflow, ends: Ends) {
         let backup = self.paths.addresses().initial_local().backup;
         cx.out.monitor(cx.now, self.id, MonitorKind::Created(ends.key.path));
-        self.add_subflow(cx, tcp, ends, (Membership::Initial, backup));
+        self.add_subflow(cx, tcp, ends, Membership::Initial, backup);
     }
 
     /// Puts a subflow into the first free slot. `None` if all slots are taken.
@@ -122,7 +122,8 @@ impl Opening<'_> {
         cx: &mut Context<'_>,
         tcp: Subflow,
         ends: Ends,
-        belongs: (Membership, bool),
+        membership: Membership,
+        backup: bool,
     ) -> Option<SubflowId> {
         let mut tcp = tcp;
         if let Some(times) = self.paths.keepalive() {
@@ -130,7 +131,7 @@ impl Opening<'_> {
         }
         tcp.set_send_buffer(self.sender.send_limit());
         tcp.health_mut().on_verdict(cx.now, cx.faults.fault(&ends.key.path));
-        let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs)?;
+        let id = self.paths.add(cx.config.limits.subflows, tcp, ends, membership, backup)?;
         cx.route(ends.key, self.slot, id);
         self.sender.add_subflow(id);
         self.receiver.add_subflow(id, self.session.is_plain());
@@ -144,13 +145,14 @@ impl Opening<'_> {
         cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
-        (membership, address_id): (Membership, u8),
+        membership: Membership,
+        address_id: u8,
     ) -> Option<SubflowId> {
         let tcp = self.passive_subflow(cx, path, syn, SynRetries::join(&self.config));
         let key = cx.new_flow(path, syn.peer_flow);
         let local = self.paths.addresses().local_for(path.local);
         let ends = Ends { key, local_id: local.id, remote_id: AddressId(address_id) };
-        self.add_subflow(cx, tcp, ends, (membership, local.backup))
+        self.add_subflow(cx, tcp, ends, membership, local.backup)
     }
 
     /// A client whose first SYN has no answer yet.
@@ -225,7 +227,7 @@ impl Opening<'_> {
         let tcp = self.active_subflow(cx, path, SynRetries::first(&self.config));
         let (local_id, remote_id) = (pair.local.id, AddressId(0));
         let ends = Ends { key: cx.new_flow(path, 0), local_id, remote_id };
-        self.add_subflow(cx, tcp, ends, (Membership::Initial, pair.local.backup))
+        self.add_subflow(cx, tcp, ends, Membership::Initial, pair.local.backup)
     }
 
     /// Keeps a SYN/ACK without the option while another path may get one with it. That path is tried now.
@@ -233,7 +235,8 @@ impl Opening<'_> {
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        (segment, ecn): (&TcpSegment<'_>, Ecn),
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
     ) -> bool {
         let flags = segment.header.flags;
         let answers = flags.contains(TcpFlags::SYN.with(TcpFlags::ACK))
@@ -254,7 +257,7 @@ impl Opening<'_> {
         if next.is_none() && !self.awaits_mptcp_answer(id) && !self.attempts.has_kept_answer() {
             return false;
         }
-        self.attempts.keep(cx.now, id, (segment, ecn), &self.config);
+        self.attempts.keep(cx.now, id, segment, ecn, self.config);
         if next.is_some() {
             self.begin_attempt(cx);
         }

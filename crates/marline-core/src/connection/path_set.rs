@@ -275,7 +275,8 @@ impl PathSet {
         limit: usize,
         mut tcp: Subflow,
         ends: Ends,
-        (membership, backup): (Membership, bool),
+        membership: Membership,
+        backup: bool,
     ) -> Option<SubflowId> {
         let limit = limit.clamp(1, MAX_SUBFLOWS);
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());

@@ -71,7 +71,8 @@ impl Reception<'_> {
         };
         let ssn = self.position_of(id, wire.ssn);
         if wire.length == 0 {
-            return ssn.map_or(MappingOutcome::Done, |ssn| MappingOutcome::Infinite((ssn, dsn)));
+            return ssn
+                .map_or(MappingOutcome::Done, |ssn| MappingOutcome::Infinite(Point { ssn, dsn }));
         }
         let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
         let wire_dsn = self.session.keys().remote_wire(dsn);
@@ -243,7 +244,7 @@ impl Reception<'_> {
         let Some(start) = ingress.start else { return };
         let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
         let end = start.plus(segment.payload.len() as u64);
-        if self.receiver.note_segment(id, (start, end), mapped) {
+        if self.receiver.note_segment(id, start, end, mapped) {
             cx.out.counters.dss_not_matching += 1;
         }
     }

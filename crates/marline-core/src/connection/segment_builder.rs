@@ -1,25 +1,18 @@
 //! Construction of segments: header, options and payload are written once, directly into the batch.
-//!
-//! Options share 40 bytes. Timestamps come first, then the required MPTCP options, then as many SACK blocks as
-//! still fit. A pure ACK with an option too long to fit beside timestamps (ADD_ADDR with an IPv6 address) is sent
-//! without them.
 
-use marline_policy::{DataRange, Dsn, Phase, SentSegment, Ssn, SubflowId};
-use marline_wire::mptcp::{
-    Dss, ExperimentalMessage, MpCapableForm, MpFastclose, MpJoin, MpTcpRst, MptcpOption,
-    WireMapping,
-};
+use marline_policy::{DataRange, Dsn, Phase, SubflowId};
+use marline_wire::mptcp::MptcpOption;
 use marline_wire::{
-    Checksum, FastOpenOption, TCP_HEADER_LEN, TcpHeader, TcpOptions, dss_checksum,
-    store_tcp_checksum, tcp_pseudo_header,
+    Checksum, FastOpenOption, TCP_HEADER_LEN, TcpHeader, TcpOptions, store_tcp_checksum,
+    tcp_pseudo_header,
 };
 
 use super::assignment::Assignment;
 use super::closing::Closing;
 use super::delivery_watch::DeliveryWatch;
+use super::fallback::Point;
 use super::fast_open::FastOpening;
 use super::fast_open_handshake::FastOpenHandshake;
-use super::handshake::reason;
 use super::joins::Joins;
 use super::memory_trim::MemoryTrim;
 use super::path_set::PathSet;
@@ -28,18 +21,14 @@ use super::replay_guard::ReplayGuard;
 use super::scheduling::Scheduling;
 use super::sender::Sender;
 use super::session::Session;
-use super::subflow_context::{ClosingOption, Membership, SubflowContext};
+use super::subflow_context::SubflowContext;
 use super::traffic_trace::report_traffic;
-use crate::crypto::left_64;
 use crate::on_demand::OnDemand;
 use crate::subflow::{Egress, HeaderFor, PayloadRoom};
 use crate::tables::Context;
 use crate::{
     ConnectionConfig, ConnectionId, Ecn, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf,
 };
-
-/// Transmissions of a segment on one subflow that may carry MP_IDLE.
-const MARKED_TRANSMISSIONS: u16 = 2;
 
 /// Parts of a connection that a segment is made of.
 pub(super) struct SegmentBuilder<'a> {
@@ -55,6 +44,27 @@ pub(super) struct SegmentBuilder<'a> {
     pub(super) trim: &'a mut MemoryTrim,
     pub(super) fast_open: &'a mut OnDemand<FastOpening>,
     pub(super) replay_guard: &'a mut OnDemand<ReplayGuard>,
+}
+
+/// Header and options of a segment.
+#[derive(Debug)]
+pub(super) struct SegmentHead<'a> {
+    pub(super) header: &'a TcpHeader,
+    pub(super) options: &'a TcpOptions,
+    /// Option of a handshake segment beyond the others.
+    pub(super) fast_open: Option<&'a FastOpenOption>,
+}
+
+impl<'a> SegmentHead<'a> {
+    pub(super) const fn new(header: &'a TcpHeader, options: &'a TcpOptions) -> Self {
+        SegmentHead { header, options, fast_open: None }
+    }
+
+    /// Bytes of the header with all options.
+    fn len(&self) -> usize {
+        let fast_open = self.fast_open.map_or(0, FastOpenOption::encoded_len);
+        TCP_HEADER_LEN + self.options.encoded_len() + fast_open
+    }
 }
 
 /// Segments of equal size on one subflow.
@@ -91,7 +101,7 @@ impl SegmentBuilder<'_> {
         }
     }
 
-    fn joins(&mut self) -> Joins<'_> {
+    pub(super) fn joins(&mut self) -> Joins<'_> {
         Joins {
             config: self.config,
             session: self.session,
@@ -103,7 +113,7 @@ impl SegmentBuilder<'_> {
         }
     }
 
-    fn fast_opening(&mut self) -> FastOpenHandshake<'_> {
+    pub(super) fn fast_opening(&mut self) -> FastOpenHandshake<'_> {
         FastOpenHandshake {
             config: self.config,
             session: self.session,
@@ -152,21 +162,19 @@ impl SegmentBuilder<'_> {
         if owes_sack && options.sack.is_empty() {
             tcp.ack_now();
         }
-        let payload = match egress {
-            Egress::Retransmit(segment) => (segment.dsn, segment.payload_len() as usize),
+        let data = match egress {
+            Egress::Retransmit(segment) => {
+                DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()))
+            }
             Egress::Syn => self.syn_payload(id),
-            _ => (Dsn(0), 0),
+            _ => DataRange::default(),
         };
         let purpose =
             if cx.out.traces_traffic(self.id) { self.purpose_of(id, egress) } else { None };
-        match fast_open {
-            None => self.write_segment(cx, id, (&header, &options), payload, buf)?,
-            Some(option) => {
-                self.write_handshake(cx, id, (&header, &options, &option), payload, buf)?;
-            }
-        }
+        let fast_open = fast_open.as_ref();
+        let head = SegmentHead { header: &header, options: &options, fast_open };
+        self.write_segment(cx, id, &head, data, buf)?;
         if let Some(purpose) = purpose {
-            let data = DataRange::new(payload.0, payload.0.plus(payload.1 as u64));
             let (payload_bytes, seq) = (data.len(), header.seq);
             let sent = SegmentSent { on: id, purpose, seq, data, payload_bytes, segments: 1 };
             cx.out.traffic(cx.now, self.id, Traffic::Sent(sent));
@@ -199,7 +207,13 @@ impl SegmentBuilder<'_> {
         if owes_sack && options.sack.is_empty() {
             tcp.ack_now();
         }
-        self.write_segment(cx, id, (&header, &options), (Dsn(0), 0), buf)?;
+        self.write_segment(
+            cx,
+            id,
+            &SegmentHead::new(&header, &options),
+            DataRange::default(),
+            buf,
+        )?;
         let end = DataRange::new(self.sender.written(), self.sender.written());
         report_traffic(cx, self.id, || {
             Traffic::Sent(SegmentSent {
@@ -234,11 +248,11 @@ impl SegmentBuilder<'_> {
     /// Room for payload of a retransmitted segment on this subflow.
     pub(super) fn repeat_room(&self, id: SubflowId) -> PayloadRoom {
         let Some(subflow) = self.paths.get(id) else { return PayloadRoom::default() };
-        self.payload_room(subflow, (Dsn(1), subflow.tcp().snd_una()))
+        self.payload_room(subflow, Point { ssn: subflow.tcp().snd_una(), dsn: Dsn(1) })
     }
 
     /// Room for payload of a full segment with data from `at` on.
-    pub(super) fn payload_room(&self, subflow: &SubflowContext, at: (Dsn, Ssn)) -> PayloadRoom {
+    pub(super) fn payload_room(&self, subflow: &SubflowContext, at: Point) -> PayloadRoom {
         let tcp = subflow.tcp();
         let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
         let room = |options: &TcpOptions| {
@@ -282,219 +296,9 @@ impl SegmentBuilder<'_> {
         })
     }
 
-    fn control_options(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        egress: &Egress,
-        signal: Option<MptcpOption>,
-        options: &mut TcpOptions,
-    ) {
-        match egress {
-            Egress::Syn => self.syn_options(cx, id, options),
-            Egress::SynAck => self.syn_ack_options(id, options),
-            Egress::Rst => self.reset_options(id, options),
-            Egress::Retransmit(segment) => {
-                let room = self.repeat_room(id);
-                if segment.payload_len() <= room.mapped as u64 {
-                    self.mapping_options(id, segment, options);
-                }
-                self.mark_repeated(cx, id, segment, options);
-            }
-            Egress::Plain(_) => {}
-            Egress::Ack | Egress::Probe | Egress::Fin => {
-                self.ack_options(id, options);
-                if matches!(egress, Egress::Fin) && self.session.is_plain() {
-                    let end = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
-                    options.dss = end.and_then(|end| self.session.infinite_mapping_of_fin(end));
-                }
-                if let Some(option) = signal {
-                    options.mptcp.push(option);
-                }
-                // An option that leaves no room for a DATA_ACK is sent alone.
-                if signal.is_some() && options.encoded_len() + 12 > 40 {
-                    options.dss = None;
-                }
-            }
-        }
-    }
-
-    fn syn_options(&mut self, cx: &mut Context<'_>, id: SubflowId, options: &mut TcpOptions) {
-        if let Some(option) = self.joins().fast_syn_option(cx, id) {
-            options.mptcp.push(option);
-            return;
-        }
-        let Some(subflow) = self.paths.get(id) else { return };
-        if let Membership::Joining(joining) = subflow.membership() {
-            options.mptcp.push(MptcpOption::Join(MpJoin::Syn {
-                backup: subflow.is_backup_here(),
-                address_id: self.paths.addresses().wire_id(subflow.local_id()),
-                token: self.session.keys().remote_token().0,
-                nonce: joining.nonce(),
-            }));
-            return;
-        }
-        if self.session.is_offered() {
-            cx.out.counters.mp_capable_syn_tx += 1;
-            let capable = self.session.capable_option(&self.config, MpCapableForm::Syn);
-            options.mptcp.push(capable);
-        }
-        self.fast_opening().plan_fast_open(cx, id, options);
-    }
-
-    fn syn_ack_options(&mut self, id: SubflowId, options: &mut TcpOptions) {
-        let Some(subflow) = self.paths.get(id) else { return };
-        let here = subflow.is_backup_here();
-        match subflow.membership() {
-            Membership::Joined(joined) => {
-                if let Some(fast) = joined.pending_fast_join() {
-                    if let Some(option) = self.joins().fast_syn_ack_option(here, fast) {
-                        options.mptcp.push(option);
-                    }
-                    return;
-                }
-                let (nonce, peer_nonce) = joined.nonces();
-                let Some(hmac) = self.session.keys().join_hmac(nonce, peer_nonce) else { return };
-                options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
-                    backup: here,
-                    address_id: self.paths.addresses().wire_id(subflow.local_id()),
-                    hmac: left_64(&hmac),
-                    nonce,
-                }));
-            }
-            _ if self.session.is_plain() => {}
-            _ => {
-                let listener_key = self.session.keys().local().0;
-                let form = MpCapableForm::SynAck { listener_key };
-                options.mptcp.push(self.session.capable_option(&self.config, form));
-            }
-        }
-    }
-
-    /// Adds the options of a RST.
-    fn reset_options(&self, id: SubflowId, options: &mut TcpOptions) {
-        let Some(subflow) = self.paths.get(id) else { return };
-        match (subflow.closing_option(), self.session.keys().remote()) {
-            (ClosingOption::Reason(reason), _) => {
-                options.mptcp.push(MptcpOption::TcpRst(reason));
-            }
-            (ClosingOption::Fail(fail), _) => {
-                options.mptcp.push(MptcpOption::Fail(fail));
-                let reason = reason::MIDDLEBOX;
-                options.mptcp.push(MptcpOption::TcpRst(MpTcpRst { transient: false, reason }));
-            }
-            (ClosingOption::Fastclose, Some(key)) => {
-                let receiver_key = key.0;
-                options.mptcp.push(MptcpOption::Fastclose(MpFastclose { receiver_key }));
-            }
-            _ => {}
-        }
-    }
-
-    fn ack_options(&self, id: SubflowId, options: &mut TcpOptions) {
-        if !self.session.is_multipath() {
-            return;
-        }
-        let subflow = self.paths.get(id);
-        if let Some(join) = subflow.and_then(SubflowContext::third_ack) {
-            options.mptcp.push(MptcpOption::Join(join));
-            return;
-        }
-        let initial = subflow.is_some_and(SubflowContext::is_initial);
-        if let Some(form) = self.session.unconfirmed_keys(None).filter(|_| initial) {
-            options.mptcp.push(self.session.capable_option(&self.config, form));
-            return;
-        }
-        let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
-        options.dss = Some(Dss { data_ack, mapping: None, data_fin: false });
-    }
-
-    /// Adds the mapping of a data segment, new or repeated.
-    pub(super) fn mapping_options(
-        &self,
-        id: SubflowId,
-        segment: &SentSegment,
-        options: &mut TcpOptions,
-    ) {
-        let (initial, next) = (self.paths.is_initial(id), self.receiver.data_ack());
-        self.session.mapping_options(&self.config, initial, segment, next, options);
-    }
-
-    /// Options of the same length as those of a data segment.
-    pub(super) fn data_options(
-        &self,
-        subflow: &SubflowContext,
-        at: (Dsn, Ssn),
-        timestamps: bool,
-    ) -> TcpOptions {
-        self.session.data_options(&self.config, subflow.is_initial(), at, timestamps)
-    }
-
-    fn data_fin_dss(&self) -> Dss {
-        let fin = self.sender.written();
-        let wire = self.session.keys().local_wire(fin);
-        let checksum = self.session.uses_checksum();
-        let checksum = checksum.then(|| dss_checksum(wire, 0, 1, Checksum::new()));
-        let dsn = self.session.wire_dsn(fin);
-        Dss {
-            data_ack: Some(self.session.data_ack(self.receiver.data_ack())),
-            mapping: Some(WireMapping { dsn, ssn: 0, length: 1, checksum }),
-            data_fin: true,
-        }
-    }
-
-    /// The Fast Open option of a handshake segment.
-    fn fast_open_option(&self, id: SubflowId, egress: &Egress) -> Option<FastOpenOption> {
-        let option = self.fast_open.used()?.option()?;
-        let subflow = self.paths.get(id).filter(|subflow| subflow.is_initial())?;
-        match egress {
-            Egress::Syn => (subflow.tcp().syns_sent() == 1).then_some(option),
-            Egress::SynAck => Some(option),
-            _ => None,
-        }
-    }
-
     /// Range of data in the SYN that is being built.
-    fn syn_payload(&self, id: SubflowId) -> (Dsn, usize) {
-        let carried = self.paths.get(id).and_then(|s| s.tcp().payload_of_next_syn());
-        carried.map_or((Dsn(0), 0), |range| (range.start, range.len() as usize))
-    }
-
-    /// Marks a repeated segment if its mapping ends the data to send, and the mark fits.
-    fn mark_repeated(
-        &self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &SentSegment,
-        options: &mut TcpOptions,
-    ) {
-        let back = segment.start.since(segment.mapping_start);
-        let end = Dsn((segment.dsn.0 + u64::from(segment.mapping_len)).saturating_sub(back));
-        let persists = segment.transmissions > MARKED_TRANSMISSIONS;
-        let last = end == self.sender.written() && self.session.marks_idle();
-        if persists || segment.payload_len() == 0 || !last {
-            return;
-        }
-        let Some(subflow) = self.paths.get(id) else { return };
-        let overhead = self.marked_overhead(subflow, segment.dsn, subflow.tcp().snd_nxt());
-        let size = overhead.map(|overhead| overhead + segment.payload_len() as usize);
-        let fits = size.is_some_and(|size| size <= subflow.tcp().settled_segment());
-        if options.dss.is_some() && fits && options.mptcp.push(mp_idle_option()) {
-            cx.out.counters.mp_idle_tx += 1;
-        }
-    }
-
-    /// Bytes of header and options of a data segment with MP_IDLE; `None` if there is no room for it.
-    pub(super) fn marked_overhead(
-        &self,
-        subflow: &SubflowContext,
-        dsn: Dsn,
-        ssn: Ssn,
-    ) -> Option<usize> {
-        let timestamps = subflow.tcp().uses_timestamps();
-        let mut options = self.data_options(subflow, (dsn, ssn), timestamps);
-        let fits = options.dss.is_some() && options.mptcp.push(mp_idle_option()) && options.fits();
-        fits.then(|| TCP_HEADER_LEN + options.encoded_len())
+    fn syn_payload(&self, id: SubflowId) -> DataRange {
+        self.paths.get(id).and_then(|s| s.tcp().payload_of_next_syn()).unwrap_or_default()
     }
 
     /// Appends a complete segment to the buffer.
@@ -502,34 +306,15 @@ impl SegmentBuilder<'_> {
         &self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        (header, options): (&TcpHeader, &TcpOptions),
-        (dsn, len): (Dsn, usize),
+        head: &SegmentHead<'_>,
+        data: DataRange,
         buf: &mut TransmitBuf,
     ) -> Option<()> {
-        let overhead = TCP_HEADER_LEN + options.encoded_len();
+        let overhead = head.len();
         let start = buf.bytes().len() + buf.headroom();
-        let segment = buf.grow(overhead + len);
-        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
-        self.finish_segment(cx, id, (header, options), sum, &mut buf.bytes_mut()[start..])
-    }
-
-    /// As [`write_segment`](Self::write_segment), with a Fast Open option.
-    fn write_handshake(
-        &self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        (header, options, fast_open): (&TcpHeader, &TcpOptions, &FastOpenOption),
-        (dsn, len): (Dsn, usize),
-        buf: &mut TransmitBuf,
-    ) -> Option<()> {
-        let overhead = TCP_HEADER_LEN + options.encoded_len() + fast_open.encoded_len();
-        let start = buf.bytes().len() + buf.headroom();
-        let segment = buf.grow(overhead + len);
-        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
-        let segment = &mut buf.bytes_mut()[start..];
-        let written = header.emit_with(options, fast_open, segment);
-        debug_assert!(written.is_ok(), "{written:?} for {options:?} and {fast_open:?}");
-        self.complete_segment(cx, id, written.ok()?, sum, segment)
+        let segment = buf.grow(overhead + data.len() as usize);
+        let sum = self.sender.copy(data.start, &mut segment[overhead..])?;
+        self.finish_segment(cx, id, head, sum, &mut buf.bytes_mut()[start..])
     }
 
     /// Writes the header before a payload that is already in place.
@@ -537,12 +322,16 @@ impl SegmentBuilder<'_> {
         &self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        (header, options): (&TcpHeader, &TcpOptions),
+        head: &SegmentHead<'_>,
         payload: Checksum,
         segment: &mut [u8],
     ) -> Option<()> {
-        let written = header.emit(options, segment);
-        debug_assert!(written.is_ok(), "{written:?} for {options:?}");
+        let SegmentHead { header, options, fast_open } = head;
+        let written = match fast_open {
+            None => header.emit(options, segment),
+            Some(fast_open) => header.emit_with(options, fast_open, segment),
+        };
+        debug_assert!(written.is_ok(), "{written:?} for {head:?}");
         self.complete_segment(cx, id, written.ok()?, payload, segment)
     }
 
@@ -606,7 +395,7 @@ impl SegmentBuilder<'_> {
         let (payload_bytes, repeated) =
             (payload.len() as u64, matches!(what, HeaderFor::Egress(_)));
         let bytes = &mut buf.bytes_mut()[at..];
-        self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
+        self.finish_segment(cx, id, &SegmentHead::new(&header, &options), sum, bytes)?;
         let purpose = match repeated {
             true => Purpose::Retransmission { after_timeout: false },
             false => Purpose::Repair,
@@ -617,9 +406,4 @@ impl SegmentBuilder<'_> {
         });
         Some(Emitted { size, count: 1, ecn })
     }
-}
-
-/// MP_IDLE.
-pub(super) fn mp_idle_option() -> MptcpOption {
-    MptcpOption::Experimental(ExperimentalMessage::Idle.option())
 }

@@ -5,12 +5,12 @@ use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 
 use super::closing::Closing;
-use super::liveness::{KeepaliveDue, Liveness};
+use super::liveness::{Content, KeepaliveDue, Liveness};
 use super::path_set::PathSet;
 use super::receive_clock::{Conditions, Due};
 use super::receiver::Receiver;
 use super::rto_exchange::RtoExchange;
-use super::segment_builder::mp_idle_option;
+use super::segment_options::mp_idle_option;
 use super::sender::Sender;
 use super::session::Session;
 use super::subflow_context::SubflowContext;
@@ -85,7 +85,7 @@ impl SilenceFacts<'_> {
         let heard_at = self.paths.last_heard_at()?;
         let round_trip = self.paths.slow_round_trip()?;
         let (told, marks) = (self.rto_exchange.told(), self.session.peer_marks_idle());
-        Some(self.liveness.conditions(&config, told, (heard_at, round_trip), marks))
+        Some(self.liveness.conditions(&config, told, heard_at, round_trip, marks))
     }
 
     /// Subflow to be kept alive, and its next keepalive.
@@ -186,7 +186,7 @@ impl Silence<'_> {
         self.liveness.note_announced(next, mapped);
         let conditions = self.facts().silence_conditions();
         let moved = next > before;
-        self.liveness.on_content(cx.now, id, (next, moved, marked), conditions)
+        self.liveness.on_content(cx.now, id, Content { next, moved, marked }, conditions)
     }
 
     /// Records how much data was sent before the segment that brought the peer's agreement. That data may still be

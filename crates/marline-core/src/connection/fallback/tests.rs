@@ -122,9 +122,10 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
 fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
     let mut fallback = Fallback::default();
     assert!(!fallback.is_announced() && !fallback.precedes(Ssn(1)));
-    fallback.announce(Ssn(11), (Ssn(6), Dsn(5)));
+    let point = Point { ssn: Ssn(6), dsn: Dsn(5) };
+    fallback.announce(InfiniteMapping { first: Ssn(11), point });
     assert!(fallback.is_announced() && fallback.precedes(Ssn(10)) && !fallback.precedes(Ssn(11)));
-    assert_eq!(fallback.point_at(Ssn(11)), Some((Ssn(6), Dsn(5))));
+    assert_eq!(fallback.point_at(Ssn(11)), Some(point));
     assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
 }
 
@@ -139,7 +140,7 @@ fn after_timeouts(fallback: &mut Fallback, count: u64, una: Ssn, heard: bool) {
 
 fn announced() -> Fallback {
     let mut fallback = Fallback::default();
-    fallback.announce(Ssn(1), (Ssn(1), Dsn(0)));
+    fallback.announce(InfiniteMapping { first: Ssn(1), point: Point::FIRST });
     fallback
 }
 

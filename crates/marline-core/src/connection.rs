@@ -6,9 +6,9 @@
 //! State is divided into components, each of which owns its fields: [`Session`] (mode, keys, negotiated
 //! extensions), [`PathSet`] (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`], besides
 //! the policies and a few timers. A component's methods change that component alone and return the consequences.
-//! This file is the only one that accesses several of them: it defines the order of events. A segment comes in
-//! through [`Connection::on_segment`] and goes out through [`Connection::poll_transmit`]. Timers are handled in
-//! [`Connection::handle_timeout`].
+//! Structs that are lent several of them (`lend!`) build segments, check joins, assign data and so on. This file
+//! defines the order of events: the first handshake, segments in ([`Connection::on_segment`]), further subflows,
+//! segments out ([`Connection::poll_transmit`]), timers ([`Connection::handle_timeout`]), fallback, and the end.
 
 mod addresses;
 mod asked;
@@ -59,6 +59,7 @@ mod send_buffer;
 mod sender;
 mod session;
 mod silence;
+mod snapshot;
 mod subflow_context;
 mod traffic_trace;
 mod wait;
@@ -68,9 +69,9 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, AddressPair, DataRange, Dsn, LocalAddress, PathAction, PathContext, PathCost,
-    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, RemoteAddress, Role,
-    SchedulerEvent, SchedulerFactory, SilenceCause, Ssn, SubflowId, SubflowView, Token,
+    AddressId, AddressPair, Dsn, LocalAddress, PathAction, PathContext, PathCost, PathEvent,
+    PathManager, PathManagerFactory, ReinjectionCause, RemoteAddress, Role, SchedulerEvent,
+    SchedulerFactory, SilenceCause, Ssn, SubflowId, SubflowView, Token,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -87,7 +88,7 @@ use self::data_acks::{acked_end, sent_end};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::ending::Ending;
-use self::fallback::{InfiniteMapping, Others, Point, Standing, Trigger, Verdict};
+use self::fallback::{InfiniteMapping, Others, Point, StreamFacts, Trigger, Verdict};
 use self::fallback_facts::FallbackFacts;
 use self::fast_open::FastOpening;
 use self::fast_open_handshake::FastOpenHandshake;
@@ -112,6 +113,7 @@ pub(crate) use self::send_buffer::Written;
 use self::sender::Sender;
 use self::session::{Mode, Session};
 use self::silence::{Silence, SilenceFacts};
+use self::snapshot::Snapshot;
 use self::subflow_context::{
     ClosingOption, Ends, FailStep, FastAccepted, JoinStep, Membership, SubflowContext,
 };
@@ -154,13 +156,13 @@ fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Instant {
 
 /// Policies that were replaced while the connection ran.
 #[derive(Debug, Default)]
-struct Replaced {
+struct ReplacedPolicies {
     scheduler: Option<Arc<dyn SchedulerFactory>>,
     path_manager: Option<Arc<dyn PathManagerFactory>>,
 }
 
-impl Unused for Replaced {
-    const UNUSED: &'static Self = &Replaced { scheduler: None, path_manager: None };
+impl Unused for ReplacedPolicies {
+    const UNUSED: &'static Self = &ReplacedPolicies { scheduler: None, path_manager: None };
 }
 
 /// One connection.
@@ -179,7 +181,7 @@ pub(crate) struct Connection {
     scheduling: Scheduling,
     path_manager: Box<dyn PathManager>,
     /// Policies that replace the configured ones.
-    replaced: OnDemand<Replaced>,
+    replaced: OnDemand<ReplacedPolicies>,
     liveness: OnDemand<Liveness>,
     /// Tracks since when a DATA_ACK is due.
     ack_watch: DeliveryWatch,
@@ -233,7 +235,7 @@ lend! {
     }
 }
 
-/// As `lend`, for structs that change nothing.
+/// As `lend!`, for structs that change nothing.
 macro_rules! show {
     ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)* })*) => {
         impl Connection {
@@ -251,6 +253,7 @@ show! {
     fallback_facts: FallbackFacts { ; config session paths sender receiver }
     silence_facts: SilenceFacts { ; config session paths receiver closing liveness rto_exchange }
     path_probing: PathProbing { id; session paths sender closing scheduling trim }
+    snapshot: Snapshot { id; config session paths sender receiver replaced ack_watch }
     traffic_trace: TrafficTrace { id; session paths receiver }
 }
 
@@ -334,237 +337,6 @@ impl Connection {
     }
 }
 
-/// Identity in the endpoint's tables, and reports of the carrier about its paths.
-impl Connection {
-    pub(crate) const fn id(&self) -> ConnectionId {
-        self.id
-    }
-
-    /// Local token by which joins find the connection.
-    pub(crate) const fn token(&self) -> Token {
-        self.session.keys().local_token()
-    }
-
-    /// A value under both keys that names this connection.
-    pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
-        self.session.keys().binding(self.session.role(), label)
-    }
-
-    /// The connection occupies a half-open place: it is a server, and the handshake of its first subflow is
-    /// neither complete nor given up.
-    pub(crate) fn occupies_half_open_place(&self) -> bool {
-        let unanswered = self.session.is_server() && !self.closing.is_announced();
-        unanswered && self.paths.initial().is_some()
-    }
-
-    /// The server's handshake of the first subflow is not complete.
-    pub(crate) const fn is_half_open(&self) -> bool {
-        !self.closing.is_announced() && !self.closing.is_closed()
-    }
-
-    /// Fast Open delivered the connection to the application before the third ACK.
-    pub(crate) fn is_fast_pending(&self) -> bool {
-        let waits = |s: &SubflowContext| s.tcp().state() == SubflowState::SynReceived;
-        self.fast_open.is_early() && self.paths.initial().is_some_and(waits)
-    }
-
-    /// A server's connection without subflows whose peer the application has not vouched for.
-    pub(crate) fn is_unvouched_without_path(&self) -> bool {
-        self.session.is_server()
-            && self.closing.is_unvouched_peer_waiting(self.config.linger)
-            && self.paths.is_empty()
-    }
-
-    /// True if the peer has one of these addresses.
-    pub(crate) fn has_peer_at(&self, addresses: &[SocketAddr]) -> bool {
-        self.paths.addresses().remote().iter().any(|known| addresses.contains(&known.address))
-    }
-
-    /// The connection can be dropped by the endpoint: nothing is left to do.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.closing.is_forgotten() && self.paths.is_empty()
-    }
-
-    /// A snapshot for monitoring.
-    pub(crate) fn info(&self) -> ConnectionInfo {
-        let (subflows, gone) = self.paths.info();
-        let buffered = self.sender.memory() + self.receiver.memory() + self.paths.memory();
-        let policies = &self.config.policies;
-        let scheduler = self.replaced.scheduler.as_ref().unwrap_or(&policies.scheduler);
-        let path_manager = self.replaced.path_manager.as_ref().unwrap_or(&policies.path_manager);
-        let active_at = self.paths.last_active_at();
-        let ack_due_since = active_at.and_then(|at| self.ack_watch.due_since(at));
-        let data_due_since = active_at.and_then(|at| self.receiver.watch().due_since(at));
-        ConnectionInfo {
-            id: self.id,
-            fallback: self.session.fallback_reason(),
-            extensions: self.session.extensions(),
-            scheduler: scheduler.name().to_owned(),
-            path_manager: path_manager.name().to_owned(),
-            bytes_written: self.sender.written().0,
-            bytes_read: self.receiver.bytes_read(),
-            bytes_acked: self.sender.una().0,
-            unsent: self.sender.written().since(self.sender.sent()),
-            readable: self.receiver.readable(),
-            peer_finished: self.receiver.fin_reached(),
-            buffered,
-            bookkeeping: self.bookkeeping(),
-            ack_due_since,
-            data_due_since,
-            subflows,
-            gone,
-        }
-    }
-
-    /// Established subflows of the connection.
-    pub(crate) fn subflow_places(&self) -> Vec<SubflowPlace> {
-        self.paths.places()
-    }
-
-    /// Addresses of established subflows that are doubtful or silent.
-    pub(crate) fn doubted_paths(&self) -> impl Iterator<Item = FourTuple> {
-        self.paths.doubted()
-    }
-
-    /// View of a subflow as a policy gets it now.
-    pub(crate) fn subflow_view(&self, now: Instant, id: SubflowId) -> Option<SubflowView> {
-        self.paths.get(id).map(|subflow| subflow.view(now, id))
-    }
-
-    /// Bytes of memory that lists use, without the bytes of the stream.
-    fn bookkeeping(&self) -> u64 {
-        self.paths.bookkeeping() + self.sender.bookkeeping() + self.receiver.bookkeeping()
-    }
-
-    /// Sets the flow id by which the peer wants to be addressed. Only a handshake segment may set it, and only
-    /// once: a later one is not from the peer.
-    pub(crate) fn learn_peer_flow(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        peer_flow: u64,
-        segment: &TcpSegment<'_>,
-    ) {
-        let subflow = self.paths.get_mut(id).filter(|subflow| subflow.key().peer_flow == 0);
-        let Some(subflow) = subflow else { return };
-        let flags = segment.header.flags;
-        // A SYN with data (Fast JOIN) is acknowledged together with its data.
-        let beyond = segment.header.ack.offset_from(subflow.tcp().to_wire(Ssn(1)));
-        let answers_syn = flags.contains(TcpFlags::SYN)
-            && flags.contains(TcpFlags::ACK)
-            && beyond as usize <= subflow.tcp().max_segment();
-        if answers_syn {
-            let key = subflow.set_peer_flow(peer_flow);
-            cx.route(key, self.slot, id);
-        }
-    }
-
-    /// Closes a half-open connection silently, to make room for a newer SYN.
-    pub(crate) fn drop_if_half_open(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.is_half_open() {
-            return false;
-        }
-        self.ending().finish(cx, CloseReason::ResourceLimit);
-        for id in self.paths.ids() {
-            self.drop_subflow(cx, id, CloseReason::ResourceLimit);
-        }
-        true
-    }
-
-    /// Ends a waiting connection because other connections need its place.
-    pub(crate) fn yield_place(&mut self, cx: &mut Context<'_>) {
-        self.ending().abort_with_reason(cx, CloseReason::TimedOut);
-    }
-
-    /// Handles an ICMP error about a segment of one subflow. `false` if no such segment is in flight.
-    pub(crate) fn on_network_error(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        seq: SeqNum,
-        error: NetworkError,
-    ) -> bool {
-        if !self.paths.get(id).is_some_and(|subflow| subflow.tcp().is_in_flight(seq)) {
-            return false;
-        }
-        self.on_error(cx, id, error);
-        true
-    }
-
-    /// Handles a network error that was already matched to a subflow.
-    pub(crate) fn on_error(&mut self, cx: &mut Context<'_>, id: SubflowId, error: NetworkError) {
-        match error {
-            NetworkError::TooBig { max_segment } => {
-                if let Some(subflow) = self.paths.get_mut(id) {
-                    subflow.tcp_mut().reduce_segment(max_segment);
-                }
-            }
-            NetworkError::Unreachable => self.on_unreachable(cx, id),
-        }
-    }
-
-    /// Handles a carrier's report that the destination is unreachable.
-    fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Some(subflow) = self.paths.get(id) else { return };
-        if subflow.is_usable() {
-            self.on_overdue(cx, id, SilenceCause::Unreachable);
-        } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
-            // RFC 9293 section 3.9.2.2 leaves this to the implementation. Linux gives up a first SYN as well, and
-            // an application that tries several paths or servers needs the error at once.
-            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
-        }
-    }
-
-    /// The peer proved that it has forgotten this subflow.
-    pub(crate) fn on_proven_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.tcp_mut().accept_reset();
-        self.drain_subflow_events(cx, id);
-        self.assignment().drain_released(cx.now, id);
-        self.advance_closing(cx);
-    }
-
-    /// The peer moved to another address, to which the carrier sends from now on.
-    pub(crate) fn on_path_moved(&mut self, now: Instant, id: SubflowId, new_host: bool) {
-        let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if let Some(congestion) = congestion {
-            subflow.tcp_mut().reset_path_measurements(now, &*congestion);
-        }
-        subflow.tcp_mut().repeat_at_once(now);
-    }
-
-    /// The process did not run for a while: segments in flight yield no valid measurements.
-    pub(crate) fn note_pause(&mut self) {
-        self.delay.forget();
-        for subflow in self.paths.iter_mut() {
-            subflow.tcp_mut().note_pause();
-        }
-    }
-
-    /// The carrier of this subflow switched to a reliable stream, or back to datagrams.
-    pub(crate) fn on_reliable(&mut self, now: Instant, id: SubflowId, reliable: bool) {
-        let congestion = Arc::clone(&self.config.policies.congestion);
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().set_reliable(now, reliable, &*congestion);
-        }
-    }
-
-    /// The stream that carries this subflow cannot accept data now, or can again.
-    pub(crate) fn on_carrier_full(&mut self, id: SubflowId, full: bool) {
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().set_carrier_full(full);
-        }
-    }
-
-    /// Repeats the SYN of a subflow that we open.
-    pub(crate) fn repeat_syn(&mut self, id: SubflowId) {
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().repeat_syn();
-        }
-    }
-}
-
 /// Requests of the application.
 impl Connection {
     /// Accepts bytes to send. Returns how many fit.
@@ -635,7 +407,7 @@ impl Connection {
 
     /// Notifies the application once that it may read.
     fn notify_readable(&mut self, cx: &mut Context<'_>) {
-        if !self.closing.is_released() && self.receiver.tell() {
+        if !self.closing.is_released() && self.receiver.take_readable() {
             cx.out.event(Event::Readable(self.id));
         }
     }
@@ -736,7 +508,7 @@ impl Connection {
     /// Changes the backup flag of all subflows from a local address.
     pub(crate) fn set_backup(&mut self, cx: &mut Context<'_>, local: AddressId, backup: bool) {
         self.paths.addresses_mut().set_backup(local, backup);
-        for id in self.paths.those(|subflow| subflow.local_id() == local).iter() {
+        for id in self.paths.matching(|subflow| subflow.local_id() == local).iter() {
             self.set_priority(cx, id, backup);
         }
     }
@@ -764,7 +536,7 @@ impl Connection {
             self.set_backup(cx, old.id, new.backup);
         }
         if let Some(old) = old.filter(|o| o.cost != new.cost) {
-            for id in self.paths.those(|subflow| subflow.local_id() == new.id).iter() {
+            for id in self.paths.matching(|subflow| subflow.local_id() == new.id).iter() {
                 if let Some(subflow) = self.paths.get_mut(id) {
                     subflow.set_cost(new.cost);
                 }
@@ -806,7 +578,7 @@ impl Connection {
 
     /// Handles the loss of a local address: nothing can be sent from it any more.
     fn on_local_address_lost(&mut self, cx: &mut Context<'_>, id: AddressId) {
-        let lost = self.paths.those(|subflow| subflow.local_id() == id);
+        let lost = self.paths.matching(|subflow| subflow.local_id() == id);
         let confirmed = self.session.is_confirmed();
         for subflow in lost.iter().filter(|_| confirmed) {
             self.assignment().stop_carrying(cx.now, subflow);
@@ -824,107 +596,317 @@ impl Connection {
     }
 }
 
-/// Loss of local addresses before the connection is confirmed, or on plain TCP. There is one subflow then, and no
-/// path manager to replace it. Its retransmissions would take minutes to fail although another address is up.
+/// MP_CAPABLE: the first subflow's handshake (RFC 8684 section 3.1).
 ///
-/// - Before the SYN/ACK, the next attempt starts from another address at once.
-/// - A client that has the server's key joins from another address. If the server also has the client's key, its
-///   answer confirms the connection, and the stream continues there. Otherwise the server refuses, and the
-///   connection ends.
-/// - A connection that cannot be continued (plain TCP, a server, a peer that allows no joins) ends after two
-///   retransmission timeouts of outstanding data, unless the address comes back.
-///
-/// Without another address that is up, the connection waits for this one.
+/// A handshake without the option continues as plain TCP. Marline's server answers the third ACK with a DATA_ACK
+/// at once, so that a client that waits for the server to speak may join its other paths meanwhile.
 impl Connection {
-    /// True for a client that does not know whether the server has its key, and whose subflow is cut off. RFC 8684
-    /// section 3.1 requires it to wait for a segment on that subflow before it joins, but no such segment can
-    /// come.
-    fn may_join_unconfirmed(&self) -> bool {
-        self.session.is_client()
-            && self.session.is_unconfirmed()
-            && !self.session.peer_denies_id0()
-            && !self.closing.is_closed()
-            && self.paths.initial().is_some_and(|subflow| self.paths.is_cut_off(subflow))
-    }
-
-    /// Reacts to the loss or arrival of a local address before the connection is confirmed.
-    fn on_local_address_change(&mut self, cx: &mut Context<'_>) {
-        for id in self.paths.ids() {
-            let others = self.paths.count() > 1 || self.opening().next_start(cx).is_some();
-            let opening = others && self.opening().is_opening();
-            if opening && self.paths.get(id).is_some_and(|s| self.paths.is_cut_off(s)) {
-                self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+    /// Server: handles the SYN that opened the connection.
+    fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
+        match mp_capable(syn) {
+            Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
+                cx.out.counters.mp_capable_syn_rx += 1;
+                self.session.on_capable(&self.config, &capable);
             }
+            _ => self.fall_back_in_handshake(cx, FallbackReason::SynWithoutOption),
         }
-        self.join_unconfirmed(cx);
     }
 
-    /// Joins from every other address that is not kept in reserve, or from the reserve if there is no other.
-    fn join_unconfirmed(&mut self, cx: &mut Context<'_>) {
-        if !self.may_join_unconfirmed() {
+    /// Handles handshake options on the first subflow, before its TCP events.
+    fn on_capable(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
+        let syn = segment.header.flags.contains(TcpFlags::SYN);
+        match self.session.role() {
+            _ if !self.session.is_offered() => {}
+            Role::Client if syn => self.on_capable_syn_ack(cx, id, segment),
+            Role::Server if !syn => self.on_capable_ack(cx, segment),
+            _ => {}
+        }
+    }
+
+    fn on_capable_syn_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let Some((capable, listener_key)) = capable_syn_ack(segment) else {
+            self.fall_back_in_handshake(cx, FallbackReason::SynAckWithoutOption);
+            return;
+        };
+        self.session.on_capable(&self.config, &capable);
+        self.session.on_peer_key(Key(listener_key));
+        if let Some(subflow) = self.paths.get(id) {
+            let path = subflow.path();
+            if let Some((taken, _)) = subflow.tcp().syn_data_answer().filter(|(n, _)| *n > 0) {
+                self.session.skip_local(taken);
+            }
+            cx.networks.clear_suspicion(path.local.ip(), path.remote.ip());
+            cx.plain_answers.clear_suspicion(path.local.ip(), path.remote.ip());
+        }
+    }
+
+    /// Server: handles the third ACK, or the first data instead of it.
+    fn on_capable_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+        match capable_keys(segment) {
+            Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
+                self.session.on_peer_key(Key(initiator));
+            }
+            // A missing option is a reason to fall back only on the ACK that completes the handshake.
+            _ if segment.header.flags.contains(TcpFlags::RST) => {}
+            _ => self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption),
+        }
+    }
+
+    /// Handles a repeated SYN or SYN/ACK: the answer to it was lost. If the option was the reason, retrying with
+    /// it would not help.
+    fn on_repeated_handshake(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        if !self.fallback_facts().repeats_handshake(id, segment) {
             return;
         }
-        let pairs = self.paths.addresses().first_pairs();
-        let pairs = pairs.map(|(local, remote)| JoinAddresses { local, remote });
-        let (reserve, usual): (Vec<_>, Vec<_>) = pairs.partition(|pair| pair.local.backup);
-        for pair in if usual.is_empty() { reserve } else { usual } {
-            let from = pair.local.address.ip();
-            if self.paths.iter().all(|subflow| subflow.path().local.ip() != from) {
-                self.open_join(cx, pair, false, false);
+        let established = self.paths.get(id).is_some_and(|s| s.tcp().is_established());
+        match (self.session.role(), self.session.mode()) {
+            // The client gave up the option. The server must as well, or its SYN/ACK will never pass.
+            (Role::Server, Mode::Offered)
+                if !segment.header.flags.contains(TcpFlags::ACK)
+                    && mp_capable(segment).is_none() =>
+            {
+                self.fall_back_in_handshake(cx, FallbackReason::SynWithoutOption);
             }
+            (Role::Client, Mode::Multipath { confirmed: false })
+                if established
+                    && !cx.config.capabilities.hides_options()
+                    && self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries =>
+            {
+                self.abandon_options(cx);
+            }
+            _ => {}
         }
     }
 
-    /// Confirms the connection because the server answered a join from another address with an HMAC under both
-    /// keys. This proves that it has our key and speaks Multipath TCP.
-    fn confirm_by_join(&mut self, cx: &mut Context<'_>) {
-        if !self.session.is_unconfirmed() {
+    /// Falls back because no segment with options was answered since the handshake.
+    fn abandon_options(&mut self, cx: &mut Context<'_>) {
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        if let Some((id, _)) = initial {
+            self.consider_fallback(cx, id, Trigger::OptionsUnanswered);
+        }
+    }
+
+    /// Handles a timeout of the client's first data: a middlebox drops segments with options, or the path is dead.
+    fn on_first_data_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if cx.config.capabilities.hides_options() {
             return;
         }
-        self.confirm(cx);
-        let cut_off = self.paths.initial().filter(|subflow| self.paths.is_cut_off(subflow));
-        let lost = cut_off.map(SubflowContext::local_id);
-        for id in self.paths.those(|s| Some(s.local_id()) == lost).iter() {
-            self.assignment().stop_carrying(cx.now, id);
-            self.drop_subflow(cx, id, CloseReason::TimedOut);
-        }
-        if let Some(lost) = lost {
-            self.withdraw_address(cx, lost);
+        let patience = self.config.mptcp_syn_retries;
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let path = subflow.path();
+        let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
+        let tcp = subflow.tcp_mut();
+        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience, passes) {
+            TimeoutOutcome::Repeat => {}
+            TimeoutOutcome::Ask => tcp.request_plain_probe(),
+            TimeoutOutcome::GiveUp => self.abandon_options(cx),
         }
     }
 
-    /// Ends the connection if the last join from another address failed, because the server does not have our key
-    /// or is unreachable. Returns true if it ended.
-    fn end_if_stranded(&mut self, cx: &mut Context<'_>) -> bool {
-        let joins = |s: &SubflowContext| !s.is_initial() && !s.tcp().is_over();
-        if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
+    /// Handles a data timeout after a fallback. The infinite mapping that announces the fallback is an option,
+    /// too, and may be dropped.
+    fn on_infinite_mapping_timeout(&mut self, cx: &Context<'_>, id: SubflowId) {
+        if cx.config.capabilities.hides_options() {
+            return;
+        }
+        if let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) {
+            self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at());
+        }
+    }
+
+    /// The first subflow's TCP handshake is complete.
+    fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let early = self.fast_open.is_early();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if early && subflow.was_joined() {
+            return;
+        }
+        subflow.establish();
+        let path = subflow.path();
+        let tcp = subflow.tcp_mut();
+        if self.session.is_server() {
+            // The client may join its other paths as soon as it knows that we speak MPTCP. If data came with the
+            // third ACK, the application may answer it soon, so the ACK is delayed briefly.
+            let answers = self.session.is_multipath();
+            if answers && tcp.has_pending_ack() {
+                tcp.ack_soon(cx.now);
+            } else if answers {
+                tcp.ack_now();
+            }
+            if !early {
+                self.closing.announce();
+                cx.out.event(Event::Incoming(self.id));
+            }
+        } else {
+            if self.config.speaks_first {
+                tcp.ack_soon(cx.now);
+            }
+            let rto = tcp.rto();
+            if self.paths.has_unopened_address() {
+                self.session.wait_for_data_ack(cx.now, rto);
+            }
+            let fallback = self.session.fallback_reason();
+            cx.out.event(Event::Connected { connection: self.id, fallback });
+            if let Some(ack) = self.fast_opening().settle_fast_open(cx.now, id) {
+                self.advance_una(cx, id, ack.to, ack.window);
+                self.assignment().rearm_data_rto(cx.now);
+            }
+        }
+        if self.session.fallback_reason() == Some(FallbackReason::SynRetries) {
+            cx.networks.on_unanswered(cx.now, path.local.ip(), path.remote.ip());
+        }
+        cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
+        self.on_subflow_up(cx, id);
+    }
+
+    /// Confirms that the peer speaks MPTCP: joins are possible from now on.
+    fn confirm(&mut self, cx: &mut Context<'_>) {
+        if self.session.confirm() {
+            let ours = self.paths.initial().filter(|_| self.session.is_client());
+            if let Some(path) = ours.map(SubflowContext::path) {
+                cx.networks.on_passed(path.local.ip(), path.remote.ip());
+            }
+            self.path_event(cx, PathEvent::Established);
+            self.messages().send_first_hello(cx);
+        }
+    }
+
+    fn on_subflow_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.note_news(now);
+        let path = subflow.path();
+        let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
+        let subflow_cost = subflow.cost();
+        self.closing.heard(now);
+        self.closing.resume(now, id);
+        if !initial {
+            cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
+        }
+        if !subflow_cost.is_none() {
+            self.messages().report_cost(cx, id);
+        }
+        cx.silent_paths.on_answer(now, addresses_of(&path));
+        self.assignment().rescue(now, |_| true);
+        self.assignment().scheduler_event(now, SchedulerEvent::SubflowUp(id));
+        self.path_event(cx, PathEvent::SubflowUp(id));
+    }
+}
+
+/// Attempts at the first subflow over several paths ([`Opening`]).
+impl Connection {
+    /// Handles an answer to a first SYN: the other attempts are over, and the path manager may join their paths.
+    fn on_first_answer(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
+        let flags = segment.header.flags;
+        let answers = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);
+        if !answers || !self.opening().is_opening() {
+            return;
+        }
+        for other in self.paths.ids().filter(|other| *other != id) {
+            self.abandon_attempt(cx, other);
+        }
+        if let Some(subflow) = self.paths.get(id) {
+            let (local_id, remote) = (subflow.local_id(), subflow.path().remote);
+            self.paths.addresses_mut().set_initial(local_id, remote);
+        }
+        self.attempts.retire();
+    }
+
+    /// Accepts the kept answer without the option after its deadline, or because no better one can come.
+    fn take_kept_answer(&mut self, cx: &mut Context<'_>, now: Option<Instant>) {
+        let Some(kept) = self.opening().release_kept_answer(cx, now) else { return };
+        self.on_admitted(cx, kept.on, &kept.segment(), kept.ecn);
+    }
+
+    /// Abandons an attempt because another one was answered first. A late answer of the server gets a RST.
+    fn abandon_attempt(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(mut subflow) = self.paths.take(id) else { return };
+        self.ending().forget_subflow(id);
+        // Recorded as if a RST had been sent, so that late segments are answered with one.
+        subflow.note_reset_sent();
+        self.ending().remember_ended(cx, &mut subflow);
+    }
+
+    /// Handles the failure of an attempt. Returns true if other attempts continue.
+    fn continues_with_other_attempt(
+        &mut self,
+        cx: &mut Context<'_>,
+        local: AddressId,
+        ip: IpAddr,
+        reason: CloseReason,
+    ) -> bool {
+        let others = !self.paths.is_empty();
+        if !others && self.opening().next_start(cx).is_none() {
             return false;
         }
-        for id in self.paths.those(SubflowContext::is_initial).iter() {
-            self.abandon_cut_off_subflow(cx, id);
+        self.attempts.note_attempt(local, ip);
+        self.attempts.note_failed(cx.now, reason, self.config.rtt.initial_rto);
+        if others {
+            self.opening().start_next_attempt(cx);
+            let hopeful = |id| !self.attempts.is_plain(id);
+            if !self.paths.ids().any(hopeful) && !self.attempts.is_attempt_scheduled() {
+                self.take_kept_answer(cx, None);
+            }
         }
-        true
+        others || self.opening().begin_attempt(cx)
     }
 
-    /// Ends a subflow whose address is gone. A peer that has nothing to send would keep it forever, so it gets a
-    /// RST as soon as the address is back.
-    fn abandon_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.give_up();
+    /// Starts the next attempt, or accepts a refusal.
+    fn on_attempt_timeout(&mut self, cx: &mut Context<'_>) {
+        if !self.opening().is_opening() {
+            self.attempts.retire();
         }
-        self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+        let Some(attempts) = self.attempts.if_used() else { return };
+        let (next, refused) = (attempts.take_turn(cx.now), attempts.is_refused(cx.now));
+        if next {
+            self.opening().begin_attempt(cx);
+        }
+        self.take_kept_answer(cx, Some(cx.now));
+        if refused && self.opening().is_opening() {
+            self.ending().finish(cx, CloseReason::Refused);
+            for id in self.paths.ids() {
+                self.drop_subflow(cx, id, CloseReason::Refused);
+            }
+        }
     }
+}
 
-    /// Ends a cut-off subflow after enough retransmission timeouts without its local address.
-    fn drop_long_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        if self.session.is_confirmed() || self.closing.is_closed() {
+/// Fast Open (RFC 7413, RFC 8684 appendix B); its course is described in `connection/fast_open.rs`.
+impl Connection {
+    /// Server: applies the Fast Open verdict to the SYN that opened the connection.
+    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) {
+        let verdict = syn.fast_open;
+        if !verdict.opens && verdict.answer.is_none() {
             return;
         }
-        let Some(subflow) = self.paths.get(id) else { return };
-        let timeouts = subflow.tcp().retransmission_timeouts();
-        if timeouts >= MAX_CUT_OFF_RTOS && self.paths.count() == 1 && self.paths.is_cut_off(subflow)
-        {
-            self.abandon_cut_off_subflow(cx, id);
+        self.fast_open.answer(verdict);
+        let first = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let Some(id) = first.map(|(id, _)| id).filter(|_| verdict.opens) else { return };
+        self.fast_opening().take_first_data(id, syn.segment.payload);
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let path = subflow.path();
+        self.closing.announce();
+        cx.out.event(Event::Incoming(self.id));
+        // Multipath TCP cannot be used before the client has sent its key.
+        if self.session.is_plain() {
+            subflow.tcp_mut().open_early();
+            self.sender.raise_window(Dsn(0).plus(subflow.tcp().peer_window()));
+            subflow.establish();
+            cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
+            self.on_subflow_up(cx, id);
+        }
+        if self.receiver.readable() > 0 {
+            self.notify_readable(cx);
         }
     }
 }
@@ -973,13 +955,44 @@ impl Connection {
             self.take_without_payload(cx, id, segment, ecn);
             return false;
         }
-        self.scheduling.swap_scratch(cx.desk);
-        let predicted = self.on_predicted(cx, id, segment, ecn);
-        if !predicted && self.admit(cx, id, segment, ecn) {
-            self.on_admitted(cx, id, segment, ecn);
+        self.with_scheduler_scratch(cx, |connection, cx| {
+            let predicted = connection.on_predicted(cx, id, segment, ecn);
+            if !predicted && connection.admit(cx, id, segment, ecn) {
+                connection.on_admitted(cx, id, segment, ecn);
+            }
+            predicted
+        })
+    }
+
+    /// Lends the endpoint's buffers to the scheduler for a call.
+    #[inline]
+    fn with_scheduler_scratch<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Self, &mut Context<'_>) -> R,
+    ) -> R {
+        self.scheduling.swap_scratch(cx.scheduler_scratch);
+        let result = call(self, cx);
+        self.scheduling.swap_scratch(cx.scheduler_scratch);
+        result
+    }
+
+    /// Lends the endpoint's buffers to a subflow for a call.
+    #[inline]
+    fn with_workspace<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        call: impl FnOnce(&mut Self, &mut Context<'_>) -> R,
+    ) -> R {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().swap_buffers(cx.workspace);
         }
-        self.scheduling.swap_scratch(cx.desk);
-        predicted
+        let result = call(self, cx);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().swap_buffers(cx.workspace);
+        }
+        result
     }
 
     /// True if there is no room for the segment's payload while memory is short: the application has data to read
@@ -1003,14 +1016,14 @@ impl Connection {
         cx.out.counters.segments_without_memory += 1;
         self.receiver.refuse_payload();
         let segment = without_payload(segment);
-        self.scheduling.swap_scratch(cx.desk);
-        if self.admit(cx, id, &segment, ecn) {
-            self.on_admitted(cx, id, &segment, ecn);
-        }
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().ack_now();
-        }
-        self.scheduling.swap_scratch(cx.desk);
+        self.with_scheduler_scratch(cx, |connection, cx| {
+            if connection.admit(cx, id, &segment, ecn) {
+                connection.on_admitted(cx, id, &segment, ecn);
+            }
+            if let Some(subflow) = connection.paths.get_mut(id) {
+                subflow.tcp_mut().ack_now();
+            }
+        });
     }
 
     /// Processes a segment that TCP may see.
@@ -1022,11 +1035,27 @@ impl Connection {
         ecn: Ecn,
     ) {
         self.assignment().refresh_group(cx.now, id);
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().swap_buffers(cx.workspace);
+        let processed =
+            self.with_workspace(cx, id, |connection, cx| connection.on_tcp(cx, id, segment, ecn));
+        if processed.is_none() {
+            return;
         }
+        if self.sender.is_held_back() {
+            self.relieve_send_buffer(cx);
+        }
+        self.advance_closing(cx);
+    }
+
+    /// Passes a segment to TCP and processes the results. `None` if its subflow is gone.
+    fn on_tcp(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> Option<()> {
         let carries = !segment.payload.is_empty();
-        let Some(ingress) = self.pass_to_tcp(cx, id, segment, ecn) else { return };
+        let ingress = self.pass_to_tcp(cx, id, segment, ecn)?;
         if ingress.accepted {
             if self.paths.is_initial(id) {
                 self.on_first_answer(cx, id, segment);
@@ -1054,13 +1083,7 @@ impl Connection {
             self.ending().note_half_closed(cx.now, id);
         }
         self.assignment().drain_released(cx.now, id);
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().swap_buffers(cx.workspace);
-        }
-        if self.sender.is_held_back() {
-            self.relieve_send_buffer(cx);
-        }
-        self.advance_closing(cx);
+        Some(())
     }
 
     /// Processes the predicted next segment of a transfer, in which only the payload is new
@@ -1186,8 +1209,13 @@ impl Connection {
                     return false;
                 }
                 self.on_repeated_handshake(cx, id, segment);
-                self.on_repeated_first_data(cx, id, segment);
-                self.on_plain_probe(id, segment);
+                if self.fallback_facts().repeats_first_data(id, segment) {
+                    self.consider_fallback(cx, id, Trigger::FirstByteAgain);
+                }
+                let asks = self.fallback_facts().asks_without_options(id, segment);
+                if let Some(subflow) = self.paths.get_mut(id).filter(|_| asks) {
+                    subflow.tcp_mut().answer_plain_probe();
+                }
                 !self.fallback_facts().arrived_before_keys(id, segment)
             }
             _ => true,
@@ -1312,7 +1340,11 @@ impl Connection {
                     self.path_event(cx, PathEvent::Priority { id, backup });
                 }
                 MptcpOption::Fail(fail) => self.on_mp_fail(cx, id, fail),
-                MptcpOption::Join(MpJoin::Ack { .. }) => self.on_third_ack_again(id),
+                MptcpOption::Join(MpJoin::Ack { .. }) => {
+                    if let Some(subflow) = self.paths.get_mut(id) {
+                        subflow.repeat_fourth_ack();
+                    }
+                }
                 MptcpOption::Experimental(option) => self.on_experimental(cx, id, &option),
                 _ => {}
             }
@@ -1402,10 +1434,7 @@ impl Connection {
         }
     }
 
-    /// Handles a segment without any MPTCP option: a DSS is missing if it acknowledges data. Data without a
-    /// mapping is judged once it is in order ([`Self::deliver`]): a middlebox that splits segments leaves the
-    /// options on one piece, which the other may overtake. For this reason such a piece does not count as an ACK
-    /// without a DATA_ACK either.
+    /// Handles a segment without any MPTCP option.
     fn on_missing_dss(
         &mut self,
         cx: &mut Context<'_>,
@@ -1413,24 +1442,13 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        let flags = segment.header.flags;
-        let options = !segment.options.mptcp.is_empty() || segment.options.mptcp.malformed;
-        if flags.contains(TcpFlags::SYN) || options || !segment.payload.is_empty() {
+        if !self.fallback_facts().lacks_options(id, segment) {
             return;
         }
-        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_up()) else { return };
         self.sender.note_bare_ack(id);
-        let tcp = subflow.tcp();
-        // Only plain TCP ends a stream in this way.
-        let fin = flags.contains(TcpFlags::FIN)
-            && tcp.peer_to_wire(tcp.rcv_nxt()) == segment.header.seq.add(1)
-            && !self.receiver.fin_reached();
-        let sent = self.sender.sent() > Dsn(0) || !self.sender.is_contiguous(id);
-        let acks = ingress.newly_acked > 0 && sent && tcp.snd_una() > Ssn(1);
-        if fin {
-            self.consider_fallback(cx, id, Trigger::UnmappedData);
-        } else if acks {
-            self.consider_fallback(cx, id, Trigger::BareAck);
+        let trigger = self.fallback_facts().missing_dss(id, segment, ingress);
+        if let Some(trigger) = trigger {
+            self.consider_fallback(cx, id, trigger);
         }
     }
 
@@ -1608,395 +1626,6 @@ impl Connection {
     }
 }
 
-/// MP_CAPABLE: the first subflow's handshake (RFC 8684 section 3.1).
-///
-/// A handshake without the option continues as plain TCP. Marline's server answers the third ACK with a DATA_ACK
-/// at once, so that a client that waits for the server to speak may join its other paths meanwhile.
-impl Connection {
-    /// Server: handles the SYN that opened the connection.
-    fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
-        match mp_capable(syn) {
-            Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
-                cx.out.counters.mp_capable_syn_rx += 1;
-                self.session.on_capable(&self.config, &capable);
-            }
-            _ => self.fall_back_in_handshake(cx, FallbackReason::SynWithoutOption),
-        }
-    }
-
-    /// Handles handshake options on the first subflow, before its TCP events.
-    fn on_capable(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
-        let syn = segment.header.flags.contains(TcpFlags::SYN);
-        match self.session.role() {
-            _ if !self.session.is_offered() => {}
-            Role::Client if syn => self.on_capable_syn_ack(cx, id, segment),
-            Role::Server if !syn => self.on_capable_ack(cx, segment),
-            _ => {}
-        }
-    }
-
-    fn on_capable_syn_ack(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-    ) {
-        let Some((capable, listener_key)) = capable_syn_ack(segment) else {
-            self.fall_back_in_handshake(cx, FallbackReason::SynAckWithoutOption);
-            return;
-        };
-        self.session.on_capable(&self.config, &capable);
-        self.session.on_peer_key(Key(listener_key));
-        if let Some(subflow) = self.paths.get(id) {
-            let path = subflow.path();
-            if let Some((taken, _)) = subflow.tcp().syn_data_answer().filter(|(n, _)| *n > 0) {
-                self.session.skip_local(taken);
-            }
-            cx.networks.clear_suspicion(path.local.ip(), path.remote.ip());
-            cx.plain_answers.clear_suspicion(path.local.ip(), path.remote.ip());
-        }
-    }
-
-    /// Server: handles the third ACK, or the first data instead of it.
-    fn on_capable_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
-        match capable_keys(segment) {
-            Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
-                self.session.on_peer_key(Key(initiator));
-            }
-            // A missing option is a reason to fall back only on the ACK that completes the handshake.
-            _ if segment.header.flags.contains(TcpFlags::RST) => {}
-            _ => self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption),
-        }
-    }
-
-    /// Handles a repeated SYN or SYN/ACK: the answer to it was lost. If the option was the reason, retrying with
-    /// it would not help.
-    fn on_repeated_handshake(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-    ) {
-        let flags = segment.header.flags;
-        if !flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST) {
-            return;
-        }
-        let Some(subflow) = self.paths.get(id) else { return };
-        if segment.header.seq != subflow.tcp().peer_to_wire(Ssn(0)) {
-            return;
-        }
-        match (self.session.role(), self.session.mode()) {
-            // The client gave up the option. The server must as well, or its SYN/ACK will never pass.
-            (Role::Server, Mode::Offered)
-                if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
-            {
-                self.fall_back_in_handshake(cx, FallbackReason::SynWithoutOption);
-            }
-            (Role::Client, Mode::Multipath { confirmed: false })
-                if subflow.tcp().is_established()
-                    && !cx.config.capabilities.hides_options()
-                    && self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries =>
-            {
-                self.abandon_options(cx);
-            }
-            _ => {}
-        }
-    }
-
-    /// Server: the first byte comes again, without the option that it had at first. The client does not know that
-    /// we received it, because our answers carry options as well and are dropped.
-    fn on_repeated_first_data(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-    ) {
-        if self.receiver.delivered(id) <= Ssn(1) {
-            return;
-        }
-        let Some(subflow) = self.paths.get(id) else { return };
-        let again = segment.header.seq == subflow.tcp().peer_to_wire(Ssn(1))
-            && !segment.payload.is_empty()
-            && !segment.options.has_mptcp();
-        let multipath = self.session.is_server() && self.session.is_multipath();
-        if again && multipath {
-            self.consider_fallback(cx, id, Trigger::FirstByteAgain);
-        }
-    }
-
-    /// Falls back because no segment with options was answered since the handshake.
-    fn abandon_options(&mut self, cx: &mut Context<'_>) {
-        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        if let Some((id, _)) = initial {
-            self.consider_fallback(cx, id, Trigger::OptionsUnanswered);
-        }
-    }
-
-    /// Handles a timeout of the client's first data: a middlebox drops segments with options, or the path is dead.
-    fn on_first_data_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        if cx.config.capabilities.hides_options() {
-            return;
-        }
-        let patience = self.config.mptcp_syn_retries;
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        let path = subflow.path();
-        let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
-        let tcp = subflow.tcp_mut();
-        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience, passes) {
-            TimeoutOutcome::Repeat => {}
-            TimeoutOutcome::Ask => tcp.request_plain_probe(),
-            TimeoutOutcome::GiveUp => self.abandon_options(cx),
-        }
-    }
-
-    /// Handles a data timeout after a fallback. The infinite mapping that announces the fallback is an option,
-    /// too, and may be dropped.
-    fn on_infinite_mapping_timeout(&mut self, cx: &Context<'_>, id: SubflowId) {
-        if cx.config.capabilities.hides_options() {
-            return;
-        }
-        if let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) {
-            self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at());
-        }
-    }
-
-    /// Server: answers a client's probe without options, which it sends if no segment with options is answered
-    /// (`option_blackhole`). The answer has no options either, because our options may be the ones that are
-    /// dropped. The probe alone is not a fallback: the client decides on that after our answer.
-    fn on_plain_probe(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
-        let answers =
-            self.session.is_server() && self.fallback_facts().asks_without_options(id, segment);
-        if let Some(subflow) = self.paths.get_mut(id).filter(|_| answers) {
-            subflow.tcp_mut().answer_plain_probe();
-        }
-    }
-
-    /// The first subflow's TCP handshake is complete.
-    fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let early = self.fast_open.is_early();
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if early && subflow.was_joined() {
-            return;
-        }
-        subflow.establish();
-        let path = subflow.path();
-        let tcp = subflow.tcp_mut();
-        if self.session.is_server() {
-            // The client may join its other paths as soon as it knows that we speak MPTCP. If data came with the
-            // third ACK, the application may answer it soon, so the ACK is delayed briefly.
-            let answers = self.session.is_multipath();
-            if answers && tcp.has_pending_ack() {
-                tcp.ack_soon(cx.now);
-            } else if answers {
-                tcp.ack_now();
-            }
-            if !early {
-                self.closing.announce();
-                cx.out.event(Event::Incoming(self.id));
-            }
-        } else {
-            if self.config.speaks_first {
-                tcp.ack_soon(cx.now);
-            }
-            let rto = tcp.rto();
-            if self.paths.has_unopened_address() {
-                self.session.wait_for_data_ack(cx.now, rto);
-            }
-            let fallback = self.session.fallback_reason();
-            cx.out.event(Event::Connected { connection: self.id, fallback });
-            if let Some(ack) = self.fast_opening().settle_fast_open(cx.now, id) {
-                self.advance_una(cx, id, ack.to, ack.window);
-                self.assignment().rearm_data_rto(cx.now);
-            }
-        }
-        if self.session.fallback_reason() == Some(FallbackReason::SynRetries) {
-            cx.networks.on_unanswered(cx.now, path.local.ip(), path.remote.ip());
-        }
-        cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
-        self.on_subflow_up(cx, id);
-    }
-
-    /// Confirms that the peer speaks MPTCP: joins are possible from now on.
-    fn confirm(&mut self, cx: &mut Context<'_>) {
-        if self.session.confirm() {
-            let ours = self.paths.initial().filter(|_| self.session.is_client());
-            if let Some(path) = ours.map(SubflowContext::path) {
-                cx.networks.on_passed(path.local.ip(), path.remote.ip());
-            }
-            self.path_event(cx, PathEvent::Established);
-            self.messages().greet(cx);
-        }
-    }
-
-    fn on_subflow_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let now = cx.now;
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.note_news(now);
-        let path = subflow.path();
-        let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
-        let subflow_cost = subflow.cost();
-        self.closing.heard(now);
-        self.closing.resume(now, id);
-        if !initial {
-            cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
-        }
-        if !subflow_cost.is_none() {
-            self.messages().report_cost(cx, id);
-        }
-        cx.silent_paths.on_answer(now, addresses_of(&path));
-        self.assignment().rescue(now, |_| true);
-        self.assignment().scheduler_event(now, SchedulerEvent::SubflowUp(id));
-        self.path_event(cx, PathEvent::SubflowUp(id));
-    }
-}
-
-/// Attempts at the first subflow over several paths ([`Opening`]).
-impl Connection {
-    /// Handles an answer to a first SYN: the other attempts are over, and the path manager may join their paths.
-    fn on_first_answer(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
-        let flags = segment.header.flags;
-        let answers = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);
-        if !answers || !self.opening().is_opening() {
-            return;
-        }
-        for other in self.paths.ids().filter(|other| *other != id) {
-            self.abandon_attempt(cx, other);
-        }
-        if let Some(subflow) = self.paths.get(id) {
-            let (local_id, remote) = (subflow.local_id(), subflow.path().remote);
-            self.paths.addresses_mut().set_initial(local_id, remote);
-        }
-        self.attempts.retire();
-    }
-
-    /// Accepts the kept answer without the option after its deadline, or because no better one can come.
-    fn take_kept_answer(&mut self, cx: &mut Context<'_>, now: Option<Instant>) {
-        let Some(kept) = self.opening().release_kept_answer(cx, now) else { return };
-        self.on_admitted(cx, kept.on, &kept.segment(), kept.ecn);
-    }
-
-    /// Abandons an attempt because another one was answered first. A late answer of the server gets a RST.
-    fn abandon_attempt(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Some(mut subflow) = self.paths.take(id) else { return };
-        self.ending().forget_subflow(id);
-        // Recorded as if a RST had been sent, so that late segments are answered with one.
-        subflow.note_reset_sent();
-        self.ending().remember_ended(cx, &mut subflow);
-    }
-
-    /// Handles the failure of an attempt. Returns true if other attempts continue.
-    fn continues_with_other_attempt(
-        &mut self,
-        cx: &mut Context<'_>,
-        local: AddressId,
-        ip: IpAddr,
-        reason: CloseReason,
-    ) -> bool {
-        let others = !self.paths.is_empty();
-        if !others && self.opening().next_start(cx).is_none() {
-            return false;
-        }
-        self.attempts.note_attempt(local, ip);
-        self.attempts.note_failed(cx.now, reason, self.config.rtt.initial_rto);
-        if others {
-            self.opening().start_next_attempt(cx);
-            let hopeful = |id| !self.attempts.is_plain(id);
-            if !self.paths.ids().any(hopeful) && !self.attempts.is_attempt_scheduled() {
-                self.take_kept_answer(cx, None);
-            }
-        }
-        others || self.opening().begin_attempt(cx)
-    }
-
-    /// Starts the next attempt, or accepts a refusal.
-    fn on_attempt_timeout(&mut self, cx: &mut Context<'_>) {
-        if !self.opening().is_opening() {
-            self.attempts.retire();
-        }
-        let Some(attempts) = self.attempts.if_used() else { return };
-        let (next, refused) = (attempts.take_turn(cx.now), attempts.is_refused(cx.now));
-        if next {
-            self.opening().begin_attempt(cx);
-        }
-        self.take_kept_answer(cx, Some(cx.now));
-        if refused && self.opening().is_opening() {
-            self.ending().finish(cx, CloseReason::Refused);
-            for id in self.paths.ids() {
-                self.drop_subflow(cx, id, CloseReason::Refused);
-            }
-        }
-    }
-}
-
-/// HELLO and other messages between Marline peers (docs/spec/experimental.md).
-impl Connection {
-    /// Handles an option of the private subtype on an acceptable segment. Options that are unknown or were not
-    /// negotiated are ignored.
-    fn on_experimental(&mut self, cx: &mut Context<'_>, on: SubflowId, option: &MpExperimental) {
-        let Some(message) = ExperimentalMessage::parse(option) else { return };
-        match message {
-            ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
-            ExperimentalMessage::RtoRequest => self.messages().on_rto_request(cx, on),
-            ExperimentalMessage::RtoInfo { rto_us } => self.messages().on_rto_info(cx, rto_us),
-            ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
-                self.messages().on_path_cost(cx, on, PathCost { metered, fading, tail_ms });
-            }
-            // MP_IDLE is evaluated together with the mapping.
-            _ => {}
-        }
-    }
-
-    fn on_hello(&mut self, cx: &mut Context<'_>, on: SubflowId, features: Extensions) {
-        cx.out.counters.hello_rx += 1;
-        let outcome = self.session.on_hello(&self.config, features);
-        if let Some(agreed) = outcome.settled {
-            self.on_agreement(cx, agreed);
-            if self.session.is_client() {
-                self.messages().ask_for_rto(cx, on);
-            }
-        }
-        if let Some(answer) = outcome.answer {
-            self.messages().send_hello(cx, Some(on), answer);
-        }
-    }
-
-    /// Activates the negotiated extensions.
-    fn on_agreement(&mut self, cx: &mut Context<'_>, agreed: Extensions) {
-        if agreed.contains(Extensions::REPAIR) {
-            self.start_coding();
-        } else {
-            self.stop_coding();
-        }
-        if agreed.is_empty() {
-            return;
-        }
-        cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
-        for id in self.paths.those(|subflow| !subflow.cost().is_none()).iter() {
-            self.messages().report_cost(cx, id);
-        }
-        if let Some(follow) = self.config.follow_client.clone()
-            && self.session.is_server()
-            && agreed.contains(Extensions::FOLLOW_CLIENT)
-        {
-            self.set_scheduler(cx.now, follow);
-        }
-    }
-
-    /// Handles fading or recovering signal of a subflow. A peer without PATH_COST takes a fading subflow for a backup.
-    fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
-        let usable = self.paths.get(id).filter(|subflow| subflow.is_usable());
-        if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
-            && !self.session.agreed_on(Extensions::PATH_COST)
-        {
-            cx.out.counters.mp_prio_tx += 1;
-            self.paths
-                .addresses_mut()
-                .signal(Signal { on: Some(id), option: MptcpOption::Prio(MpPrio { backup }) });
-        }
-        self.path_event(cx, PathEvent::Fading { id, fading });
-    }
-}
-
 /// MP_JOIN: further subflows (RFC 8684 section 3.2).
 impl Connection {
     /// Opens a subflow from one of our addresses to one of the peer's.
@@ -2083,15 +1712,6 @@ impl Connection {
         true
     }
 
-    /// Repeats the fourth ACK: the peer still sends its third ACK, so the fourth did not arrive, and the peer must
-    /// not send data before it (RFC 8684 section 3.2). TCP itself does not answer a repeated pure ACK.
-    fn on_third_ack_again(&mut self, id: SubflowId) {
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if matches!(subflow.membership(), Membership::Joined(joined) if joined.is_verified()) {
-            subflow.tcp_mut().ack_now();
-        }
-    }
-
     /// Completes a join's TCP handshake on our side.
     fn on_join_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -2102,7 +1722,11 @@ impl Connection {
         self.settle_fast_join(cx, id);
         self.on_subflow_up(cx, id);
         if step == JoinStep::UpFast {
-            self.follow_fast_join(cx, id);
+            // The third ACK proves the address of the SYN. The peer opened this subflow because the others failed:
+            // they count as silent until they are heard again, and their data is reinjected here.
+            for other in self.paths.ids().filter(|other| *other != id) {
+                self.on_overdue(cx, other, SilenceCause::FastJoin);
+            }
         }
     }
 
@@ -2182,341 +1806,74 @@ impl Connection {
         }
         Ok(())
     }
-
-    /// Follows the peer to its new subflow. The third ACK proves the address of the SYN. The peer opened this
-    /// subflow because the others failed: they count as silent until they are heard again, and their data is
-    /// reinjected here.
-    fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
-        for id in self.paths.ids().filter(|id| *id != new) {
-            self.on_overdue(cx, id, SilenceCause::FastJoin);
-        }
-    }
 }
 
-/// Fast Open (RFC 7413, RFC 8684 appendix B); its course is described in `connection/fast_open.rs`.
+/// HELLO and other messages between Marline peers (docs/spec/experimental.md).
 impl Connection {
-    /// Server: applies the Fast Open verdict to the SYN that opened the connection.
-    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) {
-        let verdict = syn.fast_open;
-        if !verdict.opens && verdict.answer.is_none() {
-            return;
-        }
-        self.fast_open.answer(verdict);
-        let first = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        let Some(id) = first.map(|(id, _)| id).filter(|_| verdict.opens) else { return };
-        self.fast_opening().take_first_data(id, syn.segment.payload);
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        let path = subflow.path();
-        self.closing.announce();
-        cx.out.event(Event::Incoming(self.id));
-        // Multipath TCP cannot be used before the client has sent its key.
-        if self.session.is_plain() {
-            subflow.tcp_mut().open_early();
-            self.sender.raise_window(Dsn(0).plus(subflow.tcp().peer_window()));
-            subflow.establish();
-            cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
-            self.on_subflow_up(cx, id);
-        }
-        if self.receiver.readable() > 0 {
-            self.notify_readable(cx);
-        }
-    }
-}
-
-/// Fallback to plain TCP, at every stage (RFC 8684 section 3.7). `connection/fallback.rs` makes the decision. This
-/// code describes the state of both directions and carries out the consequences.
-///
-/// Options that are removed on the path are detected in the handshake, when the first data comes without a
-/// mapping, or when it is acknowledged without a DATA_ACK. Then the stream is plain TCP from the first byte, for
-/// both sides: all data so far is contiguous on the one subflow.
-///
-/// Later, only a failed checksum on the only subflow leads here. The receiver keeps its data and sends MP_FAIL.
-/// The sender answers with MP_FAIL and marks its next data with an infinite mapping. Nothing is sent twice: either
-/// sign shows the receiver that the kept bytes continue the stream. MP_FAIL is sent on a pure ACK, which may be
-/// lost, so it is repeated until the answer arrives. If the data is not contiguous (another subflow carried some
-/// of it), the subflow is reset instead, and its data is sent on the other subflows, or on the next one.
-impl Connection {
-    /// Judges an event on a subflow that suggests a fallback.
-    fn consider_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, trigger: Trigger) {
-        let standing = self.fallback_facts().standing(id);
-        self.carry_out(cx, id, fallback::judge(trigger, &standing));
-        if standing.proven_to_peer && self.session.is_plain() {
-            // The peer does not detect the fallback by itself.
-            self.announce_fallback(cx, id, cx.now);
-        }
-    }
-
-    /// Handles bytes without a mapping that are next on the subflow. If plain TCP is impossible, they end the subflow.
-    fn consider_plain_data(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let verdict = self.fallback_facts().judge(id, Trigger::UnmappedData);
-        if matches!(verdict, Verdict::FromFirstByte { .. }) {
-            self.consider_fallback(cx, id, Trigger::UnmappedData);
-        }
-    }
-
-    /// Falls back to plain TCP from the first byte because the first handshake ended without the option.
-    fn fall_back_in_handshake(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
-        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        let id = initial.map_or(SubflowId(0), |(id, _)| id);
-        let verdict = self.fallback_facts().judge(id, Trigger::Handshake(reason));
-        self.carry_out(cx, id, verdict);
-    }
-
-    fn carry_out(&mut self, cx: &mut Context<'_>, id: SubflowId, verdict: Verdict) {
-        match verdict {
-            Verdict::Stay | Verdict::AskPeer => {}
-            Verdict::FromFirstByte { reason, says_so } => {
-                self.fall_back(cx, id, reason, says_so);
+    /// Handles an option of the private subtype on an acceptable segment. Options that are unknown or were not
+    /// negotiated are ignored.
+    fn on_experimental(&mut self, cx: &mut Context<'_>, on: SubflowId, option: &MpExperimental) {
+        let Some(message) = ExperimentalMessage::parse(option) else { return };
+        match message {
+            ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
+            ExperimentalMessage::RtoRequest => self.messages().on_rto_request(cx, on),
+            ExperimentalMessage::RtoInfo { rto_us } => self.messages().on_rto_info(cx, rto_us),
+            ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
+                self.messages().on_path_cost(cx, on, PathCost { metered, fading, tail_ms });
             }
-            Verdict::FromHere(reason) => self.continue_plain(cx, id, reason),
-            Verdict::ResetSubflow => {
-                self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
-            }
-            Verdict::ResetWithMpFail => {
-                let dsn = self.receiver.failed_at(id).unwrap_or(self.receiver.next());
-                self.reset_with_mp_fail(cx, id, dsn);
-            }
-            Verdict::Abort => self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved),
+            // MP_IDLE is evaluated together with the mapping.
+            _ => {}
         }
     }
 
-    /// Falls back to plain TCP from the first byte. `says_so`: the peer may have understood our mappings, so the
-    /// fallback is announced.
-    fn fall_back(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        reason: FallbackReason,
-        says_so: bool,
-    ) {
-        if self.session.is_plain() {
-            return;
-        }
-        let multipath = self.session.is_multipath();
-        let una = self.sender.una();
-        let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
-        let infinite = next.filter(|_| multipath && says_so);
-        let point = Point { ssn: Ssn(una.0 + 1), dsn: una };
-        let infinite = infinite.map(|first| InfiniteMapping { first, point });
-        self.switch_to_plain(cx, reason, Point::FIRST, infinite);
-        for id in self.paths.those(SubflowContext::is_initial).iter() {
-            self.receive_plain(cx, id, Point::FIRST);
-        }
-        if multipath {
-            self.on_plain_ack(cx, id, None);
-        }
-        if infinite.is_some()
-            && let Some(rto) = self.paths.get(id).map(|subflow| subflow.tcp().rto())
-        {
-            self.announce_fallback(cx, id, cx.now + rto);
-        }
-    }
-
-    /// Falls back in mid-stream, on the only subflow, from the first byte that is not DATA_ACKed.
-    fn continue_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: FallbackReason) {
-        let Some(next) = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt()) else { return };
-        let (una, tx) = (self.sender.una(), self.fallback_facts().contiguous_from(id, next));
-        let point = Point { ssn: tx.ssn.plus(una.since(tx.dsn)), dsn: una };
-        let infinite = InfiniteMapping { first: next, point };
-        self.switch_to_plain(cx, reason, tx, Some(infinite));
-        self.on_plain_ack(cx, id, None);
-    }
-
-    fn switch_to_plain(
-        &mut self,
-        cx: &mut Context<'_>,
-        reason: FallbackReason,
-        tx: Point,
-        infinite: Option<InfiniteMapping>,
-    ) {
-        cx.out.counters.mp_capable_fallback += 1;
-        self.session.leave_multipath(reason, tx, infinite);
-        self.leave_multipath(cx);
-        cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
-    }
-
-    /// Sends MP_FAIL from this time on: without data from us, the peer would not learn of the fallback otherwise.
-    fn announce_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.expect_mp_fail(at);
-        self.repeat_mp_fail(cx, id);
-    }
-
-    /// Drops state that plain TCP does not use: reinjections, data-level timers, joins.
-    fn leave_multipath(&mut self, cx: &mut Context<'_>) {
-        self.sender.leave_multipath();
-        self.receiver.stop_coding();
-        self.paths.addresses_mut().fall_silent();
-        self.scheduling.void_all();
-        self.closing.stop_fin();
-        for id in self.paths.ids() {
-            let other = |s: &SubflowContext| !s.is_usable() && !s.is_initial();
-            if self.paths.get(id).is_some_and(other) && self.paths.count() > 1 {
-                self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+    fn on_hello(&mut self, cx: &mut Context<'_>, on: SubflowId, features: Extensions) {
+        cx.out.counters.hello_rx += 1;
+        let outcome = self.session.on_hello(&self.config, features);
+        if let Some(agreed) = outcome.settled {
+            self.on_agreement(cx, agreed);
+            if self.session.is_client() {
+                self.messages().ask_for_rto(cx, on);
             }
         }
+        if let Some(answer) = outcome.answer {
+            self.messages().send_hello(cx, Some(on), answer);
+        }
     }
 
-    /// Handles plain TCP data of the peer whose infinite mapping was lost on the path.
-    fn receive_plain_unannounced(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn) {
-        if self.receiver.is_in_step(id) {
-            self.receive_plain(cx, id, Point { ssn, dsn: self.receiver.next() });
+    /// Activates the negotiated extensions.
+    fn on_agreement(&mut self, cx: &mut Context<'_>, agreed: Extensions) {
+        if agreed.contains(Extensions::REPAIR) {
+            self.start_coding();
         } else {
-            self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
+            self.stop_coding();
         }
-    }
-
-    /// Plain TCP cannot fill a hole in the stream: ends the connection if bytes were discarded that the peer takes
-    /// for delivered.
-    fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
-            self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
-        }
-    }
-
-    /// Switches reception to plain TCP and delivers the data that waited for it.
-    fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.settle_mp_fail();
-        if self.receiver.receive_plain(id, at) {
-            if self.closing.is_released() {
-                self.receiver.discard();
-            }
-            self.notify_readable(cx);
-        }
-    }
-
-    /// Handles a failed DSS checksum of data on this subflow. The bytes are kept.
-    fn on_bad_checksum(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
-        cx.out.counters.data_csum_err += 1;
-        if self.session.is_plain() {
-            // Our own direction failed before, and both sides know it.
-            self.receive_plain(cx, id, Point { ssn: Ssn(0), dsn });
-            self.watch_plain_stream(cx, id);
+        if agreed.is_empty() {
             return;
         }
-        // If there is a hole before it, the missing data came, or must come, on another subflow.
-        let received_tail = dsn == self.receiver.next();
-        let standing = Standing { received_tail, ..self.fallback_facts().standing(id) };
-        let verdict = fallback::judge(Trigger::BadChecksum, &standing);
-        self.carry_out(cx, id, verdict);
-        if verdict == Verdict::AskPeer
-            && let Some(subflow) = self.paths.get_mut(id)
+        cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
+        for id in self.paths.matching(|subflow| !subflow.cost().is_none()).iter() {
+            self.messages().report_cost(cx, id);
+        }
+        if let Some(follow) = self.config.follow_client.clone()
+            && self.session.is_server()
+            && agreed.contains(Extensions::FOLLOW_CLIENT)
         {
-            subflow.expect_mp_fail(cx.now);
-            self.repeat_mp_fail(cx, id);
+            self.set_scheduler(cx.now, follow);
         }
     }
 
-    fn reset_with_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
-        cx.out.counters.mp_fail_tx += 1;
-        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
-        self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
-        if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.set_closing_option(ClosingOption::Fail(fail));
+    /// Handles fading or recovering signal of a subflow. A peer without PATH_COST takes a fading subflow for a backup.
+    fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
+        let usable = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
+            && !self.session.agreed_on(Extensions::PATH_COST)
+        {
+            cx.out.counters.mp_prio_tx += 1;
+            self.paths
+                .addresses_mut()
+                .signal(Signal { on: Some(id), option: MptcpOption::Prio(MpPrio { backup }) });
         }
-        self.receiver.release_kept();
-    }
-
-    /// Repeats MP_FAIL until the peer shows that it arrived.
-    fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let failed = self.receiver.failed_at(id);
-        let plain = failed.is_none() && self.session.is_plain();
-        let Some(dsn) = failed.or(plain.then_some(self.receiver.next())) else { return };
-        let says_so = plain
-            && self.fallback_facts().has_sent_infinite_mapping(id)
-            && !self.session.is_contradicted();
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if says_so {
-            subflow.settle_mp_fail();
-        }
-        match subflow.repeat_mp_fail(cx.now) {
-            FailStep::NotDue => {}
-            // The peer still speaks Multipath TCP, and no message about the fallback reaches it.
-            FailStep::GiveUp if plain && self.fallback_facts().peer_lacks_bytes(id) => {
-                self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
-            }
-            // Options do not pass, or the peer has fallen back as well.
-            FailStep::GiveUp if plain => {}
-            FailStep::GiveUp => self.reset_with_mp_fail(cx, id, dsn),
-            FailStep::Send => self.signal_mp_fail(cx, id, dsn),
-        }
-    }
-
-    fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
-        cx.out.counters.mp_fail_tx += 1;
-        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
-        self.paths.addresses_mut().signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
-    }
-
-    /// Handles MP_FAIL: the peer detected a bad checksum in our data, fell back, or answers our own MP_FAIL.
-    fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
-        cx.out.counters.mp_fail_rx += 1;
-        if self.session.is_plain() {
-            let answered = self.paths.get_mut(id).is_some_and(SubflowContext::settle_mp_fail);
-            if !answered {
-                self.answer_mp_fail(cx, id);
-            }
-            return;
-        }
-        let failed = self.receiver.failed_at(id);
-        let trigger = if failed.is_some() { Trigger::MpFailAnswered } else { Trigger::MpFail };
-        let standing = self.fallback_facts().standing(id);
-        if standing.others == Others::Usable {
-            self.assignment().on_failed_reset(cx.now, id, fail);
-        } else if !self.paths.is_usable(id) {
-            return;
-        } else if failed.is_none() {
-            let from = Dsn(self.session.keys().local_offset(fail.dsn));
-            if from < self.sender.una() || from > self.sender.sent() {
-                cx.out.counters.dss_not_matching += 1;
-                return;
-            }
-        }
-        self.carry_out(cx, id, fallback::judge(trigger, &standing));
-        if !self.session.is_plain() {
-            return;
-        }
-        match failed {
-            Some(dsn) => {
-                self.receive_plain(cx, id, Point { ssn: self.receiver.delivered(id), dsn })
-            }
-            None => self.answer_mp_fail(cx, id),
-        }
-    }
-
-    /// Answers a repeated MP_FAIL again, because the previous answer may be lost; the number of answers is limited.
-    fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let next = self.receiver.next();
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if self.session.announces_fallback() && subflow.answers_mp_fail() {
-            self.signal_mp_fail(cx, id, next);
-        }
-    }
-
-    /// Handles the peer's infinite mapping: plain TCP from this point on.
-    fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
-        if self.paths.get(id).is_none() || self.receiver.is_infinite(id) {
-            return;
-        }
-        let failed = self.receiver.failed_at(id);
-        let received_tail =
-            failed.map_or_else(|| self.receiver.fits(id, at), |dsn| dsn == self.receiver.next());
-        let standing = Standing { received_tail, ..self.fallback_facts().standing(id) };
-        let verdict = match fallback::judge(Trigger::InfiniteMapping, &standing) {
-            Verdict::FromHere(_) if failed.is_some() => {
-                Verdict::FromHere(FallbackReason::ChecksumFailed)
-            }
-            verdict => verdict,
-        };
-        if !self.session.is_plain() {
-            self.carry_out(cx, id, verdict);
-        } else if !received_tail {
-            self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
-        }
-        if self.session.is_plain() {
-            self.receive_plain(cx, id, at);
-        }
+        self.path_event(cx, PathEvent::Fading { id, fading });
     }
 }
 
@@ -2667,278 +2024,295 @@ impl Connection {
     }
 }
 
-/// Handling of silent subflows: reinjection, its reversal, and verdicts of the path health monitor. The definition
-/// of a subflow's health is in `subflow/health.rs`.
-///
-/// A probe timeout means that nothing was heard for two round trips although an answer is due. For interactive
-/// traffic that is the time to act: the data is sent on another subflow at once (RFC 8684 section 3.3.6 leaves the
-/// moment to the sender; kernels wait for the RTO). If the silence was only jitter, the first segment received
-/// cancels the copies not sent yet.
+/// Identity in the endpoint's tables, and reports of the carrier about its paths.
 impl Connection {
-    fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        self.path_probing().report_timeout(cx, id);
-        let patience = self.scheduling.probe_patience();
-        // A scheduler that waits for the retransmission timer before it reinjects uses the same timer to judge the
-        // subflow.
-        if let (Some(subflow), Some(patience)) = (self.paths.get_mut(id), patience) {
-            subflow.health_mut().on_probe_timeout(cx.now, patience);
-        }
-        self.assignment().scheduler_event(cx.now, SchedulerEvent::ProbeTimeout(id));
-        if patience == Some(Duration::ZERO) {
-            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
-        }
+    pub(crate) const fn id(&self) -> ConnectionId {
+        self.id
     }
 
-    fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
-        if self.fallback_facts().is_unanswered(id) {
-            self.on_first_data_timeout(cx, id);
-        }
-        self.on_infinite_mapping_timeout(cx, id);
-        self.path_probing().report_timeout(cx, id);
-        if self.reset_on_false_acks(cx, id) {
-            return;
-        }
-        if self.sender.is_held_back() {
-            self.relieve_send_buffer(cx);
-        }
-        self.assignment().scheduler_event(cx.now, SchedulerEvent::SubflowRto(id));
-        if self.paths.get(id).is_some_and(SubflowContext::is_up) {
-            self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
-        }
-        self.rest_or_repeat(cx, id);
-        if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
-            self.closing.begin_wait(cx.now);
-            if self.paths.usable_count() > 1 {
-                self.silence().probe_until_heard(cx.now);
-            } else if count == STUCK_AFTER {
-                self.path_event(cx, PathEvent::Stuck(id));
-            }
-        }
+    /// Local token by which joins find the connection.
+    pub(crate) const fn token(&self) -> Token {
+        self.session.keys().local_token()
     }
 
-    /// Resets a subflow on which a middlebox acknowledged data that the peer never received: no later data can
-    /// fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
-    fn reset_on_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
-        let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
-        let may = self.may_be_rejoined()
-            && !self.session.is_plain()
-            && !self.assignment().may_still_fall_back();
-        if misled && may {
-            self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
-            self.sender.requeue_orphaned_data(cx.now);
-        }
-        misled && may
+    /// A value under both keys that names this connection.
+    pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
+        self.session.keys().binding(self.session.role(), label)
     }
 
-    /// Handles an application that waits for memory. It is notified if there is memory now. If subflows retain too
-    /// much DATA_ACKed data, the one that retains most is closed: first among those that are closing or have timed
-    /// out, and among all once the application has waited for too long. Another subflow must be healthy. The data
-    /// of the closed subflow is DATA_ACKed or sent elsewhere.
-    fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
-        self.notify_writable(cx);
-        if !self.sender.retains_too_much() || !self.may_be_rejoined() || self.session.is_plain() {
-            return;
-        }
-        if let Some(id) = self.assignment().find_retainer(cx.now) {
-            let reason = reason::TOO_MUCH_OUTSTANDING;
-            self.reset_subflow(cx, id, reason, CloseReason::TimedOut);
-        }
+    /// The connection occupies a half-open place: it is a server, and the handshake of its first subflow is
+    /// neither complete nor given up.
+    pub(crate) fn occupies_half_open_place(&self) -> bool {
+        let unanswered = self.session.is_server() && !self.closing.is_announced();
+        unanswered && self.paths.initial().is_some()
     }
 
-    /// Starts reinjection if the patience with an unanswered probe is over.
-    fn on_probe_patience_end(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let mut subflow = self.paths.get_mut(id);
-        if subflow.as_mut().is_some_and(|s| s.health_mut().is_patience_over(cx.now)) {
-            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
-        }
+    /// The server's handshake of the first subflow is not complete.
+    pub(crate) const fn is_half_open(&self) -> bool {
+        !self.closing.is_announced() && !self.closing.is_closed()
     }
 
-    /// Reinjects the data of subflows that the scheduler considers dead. The scheduler concludes this during an
-    /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
-    /// this way.
-    fn start_pending_rescues(&mut self, cx: &mut Context<'_>) {
-        let awaited = self.paths.those(|s| s.health().awaits_rescue() && s.is_usable());
-        for id in awaited.iter() {
-            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
-        }
+    /// Fast Open delivered the connection to the application before the third ACK.
+    pub(crate) fn is_fast_pending(&self) -> bool {
+        let waits = |s: &SubflowContext| s.tcp().state() == SubflowState::SynReceived;
+        self.fast_open.is_early() && self.paths.initial().is_some_and(waits)
     }
 
-    /// Marks a subflow as silent because data or an answer is overdue.
-    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
-        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
-            subflow.health_mut().on_overdue(cx.now, cause);
-            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
-        }
+    /// A server's connection without subflows whose peer the application has not vouched for.
+    pub(crate) fn is_unvouched_without_path(&self) -> bool {
+        self.session.is_server()
+            && self.closing.is_unvouched_peer_waiting(self.config.linger)
+            && self.paths.is_empty()
     }
 
-    /// Handles a retransmission timeout of a subflow. If its path is probed and other subflows carry its data, it
-    /// repeats its oldest data once and then pauses until the path answers.
-    fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let is_probed = self.path_probing().wait_for_answer(cx, id);
-        let has_others = !self.paths.healthy().is_empty();
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        let repeated = subflow.tcp().retransmission_timeouts() > MAX_SILENT_RETRANSMISSIONS;
-        let is_spare = has_others && subflow.health().is_rescued();
-        subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
+    /// True if the peer has one of these addresses.
+    pub(crate) fn has_peer_at(&self, addresses: &[SocketAddr]) -> bool {
+        self.paths.addresses().remote().iter().any(|known| addresses.contains(&known.address))
     }
 
-    /// This connection as the prober of a silent path; `None` if it does not wait for that path.
-    pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
-        self.path_probing().prober_of(now, path)
+    /// The connection can be dropped by the endpoint: nothing is left to do.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.closing.is_forgotten() && self.paths.is_empty()
     }
 
-    /// Probes a silent path with an empty segment, a repeated SYN, or a new subflow.
-    pub(crate) fn probe_path(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
-        let asked = self.paths.probe_path_members(path);
-        if asked {
-            cx.out.counters.path_probes += 1;
-        } else if let Some(local) = self.path_probing().unopened_at(path.0) {
-            cx.out.counters.path_probes += 1;
-            self.path_event(cx, PathEvent::LocalUp(local));
-        }
+    /// A snapshot for monitoring.
+    pub(crate) fn info(&self) -> ConnectionInfo {
+        self.snapshot().info()
     }
 
-    /// Retries pending transmissions on a path from which another connection got an answer.
-    pub(crate) fn on_path_answers(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
-        if !self.path_probing().probes_silent_paths() {
-            return;
-        }
-        let owes = self.paths.retry_path_members(cx.now, path);
-        if let Some(local) = self.path_probing().unopened_at(path.0).filter(|_| !owes) {
-            self.path_event(cx, PathEvent::LocalUp(local));
-        }
+    /// Established subflows of the connection.
+    pub(crate) fn subflow_places(&self) -> Vec<SubflowPlace> {
+        self.paths.places()
     }
 
-    /// Marks the connection as in use although its stream may be idle.
-    pub(crate) fn note_in_use(&mut self, now: Instant) {
-        self.trim.note_busy(now);
+    /// Addresses of established subflows that are doubtful or silent.
+    pub(crate) fn doubted_paths(&self) -> impl Iterator<Item = FourTuple> {
+        self.paths.doubted()
     }
 
-    /// Marks a subflow as silent and reinjects its data on others.
-    fn start_rescue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        let first = subflow.health_mut().start_rescue();
-        self.scheduling.void(id);
-        self.assignment().reinject_from(cx.now, id, cause);
-        self.path_probing().wait_for_answer(cx, id);
-        if first {
-            let kind = MonitorKind::SubflowSuspected { id, suspected: true };
-            cx.out.monitor(cx.now, self.id, kind);
-            self.path_event(cx, PathEvent::Suspected(id));
-        }
+    /// View of a subflow as a policy gets it now.
+    pub(crate) fn subflow_view(&self, now: Instant, id: SubflowId) -> Option<SubflowView> {
+        self.paths.get(id).map(|subflow| subflow.view(now, id))
     }
 
-    /// Handles a segment of the peer on a silent subflow. It may be the answer to a probe, or prove only that one
-    /// direction works: the oldest data is repeated to find out. If silent paths are not probed, it counts as an
-    /// answer.
-    fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
-        let probes = self.path_probing().probes_silent_paths();
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if probes && !subflow.tcp().refuses_payload() {
-            subflow.tcp_mut().retry_soon(cx.now, unheard);
-        } else {
-            subflow.tcp_mut().end_silence(unheard);
-        }
+    /// Sets the flow id by which the peer wants to be addressed.
+    pub(crate) fn learn_peer_flow(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        peer_flow: u64,
+        segment: &TcpSegment<'_>,
+    ) {
+        self.opening().learn_peer_flow(cx, id, peer_flow, segment);
     }
 
-    fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
-        // A scheduler that leaves the judgement to the retransmission timer also keeps the timer's pace.
-        let prompt = self.scheduling.probe_patience().is_some();
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if prompt {
-            subflow.tcp_mut().retry_soon(cx.now, end.unheard);
-            cx.silent_paths.on_answer(cx.now, addresses_of(&subflow.path()));
+    /// Closes a half-open connection silently, to make room for a newer SYN.
+    pub(crate) fn drop_if_half_open(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_half_open() {
+            return false;
         }
-        let bad = subflow.health().has_bad_address_pair();
-        if !end.was_rescued {
-            return;
-        }
-        // Data on a bad path stays suspected although a segment was received there.
-        if !bad {
-            self.sender.clear_suspicion(id);
-        }
-        let kind = MonitorKind::SubflowSuspected { id, suspected: false };
-        cx.out.monitor(cx.now, self.id, kind);
-        self.assignment().rescue(cx.now, |_| true);
-        self.path_event(cx, PathEvent::HeardAgain(id));
-    }
-
-    /// Passes each established subflow, including plain TCP, to the path health monitor.
-    pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
-        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
-            see(subflow.path(), subflow.tcp_mut());
-        }
-    }
-
-    /// Applies changed path health verdicts to each subflow.
-    pub(crate) fn adopt_path_health(&mut self, cx: &mut Context<'_>) {
-        let mut changed = Vec::new();
+        self.ending().finish(cx, CloseReason::ResourceLimit);
         for id in self.paths.ids() {
-            let Some(subflow) = self.paths.get_mut(id) else { continue };
-            let fault = cx.faults.fault(&subflow.path());
-            let change = subflow.health_mut().on_verdict(cx.now, fault);
-            changed.extend(change.map(|change| (id, change)));
+            self.drop_subflow(cx, id, CloseReason::ResourceLimit);
         }
-        for (id, change) in changed {
-            self.on_verdict(cx, id, change);
+        true
+    }
+
+    /// Ends a waiting connection because other connections need its place.
+    pub(crate) fn yield_place(&mut self, cx: &mut Context<'_>) {
+        self.ending().abort_with_reason(cx, CloseReason::TimedOut);
+    }
+
+    /// Handles an ICMP error about a segment of one subflow. `false` if no such segment is in flight.
+    pub(crate) fn on_network_error(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        seq: SeqNum,
+        error: NetworkError,
+    ) -> bool {
+        if !self.paths.get(id).is_some_and(|subflow| subflow.tcp().is_in_flight(seq)) {
+            return false;
+        }
+        self.on_error(cx, id, error);
+        true
+    }
+
+    /// Handles a network error that was already matched to a subflow.
+    pub(crate) fn on_error(&mut self, cx: &mut Context<'_>, id: SubflowId, error: NetworkError) {
+        match error {
+            NetworkError::TooBig { max_segment } => {
+                if let Some(subflow) = self.paths.get_mut(id) {
+                    subflow.tcp_mut().reduce_segment(max_segment);
+                }
+            }
+            NetworkError::Unreachable => self.on_unreachable(cx, id),
         }
     }
 
-    fn on_verdict(&mut self, cx: &mut Context<'_>, id: SubflowId, change: VerdictChange) {
-        let fault = change.fault;
-        if change.turned {
-            cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
+    /// Handles a carrier's report that the destination is unreachable.
+    fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get(id) else { return };
+        if subflow.is_usable() {
+            self.on_overdue(cx, id, SilenceCause::Unreachable);
+        } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
+            // RFC 9293 section 3.9.2.2 leaves this to the implementation. Linux gives up a first SYN as well, and
+            // an application that tries several paths or servers needs the error at once.
+            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
         }
-        if change.reinjects_outstanding() && !self.session.is_plain() {
-            self.on_overdue(cx, id, SilenceCause::BadAddressPair);
-        }
-        // A join between two SYNs need not wait for the end of an outage's backoff.
-        let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
-        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
-            subflow.tcp_mut().retry_soon(cx.now, Duration::ZERO);
-        }
-        self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
     }
 
-    /// Probes the peer on the first subflow between these addresses.
-    pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
-        let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
-        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
-        if let Some(subflow) = self.paths.iter_mut().find(member) {
-            subflow.tcp_mut().request_probe();
+    /// The peer proved that it has forgotten this subflow.
+    pub(crate) fn on_proven_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.tcp_mut().accept_reset();
+        self.drain_subflow_events(cx, id);
+        self.assignment().drain_released(cx.now, id);
+        self.advance_closing(cx);
+    }
+
+    /// The peer moved to another address, to which the carrier sends from now on.
+    pub(crate) fn on_path_moved(&mut self, now: Instant, id: SubflowId, new_host: bool) {
+        let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if let Some(congestion) = congestion {
+            subflow.tcp_mut().reset_path_measurements(now, &*congestion);
+        }
+        subflow.tcp_mut().repeat_at_once(now);
+    }
+
+    /// The process did not run for a while: segments in flight yield no valid measurements.
+    pub(crate) fn note_pause(&mut self) {
+        self.delay.forget();
+        for subflow in self.paths.iter_mut() {
+            subflow.tcp_mut().note_pause();
+        }
+    }
+
+    /// The carrier of this subflow switched to a reliable stream, or back to datagrams.
+    pub(crate) fn on_reliable(&mut self, now: Instant, id: SubflowId, reliable: bool) {
+        let congestion = Arc::clone(&self.config.policies.congestion);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().set_reliable(now, reliable, &*congestion);
+        }
+    }
+
+    /// The stream that carries this subflow cannot accept data now, or can again.
+    pub(crate) fn on_carrier_full(&mut self, id: SubflowId, full: bool) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().set_carrier_full(full);
+        }
+    }
+
+    /// Repeats the SYN of a subflow that we open.
+    pub(crate) fn repeat_syn(&mut self, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().repeat_syn();
         }
     }
 }
 
-/// Detection of paths that are silent although data is due (`liveness`), and a receiver's probes.
+/// Loss of local addresses before the connection is confirmed, or on plain TCP. There is one subflow then, and no
+/// path manager to replace it. Its retransmissions would take minutes to fail although another address is up.
+///
+/// - Before the SYN/ACK, the next attempt starts from another address at once.
+/// - A client that has the server's key joins from another address. If the server also has the client's key, its
+///   answer confirms the connection, and the stream continues there. Otherwise the server refuses, and the
+///   connection ends.
+/// - A connection that cannot be continued (plain TCP, a server, a peer that allows no joins) ends after two
+///   retransmission timeouts of outstanding data, unless the address comes back.
+///
+/// Without another address that is up, the connection waits for this one.
 impl Connection {
-    /// Updates the delivery watch after the DATA_ACK advanced on this subflow.
-    fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let outstanding = self.sender.una() < self.sender.sent();
-        let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
-        if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
-            self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Sent, since);
-        }
+    /// True for a client that does not know whether the server has its key, and whose subflow is cut off. RFC 8684
+    /// section 3.1 requires it to wait for a segment on that subflow before it joins, but no such segment can
+    /// come.
+    fn may_join_unconfirmed(&self) -> bool {
+        self.session.is_client()
+            && self.session.is_unconfirmed()
+            && !self.session.peer_denies_id0()
+            && !self.closing.is_closed()
+            && self.paths.initial().is_some_and(|subflow| self.paths.is_cut_off(subflow))
     }
 
-    fn on_silence_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.liveness.clock_timeout().is_some_and(|at| at <= cx.now) {
-            let expired = self.silence().check_receive_timer(cx);
-            for (id, cause) in
-                expired.into_iter().flat_map(|(ids, c)| ids.iter().map(move |id| (id, c)))
-            {
-                self.on_silent(cx, id, cause);
+    /// Reacts to the loss or arrival of a local address before the connection is confirmed.
+    fn on_local_address_change(&mut self, cx: &mut Context<'_>) {
+        for id in self.paths.ids() {
+            let others = self.paths.count() > 1 || self.opening().next_start(cx).is_some();
+            let opening = others && self.opening().is_opening();
+            if opening && self.paths.get(id).is_some_and(|s| self.paths.is_cut_off(s)) {
+                self.on_subflow_lost(cx, id, CloseReason::Unreachable);
             }
         }
-        if let Some(id) = self.silence().check_lone_keepalive(cx) {
-            self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
+        self.join_unconfirmed(cx);
+    }
+
+    /// Joins from every other address that is not kept in reserve, or from the reserve if there is no other.
+    fn join_unconfirmed(&mut self, cx: &mut Context<'_>) {
+        if !self.may_join_unconfirmed() {
+            return;
+        }
+        let pairs = self.paths.addresses().join_pairs();
+        let (reserve, usual): (Vec<_>, Vec<_>) = pairs.partition(|pair| pair.local.backup);
+        for pair in if usual.is_empty() { reserve } else { usual } {
+            let from = pair.local.address.ip();
+            if self.paths.iter().all(|subflow| subflow.path().local.ip() != from) {
+                self.open_join(cx, pair, false, false);
+            }
         }
     }
 
-    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
-        cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
-        self.on_overdue(cx, id, cause);
-        self.path_event(cx, PathEvent::Silent { id, cause });
+    /// Confirms the connection because the server answered a join from another address with an HMAC under both
+    /// keys. This proves that it has our key and speaks Multipath TCP.
+    fn confirm_by_join(&mut self, cx: &mut Context<'_>) {
+        if !self.session.is_unconfirmed() {
+            return;
+        }
+        self.confirm(cx);
+        let cut_off = self.paths.initial().filter(|subflow| self.paths.is_cut_off(subflow));
+        let lost = cut_off.map(SubflowContext::local_id);
+        for id in self.paths.matching(|s| Some(s.local_id()) == lost).iter() {
+            self.assignment().stop_carrying(cx.now, id);
+            self.drop_subflow(cx, id, CloseReason::TimedOut);
+        }
+        if let Some(lost) = lost {
+            self.withdraw_address(cx, lost);
+        }
+    }
+
+    /// Ends the connection if the last join from another address failed, because the server does not have our key
+    /// or is unreachable. Returns true if it ended.
+    fn end_if_stranded(&mut self, cx: &mut Context<'_>) -> bool {
+        let joins = |s: &SubflowContext| !s.is_initial() && !s.tcp().is_over();
+        if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
+            return false;
+        }
+        for id in self.paths.matching(SubflowContext::is_initial).iter() {
+            self.abandon_cut_off_subflow(cx, id);
+        }
+        true
+    }
+
+    /// Ends a subflow whose address is gone. A peer that has nothing to send would keep it forever, so it gets a
+    /// RST as soon as the address is back.
+    fn abandon_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.give_up();
+        }
+        self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+    }
+
+    /// Ends a cut-off subflow after enough retransmission timeouts without its local address.
+    fn drop_long_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.session.is_confirmed() || self.closing.is_closed() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let timeouts = subflow.tcp().retransmission_timeouts();
+        if timeouts >= MAX_CUT_OFF_RTOS && self.paths.count() == 1 && self.paths.is_cut_off(subflow)
+        {
+            self.abandon_cut_off_subflow(cx, id);
+        }
     }
 }
 
@@ -2954,17 +2328,17 @@ impl Connection {
         cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        self.scheduling.swap_scratch(cx.desk);
-        if cx.out.reports_decisions() {
-            self.scheduling.note_reasons();
-        }
-        let transmit = self.next_transmit(cx, buf);
-        if cx.out.reports_decisions() {
-            let reasons = self.scheduling.take_reasons();
-            reasons.into_iter().for_each(|reason| cx.out.decided(cx.now, self.id, reason));
-        }
-        self.scheduling.swap_scratch(cx.desk);
-        transmit
+        self.with_scheduler_scratch(cx, |connection, cx| {
+            if cx.out.reports_decisions() {
+                connection.scheduling.note_reasons();
+            }
+            let transmit = connection.next_transmit(cx, buf);
+            if cx.out.reports_decisions() {
+                let reasons = connection.scheduling.take_reasons().into_iter();
+                reasons.for_each(|reason| cx.out.decided(cx.now, connection.id, reason));
+            }
+            transmit
+        })
     }
 
     fn next_transmit(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
@@ -3000,12 +2374,13 @@ impl Connection {
     fn emit_pending(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for _ in 0..self.paths.turns() {
             let id = self.paths.turn();
-            let owes = self.paths.get(id).is_some_and(|s| s.tcp().has_pending_besides_ack());
-            let room = if owes { self.segments().repeat_room(id) } else { PayloadRoom::default() };
+            let pending = self.paths.get(id).is_some_and(|s| s.tcp().has_pending_besides_ack());
+            let room =
+                if pending { self.segments().repeat_room(id) } else { PayloadRoom::default() };
             let egress = self
                 .paths
                 .get_mut(id)
-                .filter(|_| owes)
+                .filter(|_| pending)
                 .and_then(|subflow| subflow.tcp_mut().next_egress_but_ack(cx.now, room));
             if let Some(egress) = egress {
                 let transmit = self.send_segment(cx, id, &egress, buf);
@@ -3104,8 +2479,8 @@ impl Connection {
         }
         let id = self.closing.next_for_fin(usable, self.paths.best())?;
         // A pending third ACK carries the keys, without which the peer cannot read the DATA_FIN, so it goes first.
-        let owes = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_pending_ack());
-        if self.session.is_unconfirmed() && owes {
+        let pending = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_pending_ack());
+        if self.session.is_unconfirmed() && pending {
             let room = self.segments().repeat_room(id);
             let subflow = self.paths.get_mut(id);
             if let Some(egress) = subflow.and_then(|s| s.tcp_mut().next_egress(cx.now, room)) {
@@ -3137,9 +2512,9 @@ impl Connection {
 
     fn emit_acks(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for id in self.paths.ids() {
-            let owes =
+            let pending =
                 |s: &SubflowContext| s.tcp().has_pending_ack() || s.tcp().has_pending_besides_ack();
-            if !self.paths.get(id).is_some_and(owes) {
+            if !self.paths.get(id).is_some_and(pending) {
                 continue;
             }
             let room = self.segments().repeat_room(id);
@@ -3149,6 +2524,722 @@ impl Connection {
             }
         }
         None
+    }
+}
+
+/// Timers of the connection, besides those of its subflows.
+impl Connection {
+    /// Time at which this connection must be woken.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let usable = self.paths.usable_count() > 0;
+        // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
+        let fin = self.next_data_fin_at().filter(|_| !self.closing.fin_acked() && usable);
+        let leaving = self.closing.subflow_drop_at().filter(|_| !self.paths.is_empty());
+        let mut next = earliest([leaving]);
+        if !self.closing.is_closed() {
+            let own = earliest([
+                fin,
+                self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
+                self.closing.next_probe_at(),
+                self.scheduling.next_timeout(),
+                self.silence_facts().silence_timeout(),
+                self.liveness.probes().next_timeout(),
+                self.trim.next_timeout(),
+                self.path_manager.next_timeout(),
+                self.paths.addresses().next_timeout(),
+                self.session.next_timeout(),
+                self.receiver.next_window_update(),
+            ]);
+            let data = earliest(self.sender.timeouts());
+            next = next
+                .min(own)
+                .min(data)
+                .min(earliest(self.attempts.timeouts()))
+                .min(earliest(self.sender.nagle().timeouts()));
+        }
+        for subflow in self.paths.iter() {
+            next = next.min(earliest(subflow.timeouts()));
+        }
+        (next < Instant::FAR_FUTURE).then_some(next)
+    }
+
+    /// Handles the timers that have expired.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        for id in self.paths.ids() {
+            self.on_subflow_timeout(cx, id);
+        }
+        if self.closing.subflow_drop_at().is_some_and(|at| at <= now) {
+            self.leave_now(cx);
+        }
+        if self.closing.is_closed() {
+            return;
+        }
+        self.on_attempt_timeout(cx);
+        self.scheduling.on_timeout(now);
+        self.on_nagle_timeout(cx);
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.sender.timeouts()[0]) {
+            trace_timer(cx, self.id, None, Timer::DataRetransmission, 1);
+            if let Some(timeout) = self.assignment().on_data_rto(now) {
+                if let Some((id, reason, why)) = timeout.reset {
+                    self.reset_subflow(cx, id, reason, why);
+                }
+                self.assignment().repeat_missing(now, &timeout);
+            }
+        }
+        if due(self.sender.timeouts()[1]) {
+            trace_timer(cx, self.id, None, Timer::Persist, 1);
+            self.assignment().on_persist(now);
+        }
+        if self.trim.is_due(now) {
+            self.paths.shrink();
+            self.scheduling.shrink();
+            self.sender.shrink();
+            self.receiver.shrink();
+            cx.account.release_spare_chunks();
+        }
+        if due(self.receiver.next_window_update()) {
+            self.repeat_window_update(now);
+        }
+        self.on_silence_timeout(cx);
+        self.silence().on_receive_probes(cx);
+        if due(self.path_manager.next_timeout()) {
+            self.with_path_context(cx, |manager, context| manager.on_timeout(context));
+            self.apply_path_actions(cx);
+        }
+        if due(self.paths.addresses().next_timeout()) {
+            let rto = self.largest_rto();
+            let repeated = self.paths.addresses_mut().repeat_announcements(now, rto);
+            cx.out.counters.add_addr_tx += repeated;
+        }
+        self.messages().repeat_hello(cx);
+        if due(self.session.next_data_ack_request_at()) {
+            self.ask_for_data_ack(now);
+        }
+        self.check_wait(cx);
+        self.advance_closing(cx);
+    }
+
+    fn on_subflow_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
+        if next.is_some_and(|at| at <= cx.now) {
+            let lost = cx.out.traces_traffic(self.id).then(|| self.paths.lost_segments_of(id));
+            // A coupled controller reads the other subflows at a loss as it does at an ACK.
+            self.assignment().refresh_group(cx.now, id);
+            self.with_workspace(cx, id, |connection, cx| {
+                if let Some(subflow) = connection.paths.get_mut(id) {
+                    subflow.tcp_mut().on_timeout(cx.now);
+                }
+            });
+            if let Some(lost) = lost {
+                self.traffic_trace().trace_state(cx, id, &lost, true);
+            }
+            self.drain_subflow_events(cx, id);
+        }
+        self.on_probe_patience_end(cx, id);
+        self.on_half_closed_for_long(cx, id);
+        self.drop_long_cut_off_subflow(cx, id);
+        self.repeat_third_ack(cx, id);
+        self.repeat_mp_fail(cx, id);
+    }
+
+    /// RTO that data-level timers build on.
+    fn largest_rto(&self) -> Duration {
+        self.paths.largest_rto(self.config.rtt.initial_rto)
+    }
+
+    /// Handles expired hold times of small segments, and data unacknowledged for longer than the application allows.
+    fn on_nagle_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.sender.on_nagle_timeout(cx.now) {
+            self.ending().finish(cx, CloseReason::TimedOut);
+            self.paths.iter_mut().for_each(SubflowContext::reset);
+        }
+    }
+
+    /// Ends the wait for a peer that took too long to close.
+    fn leave_now(&mut self, cx: &mut Context<'_>) {
+        if !self.closing.is_closed() {
+            let (una, written) = (self.sender.una(), self.sender.written());
+            if !self.closing.extend_closing(cx.now, una, written) {
+                self.abort(cx);
+            }
+            return;
+        }
+        for id in self.paths.ids() {
+            self.drop_subflow(cx, id, CloseReason::TimedOut);
+        }
+    }
+
+    fn check_wait(&mut self, cx: &mut Context<'_>) {
+        if self.closing.is_question_due(cx.now) {
+            match self.paths.usable_count() {
+                0 => self.closing.stop_questions(),
+                _ => self.paths.probe_all_subflows(),
+            }
+        }
+        let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
+        if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
+            // The peer may hear us and wait for us. The key lets it accept a reset behind a hole.
+            self.ending().abort_with_reason(cx, CloseReason::TimedOut);
+        }
+    }
+}
+
+/// Handling of silent subflows: reinjection, its reversal, and verdicts of the path health monitor. The definition
+/// of a subflow's health is in `subflow/health.rs`.
+///
+/// A probe timeout means that nothing was heard for two round trips although an answer is due. For interactive
+/// traffic that is the time to act: the data is sent on another subflow at once (RFC 8684 section 3.3.6 leaves the
+/// moment to the sender; kernels wait for the RTO). If the silence was only jitter, the first segment received
+/// cancels the copies not sent yet.
+impl Connection {
+    fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        self.path_probing().report_timeout(cx, id);
+        let patience = self.scheduling.probe_patience();
+        // A scheduler that waits for the retransmission timer before it reinjects uses the same timer to judge the
+        // subflow.
+        if let (Some(subflow), Some(patience)) = (self.paths.get_mut(id), patience) {
+            subflow.health_mut().on_probe_timeout(cx.now, patience);
+        }
+        self.assignment().scheduler_event(cx.now, SchedulerEvent::ProbeTimeout(id));
+        if patience == Some(Duration::ZERO) {
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
+        if self.fallback_facts().is_unanswered(id) {
+            self.on_first_data_timeout(cx, id);
+        }
+        self.on_infinite_mapping_timeout(cx, id);
+        self.path_probing().report_timeout(cx, id);
+        if self.reset_on_false_acks(cx, id) {
+            return;
+        }
+        if self.sender.is_held_back() {
+            self.relieve_send_buffer(cx);
+        }
+        self.assignment().scheduler_event(cx.now, SchedulerEvent::SubflowRto(id));
+        if self.paths.get(id).is_some_and(SubflowContext::is_up) {
+            self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
+        }
+        self.rest_or_repeat(cx, id);
+        if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
+            self.closing.begin_wait(cx.now);
+            if self.paths.usable_count() > 1 {
+                self.silence().probe_until_heard(cx.now);
+            } else if count == STUCK_AFTER {
+                self.path_event(cx, PathEvent::Stuck(id));
+            }
+        }
+    }
+
+    /// Resets a subflow on which a middlebox acknowledged data that the peer never received: no later data can
+    /// fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
+    fn reset_on_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
+        let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
+        let may = self.may_be_rejoined()
+            && !self.session.is_plain()
+            && !self.assignment().may_still_fall_back();
+        if misled && may {
+            self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+            self.sender.requeue_orphaned_data(cx.now);
+        }
+        misled && may
+    }
+
+    /// Handles an application that waits for memory. It is notified if there is memory now. If subflows retain too
+    /// much DATA_ACKed data, the one that retains most is closed: first among those that are closing or have timed
+    /// out, and among all once the application has waited for too long. Another subflow must be healthy. The data
+    /// of the closed subflow is DATA_ACKed or sent elsewhere.
+    fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
+        self.notify_writable(cx);
+        if !self.sender.retains_too_much() || !self.may_be_rejoined() || self.session.is_plain() {
+            return;
+        }
+        if let Some(id) = self.assignment().find_retainer(cx.now) {
+            let reason = reason::TOO_MUCH_OUTSTANDING;
+            self.reset_subflow(cx, id, reason, CloseReason::TimedOut);
+        }
+    }
+
+    /// Starts reinjection if the patience with an unanswered probe is over.
+    fn on_probe_patience_end(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let mut subflow = self.paths.get_mut(id);
+        if subflow.as_mut().is_some_and(|s| s.health_mut().is_patience_over(cx.now)) {
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// Reinjects the data of subflows that the scheduler considers dead. The scheduler concludes this during an
+    /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
+    /// this way.
+    fn start_pending_rescues(&mut self, cx: &mut Context<'_>) {
+        let awaited = self.paths.matching(|s| s.health().awaits_rescue() && s.is_usable());
+        for id in awaited.iter() {
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// Marks a subflow as silent because data or an answer is overdue.
+    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
+        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
+            subflow.health_mut().on_overdue(cx.now, cause);
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// Handles a retransmission timeout of a subflow. If its path is probed and other subflows carry its data, it
+    /// repeats its oldest data once and then pauses until the path answers.
+    fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let is_probed = self.path_probing().wait_for_answer(cx, id);
+        let has_others = !self.paths.healthy().is_empty();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let repeated = subflow.tcp().retransmission_timeouts() > MAX_SILENT_RETRANSMISSIONS;
+        let is_spare = has_others && subflow.health().is_rescued();
+        subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
+    }
+
+    /// This connection as the prober of a silent path; `None` if it does not wait for that path.
+    pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
+        self.path_probing().prober_of(now, path)
+    }
+
+    /// Probes a silent path with an empty segment, a repeated SYN, or a new subflow.
+    pub(crate) fn probe_path(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
+        let asked = self.paths.probe_path_members(path);
+        if asked {
+            cx.out.counters.path_probes += 1;
+        } else if let Some(local) = self.path_probing().unopened_at(path.0) {
+            cx.out.counters.path_probes += 1;
+            self.path_event(cx, PathEvent::LocalUp(local));
+        }
+    }
+
+    /// Retries pending transmissions on a path from which another connection got an answer.
+    pub(crate) fn on_path_answers(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
+        if !self.path_probing().probes_silent_paths() {
+            return;
+        }
+        let pending = self.paths.retry_path_members(cx.now, path);
+        if let Some(local) = self.path_probing().unopened_at(path.0).filter(|_| !pending) {
+            self.path_event(cx, PathEvent::LocalUp(local));
+        }
+    }
+
+    /// Marks the connection as in use although its stream may be idle.
+    pub(crate) fn note_in_use(&mut self, now: Instant) {
+        self.trim.note_busy(now);
+    }
+
+    /// Marks a subflow as silent and reinjects its data on others.
+    fn start_rescue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let first = subflow.health_mut().start_rescue();
+        self.scheduling.discard_for(id);
+        self.assignment().reinject_from(cx.now, id, cause);
+        self.path_probing().wait_for_answer(cx, id);
+        if first {
+            let kind = MonitorKind::SubflowSuspected { id, suspected: true };
+            cx.out.monitor(cx.now, self.id, kind);
+            self.path_event(cx, PathEvent::Suspected(id));
+        }
+    }
+
+    /// Handles a segment of the peer on a silent subflow. It may be the answer to a probe, or prove only that one
+    /// direction works: the oldest data is repeated to find out. If silent paths are not probed, it counts as an
+    /// answer.
+    fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
+        let probes = self.path_probing().probes_silent_paths();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if probes && !subflow.tcp().refuses_payload() {
+            subflow.tcp_mut().retry_soon(cx.now, unheard);
+        } else {
+            subflow.tcp_mut().end_silence(unheard);
+        }
+    }
+
+    fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
+        // A scheduler that leaves the judgement to the retransmission timer also keeps the timer's pace.
+        let prompt = self.scheduling.probe_patience().is_some();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if prompt {
+            subflow.tcp_mut().retry_soon(cx.now, end.unheard);
+            cx.silent_paths.on_answer(cx.now, addresses_of(&subflow.path()));
+        }
+        let bad = subflow.health().has_bad_address_pair();
+        if !end.was_rescued {
+            return;
+        }
+        // Data on a bad path stays suspected although a segment was received there.
+        if !bad {
+            self.sender.clear_suspicion(id);
+        }
+        let kind = MonitorKind::SubflowSuspected { id, suspected: false };
+        cx.out.monitor(cx.now, self.id, kind);
+        self.assignment().rescue(cx.now, |_| true);
+        self.path_event(cx, PathEvent::HeardAgain(id));
+    }
+
+    /// Passes each established subflow, including plain TCP, to the path health monitor.
+    pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
+        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
+            see(subflow.path(), subflow.tcp_mut());
+        }
+    }
+
+    /// Applies changed path health verdicts to each subflow.
+    pub(crate) fn adopt_path_health(&mut self, cx: &mut Context<'_>) {
+        let mut changed = Vec::new();
+        for id in self.paths.ids() {
+            let Some(subflow) = self.paths.get_mut(id) else { continue };
+            let fault = cx.faults.fault(&subflow.path());
+            let change = subflow.health_mut().on_verdict(cx.now, fault);
+            changed.extend(change.map(|change| (id, change)));
+        }
+        for (id, change) in changed {
+            self.on_verdict(cx, id, change);
+        }
+    }
+
+    fn on_verdict(&mut self, cx: &mut Context<'_>, id: SubflowId, change: VerdictChange) {
+        let fault = change.fault;
+        if change.turned {
+            cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
+        }
+        if change.reinjects_outstanding() && !self.session.is_plain() {
+            self.on_overdue(cx, id, SilenceCause::BadAddressPair);
+        }
+        // A join between two SYNs need not wait for the end of an outage's backoff.
+        let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
+        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
+            subflow.tcp_mut().retry_soon(cx.now, Duration::ZERO);
+        }
+        self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
+    }
+
+    /// Probes the peer on the first subflow between these addresses.
+    pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
+        self.paths.probe_address_pair(pair);
+    }
+}
+
+/// Detection of paths that are silent although data is due (`liveness`), and a receiver's probes.
+impl Connection {
+    /// Updates the delivery watch after the DATA_ACK advanced on this subflow.
+    fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let outstanding = self.sender.una() < self.sender.sent();
+        let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
+        if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
+            self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Sent, since);
+        }
+    }
+
+    fn on_silence_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.liveness.clock_timeout().is_some_and(|at| at <= cx.now) {
+            let expired = self.silence().check_receive_timer(cx);
+            for (id, cause) in
+                expired.into_iter().flat_map(|(ids, c)| ids.iter().map(move |id| (id, c)))
+            {
+                self.on_silent(cx, id, cause);
+            }
+        }
+        if let Some(id) = self.silence().check_lone_keepalive(cx) {
+            self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
+        }
+    }
+
+    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
+        cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
+        self.on_overdue(cx, id, cause);
+        self.path_event(cx, PathEvent::Silent { id, cause });
+    }
+}
+
+/// Fallback to plain TCP (RFC 8684 section 3.7): consequences of the decisions of `connection/fallback.rs`.
+impl Connection {
+    /// Judges an event on a subflow that suggests a fallback.
+    fn consider_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, trigger: Trigger) {
+        let facts = self.fallback_facts().gather(id);
+        self.carry_out(cx, id, fallback::judge(trigger, &facts));
+        if facts.proven_to_peer && self.session.is_plain() {
+            // The peer does not detect the fallback by itself.
+            self.announce_fallback(cx, id, cx.now);
+        }
+    }
+
+    /// Handles bytes without a mapping that are next on the subflow. If plain TCP is impossible, they end the subflow.
+    fn consider_plain_data(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let verdict = self.fallback_facts().judge(id, Trigger::UnmappedData);
+        if matches!(verdict, Verdict::FromFirstByte { .. }) {
+            self.consider_fallback(cx, id, Trigger::UnmappedData);
+        }
+    }
+
+    /// Falls back to plain TCP from the first byte because the first handshake ended without the option.
+    fn fall_back_in_handshake(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let id = initial.map_or(SubflowId(0), |(id, _)| id);
+        let verdict = self.fallback_facts().judge(id, Trigger::Handshake(reason));
+        self.carry_out(cx, id, verdict);
+    }
+
+    fn carry_out(&mut self, cx: &mut Context<'_>, id: SubflowId, verdict: Verdict) {
+        match verdict {
+            Verdict::Stay | Verdict::AskPeer => {}
+            Verdict::FromFirstByte { reason, announces } => {
+                self.fall_back(cx, id, reason, announces);
+            }
+            Verdict::FromHere(reason) => self.continue_plain(cx, id, reason),
+            Verdict::ResetSubflow => {
+                self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            }
+            Verdict::ResetWithMpFail => {
+                let dsn = self.receiver.failed_at(id).unwrap_or(self.receiver.next());
+                self.reset_with_mp_fail(cx, id, dsn);
+            }
+            Verdict::Abort => self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved),
+        }
+    }
+
+    /// Falls back to plain TCP from the first byte. `announces`: the peer may have understood our mappings, so the
+    /// fallback is announced.
+    fn fall_back(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        reason: FallbackReason,
+        announces: bool,
+    ) {
+        if self.session.is_plain() {
+            return;
+        }
+        let multipath = self.session.is_multipath();
+        let una = self.sender.una();
+        let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
+        let infinite = next.filter(|_| multipath && announces);
+        let point = Point { ssn: Ssn(una.0 + 1), dsn: una };
+        let infinite = infinite.map(|first| InfiniteMapping { first, point });
+        self.switch_to_plain(cx, reason, Point::FIRST, infinite);
+        for id in self.paths.matching(SubflowContext::is_initial).iter() {
+            self.receive_plain(cx, id, Point::FIRST);
+        }
+        if multipath {
+            self.on_plain_ack(cx, id, None);
+        }
+        if infinite.is_some()
+            && let Some(rto) = self.paths.get(id).map(|subflow| subflow.tcp().rto())
+        {
+            self.announce_fallback(cx, id, cx.now + rto);
+        }
+    }
+
+    /// Falls back in mid-stream, on the only subflow, from the first byte that is not DATA_ACKed.
+    fn continue_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: FallbackReason) {
+        let Some(next) = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt()) else { return };
+        let (una, tx) = (self.sender.una(), self.fallback_facts().contiguous_from(id, next));
+        let point = Point { ssn: tx.ssn.plus(una.since(tx.dsn)), dsn: una };
+        let infinite = InfiniteMapping { first: next, point };
+        self.switch_to_plain(cx, reason, tx, Some(infinite));
+        self.on_plain_ack(cx, id, None);
+    }
+
+    fn switch_to_plain(
+        &mut self,
+        cx: &mut Context<'_>,
+        reason: FallbackReason,
+        tx: Point,
+        infinite: Option<InfiniteMapping>,
+    ) {
+        cx.out.counters.mp_capable_fallback += 1;
+        self.session.leave_multipath(reason, tx, infinite);
+        self.leave_multipath(cx);
+        cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
+    }
+
+    /// Sends MP_FAIL from this time on: without data from us, the peer would not learn of the fallback otherwise.
+    fn announce_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.expect_mp_fail(at);
+        self.repeat_mp_fail(cx, id);
+    }
+
+    /// Drops state that plain TCP does not use: reinjections, data-level timers, joins.
+    fn leave_multipath(&mut self, cx: &mut Context<'_>) {
+        self.sender.leave_multipath();
+        self.receiver.stop_coding();
+        self.paths.addresses_mut().drop_messages();
+        self.scheduling.discard_all();
+        self.closing.stop_fin();
+        for id in self.paths.ids() {
+            let other = |s: &SubflowContext| !s.is_usable() && !s.is_initial();
+            if self.paths.get(id).is_some_and(other) && self.paths.count() > 1 {
+                self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            }
+        }
+    }
+
+    /// Handles plain TCP data of the peer whose infinite mapping was lost on the path.
+    fn receive_plain_unannounced(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn) {
+        if self.receiver.is_in_step(id) {
+            self.receive_plain(cx, id, Point { ssn, dsn: self.receiver.next() });
+        } else {
+            self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
+        }
+    }
+
+    /// Plain TCP cannot fill a hole in the stream: ends the connection if bytes were discarded that the peer takes
+    /// for delivered.
+    fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
+            self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
+        }
+    }
+
+    /// Switches reception to plain TCP and delivers the data that waited for it.
+    fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.settle_mp_fail();
+        if self.receiver.receive_plain(id, at) {
+            if self.closing.is_released() {
+                self.receiver.discard();
+            }
+            self.notify_readable(cx);
+        }
+    }
+
+    /// Handles a failed DSS checksum of data on this subflow. The bytes are kept.
+    fn on_bad_checksum(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.data_csum_err += 1;
+        if self.session.is_plain() {
+            // Our own direction failed before, and both sides know it.
+            self.receive_plain(cx, id, Point { ssn: Ssn(0), dsn });
+            self.watch_plain_stream(cx, id);
+            return;
+        }
+        // If there is a hole before it, the missing data came, or must come, on another subflow.
+        let received_tail = dsn == self.receiver.next();
+        let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
+        let verdict = fallback::judge(Trigger::BadChecksum, &facts);
+        self.carry_out(cx, id, verdict);
+        if verdict == Verdict::AskPeer
+            && let Some(subflow) = self.paths.get_mut(id)
+        {
+            subflow.expect_mp_fail(cx.now);
+            self.repeat_mp_fail(cx, id);
+        }
+    }
+
+    fn reset_with_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.mp_fail_tx += 1;
+        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
+        self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.set_closing_option(ClosingOption::Fail(fail));
+        }
+        self.receiver.release_kept();
+    }
+
+    /// Repeats MP_FAIL until the peer shows that it arrived.
+    fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let failed = self.receiver.failed_at(id);
+        let plain = failed.is_none() && self.session.is_plain();
+        let Some(dsn) = failed.or(plain.then_some(self.receiver.next())) else { return };
+        let announces = plain
+            && self.fallback_facts().has_sent_infinite_mapping(id)
+            && !self.session.is_contradicted();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if announces {
+            subflow.settle_mp_fail();
+        }
+        match subflow.repeat_mp_fail(cx.now) {
+            FailStep::NotDue => {}
+            // The peer still speaks Multipath TCP, and no message about the fallback reaches it.
+            FailStep::GiveUp if plain && self.fallback_facts().peer_lacks_bytes(id) => {
+                self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
+            }
+            // Options do not pass, or the peer has fallen back as well.
+            FailStep::GiveUp if plain => {}
+            FailStep::GiveUp => self.reset_with_mp_fail(cx, id, dsn),
+            FailStep::Send => self.signal_mp_fail(cx, id, dsn),
+        }
+    }
+
+    fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.mp_fail_tx += 1;
+        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
+        self.paths.addresses_mut().signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
+    }
+
+    /// Handles MP_FAIL: the peer detected a bad checksum in our data, fell back, or answers our own MP_FAIL.
+    fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
+        cx.out.counters.mp_fail_rx += 1;
+        if self.session.is_plain() {
+            let answered = self.paths.get_mut(id).is_some_and(SubflowContext::settle_mp_fail);
+            if !answered {
+                self.answer_mp_fail(cx, id);
+            }
+            return;
+        }
+        let failed = self.receiver.failed_at(id);
+        let trigger = if failed.is_some() { Trigger::MpFailAnswered } else { Trigger::MpFail };
+        let facts = self.fallback_facts().gather(id);
+        if facts.others == Others::Usable {
+            self.assignment().on_failed_reset(cx.now, id, fail);
+        } else if !self.paths.is_usable(id) {
+            return;
+        } else if failed.is_none() {
+            let from = Dsn(self.session.keys().local_offset(fail.dsn));
+            if from < self.sender.una() || from > self.sender.sent() {
+                cx.out.counters.dss_not_matching += 1;
+                return;
+            }
+        }
+        self.carry_out(cx, id, fallback::judge(trigger, &facts));
+        if !self.session.is_plain() {
+            return;
+        }
+        match failed {
+            Some(dsn) => {
+                self.receive_plain(cx, id, Point { ssn: self.receiver.delivered(id), dsn })
+            }
+            None => self.answer_mp_fail(cx, id),
+        }
+    }
+
+    /// Answers a repeated MP_FAIL again, because the previous answer may be lost; the number of answers is limited.
+    fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let next = self.receiver.next();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if self.session.announces_fallback() && subflow.answers_mp_fail() {
+            self.signal_mp_fail(cx, id, next);
+        }
+    }
+
+    /// Handles the peer's infinite mapping: plain TCP from this point on.
+    fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
+        if self.paths.get(id).is_none() || self.receiver.is_infinite(id) {
+            return;
+        }
+        let failed = self.receiver.failed_at(id);
+        let received_tail =
+            failed.map_or_else(|| self.receiver.fits(id, at), |dsn| dsn == self.receiver.next());
+        let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
+        let verdict = match fallback::judge(Trigger::InfiniteMapping, &facts) {
+            Verdict::FromHere(_) if failed.is_some() => {
+                Verdict::FromHere(FallbackReason::ChecksumFailed)
+            }
+            verdict => verdict,
+        };
+        if !self.session.is_plain() {
+            self.carry_out(cx, id, verdict);
+        } else if !received_tail {
+            self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
+        }
+        if self.session.is_plain() {
+            self.receive_plain(cx, id, at);
+        }
     }
 }
 
@@ -3202,7 +3293,7 @@ impl Connection {
 
     /// Drops joins with an unanswered SYN that were closed without a RST: no answer is expected.
     fn drop_unanswered(&mut self, cx: &mut Context<'_>) {
-        for id in self.paths.those(SubflowContext::is_closed_unanswered).iter() {
+        for id in self.paths.matching(SubflowContext::is_closed_unanswered).iter() {
             self.drop_subflow(cx, id, CloseReason::Finished);
         }
     }
@@ -3382,14 +3473,7 @@ impl Connection {
 
     /// Removes a subflow from its slot. TIME-WAIT and replies to late segments move to the endpoint.
     fn drop_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
-        let Some(mut subflow) = self.paths.take(id) else { return };
-        for range in subflow.tcp_mut().released().drain(..) {
-            self.sender.unpin(range);
-        }
-        for segment in subflow.tcp().unacked().filter(|s| s.payload_len() > 0) {
-            let end = segment.dsn.plus(segment.payload_len());
-            self.sender.unpin(DataRange::new(segment.dsn, end));
-        }
+        let Some(mut subflow) = self.ending().take_subflow(id) else { return };
         if self.sender.is_held_back() {
             self.notify_writable(cx);
         }
@@ -3409,165 +3493,6 @@ impl Connection {
         self.path_event(cx, PathEvent::SubflowDown { id, local, remote, was_established });
         if let Some((pair, backup)) = again {
             self.open_ordinary_join(cx, pair, backup);
-        }
-    }
-}
-
-/// Timers of the connection, besides those of its subflows.
-impl Connection {
-    /// Time at which this connection must be woken.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let usable = self.paths.usable_count() > 0;
-        // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
-        let fin = self.next_data_fin_at().filter(|_| !self.closing.fin_acked() && usable);
-        let leaving = self.closing.subflow_drop_at().filter(|_| !self.paths.is_empty());
-        let mut next = earliest([leaving]);
-        if !self.closing.is_closed() {
-            let own = earliest([
-                fin,
-                self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
-                self.closing.next_probe_at(),
-                self.scheduling.next_timeout(),
-                self.silence_facts().silence_timeout(),
-                self.liveness.probes().next_timeout(),
-                self.trim.next_timeout(),
-                self.path_manager.next_timeout(),
-                self.paths.addresses().next_timeout(),
-                self.session.next_timeout(),
-                self.receiver.next_window_update(),
-            ]);
-            let data = earliest(self.sender.timeouts());
-            next = next
-                .min(own)
-                .min(data)
-                .min(earliest(self.attempts.timeouts()))
-                .min(earliest(self.sender.nagle().timeouts()));
-        }
-        for subflow in self.paths.iter() {
-            next = next.min(earliest(subflow.timeouts()));
-        }
-        (next < Instant::FAR_FUTURE).then_some(next)
-    }
-
-    /// Handles the timers that have expired.
-    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
-        let now = cx.now;
-        for id in self.paths.ids() {
-            self.on_subflow_timeout(cx, id);
-        }
-        if self.closing.subflow_drop_at().is_some_and(|at| at <= now) {
-            self.leave_now(cx);
-        }
-        if self.closing.is_closed() {
-            return;
-        }
-        self.on_attempt_timeout(cx);
-        self.scheduling.on_timeout(now);
-        self.on_nagle_timeout(cx);
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.sender.timeouts()[0]) {
-            trace_timer(cx, self.id, None, Timer::DataRetransmission, 1);
-            if let Some(timeout) = self.assignment().on_data_rto(now) {
-                if let Some((id, reason, why)) = timeout.reset {
-                    self.reset_subflow(cx, id, reason, why);
-                }
-                self.assignment().repeat_missing(now, &timeout);
-            }
-        }
-        if due(self.sender.timeouts()[1]) {
-            trace_timer(cx, self.id, None, Timer::Persist, 1);
-            self.assignment().on_persist(now);
-        }
-        if self.trim.is_due(now) {
-            self.paths.shrink();
-            self.scheduling.shrink();
-            self.sender.shrink();
-            self.receiver.shrink();
-            cx.account.release_spare_chunks();
-        }
-        if due(self.receiver.next_window_update()) {
-            self.repeat_window_update(now);
-        }
-        self.on_silence_timeout(cx);
-        self.silence().on_receive_probes(cx);
-        if due(self.path_manager.next_timeout()) {
-            self.with_path_context(cx, |manager, context| manager.on_timeout(context));
-            self.apply_path_actions(cx);
-        }
-        if due(self.paths.addresses().next_timeout()) {
-            let rto = self.largest_rto();
-            let repeated = self.paths.addresses_mut().repeat_announcements(now, rto);
-            cx.out.counters.add_addr_tx += repeated;
-        }
-        self.messages().repeat_hello(cx);
-        if due(self.session.next_data_ack_request_at()) {
-            self.ask_for_data_ack(now);
-        }
-        self.check_wait(cx);
-        self.advance_closing(cx);
-    }
-
-    fn on_subflow_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
-        if next.is_some_and(|at| at <= cx.now) {
-            let lost = cx.out.traces_traffic(self.id).then(|| self.paths.lost_segments_of(id));
-            // A coupled controller reads the other subflows at a loss as it does at an ACK.
-            self.assignment().refresh_group(cx.now, id);
-            if let Some(subflow) = self.paths.get_mut(id) {
-                subflow.tcp_mut().swap_buffers(cx.workspace);
-                subflow.tcp_mut().on_timeout(cx.now);
-                subflow.tcp_mut().swap_buffers(cx.workspace);
-            }
-            if let Some(lost) = lost {
-                self.traffic_trace().trace_state(cx, id, &lost, true);
-            }
-            self.drain_subflow_events(cx, id);
-        }
-        self.on_probe_patience_end(cx, id);
-        self.on_half_closed_for_long(cx, id);
-        self.drop_long_cut_off_subflow(cx, id);
-        self.repeat_third_ack(cx, id);
-        self.repeat_mp_fail(cx, id);
-    }
-
-    /// RTO that data-level timers build on.
-    fn largest_rto(&self) -> Duration {
-        self.paths.largest_rto(self.config.rtt.initial_rto)
-    }
-
-    /// Handles expired hold times of small segments, and data unacknowledged for longer than the application allows.
-    fn on_nagle_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.sender.on_nagle_timeout(cx.now) {
-            self.ending().finish(cx, CloseReason::TimedOut);
-            self.paths.iter_mut().for_each(SubflowContext::reset);
-        }
-    }
-
-    /// Ends the wait for a peer that took too long to close.
-    fn leave_now(&mut self, cx: &mut Context<'_>) {
-        if !self.closing.is_closed() {
-            let (una, written) = (self.sender.una(), self.sender.written());
-            if !self.closing.extend_closing(cx.now, una, written) {
-                self.abort(cx);
-            }
-            return;
-        }
-        for id in self.paths.ids() {
-            self.drop_subflow(cx, id, CloseReason::TimedOut);
-        }
-    }
-
-    fn check_wait(&mut self, cx: &mut Context<'_>) {
-        if self.closing.is_question_due(cx.now) {
-            match self.paths.usable_count() {
-                0 => self.closing.stop_questions(),
-                _ => self.paths.probe_all_subflows(),
-            }
-        }
-        let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
-        if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
-            // The peer may hear us and wait for us. The key lets it accept a reset behind a hole.
-            self.ending().abort_with_reason(cx, CloseReason::TimedOut);
         }
     }
 }

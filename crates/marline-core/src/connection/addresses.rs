@@ -137,6 +137,11 @@ impl Addresses {
         })
     }
 
+    /// As [`Self::first_pairs`], for joins.
+    pub(super) fn join_pairs(&self) -> impl Iterator<Item = JoinAddresses> {
+        self.first_pairs().map(|(local, remote)| JoinAddresses { local, remote })
+    }
+
     pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {
         self.local().iter().find(|l| l.id == id).copied()
     }
@@ -227,7 +232,7 @@ impl Addresses {
     }
 
     /// Drops all pending messages: plain TCP sends none about addresses.
-    pub(super) fn fall_silent(&mut self) {
+    pub(super) fn drop_messages(&mut self) {
         self.unsaid.retire();
     }
 

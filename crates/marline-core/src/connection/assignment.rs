@@ -4,11 +4,13 @@
 //! [`Scheduling`] keeps the scheduler and its decisions, [`Sender`] the data, [`PathSet`] the subflows. This code
 //! carries information between them.
 
-use marline_policy::{Dsn, Mapping, ReinjectionCause, SchedulerAction, SchedulerEvent, SubflowId};
+use marline_policy::{
+    DataRange, Dsn, Mapping, ReinjectionCause, SchedulerAction, SchedulerEvent, SubflowId,
+};
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{Extensions, MpFail};
 
-use super::choice::{Choice, Terms};
+use super::choice::{Choice, Constraints};
 use super::closing::Closing;
 use super::delivery_watch::DeliveryWatch;
 use super::handshake::reason;
@@ -82,15 +84,15 @@ impl Assignment<'_> {
     /// Next data to send, if any may be sent now. Views must be fresh.
     pub(super) fn choose(&mut self, now: Instant) -> Option<Choice> {
         if self.closing.is_closed() {
-            self.scheduling.void_all();
+            self.scheduling.discard_all();
             return None;
         }
-        let terms = self.terms(now);
-        self.scheduling.choose(terms, &self.sender)
+        let constraints = self.constraints(now);
+        self.scheduling.choose(constraints, &self.sender)
     }
 
-    pub(super) fn terms(&self, now: Instant) -> Terms {
-        Terms { now, repairs: self.may_repair(), repeats: !self.session.is_plain() }
+    pub(super) fn constraints(&self, now: Instant) -> Constraints {
+        Constraints { now, repairs: self.may_repair(), repeats: !self.session.is_plain() }
     }
 
     /// Repairs may be sent and are useful.
@@ -103,12 +105,12 @@ impl Assignment<'_> {
     /// Passes an event to the scheduler and executes its actions.
     pub(super) fn scheduler_event(&mut self, now: Instant, event: SchedulerEvent) {
         self.refresh_views(now);
-        let terms = self.terms(now);
+        let constraints = self.constraints(now);
         let cause = match event {
             SchedulerEvent::Lost { .. } => ReinjectionCause::Loss,
             _ => ReinjectionCause::Policy,
         };
-        for action in self.scheduling.on_event(event, terms, &self.sender) {
+        for action in self.scheduling.on_event(event, constraints, &self.sender) {
             match action {
                 SchedulerAction::Penalise { subflow, penalty } => {
                     if let Some(subflow) = self.paths.get_mut(subflow) {
@@ -142,7 +144,7 @@ impl Assignment<'_> {
         // A subflow that has room and gets no data is limited by the application, the peer's window, or the
         // scheduler. Its delivery rate is below its capacity.
         let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
-        for id in self.paths.those(SubflowContext::is_up).iter() {
+        for id in self.paths.matching(SubflowContext::is_up).iter() {
             let views = self.scheduling.views();
             if dry || views.iter().any(|view| view.id == id && view.is_ready()) {
                 let Some(subflow) = self.paths.get_mut(id) else { continue };
@@ -182,22 +184,26 @@ impl Assignment<'_> {
         if subflow.tcp_mut().released().is_empty() {
             return;
         }
-        let mut released = core::mem::take(subflow.tcp_mut().released());
-        for range in released.iter() {
+        for range in subflow.tcp_mut().released().iter() {
             self.sender.unpin(*range);
             if watched {
                 self.sender.note_delivered(*range);
             }
         }
         if self.scheduling.watches_acks() {
-            for range in released.iter() {
-                self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
+            let mut index = 0;
+            while let Some(range) = self.released_range(id, index) {
+                self.scheduler_event(now, SchedulerEvent::Acked { on: id, range });
+                index += 1;
             }
         }
-        released.clear();
         if let Some(subflow) = self.paths.get_mut(id) {
-            *subflow.tcp_mut().released() = released;
+            subflow.tcp_mut().released().clear();
         }
+    }
+
+    fn released_range(&mut self, id: SubflowId, index: usize) -> Option<DataRange> {
+        self.paths.get_mut(id)?.tcp_mut().released().get(index).copied()
     }
 
     /// Stops sending data on this subflow. Undelivered data is sent on others.
@@ -208,14 +214,14 @@ impl Assignment<'_> {
         }
         self.reinject_from(now, id, ReinjectionCause::SubflowClosed);
         self.sender.stop_carrying(id);
-        self.scheduling.void(id);
+        self.scheduling.discard_for(id);
         self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
     }
 
     /// A healthy subflow exists: reinjects data of silent subflows and of subflows on bad paths (even if heard),
     /// including data assigned while they were the only ones, without waiting for their timers.
     pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
-        for id in self.paths.those(|s| s.health().needs_rescue() && of(s)).iter() {
+        for id in self.paths.matching(|s| s.health().needs_rescue() && of(s)).iter() {
             self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
         }
     }
@@ -347,7 +353,7 @@ impl Assignment<'_> {
         let covered = there().any(|(_, subflow)| repeats(subflow));
         // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
         // the same data again, although the peer is heard.
-        let lies = |s: &SubflowContext| {
+        let misleads = |s: &SubflowContext| {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
@@ -357,8 +363,8 @@ impl Assignment<'_> {
         let bare =
             |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.lacks_data_ack(id);
         let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
-        let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
-        let reset = match (bare, liar) {
+        let misleading = there().find(|(_, subflow)| misleads(subflow)).map(|(id, _)| id);
+        let reset = match (bare, misleading) {
             (Some(id), _) => Some((id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved)),
             (None, Some(id)) => Some((id, reason::BAD_PERFORMANCE, CloseReason::TimedOut)),
             (None, None) => None,
@@ -396,10 +402,10 @@ impl Assignment<'_> {
     /// Subflow to close because it retains too much DATA_ACKed data, if another one is healthy.
     pub(super) fn find_retainer(&self, now: Instant) -> Option<SubflowId> {
         let (healthy, una) = (self.paths.healthy(), self.sender.una());
-        let stuck = self.paths.those(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
+        let stuck = self.paths.matching(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
         let retainer = self.paths.largest_retainer(stuck, una).or_else(|| {
             let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, now);
-            is_over.then(|| self.paths.largest_retainer(self.paths.those(|_| true), una))?
+            is_over.then(|| self.paths.largest_retainer(self.paths.matching(|_| true), una))?
         });
         retainer.filter(|id| healthy.iter().any(|other| other != *id))
     }

@@ -105,8 +105,8 @@ impl SegmentBuilder<'_> {
                     Some(_) => self.assignment().report_blocked(now),
                 }
                 // The scheduler may have requested a repetition.
-                let terms = self.assignment().terms(now);
-                let repeat = self.scheduling.choose_reinjection(terms, self.sender)?;
+                let constraints = self.assignment().constraints(now);
+                let repeat = self.scheduling.choose_reinjection(constraints, self.sender)?;
                 (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
             }
         };
@@ -175,7 +175,7 @@ impl SegmentBuilder<'_> {
         if range.is_empty() || is_full {
             return None;
         }
-        self.scheduling.void_all();
+        self.scheduling.discard_all();
         self.assignment().refresh_views(cx.now);
         let choice = Choice::once(id, range, Kind::New);
         let Emitted { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;

@@ -1,6 +1,6 @@
 //! End of a connection or a subflow (RFC 8684 sections 3.3.3, 3.5 and 3.6): what each part has to do for it.
 
-use marline_policy::{LocalAddress, Ssn, SubflowId};
+use marline_policy::{DataRange, LocalAddress, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::TcpOptions;
 use marline_wire::mptcp::{Dss, MpFastclose};
@@ -90,7 +90,7 @@ impl Ending<'_> {
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
         self.receiver.remove_subflow(id);
         self.sender.remove_subflow(id);
-        self.scheduling.void(id);
+        self.scheduling.discard_for(id);
         self.paths.addresses_mut().forget_subflow(id);
         if let Some(attempts) = self.attempts.if_used() {
             attempts.forget_subflow(id);
@@ -156,5 +156,18 @@ impl Ending<'_> {
         if let Some(subflow) = self.paths.get_mut(id).filter(|_| !self.session.is_plain()) {
             subflow.note_half_closed(now);
         }
+    }
+
+    /// Removes a subflow from its slot. It needs no bytes any more.
+    pub(super) fn take_subflow(&mut self, id: SubflowId) -> Option<Box<SubflowContext>> {
+        let mut subflow = self.paths.take(id)?;
+        for range in subflow.tcp_mut().released().drain(..) {
+            self.sender.unpin(range);
+        }
+        for segment in subflow.tcp().unacked().filter(|s| s.payload_len() > 0) {
+            let end = segment.dsn.plus(segment.payload_len());
+            self.sender.unpin(DataRange::new(segment.dsn, end));
+        }
+        Some(subflow)
     }
 }

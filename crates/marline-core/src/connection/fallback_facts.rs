@@ -1,9 +1,19 @@
 //! Facts about both directions that decide whether a connection may fall back to plain TCP.
+//!
+//! Options that are removed on the path are detected in the handshake, when the first data comes without a
+//! mapping, or when it is acknowledged without a DATA_ACK. Then the stream is plain TCP from the first byte, for
+//! both sides: all data so far is contiguous on the one subflow.
+//!
+//! Later, only a failed checksum on the only subflow leads here. The receiver keeps its data and sends MP_FAIL.
+//! The sender answers with MP_FAIL and marks its next data with an infinite mapping. Nothing is sent twice: either
+//! sign shows the receiver that the kept bytes continue the stream. MP_FAIL is sent on a pure ACK, which may be
+//! lost, so it is repeated until the answer arrives. If the data is not contiguous (another subflow carried some
+//! of it), the subflow is reset instead, and its data is sent on the other subflows, or on the next one.
 
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_wire::{TcpFlags, TcpSegment};
 
-use super::fallback::{self, Others, Point, Standing, Trigger, Verdict};
+use super::fallback::{self, Others, Point, StreamFacts, Trigger, Verdict};
 use super::handshake::mp_capable;
 use super::path_set::PathSet;
 use super::receiver::Receiver;
@@ -11,6 +21,7 @@ use super::sender::Sender;
 use super::session::{Mode, Session};
 use super::subflow_context::SubflowContext;
 use crate::ConnectionConfig;
+use crate::subflow::Ingress;
 
 /// Parts of a connection that show what each side knows and has.
 #[derive(Copy, Clone)]
@@ -24,7 +35,7 @@ pub(super) struct FallbackFacts<'a> {
 
 impl FallbackFacts<'_> {
     /// State of both directions on this subflow.
-    pub(super) fn standing(&self, id: SubflowId) -> Standing {
+    pub(super) fn gather(&self, id: SubflowId) -> StreamFacts {
         let (mut sent_whole, mut sent_tail, mut usable, mut initial) = (false, false, false, false);
         if let Some(subflow) = self.paths.get(id) {
             let (una, end, next) = (self.sender.una(), self.sender.sent(), subflow.tcp().snd_nxt());
@@ -36,7 +47,7 @@ impl FallbackFacts<'_> {
         }
         // A DATA_ACK on another subflow proves the same, and this subflow may be the only one since.
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
-        Standing {
+        StreamFacts {
             initial,
             others: self.others(id),
             sent_whole,
@@ -85,7 +96,7 @@ impl FallbackFacts<'_> {
     }
 
     pub(super) fn judge(&self, id: SubflowId, trigger: Trigger) -> Verdict {
-        fallback::judge(trigger, &self.standing(id))
+        fallback::judge(trigger, &self.gather(id))
     }
 
     /// None of our data was ever DATA_ACKed, there was no other subflow, both directions are contiguous from their
@@ -152,7 +163,10 @@ impl FallbackFacts<'_> {
         }
     }
 
-    /// Server: the segment is a probe without options, and none of our data was ever DATA_ACKed.
+    /// Server: the segment is a probe without options, which a client sends if no segment with options is answered
+    /// (`option_blackhole`), and none of our data was ever DATA_ACKed. The answer has no options either, because
+    /// our options may be the ones that are dropped. The probe alone is not a fallback: the client decides on that
+    /// after our answer.
     pub(super) fn asks_without_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return false };
         let others = TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST);
@@ -163,6 +177,61 @@ impl FallbackFacts<'_> {
             && !flags.intersects(others)
             && !segment.options.has_mptcp();
         let multipath = self.session.is_multipath();
-        asks && (self.session.is_offered() || multipath && self.was_never_heard(id))
+        self.session.is_server()
+            && asks
+            && (self.session.is_offered() || multipath && self.was_never_heard(id))
+    }
+
+    /// Server: the first byte comes again, without the option that it had at first. The client does not know that
+    /// we received it, because our answers carry options as well and are dropped.
+    pub(super) fn repeats_first_data(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        if self.receiver.delivered(id) <= Ssn(1) {
+            return false;
+        }
+        let Some(subflow) = self.paths.get(id) else { return false };
+        segment.header.seq == subflow.tcp().peer_to_wire(Ssn(1))
+            && !segment.payload.is_empty()
+            && !segment.options.has_mptcp()
+            && self.session.is_server()
+            && self.session.is_multipath()
+    }
+
+    /// A segment without payload on an established subflow has no MPTCP option.
+    pub(super) fn lacks_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        let options = !segment.options.mptcp.is_empty() || segment.options.mptcp.malformed;
+        let bare = !options && segment.payload.is_empty();
+        bare && !segment.header.flags.contains(TcpFlags::SYN)
+            && self.paths.get(id).is_some_and(SubflowContext::is_up)
+    }
+
+    /// Reason to consider a fallback after a segment without any MPTCP option: a DSS is missing if the segment
+    /// acknowledges data. Data without a mapping is judged once it is in order: a middlebox that splits segments
+    /// leaves the options on one piece, which the other may overtake. For this reason such a piece does not count
+    /// as an ACK without a DATA_ACK either.
+    pub(super) fn missing_dss(
+        &self,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) -> Option<Trigger> {
+        let tcp = self.paths.get(id)?.tcp();
+        // Only plain TCP ends a stream in this way.
+        let fin = segment.header.flags.contains(TcpFlags::FIN)
+            && tcp.peer_to_wire(tcp.rcv_nxt()) == segment.header.seq.add(1)
+            && !self.receiver.fin_reached();
+        if fin {
+            return Some(Trigger::UnmappedData);
+        }
+        let sent = self.sender.sent() > Dsn(0) || !self.sender.is_contiguous(id);
+        let acks = ingress.newly_acked > 0 && sent && tcp.snd_una() > Ssn(1);
+        acks.then_some(Trigger::BareAck)
+    }
+
+    /// A SYN or SYN/ACK comes again.
+    pub(super) fn repeats_handshake(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        let flags = segment.header.flags;
+        let opens = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);
+        let first = |s: &SubflowContext| segment.header.seq == s.tcp().peer_to_wire(Ssn(0));
+        opens && self.paths.get(id).is_some_and(first)
     }
 }

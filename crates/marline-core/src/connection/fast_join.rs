@@ -92,8 +92,8 @@ impl Joins<'_> {
         let backup = subflow.is_backup_here();
         let address_id = self.paths.addresses().wire_id(subflow.local_id());
         let room = subflow.tcp().settled_segment().saturating_sub(TCP_HEADER_LEN + MAX_OPTIONS);
-        let hurried = self.sender.hurried(self.paths.healthy());
-        let range = hurried.map(|range| range.prefix(room as u64)).filter(|r| !r.is_empty());
+        let urgent_range = self.sender.urgent_range(self.paths.healthy());
+        let range = urgent_range.map(|range| range.prefix(room as u64)).filter(|r| !r.is_empty());
         let mut payload = Vec::new();
         if let Some(range) = range {
             payload = self.take_for_syn(cx.now, id, range)?;

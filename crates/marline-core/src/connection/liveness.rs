@@ -99,18 +99,18 @@ impl Liveness {
         self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
     }
 
-    /// Inputs of the receive timer: `told` is the peer's timeout, `heard_at` the last segment on a usable subflow,
+    /// Inputs of the receive timer: `peer_rto` is the peer's timeout, `heard_at` the last segment on a usable subflow,
     /// `round_trip` the likely maximum round trip, `marks` is true if the peer marks its last data.
     pub(super) fn conditions(
         &self,
         config: &ReceiveTimer,
-        told: Option<Duration>,
+        peer_rto: Option<Duration>,
         heard_at: Instant,
         round_trip: Duration,
         marks: bool,
     ) -> Conditions {
-        let told = told.unwrap_or(config.unknown_rto);
-        let wait = told.max(config.floor).min(config.ceiling.max(config.floor));
+        let peer_rto = peer_rto.unwrap_or(config.unknown_rto);
+        let wait = peer_rto.max(config.floor).min(config.ceiling.max(config.floor));
         let stall = (marks && self.speaks()).then_some(wait);
         let probing = config.probing.map(|probing| {
             let shortest = if stall.is_some() { probing.after } else { wait };

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use marline_policy::{AddressId, SubflowId};
+use marline_policy::{AddressId, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpSegment};
 
@@ -301,5 +301,28 @@ impl Opening<'_> {
         self.paths.get(id).is_some_and(over)
             && !self.attempts.is_attempt_scheduled()
             && self.paths.iter().all(enough)
+    }
+
+    /// Sets the flow id by which the peer wants to be addressed. Only a handshake segment may set it, and only
+    /// once: a later one is not from the peer.
+    pub(super) fn learn_peer_flow(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        peer_flow: u64,
+        segment: &TcpSegment<'_>,
+    ) {
+        let subflow = self.paths.get_mut(id).filter(|subflow| subflow.key().peer_flow == 0);
+        let Some(subflow) = subflow else { return };
+        let flags = segment.header.flags;
+        // A SYN with data (Fast JOIN) is acknowledged together with its data.
+        let beyond = segment.header.ack.offset_from(subflow.tcp().to_wire(Ssn(1)));
+        let answers_syn = flags.contains(TcpFlags::SYN)
+            && flags.contains(TcpFlags::ACK)
+            && beyond as usize <= subflow.tcp().max_segment();
+        if answers_syn {
+            let key = subflow.set_peer_flow(peer_flow);
+            cx.route(key, self.slot, id);
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, Dsn, LocalAddress, SentSegment, SubflowId, SubflowPath, SubflowSet, SubflowView,
+    AddressId, AddressPair, Dsn, LocalAddress, SentSegment, SubflowId, SubflowPath, SubflowSet,
+    SubflowView,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -95,7 +96,7 @@ impl PathSet {
     }
 
     /// Subflows that satisfy this condition.
-    pub(super) fn those(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
+    pub(super) fn matching(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
         let mut set = SubflowSet::EMPTY;
         let fitting = self.with_ids().filter(|(_, subflow)| holds(subflow));
         fitting.for_each(|(id, _)| set.insert(id));
@@ -104,7 +105,7 @@ impl PathSet {
 
     /// Slots in use, in order.
     pub(super) fn ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
-        self.those(|_| true).iter()
+        self.matching(|_| true).iter()
     }
 
     /// Number of subflows.
@@ -122,7 +123,7 @@ impl PathSet {
     }
 
     pub(super) fn usable_set(&self) -> SubflowSet {
-        self.those(SubflowContext::is_usable)
+        self.matching(SubflowContext::is_usable)
     }
 
     pub(super) fn usable_count(&self) -> usize {
@@ -156,7 +157,7 @@ impl PathSet {
 
     /// Subflows that carry data and have no known problem.
     pub(super) fn healthy(&self) -> SubflowSet {
-        self.those(SubflowContext::is_healthy)
+        self.matching(SubflowContext::is_healthy)
     }
 
     pub(super) fn is_initial(&self, id: SubflowId) -> bool {
@@ -355,6 +356,15 @@ impl PathSet {
             && self.addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
     }
 
+    /// Probes the peer on the first subflow between these addresses.
+    pub(super) fn probe_address_pair(&mut self, pair: &AddressPair) {
+        let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
+        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
+        if let Some(subflow) = self.iter_mut().find(member) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+
     /// Announces the window to the peer on the subflow heard last.
     pub(super) fn announce_window(&mut self) {
         let latest = self.iter_mut().filter(|subflow| subflow.is_usable());
@@ -394,7 +404,7 @@ impl PathSet {
     /// Probes a silent path on the subflows there. `false` if there is none.
     pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
         let mut asked = false;
-        for id in self.those(|s| addresses_of(&s.path()) == path).iter() {
+        for id in self.matching(|s| addresses_of(&s.path()) == path).iter() {
             let Some(subflow) = self.get_mut(id) else { continue };
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
@@ -409,7 +419,7 @@ impl PathSet {
     /// Retries pending transmissions on the subflows of a path. `false` if there is none.
     pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
         let mut owes = false;
-        for id in self.those(|s| addresses_of(&s.path()) == path).iter() {
+        for id in self.matching(|s| addresses_of(&s.path()) == path).iter() {
             let Some(subflow) = self.get_mut(id) else { continue };
             owes = true;
             if !subflow.was_joined() {

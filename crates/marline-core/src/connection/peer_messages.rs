@@ -26,7 +26,7 @@ impl PeerMessages<'_> {
     }
 
     /// Sends HELLO after the connection is confirmed, if the client requests extensions.
-    pub(super) fn greet(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn send_first_hello(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
         if let Some(asked) = self.session.first_hello(cx.now, &self.config, rto) {
             self.send_hello(cx, None, asked);

@@ -275,7 +275,7 @@ impl Receiver {
     }
 
     /// True if the application has to be notified: once, until it found nothing to read.
-    pub(super) const fn tell(&mut self) -> bool {
+    pub(super) const fn take_readable(&mut self) -> bool {
         !core::mem::replace(&mut self.told, true)
     }
 

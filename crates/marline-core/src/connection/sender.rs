@@ -14,7 +14,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
 use super::asked::Asked;
-use super::choice::Terms;
+use super::choice::Constraints;
 use super::fallback::Point;
 use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
@@ -246,11 +246,11 @@ impl Sender {
     /// Context of a scheduler decision.
     pub(super) fn context<'a>(
         &'a self,
-        terms: Terms,
+        constraints: Constraints,
         subflows: &'a [SubflowView],
     ) -> SchedulerContext<'a> {
         SchedulerContext {
-            now: terms.now,
+            now: constraints.now,
             subflows,
             unsent: self.unsent(),
             written: self.written(),
@@ -258,7 +258,7 @@ impl Sender {
             window_end: self.window_end,
             send_limit: self.buffer.max_space(),
             repeated: self.repeated,
-            repairs: terms.repairs,
+            repairs: constraints.repairs,
             mappings: &self.mappings,
         }
     }
@@ -581,7 +581,7 @@ impl Sender {
 
     /// Overdue data: queued reinjections, data that only failed subflows carry, and new data if no healthy subflow
     /// can take it.
-    pub(super) fn hurried(&self, healthy: SubflowSet) -> Option<DataRange> {
+    pub(super) fn urgent_range(&self, healthy: SubflowSet) -> Option<DataRange> {
         let stranded = || {
             let sent = DataRange::new(self.una(), self.sent());
             let lonely = |m: &Mapping| !m.carried_by.iter().any(|id| healthy.contains(id));

@@ -63,7 +63,7 @@ impl SilenceFacts<'_> {
 
     /// Subflow that brought the last data before the silence, and subflows not heard since.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
-        let mut silent = self.paths.those(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
+        let mut silent = self.paths.matching(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
         if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_usable(*id)) {
             silent.insert(id);
         }
@@ -84,8 +84,8 @@ impl SilenceFacts<'_> {
         let config = self.config.receive_timer.filter(|_| self.may_open_another_path())?;
         let heard_at = self.paths.last_heard_at()?;
         let round_trip = self.paths.slow_round_trip()?;
-        let (told, marks) = (self.rto_exchange.told(), self.session.peer_marks_idle());
-        Some(self.liveness.conditions(&config, told, heard_at, round_trip, marks))
+        let (peer_rto, marks) = (self.rto_exchange.peer_rto(), self.session.peer_marks_idle());
+        Some(self.liveness.conditions(&config, peer_rto, heard_at, round_trip, marks))
     }
 
     /// Subflow to be kept alive, and its next keepalive.

@@ -50,6 +50,7 @@ mod receiver;
 mod reception;
 mod reinjection;
 mod repeats;
+mod replaced_policies;
 mod replay_guard;
 mod rto_exchange;
 mod scheduling;
@@ -105,6 +106,7 @@ use self::peer_messages::PeerMessages;
 use self::received_segment::{carries, is_proven_abort, reports_unknown_token, without_payload};
 use self::receiver::Receiver;
 use self::reception::{MappingOutcome, Reception, reset_reason_for};
+use self::replaced_policies::ReplacedPolicies;
 use self::replay_guard::ReplayGuard;
 use self::rto_exchange::RtoExchange;
 use self::scheduling::Scheduling;
@@ -119,7 +121,7 @@ use self::subflow_context::{
 };
 use self::traffic_trace::{TrafficTrace, report_traffic, trace_timer};
 use crate::crypto::Key;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::OnDemand;
 use crate::subflow::{
     Egress, EndOfSilence, Ingress, PayloadRoom, Subflow, SubflowEvent, SynRetries, VerdictChange,
 };
@@ -152,17 +154,6 @@ const CONNECTION_BYTES: u64 = 4 * 1_024;
 fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Instant {
     let known = times.into_iter().map(|at| at.unwrap_or(Instant::FAR_FUTURE));
     known.fold(Instant::FAR_FUTURE, Instant::min)
-}
-
-/// Policies that were replaced while the connection ran.
-#[derive(Debug, Default)]
-struct ReplacedPolicies {
-    scheduler: Option<Arc<dyn SchedulerFactory>>,
-    path_manager: Option<Arc<dyn PathManagerFactory>>,
-}
-
-impl Unused for ReplacedPolicies {
-    const UNUSED: &'static Self = &ReplacedPolicies { scheduler: None, path_manager: None };
 }
 
 /// One connection.
@@ -485,7 +476,7 @@ impl Connection {
 
     pub(crate) fn set_scheduler(&mut self, now: Instant, factory: Arc<dyn SchedulerFactory>) {
         self.scheduling.replace(&*factory);
-        self.replaced.scheduler = Some(factory);
+        self.replaced.set_scheduler(factory);
         self.assignment().refresh_views(now);
         let up: Vec<SubflowId> = self.scheduling.views().iter().map(|v| v.id).collect();
         for id in up {
@@ -499,7 +490,7 @@ impl Connection {
         factory: Arc<dyn PathManagerFactory>,
     ) {
         self.path_manager = factory.build();
-        self.replaced.path_manager = Some(factory);
+        self.replaced.set_path_manager(factory);
         if self.session.is_confirmed() {
             self.path_event(cx, PathEvent::Established);
         }

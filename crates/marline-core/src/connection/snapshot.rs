@@ -1,9 +1,9 @@
 //! Snapshot of a connection for monitoring.
 
-use super::ReplacedPolicies;
 use super::delivery_watch::DeliveryWatch;
 use super::path_set::PathSet;
 use super::receiver::Receiver;
+use super::replaced_policies::ReplacedPolicies;
 use super::sender::Sender;
 use super::session::Session;
 use crate::on_demand::OnDemand;
@@ -27,8 +27,8 @@ impl Snapshot<'_> {
         let (subflows, gone) = self.paths.info();
         let buffered = self.sender.memory() + self.receiver.memory() + self.paths.memory();
         let policies = &self.config.policies;
-        let scheduler = self.replaced.scheduler.as_ref().unwrap_or(&policies.scheduler);
-        let path_manager = self.replaced.path_manager.as_ref().unwrap_or(&policies.path_manager);
+        let scheduler = self.replaced.scheduler().unwrap_or(&policies.scheduler);
+        let path_manager = self.replaced.path_manager().unwrap_or(&policies.path_manager);
         let active_at = self.paths.last_active_at();
         let ack_due_since = active_at.and_then(|at| self.ack_watch.due_since(at));
         let data_due_since = active_at.and_then(|at| self.receiver.watch().due_since(at));

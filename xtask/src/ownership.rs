@@ -37,77 +37,92 @@ struct Borrower {
     reason: &'static str,
 }
 
-const AREAS: &[Area] = &[Area {
-    state: "Connection",
-    hub: "crates/marline-core/src/connection.rs",
-    folder: "crates/marline-core/src/connection",
-    borrowers: &[
-        Borrower {
-            name: "SegmentBuilder",
-            owners: &[
-                "Session",
-                "PathSet",
-                "Sender",
-                "Receiver",
-                "Scheduling",
-                "Closing",
-                "DeliveryWatch",
-                "MemoryTrim",
-                "FastOpening",
-                "ReplayGuard",
-            ],
-            reason: "a segment carries data, acknowledgments and options of all parts",
-        },
-        Borrower {
-            name: "Assignment",
-            owners: &["PathSet", "Sender", "Scheduling", "Closing", "DeliveryWatch", "MemoryTrim"],
-            reason: "the scheduler's decisions move data of the sender to subflows",
-        },
-        Borrower {
-            name: "Joins",
-            owners: &["PathSet", "Sender", "Receiver", "ReplayGuard"],
-            reason: "the SYN of a Fast JOIN carries data or a DATA_ACK",
-        },
-        Borrower {
-            name: "FastOpenHandshake",
-            owners: &["Session", "PathSet", "Sender", "Receiver", "FastOpening"],
-            reason: "data of the first SYN shifts the positions of both streams",
-        },
-        Borrower {
-            name: "Opening",
-            owners: &["PathSet", "Attempts", "Sender", "Receiver"],
-            reason: "a new subflow needs a place in each part",
-        },
-        Borrower {
-            name: "Reception",
-            owners: &["Session", "PathSet", "Receiver"],
-            reason: "a mapping relates positions of a subflow to the stream",
-        },
-        Borrower {
-            name: "Silence",
-            owners: &["PathSet", "Receiver", "Closing", "Liveness"],
-            reason: "missing data of the stream is a sign of a silent path",
-        },
-        Borrower {
-            name: "PeerMessages",
-            owners: &["Session", "PathSet", "RtoExchange"],
-            reason: "messages wait among the paths' signals until they are sent",
-        },
-        Borrower {
-            name: "Ending",
-            owners: &[
-                "PathSet",
-                "Attempts",
-                "Sender",
-                "Receiver",
-                "Closing",
-                "Scheduling",
-                "Liveness",
-            ],
-            reason: "each part forgets a subflow whose slot may be reused",
-        },
-    ],
-}];
+const AREAS: &[Area] = &[
+    Area {
+        state: "Connection",
+        hub: "crates/marline-core/src/connection.rs",
+        folder: "crates/marline-core/src/connection",
+        borrowers: &[
+            Borrower {
+                name: "SegmentBuilder",
+                owners: &[
+                    "Session",
+                    "PathSet",
+                    "Sender",
+                    "Receiver",
+                    "Scheduling",
+                    "Closing",
+                    "DeliveryWatch",
+                    "MemoryTrim",
+                    "FastOpening",
+                    "ReplayGuard",
+                ],
+                reason: "a segment carries data, acknowledgments and options of all parts",
+            },
+            Borrower {
+                name: "Assignment",
+                owners: &[
+                    "PathSet",
+                    "Sender",
+                    "Scheduling",
+                    "Closing",
+                    "DeliveryWatch",
+                    "MemoryTrim",
+                ],
+                reason: "the scheduler's decisions move data of the sender to subflows",
+            },
+            Borrower {
+                name: "Joins",
+                owners: &["PathSet", "Sender", "Receiver", "ReplayGuard"],
+                reason: "the SYN of a Fast JOIN carries data or a DATA_ACK",
+            },
+            Borrower {
+                name: "FastOpenHandshake",
+                owners: &["Session", "PathSet", "Sender", "Receiver", "FastOpening"],
+                reason: "data of the first SYN shifts the positions of both streams",
+            },
+            Borrower {
+                name: "Opening",
+                owners: &["PathSet", "Attempts", "Sender", "Receiver"],
+                reason: "a new subflow needs a place in each part",
+            },
+            Borrower {
+                name: "Reception",
+                owners: &["Session", "PathSet", "Receiver"],
+                reason: "a mapping relates positions of a subflow to the stream",
+            },
+            Borrower {
+                name: "Silence",
+                owners: &["PathSet", "Receiver", "Closing", "Liveness"],
+                reason: "missing data of the stream is a sign of a silent path",
+            },
+            Borrower {
+                name: "PeerMessages",
+                owners: &["Session", "PathSet", "RtoExchange"],
+                reason: "messages wait among the paths' signals until they are sent",
+            },
+            Borrower {
+                name: "Ending",
+                owners: &[
+                    "PathSet",
+                    "Attempts",
+                    "Sender",
+                    "Receiver",
+                    "Closing",
+                    "Scheduling",
+                    "Liveness",
+                ],
+                reason: "each part forgets a subflow whose slot may be reused",
+            },
+        ],
+    },
+    Area {
+        state: "State",
+        hub: "crates/marline-io/src/driver/state.rs",
+        folder: "crates/marline-io/src/driver",
+        borrowers: &[],
+    },
+];
 /// Crates whose files may import each other circularly: a program that plays the kernel for packetdrill's scripts.
 const CIRCLES_ALLOWED: &[&str] = &["packetdrill-adapter"];
 

@@ -120,13 +120,14 @@ use self::subflow_context::{
     ClosingOption, Ends, FailStep, FastAccepted, JoinStep, Membership, SubflowContext,
 };
 use self::traffic_trace::{TrafficTrace, report_traffic, trace_timer};
+use crate::PathAddresses;
 use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::subflow::{
     Egress, EndOfSilence, Ingress, PayloadRoom, Subflow, SubflowEvent, SynRetries, VerdictChange,
 };
 use crate::tables::Context;
-use crate::tables::silent_paths::{PathAddresses, Prober, addresses_of};
+use crate::tables::silent_paths::Prober;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
     FourTuple, MemoryAccount, MemoryKind, MonitorKind, NetworkError, ReadError, SocketOption,
@@ -787,7 +788,7 @@ impl Connection {
         if !subflow_cost.is_none() {
             self.messages().report_cost(cx, id);
         }
-        cx.silent_paths.on_answer(now, addresses_of(&path));
+        cx.silent_paths.on_answer(now, path.addresses());
         self.assignment().rescue(now, |_| true);
         self.assignment().scheduler_event(now, SchedulerEvent::SubflowUp(id));
         self.path_event(cx, PathEvent::SubflowUp(id));
@@ -2802,7 +2803,7 @@ impl Connection {
         let asked = self.paths.probe_path_members(path);
         if asked {
             cx.out.counters.path_probes += 1;
-        } else if let Some(local) = self.path_probing().unopened_at(path.0) {
+        } else if let Some(local) = self.path_probing().unopened_at(path.local) {
             cx.out.counters.path_probes += 1;
             self.path_event(cx, PathEvent::LocalUp(local));
         }
@@ -2814,7 +2815,7 @@ impl Connection {
             return;
         }
         let pending = self.paths.retry_path_members(cx.now, path);
-        if let Some(local) = self.path_probing().unopened_at(path.0).filter(|_| !pending) {
+        if let Some(local) = self.path_probing().unopened_at(path.local).filter(|_| !pending) {
             self.path_event(cx, PathEvent::LocalUp(local));
         }
     }
@@ -2857,7 +2858,7 @@ impl Connection {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
             subflow.tcp_mut().retry_soon(cx.now, end.unheard);
-            cx.silent_paths.on_answer(cx.now, addresses_of(&subflow.path()));
+            cx.silent_paths.on_answer(cx.now, subflow.path().addresses());
         }
         let bad = subflow.health().has_bad_address_pair();
         if !end.was_rescued {

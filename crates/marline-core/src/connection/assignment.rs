@@ -88,7 +88,7 @@ impl Assignment<'_> {
             return None;
         }
         let constraints = self.constraints(now);
-        self.scheduling.choose(constraints, &self.sender)
+        self.scheduling.choose(constraints, self.sender)
     }
 
     pub(super) fn constraints(&self, now: Instant) -> Constraints {
@@ -110,7 +110,7 @@ impl Assignment<'_> {
             SchedulerEvent::Lost { .. } => ReinjectionCause::Loss,
             _ => ReinjectionCause::Policy,
         };
-        for action in self.scheduling.on_event(event, constraints, &self.sender) {
+        for action in self.scheduling.on_event(event, constraints, self.sender) {
             match action {
                 SchedulerAction::Penalise { subflow, penalty } => {
                     if let Some(subflow) = self.paths.get_mut(subflow) {
@@ -134,7 +134,7 @@ impl Assignment<'_> {
 
     /// Reports to the scheduler why data waits although a subflow has room. Called when nothing was sent.
     pub(super) fn report_blocked(&mut self, now: Instant) {
-        if let Some(event) = self.scheduling.blocked(&self.sender) {
+        if let Some(event) = self.scheduling.blocked(self.sender) {
             self.scheduler_event(now, event);
         }
     }

@@ -193,7 +193,7 @@ impl SegmentBuilder<'_> {
 
     /// True if new data may be sent in runs of segments under one mapping.
     fn sends_runs(&self) -> bool {
-        self.session.maps_runs(&self.config)
+        self.session.maps_runs(self.config)
             && !self.sender.nagle().has_records()
             && !self.sender.may_repair()
     }
@@ -522,7 +522,7 @@ impl SegmentBuilder<'_> {
             return None;
         }
         let sum = self.sender.sum_of(&repair)?;
-        let sent = SentRepair::new(ssn, repair, sum, &self.session);
+        let sent = SentRepair::new(ssn, repair, sum, self.session);
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let segment = tcp.push_repair(cx.now, repair.symbol, sent.checksum());
         self.sender.keep_repair(id, sent);

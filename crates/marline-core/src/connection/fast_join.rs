@@ -156,7 +156,7 @@ impl Joins<'_> {
             FastJoinForm::Out => {
                 let at = self
                     .session
-                    .unwrap_ack(DataAck::Short(point), acked_end(&self.sender, &self.closing));
+                    .unwrap_ack(DataAck::Short(point), acked_end(self.sender, self.closing));
                 at.map(|at| keys.local_wire(at))
             }
             FastJoinForm::In => {
@@ -230,9 +230,9 @@ impl Joins<'_> {
             FastJoinForm::Out => {
                 self.session.unwrap_dsn(WireDsn::Short(point), self.receiver.next())
             }
-            FastJoinForm::In => self
-                .session
-                .unwrap_ack(DataAck::Short(point), acked_end(&self.sender, &self.closing)),
+            FastJoinForm::In => {
+                self.session.unwrap_ack(DataAck::Short(point), acked_end(self.sender, self.closing))
+            }
         };
         let counted = self.session.agreed_on(Extensions::COUNTED_JOIN);
         let count = counted.then(|| self.replay_guard.unwrap((hmac >> 56) as u8));

@@ -50,9 +50,10 @@ impl FastOpenHandshake<'_> {
         }
         let Some(subflow) = self.paths.get(id) else { return };
         let path = subflow.path();
-        let ends = (path.local.ip(), path.remote.ip());
         let plan = match subflow.tcp().syns_sent() {
-            0 | 1 if fast.is_on(path.remote.port()) => cx.fast_opens.plan(cx.now, ends, fast),
+            0 | 1 if fast.is_on(path.remote.port()) => {
+                cx.fast_opens.plan(cx.now, path.addresses(), fast)
+            }
             _ => Plan::Ordinary,
         };
         let (option, mss) = match plan {
@@ -107,7 +108,7 @@ impl FastOpenHandshake<'_> {
             multipath,
             took: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
         };
-        cx.fast_opens.on_answer(cx.now, (path.local.ip(), path.remote.ip()), &answer);
+        cx.fast_opens.on_answer(cx.now, path.addresses(), &answer);
     }
 
     /// Client: settles the SYN's data once the first subflow is established: it was accepted, or is sent again first.

@@ -148,7 +148,7 @@ impl Opening<'_> {
         membership: Membership,
         address_id: u8,
     ) -> Option<SubflowId> {
-        let tcp = self.passive_subflow(cx, path, syn, SynRetries::join(&self.config));
+        let tcp = self.passive_subflow(cx, path, syn, SynRetries::join(self.config));
         let key = cx.new_flow(path, syn.peer_flow);
         let local = self.paths.addresses().local_for(path.local);
         let ends = Ends { key, local_id: local.id, remote_id: AddressId(address_id) };
@@ -193,7 +193,7 @@ impl Opening<'_> {
             return;
         }
         if let Some((next, _)) = self.next_start(cx) {
-            self.attempts.schedule(cx.now, &next, from_reserve, &self.config);
+            self.attempts.schedule(cx.now, &next, from_reserve, self.config);
         } else if let Some(attempts) = self.attempts.if_used() {
             attempts.note_last();
         }
@@ -224,7 +224,7 @@ impl Opening<'_> {
     /// Opens a first subflow between two addresses, in parallel to the unanswered ones.
     fn attempt(&mut self, cx: &mut Context<'_>, pair: &JoinAddresses) -> Option<SubflowId> {
         let path = pair.free_path(cx)?;
-        let tcp = self.active_subflow(cx, path, SynRetries::first(&self.config));
+        let tcp = self.active_subflow(cx, path, SynRetries::first(self.config));
         let (local_id, remote_id) = (pair.local.id, AddressId(0));
         let ends = Ends { key: cx.new_flow(path, 0), local_id, remote_id };
         self.add_subflow(cx, tcp, ends, Membership::Initial, pair.local.backup)

@@ -13,9 +13,10 @@ use super::sender::Sender;
 use super::session::Session;
 use super::subflow_context::SubflowContext;
 use crate::ConnectionId;
+use crate::PathAddresses;
 use crate::path_health::Trouble;
 use crate::tables::Context;
-use crate::tables::silent_paths::{PathAddresses, Prober, addresses_of};
+use crate::tables::silent_paths::Prober;
 
 /// Time after the last data transfer during which a connection counts as in use.
 const IN_USE_TIME: Duration = Duration::from_secs(5);
@@ -52,11 +53,11 @@ impl PathProbing<'_> {
         if !self.probes_silent_paths() {
             return None;
         }
-        let on = |s: &&SubflowContext| addresses_of(&s.path()) == path;
+        let on = |s: &&SubflowContext| s.path().addresses() == path;
         let waits = |s: &SubflowContext| !s.was_joined() || s.is_usable() && s.health().is_silent();
         let mut there = self.paths.iter().filter(on);
         let may = match there.next() {
-            None => self.unopened_at(path.0).is_some(),
+            None => self.unopened_at(path.local).is_some(),
             Some(first) => waits(first) || there.any(waits),
         };
         let unanswered = self.sender.una() < self.sender.written();

@@ -11,9 +11,9 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
 use super::subflow_context::{ClosingOption, Ends, Membership, SubflowContext};
+use crate::PathAddresses;
 use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
-use crate::tables::silent_paths::{PathAddresses, addresses_of};
 use crate::traffic::LostSegments;
 use crate::{
     BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace, SubflowState,
@@ -404,7 +404,7 @@ impl PathSet {
     /// Probes a silent path on the subflows there. `false` if there is none.
     pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
         let mut asked = false;
-        for id in self.matching(|s| addresses_of(&s.path()) == path).iter() {
+        for id in self.matching(|s| s.path().addresses() == path).iter() {
             let Some(subflow) = self.get_mut(id) else { continue };
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
@@ -419,7 +419,7 @@ impl PathSet {
     /// Retries pending transmissions on the subflows of a path. `false` if there is none.
     pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
         let mut owes = false;
-        for id in self.matching(|s| addresses_of(&s.path()) == path).iter() {
+        for id in self.matching(|s| s.path().addresses() == path).iter() {
             let Some(subflow) = self.get_mut(id) else { continue };
             owes = true;
             if !subflow.was_joined() {

@@ -28,7 +28,7 @@ impl PeerMessages<'_> {
     /// Sends HELLO after the connection is confirmed, if the client requests extensions.
     pub(super) fn send_first_hello(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
-        if let Some(asked) = self.session.first_hello(cx.now, &self.config, rto) {
+        if let Some(asked) = self.session.first_hello(cx.now, self.config, rto) {
             self.send_hello(cx, None, asked);
         }
     }
@@ -36,7 +36,7 @@ impl PeerMessages<'_> {
     /// Repeats HELLO when it is due.
     pub(super) fn repeat_hello(&mut self, cx: &mut Context<'_>) {
         let rto = self.largest_rto();
-        if let Some(asked) = self.session.repeated_hello(cx.now, &self.config, rto) {
+        if let Some(asked) = self.session.repeated_hello(cx.now, self.config, rto) {
             self.send_hello(cx, None, asked);
         }
     }

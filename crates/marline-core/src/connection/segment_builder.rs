@@ -259,7 +259,7 @@ impl SegmentBuilder<'_> {
             tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
         };
         let mapped = room(&options);
-        if self.session.maps_runs(&self.config) {
+        if self.session.maps_runs(self.config) {
             options.dss = None;
         }
         PayloadRoom { mapped, plain: room(&options) }
@@ -383,7 +383,7 @@ impl SegmentBuilder<'_> {
         let sent = self.sender.sent_repair(id, segment.mapping_start)?;
         let payload = sent.part(segment)?;
         let mut options = TcpOptions::default();
-        options.mptcp.push(sent.option(&self.session, self.receiver.data_ack()));
+        options.mptcp.push(sent.option(self.session, self.receiver.data_ack()));
         let sum = Checksum::of(payload);
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);

@@ -76,7 +76,7 @@ impl SegmentBuilder<'_> {
         }
         if self.session.is_offered() {
             cx.out.counters.mp_capable_syn_tx += 1;
-            let capable = self.session.capable_option(&self.config, MpCapableForm::Syn);
+            let capable = self.session.capable_option(self.config, MpCapableForm::Syn);
             options.mptcp.push(capable);
         }
         self.fast_opening().plan_fast_open(cx, id, options);
@@ -106,7 +106,7 @@ impl SegmentBuilder<'_> {
             _ => {
                 let listener_key = self.session.keys().local().0;
                 let form = MpCapableForm::SynAck { listener_key };
-                options.mptcp.push(self.session.capable_option(&self.config, form));
+                options.mptcp.push(self.session.capable_option(self.config, form));
             }
         }
     }
@@ -142,7 +142,7 @@ impl SegmentBuilder<'_> {
         }
         let initial = subflow.is_some_and(SubflowContext::is_initial);
         if let Some(form) = self.session.unconfirmed_keys(None).filter(|_| initial) {
-            options.mptcp.push(self.session.capable_option(&self.config, form));
+            options.mptcp.push(self.session.capable_option(self.config, form));
             return;
         }
         let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
@@ -157,7 +157,7 @@ impl SegmentBuilder<'_> {
         options: &mut TcpOptions,
     ) {
         let (initial, next) = (self.paths.is_initial(id), self.receiver.data_ack());
-        self.session.mapping_options(&self.config, initial, segment, next, options);
+        self.session.mapping_options(self.config, initial, segment, next, options);
     }
 
     /// Options of the same length as those of a data segment.
@@ -167,7 +167,7 @@ impl SegmentBuilder<'_> {
         at: Point,
         timestamps: bool,
     ) -> TcpOptions {
-        self.session.data_options(&self.config, subflow.is_initial(), at, timestamps)
+        self.session.data_options(self.config, subflow.is_initial(), at, timestamps)
     }
 
     pub(super) fn data_fin_dss(&self) -> Dss {

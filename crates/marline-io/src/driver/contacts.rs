@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::observer::{Direction, ObservedSegments, PacketObserver};
 use crate::contacts::{Contact, Contacts, DeliveryErrorKind};
-use crate::sys::error_queue::NetworkError;
+use crate::edge::network_error::NetworkError;
 
 /// Contacts of a client, and notification of their changes.
 #[derive(Debug, Default)]

@@ -12,8 +12,8 @@ use super::send_error::SendError;
 use super::socket::{Kind, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
+use crate::edge::network_error::NetworkError;
 use crate::links::DataDirection;
-use crate::sys::error_queue::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;

@@ -11,9 +11,9 @@ use super::shard::Shard;
 use super::socket::ecn_of;
 use super::state::{Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
+use crate::edge::raw_packet::RawMeta;
 use crate::links::DataDirection;
 use crate::native::{self, Arrived};
-use crate::sys::raw::RawMeta;
 use marline_core::PacketMeta;
 use marline_time::Instant;
 

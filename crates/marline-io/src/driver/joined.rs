@@ -10,7 +10,7 @@ use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN};
 
 use super::joining::{CHECKSUM, Group, HEADERS, LONGEST};
 use super::send_error::SendError;
-use crate::sys::tun::VirtioHeader;
+use crate::edge::virtio::VirtioHeader;
 
 /// Writes the packets of a batch. Their headers are in the room in front of each segment; an IPv4 header is at the
 /// end of that room.

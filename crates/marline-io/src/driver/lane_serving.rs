@@ -12,7 +12,7 @@ use super::outgoing::{Outgoing, Sender};
 use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Datagram, Outer};
-use crate::sys::error_queue::NetworkError;
+use crate::edge::network_error::NetworkError;
 
 /// Lanes served under one lock before others get their turn.
 const LANES_PER_TURN: usize = 64;

@@ -7,7 +7,7 @@ use marline_time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::sys::link::TcpInfo;
+use crate::edge::tcp::TcpInfo;
 
 /// Time without progress after which a link is stalled. It also has to be this many round trips.
 const PATIENCE: Duration = Duration::from_millis(1_500);

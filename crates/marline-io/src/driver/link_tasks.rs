@@ -19,9 +19,9 @@ use super::socket::SocketOptions;
 use super::stalled_links;
 use super::state::Watch;
 use crate::carrier::FlowEnds;
+use crate::edge::tcp::Segments;
 use crate::links::{Failure, ForeignData, FrameDecoder, PREAMBLE};
 use crate::sys;
-use crate::sys::link::Segments;
 
 /// Time that a client waits for the server's preamble.
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(8);

@@ -15,9 +15,9 @@ use super::carrier::Carrier;
 use super::shard::Shard;
 use super::socket::{Kind, Sock};
 use super::state::{SocketEntry, State};
+use crate::edge::network_error;
 use crate::native::RawSockets;
 use crate::succession::NativePart;
-use crate::sys::error_queue as icmp;
 
 impl Shard {
     /// Takes over raw sockets and the ports reserved with them.
@@ -194,7 +194,7 @@ impl State {
 
     /// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all
     /// ICMP messages of the machine, and most of them do not concern it.
-    pub(super) fn on_native_error(&mut self, now: Instant, error: &icmp::NetworkError) {
+    pub(super) fn on_native_error(&mut self, now: Instant, error: &network_error::NetworkError) {
         let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
         let mut remote = error.remote;
         if error.ours {

@@ -24,8 +24,8 @@ use super::carrier::Carrier;
 use super::connections::wake;
 use super::shard::Shard;
 use super::state::State;
+use crate::edge::network_error::NetworkError;
 use crate::native;
-use crate::sys::error_queue::NetworkError;
 
 /// Packets of a batch that may belong to other shards.
 #[derive(Default)]

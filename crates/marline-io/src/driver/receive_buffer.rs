@@ -10,10 +10,11 @@ use quinn_udp::{RecvMeta, UdpSockRef};
 use super::elders::OlderProcesses;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use super::state::CarrierKind;
+use crate::edge::raw_packet;
+use crate::edge::virtio::VirtioHeader;
 use crate::native;
 use crate::succession::Passed;
-use crate::sys::raw::{self, RawBuffer};
-use crate::sys::tun::VirtioHeader;
+use crate::sys::raw::RawBuffer;
 use marline_wire::Checksum;
 
 /// Messages per system call.
@@ -81,7 +82,7 @@ impl ReceiveBuffer {
                 buffer.receive(UdpSockRef::from(&socket.as_fd()), udp)
             }
             (ReceiveBuffer::Raw(buffer), Kind::Raw(_)) => {
-                Ok(buffer.receive(socket.as_fd())? < raw::MESSAGES)
+                Ok(buffer.receive(socket.as_fd())? < raw_packet::MESSAGES)
             }
             (ReceiveBuffer::Tun(buffer), Kind::Tun) => buffer.receive(socket.as_fd(), false),
             (ReceiveBuffer::Tun(buffer), Kind::Gateway { offloads }) => {

@@ -12,6 +12,7 @@ use super::error_watch;
 use super::shard::Shard;
 use super::socket::{Sock, SocketOptions};
 use super::state::SocketEntry;
+use crate::sys;
 
 impl Shard {
     /// Makes the shard open sockets without receiving until [`begin_receiving`](Self::begin_receiving).
@@ -51,7 +52,7 @@ impl Shard {
         let mut state = self.lock();
         let state = &mut *state;
         let interest =
-            if receiving { Interest::READABLE | Interest::ERROR } else { Interest::PRIORITY };
+            if receiving { Interest::READABLE | Interest::ERROR } else { sys::WITHOUT_INPUT };
         let handle = self.handle();
         for entry in state.sockets.iter_mut().flatten() {
             match entry.socket.duplicate_with_interest(interest) {

@@ -16,10 +16,13 @@ use tokio::io::unix::AsyncFd;
 use super::send_error::SendError;
 use super::super_packets::{CombinedSender, send_each};
 use crate::carrier::Outer;
+use crate::edge::network_error::NetworkError;
+use crate::edge::raw_packet::RawDestination;
+use crate::edge::socket_spec::{PortSharing, SocketSpec};
 use crate::native::{OpenedFamily, ecn_bits};
-use crate::sys::error_queue::{self, NetworkError};
-use crate::sys::raw::{self, RawDestination};
-use crate::sys::socket::{self, PortSharing, SocketSpec};
+use crate::sys::error_queue;
+use crate::sys::raw;
+use crate::sys::socket;
 use crate::sys::tun::Tun;
 
 /// Maximum number of batches that wait for room in the kernel. Further ones are dropped, as in a router.
@@ -120,7 +123,10 @@ impl Sock {
         if let Some(alias) = options.alias {
             local.set_ip(alias);
         }
-        let fd = crate::sys::watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
+        let fd = crate::edge::descriptor::watch(
+            OwnedFd::from(socket),
+            Interest::READABLE | Interest::ERROR,
+        )?;
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
     }
 
@@ -137,7 +143,7 @@ impl Sock {
             Kind::Tun => Kind::Tun,
             Kind::Gateway { offloads } => Kind::Gateway { offloads: *offloads },
         };
-        let fd = crate::sys::watch(copy, interest)?;
+        let fd = crate::edge::descriptor::watch(copy, interest)?;
         Ok(Sock { fd, local: self.local, kind })
     }
 
@@ -148,7 +154,7 @@ impl Sock {
         } else {
             core::net::Ipv4Addr::UNSPECIFIED.into()
         };
-        let fd = crate::sys::watch(receiver, Interest::READABLE | Interest::ERROR)?;
+        let fd = crate::edge::descriptor::watch(receiver, Interest::READABLE | Interest::ERROR)?;
         let super_packets = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
         let ways = Ways { interfaces, senders, spare, super_packets };
@@ -160,20 +166,20 @@ impl Sock {
     pub(crate) fn tun(interface: &str, local: IpAddr, several: bool) -> io::Result<Self> {
         let open = if several { Tun::open_queue } else { Tun::open };
         let tun = OwnedFd::from(open(interface)?);
-        let fd = crate::sys::watch(tun, Interest::READABLE)?;
+        let fd = crate::edge::descriptor::watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
     /// Wraps a TUN interface that another process has opened.
     pub(crate) fn adopted_tun(tun: OwnedFd, local: IpAddr) -> io::Result<Self> {
-        let fd = crate::sys::watch(tun, Interest::READABLE)?;
+        let fd = crate::edge::descriptor::watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
     /// A gateway is not bound to an address: it has all except those behind it.
     pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
         let offloads = tun.offloads();
-        let fd = crate::sys::watch(OwnedFd::from(tun), Interest::READABLE)?;
+        let fd = crate::edge::descriptor::watch(OwnedFd::from(tun), Interest::READABLE)?;
         let any = core::net::Ipv4Addr::UNSPECIFIED.into();
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway { offloads } })
     }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::links::{LinkStream, Links, count};
-use crate::sys::link::TcpInfo;
+use crate::edge::tcp::TcpInfo;
 
 /// Interval of the checks.
 const LOOK: Duration = Duration::from_millis(250);

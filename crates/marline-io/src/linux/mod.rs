@@ -1,24 +1,39 @@
-//! System calls that no safe crate offers: a timer with nanosecond resolution, the program that distributes
-//! datagrams over shards, the socket error queue, raw and packet sockets, their filters, and the allocator's free
-//! pages. Linux only.
+//! Edge to Linux: all system calls and files of this crate that other systems do not have. Raw and packet sockets with
+//! their filters and guards, TUN interfaces, netlink, the socket error queue, a timer with nanosecond resolution,
+//! binding to interfaces, capabilities, descriptors passed between processes, and the allocator's free pages.
+//!
+//! The rest of the crate knows this module as `sys`. `portable` has the same functions for other systems.
 
+pub(crate) mod channel;
 pub(crate) mod error_queue;
-pub(crate) mod filter;
+mod filter;
+pub(crate) mod guard;
+mod instructions;
+pub(crate) mod interfaces;
 pub(crate) mod link;
 pub(crate) mod memory;
+mod message;
+pub(crate) mod netlink;
+pub(crate) mod outlet;
 pub(crate) mod packet;
+pub(crate) mod port_filter;
+pub(crate) mod pref64;
+pub(crate) mod privileges;
+pub(crate) mod random;
 pub(crate) mod raw;
+pub(crate) mod setup;
 pub(crate) mod socket;
 pub(crate) mod timer;
-pub(crate) mod ttl;
+mod ttl;
 pub(crate) mod tun;
 
 use std::io;
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+
+/// Interest with which a socket that another process reads is registered: its input does not wake this process.
+pub(crate) const WITHOUT_INPUT: Interest = Interest::PRIORITY;
 
 /// Converts a system call's result to `io::Result`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -39,16 +54,3 @@ pub(crate) fn set_option<T>(
     })?;
     Ok(())
 }
-
-/// Registers a descriptor with tokio.
-pub(crate) fn watch<T: Owned>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: `Owned` types own their descriptor, always return the same one, and close it only
-    // when dropped, which AsyncFd does after it has deregistered it.
-    Ok(unsafe { AsyncFd::register_with_interest(inner, interest) }?)
-}
-
-/// Type that owns one file descriptor during its lifetime.
-pub(crate) trait Owned: AsRawFd {}
-
-impl Owned for OwnedFd {}
-impl Owned for UdpSocket {}

@@ -4,7 +4,6 @@
 //! after the sockets are open and before the runtime starts its threads. This is checked: a thread that still has
 //! capabilities is an error.
 
-use core::net::SocketAddr;
 use std::io;
 use std::path::Path;
 
@@ -14,18 +13,7 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// Capabilities that a process keeps while it runs, if it has them.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum KeptCapabilities {
-    /// No capability.
-    Nothing,
-    /// Change of the network configuration and packet marks (CAP_NET_ADMIN).
-    NetAdmin,
-    /// Listening on ports below 1024 (CAP_NET_BIND_SERVICE).
-    LowPorts,
-    /// Network diagnosis: raw sockets, ports below 1024 and reading the firewall's rules.
-    Diagnosis,
-}
+use crate::edge::capabilities::KeptCapabilities;
 
 impl KeptCapabilities {
     const fn set(self) -> CapabilitySet {
@@ -38,15 +26,6 @@ impl KeptCapabilities {
                 .union(CapabilitySet::NET_BIND_SERVICE),
         }
     }
-}
-
-/// Drops all capabilities of this process permanently; no program it executes can regain them. Open
-/// sockets stay open, and raw ones can still send.
-///
-/// # Errors
-/// The system's, or other threads are already running and still have capabilities.
-pub fn drop_capabilities() -> io::Result<()> {
-    keep_capabilities(KeptCapabilities::Nothing)
 }
 
 /// Drops all capabilities of this process except these, permanently.
@@ -72,16 +51,6 @@ pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
 #[must_use]
 pub fn has_net_admin() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
-}
-
-/// Returns advice if a port could not be bound because a privilege is missing; `None` for other errors.
-#[must_use]
-pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str> {
-    let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
-    (is_denied && (1..1_024).contains(&address.port())).then_some(
-        "ports below 1024 take root or CAP_NET_BIND_SERVICE: choose a higher port, use sudo, or give the program the \
-         capability: sudo setcap cap_net_bind_service+ep FILE, or AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit",
-    )
 }
 
 /// Removes all other capabilities from the bounding set, which limits the capabilities that a program can gain. That
@@ -150,18 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn a_low_port_that_is_denied_names_the_capability_and_nothing_else_does() {
-        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        let help = |text: &str, error| port_help(text.parse().unwrap(), error);
-        assert!(help("0.0.0.0:443", &denied).unwrap().contains("CAP_NET_BIND_SERVICE"));
-        assert_eq!(help("0.0.0.0:4430", &denied), None);
-        assert_eq!(help("[::]:443", &io::ErrorKind::AddrInUse.into()), None);
-    }
-
-    #[test]
     fn other_threads_are_looked_at() {
         // Other threads drop their capabilities one by one; this one keeps its own.
-        let dropped = std::thread::spawn(drop_capabilities).join().unwrap();
+        let dropped =
+            std::thread::spawn(|| keep_capabilities(KeptCapabilities::Nothing)).join().unwrap();
         let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         assert_eq!(
             dropped.is_err(),

@@ -24,7 +24,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
             return Err(missing);
         }
-        println!("SKIPPED: {missing}");
+        println!("SKIPPED portable: {missing}");
         return Ok(());
     }
     let arguments = ["check", "--target", TARGET, "--locked", "--quiet"];

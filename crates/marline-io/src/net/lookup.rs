@@ -42,7 +42,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(50);
 /// # Errors
 /// The name is not valid, or no socket can be opened there.
 pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> {
-    let resolvers = resolvers_of((end.interface.0.as_str(), end.interface.1));
+    let resolvers = resolvers_of(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv4() == end.bound.is_ipv4();
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
     let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();

@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::combined_packet;
 use super::combined_sender::{CombinedSender, send_each};
-use super::outgoing::SendError;
+use super::sending::SendError;
 use crate::carrier::Outer;
 use crate::edge::descriptor::watch;
 use crate::edge::network_error::NetworkError;

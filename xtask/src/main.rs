@@ -42,7 +42,7 @@ usage: cargo xtask <task>
   size            lines, words and packages of the tree; --check beside what was blessed, --bless, --build: how long a
                   cold build of the program takes, and its bytes
   deps            which crate depends on which
-  ownership       who may write which field of a connection, and files that import each other in a circle
+  ownership       who may write which field of a connection or a shard, and files that import each other in a circle
   readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names
   reference       writes docs/reference, the parameters of policies and the events of traces from the program
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews

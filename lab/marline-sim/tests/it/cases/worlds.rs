@@ -10,13 +10,13 @@ use core::net::IpAddr;
 
 use marline_core::{CloseReason, MonitorEvent, MonitorKind, PathHealthMonitor};
 use marline_link::{LinkConfig, MiddleboxConfig};
-use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
 use self::heard::Heard;
 use self::mobile::is_of;
 use self::plan::{Outage, OutageKind, Plan};
+use crate::cases::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 
 /// Faults happen before this time only.
 const FAULTS_END: Instant = Instant::from_secs(15);

@@ -400,8 +400,13 @@ fn only_a_refused_link_backs_off_without_datagrams() {
         let mut routes = Routes::new(UdpUse::Never);
         let mut now = ms(0);
         let mut pause = |_| {
-            routes.sent(now, ends());
-            let opened = run(&mut routes, now + Duration::from_secs(40), false)[0].0;
+            // Segments are retransmitted, and the path is probed.
+            let opened = (0..80).find_map(|half| {
+                let at = now + Duration::from_millis(500) * half;
+                routes.sent(at, ends());
+                run(&mut routes, at, false).first().map(|(at, _)| *at)
+            });
+            let opened = opened.expect("an attempt");
             routes.on_link_failure(opened, ends(), failure);
             opened.since(core::mem::replace(&mut now, opened)).as_millis()
         };

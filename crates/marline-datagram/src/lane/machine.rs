@@ -2,7 +2,7 @@
 //! time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 
 use super::{FlowId, Lane};
 use crate::path::{Outcome, Path};

@@ -20,6 +20,7 @@ mod manifest;
 mod nightly;
 mod ownership;
 mod packages;
+mod parameters;
 mod portable;
 mod python;
 mod readme;
@@ -38,7 +39,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  tidy            file and function sizes, forbidden text, crate and module headers, links of the documents
+  tidy            file and function sizes, parameters, forbidden text, crate and module headers, links of the documents
   size            lines, words and packages of the tree; --check beside what was blessed, --bless, --build: how long a
                   cold build of the program takes, and its bytes
   deps            which crate depends on which

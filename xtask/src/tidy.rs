@@ -7,6 +7,7 @@ use crate::TaskResult;
 use crate::checks::{self, FILE_LINES_AIM};
 use crate::deps::PURE;
 use crate::manifest::{self, Crate};
+use crate::parameters;
 use crate::run;
 
 const TEXT_ENDINGS: &[&str] =
@@ -47,6 +48,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
             let found = checks::rust(path, &text);
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
             wrong.extend(header_opening(path, &text));
+            wrong.extend(tuple_parameters(path, &text));
             let lines = text.lines().count();
             if (FILE_LINES_AIM + 1..=checks::FILE_LINES_MAX).contains(&lines) {
                 long.push(format!("{lines:5} {path}"));
@@ -79,6 +81,11 @@ fn list_files(root: &Path) -> Result<Vec<String>, String> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+fn tuple_parameters(path: &str, text: &str) -> Vec<String> {
+    let found = parameters::tuples(text).unwrap_or_else(|error| vec![error]);
+    found.into_iter().map(|message| format!("{path}: {message}")).collect()
 }
 
 /// A module header that opens with a question word.

@@ -198,7 +198,8 @@ pub struct Inputs {
     pub repairs: bool,
     /// The scheduler's budget.
     pub spending: BudgetState,
-    /// The subflows, in slot order. Health without causes; fields that are not recorded have the values of a new subflow.
+    /// The subflows, in slot order. Health without causes; fields that are not recorded have the values of a new
+    /// subflow.
     pub paths: Vec<SubflowView>,
     /// Queries about outstanding data and their answers, in order.
     pub asked: Vec<(MappingQuery, Option<Mapping>)>,

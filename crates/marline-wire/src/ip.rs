@@ -66,8 +66,8 @@ pub const fn ip_header_len(src: IpAddr) -> usize {
     if src.is_ipv4() { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
 }
 
-/// Writes the IP header for `payload_len` bytes of `protocol` from `src` to `dst`, which have the same family. Returns the
-/// header's length. `ecn` holds the two bits of the ECN field.
+/// Writes the IP header for `payload_len` bytes of `protocol` from `src` to `dst`, which have the same family.
+/// Returns the header's length. `ecn` holds the two bits of the ECN field.
 ///
 /// # Errors
 /// If the families differ, `out` is too short, or the packet would be too long.

@@ -45,7 +45,8 @@ pub fn status_of(code: ErrorCode) -> u16 {
     }
 }
 
-/// An answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page of another origin from loading it as a script.
+/// An answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page of
+/// another origin from loading it as a script.
 #[must_use]
 pub fn document(
     status: u16,

@@ -45,7 +45,8 @@ fn once_wrong(family: Family) -> Vec<u64> {
 /// 9000005095, 9000019614), reserves that are tried one by one (10000000083), a join that failed, which was told as
 /// the reason of an end for which a lost address was (92000015171), a judge that did not know of a server that the
 /// client never heard (35918856846633), one that expected an error where a client only reads on plain TCP from an
-/// address that is gone, if that was not the first path's (35919022309241), and a judge that took one connection for another (all others).
+/// address that is gone, if that was not the first path's (35919022309241), and a judge that took one connection for
+/// another (all others).
 const MOBILE_OF_FRESH_STARTS: [u64; 25] = [
     5_000_000_538,
     5_000_003_702,

@@ -53,8 +53,8 @@ use std::sync::Arc;
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
     PathCost, PathEvent, PathManager, PathManagerFactory, Phase, ReinjectionCause, RemoteAddress,
-    Role, RunLayout, SchedulerAction, SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause,
-    Ssn, SubflowId, SubflowSet, SubflowView, Token,
+    Role, RunLayout, SchedulerAction, SchedulerEvent, SchedulerFactory, SentSegment, Ssn,
+    SubflowId, SubflowSet, SubflowView, Token, UnreachableCause,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -547,9 +547,9 @@ impl Connection {
         self.paths.places()
     }
 
-    /// Addresses of established subflows that are doubtful or silent.
-    pub(crate) fn doubted_paths(&self) -> impl Iterator<Item = FourTuple> {
-        self.paths.doubted()
+    /// Addresses of established subflows that are degraded or unreachable.
+    pub(crate) fn impaired_paths(&self) -> impl Iterator<Item = FourTuple> {
+        self.paths.impaired()
     }
 
     /// View of a subflow as a policy gets it now.
@@ -631,8 +631,8 @@ impl Connection {
     /// Handles a carrier's report that the destination is unreachable.
     fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get(id) else { return };
-        if subflow.is_usable() {
-            self.on_overdue(cx, id, SilenceCause::Unreachable);
+        if subflow.is_active() {
+            self.on_overdue(cx, id, UnreachableCause::DeliveryError);
         } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves this to the implementation. Linux gives up a first SYN as well, and
             // an application that tries several paths or servers needs the error at once.
@@ -744,7 +744,7 @@ impl Connection {
 
     /// Announces the window to the peer on the subflow heard last.
     fn announce_window(&mut self) {
-        let latest = self.paths.iter_mut().filter(|subflow| subflow.is_usable());
+        let latest = self.paths.iter_mut().filter(|subflow| subflow.is_active());
         if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
             subflow.tcp_mut().ack_now();
         }
@@ -2760,7 +2760,7 @@ impl Connection {
 
     /// Client: reports the cost of a subflow, twice, because an ACK may be lost.
     fn report_cost(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) else {
+        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_active()) else {
             return;
         };
         if !self.session.is_client() || !self.session.agreed_on(Extensions::PATH_COST) {
@@ -2776,7 +2776,7 @@ impl Connection {
 
     /// Handles fading or recovering signal of a subflow. A peer without PATH_COST takes a fading subflow for a backup.
     fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
-        let usable = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        let usable = self.paths.get(id).filter(|subflow| subflow.is_active());
         if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
             && !self.session.agreed_on(Extensions::PATH_COST)
         {
@@ -3398,7 +3398,7 @@ impl Connection {
     /// reinjected here.
     fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
         for id in self.paths.ids().filter(|id| *id != new) {
-            self.on_overdue(cx, id, SilenceCause::FastJoin);
+            self.on_overdue(cx, id, UnreachableCause::FastJoin);
         }
     }
 }
@@ -3569,7 +3569,7 @@ impl Connection {
             // A FIN occupies a sequence number on the subflow but no position in the stream.
             sent_whole = self.sender.is_contiguous(id) && next.0.wrapping_sub(end.0 + 1) <= 1;
             sent_tail = first <= una && end.since(first) == next.since(from);
-            (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
+            (usable, initial) = (subflow.is_active(), subflow.is_initial() && subflow.is_up());
         }
         // A DATA_ACK on another subflow proves the same, and this subflow may be the only one since.
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
@@ -3590,7 +3590,7 @@ impl Connection {
     fn others(&self, id: SubflowId) -> Others {
         let mut others = Others::None;
         for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {
-            let kind = if subflow.is_usable() {
+            let kind = if subflow.is_active() {
                 Others::Usable
             } else if subflow.was_joined() {
                 Others::Closing
@@ -3730,7 +3730,7 @@ impl Connection {
         self.scheduling.void_all();
         self.closing.stop_fin();
         for id in self.paths.ids() {
-            let other = |s: &SubflowContext| !s.is_usable() && !s.is_initial();
+            let other = |s: &SubflowContext| !s.is_active() && !s.is_initial();
             if self.paths.get(id).is_some_and(other) && self.paths.count() > 1 {
                 self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             }
@@ -3849,7 +3849,7 @@ impl Connection {
         let standing = self.standing(id);
         if standing.others == Others::Usable {
             self.on_failed_reset(cx.now, id, fail);
-        } else if !self.paths.is_usable(id) {
+        } else if !self.paths.is_active(id) {
             return;
         } else if failed.is_none() {
             let from = Dsn(self.session.keys().local_offset(fail.dsn));
@@ -4040,7 +4040,7 @@ impl Connection {
                 }
             }
             PathAction::Probe(id) => {
-                let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_active());
                 if let Some(subflow) = subflow {
                     subflow.tcp_mut().request_probe();
                 }
@@ -4114,7 +4114,7 @@ impl Connection {
         self.rest_or_repeat(cx, id);
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
-            if self.paths.usable_count() > 1 {
+            if self.paths.active_count() > 1 {
                 self.probe_until_heard(cx.now);
             } else if count == STUCK_AFTER {
                 self.path_event(cx, PathEvent::Stuck(id));
@@ -4169,15 +4169,15 @@ impl Connection {
     /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
     /// this way.
     fn start_pending_rescues(&mut self, cx: &mut Context<'_>) {
-        let awaited = self.paths.those(|s| s.health().awaits_rescue() && s.is_usable());
+        let awaited = self.paths.those(|s| s.health().awaits_rescue() && s.is_active());
         for id in awaited.iter() {
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
     /// Marks a subflow as silent because data or an answer is overdue.
-    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
-        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
+    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: UnreachableCause) {
+        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_active()) {
             subflow.health_mut().on_overdue(cx.now, cause);
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
@@ -4192,7 +4192,7 @@ impl Connection {
 
     /// Waits for an answer on this subflow's path, which is probed until there is one. Returns true if it is probed.
     fn wait_for_answer(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
-        let subflow = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        let subflow = self.paths.get(id).filter(|subflow| subflow.is_active());
         let Some(subflow) = subflow.filter(|_| self.probes_silent_paths()) else { return false };
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
@@ -4214,7 +4214,8 @@ impl Connection {
             return None;
         }
         let on = |s: &&SubflowContext| addresses_of(&s.path()) == path;
-        let waits = |s: &SubflowContext| !s.was_joined() || s.is_usable() && s.health().is_silent();
+        let waits =
+            |s: &SubflowContext| !s.was_joined() || s.is_active() && s.health().is_unreachable();
         let mut there = self.paths.iter().filter(on);
         let may = match there.next() {
             None => self.unopened_at(path.0).is_some(),
@@ -4246,7 +4247,7 @@ impl Connection {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
-            } else if subflow.is_usable() && subflow.health().is_silent() {
+            } else if subflow.is_active() && subflow.health().is_unreachable() {
                 subflow.tcp_mut().request_probe();
             }
             asked = true;
@@ -4270,7 +4271,7 @@ impl Connection {
             owes = true;
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
-            } else if subflow.is_usable() && subflow.health().is_silent() {
+            } else if subflow.is_active() && subflow.health().is_unreachable() {
                 if subflow.tcp().has_retransmission_timeout() {
                     subflow.tcp_mut().retry_now(cx.now);
                 } else {
@@ -4296,9 +4297,9 @@ impl Connection {
         self.reinject_from(cx.now, id, cause);
         self.wait_for_answer(cx, id);
         if first {
-            let kind = MonitorKind::SubflowSuspected { id, suspected: true };
+            let kind = MonitorKind::SubflowReachability { id, reachable: false };
             cx.out.monitor(cx.now, self.id, kind);
-            self.path_event(cx, PathEvent::Suspected(id));
+            self.path_event(cx, PathEvent::Unreachable(id));
         }
     }
 
@@ -4323,21 +4324,21 @@ impl Connection {
             subflow.tcp_mut().retry_soon(cx.now, end.unheard);
             cx.silent_paths.on_answer(cx.now, addresses_of(&subflow.path()));
         }
-        let bad = subflow.health().has_bad_address_pair();
+        let degraded = subflow.health().has_degraded_address_pair();
         if !end.was_rescued {
             return;
         }
-        // Data on a bad path stays suspected although a segment was received there.
-        if !bad {
+        // Data on a degraded address pair stays suspected although a segment was received there.
+        if !degraded {
             self.sender.clear_suspicion(id);
         }
-        let kind = MonitorKind::SubflowSuspected { id, suspected: false };
+        let kind = MonitorKind::SubflowReachability { id, reachable: true };
         cx.out.monitor(cx.now, self.id, kind);
         self.rescue(cx.now, |_| true);
-        self.path_event(cx, PathEvent::HeardAgain(id));
+        self.path_event(cx, PathEvent::Reachable(id));
     }
 
-    /// A healthy subflow exists: reinjects data of silent subflows and of subflows on bad paths (even if heard),
+    /// A healthy subflow exists: reinjects data of unreachable subflows and of those on degraded address pairs (even if heard),
     /// including data assigned while they were the only ones, without waiting for their timers.
     fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
         for id in self.paths.those(|s| s.health().needs_rescue() && of(s)).iter() {
@@ -4361,14 +4362,14 @@ impl Connection {
 
     /// Passes each established subflow, including plain TCP, to the path health monitor.
     pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
-        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
+        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_active()) {
             see(subflow.path(), subflow.tcp_mut());
         }
     }
 
     /// Reports a timer expiry on a subflow to the path health monitor.
     fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
-        if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
+        if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_active()) {
             let trouble = Trouble::TimedOut { wait: subflow.tcp().max_answer_time() };
             cx.faults.report(subflow.path(), trouble);
         }
@@ -4402,20 +4403,20 @@ impl Connection {
             cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
         }
         if change.reinjects_outstanding() && !self.session.is_plain() {
-            self.on_overdue(cx, id, SilenceCause::BadAddressPair);
+            self.on_overdue(cx, id, UnreachableCause::DegradedAddressPair);
         }
         // A join between two SYNs need not wait for the end of an outage's backoff.
-        let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
+        let waits = |s: &SubflowContext| fault.is_none() && !s.is_active();
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
             subflow.tcp_mut().retry_soon(cx.now, Duration::ZERO);
         }
-        self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
+        self.path_event(cx, PathEvent::AddressPair { id, degraded: fault.is_some() });
     }
 
     /// Probes the peer on the first subflow between these addresses.
     pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
         let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
-        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
+        let member = |s: &&mut SubflowContext| s.is_active() && on(s.path());
         if let Some(subflow) = self.paths.iter_mut().find(member) {
             subflow.tcp_mut().request_probe();
         }
@@ -4515,11 +4516,12 @@ impl Connection {
         direction: StreamDirection,
         since: Instant,
     ) {
-        let silent = self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
-            marline_policy::Health::Silent { cause, .. } => Some((id, cause)),
-            _ => None,
-        });
-        let kind = MonitorKind::Hole { direction, since, ended_by, silent };
+        let unreachable =
+            self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
+                marline_policy::Health::Unreachable { cause, .. } => Some((id, cause)),
+                _ => None,
+            });
+        let kind = MonitorKind::Hole { direction, since, ended_by, unreachable };
         cx.out.monitor(cx.now, self.id, kind);
     }
 
@@ -4564,8 +4566,8 @@ impl Connection {
                 self.probe_liveness(self.liveness.last_data_subflow());
                 return;
             }
-            Due::Stalled => SilenceCause::ReceiveTimer,
-            Due::Unanswered => SilenceCause::UnansweredProbes,
+            Due::Stalled => UnreachableCause::ReceiveTimer,
+            Due::Unanswered => UnreachableCause::UnansweredProbes,
         };
         cx.out.counters.receive_timer_expired += 1;
         for id in self.silent_since(since).iter() {
@@ -4575,8 +4577,8 @@ impl Connection {
 
     /// Subflow that brought the last data before the silence, and subflows not heard since.
     fn silent_since(&self, since: Instant) -> SubflowSet {
-        let mut silent = self.paths.those(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
-        if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_usable(*id)) {
+        let mut silent = self.paths.those(|s| s.is_active() && s.tcp().last_heard_at() <= since);
+        if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_active(*id)) {
             silent.insert(id);
         }
         silent
@@ -4584,14 +4586,14 @@ impl Connection {
 
     /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
     fn probe_liveness(&mut self, id: Option<SubflowId>) {
-        let there = id.filter(|id| self.paths.is_usable(*id));
+        let there = id.filter(|id| self.paths.is_active(*id));
         let on = there.or_else(|| self.paths.best());
         if let Some(subflow) = on.and_then(|id| self.paths.get_mut(id)) {
             subflow.tcp_mut().request_probe();
         }
     }
 
-    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
+    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: UnreachableCause) {
         cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
         self.on_overdue(cx, id, cause);
         self.path_event(cx, PathEvent::Silent { id, cause });
@@ -4621,7 +4623,7 @@ impl Connection {
         if self.liveness.is_clock_running() || !self.may_open_another_path() {
             return None;
         }
-        let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_usable());
+        let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_active());
         let (Some((id, subflow)), None) = (usable.next(), usable.next()) else { return None };
         // While data is unacknowledged there, TCP timers watch the subflow.
         let tcp = subflow.tcp();
@@ -4640,7 +4642,7 @@ impl Connection {
             self.probe_liveness(Some(id));
         } else {
             cx.out.counters.lone_keepalive_expired += 1;
-            self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
+            self.on_silent(cx, id, UnreachableCause::UnansweredKeepalives);
         }
     }
 
@@ -4694,7 +4696,7 @@ impl Connection {
         self.session.is_client()
             && !self.closing.is_closed()
             && !self.receiver.fin_reached()
-            && self.paths.usable_count() > 0
+            && self.paths.active_count() > 0
             && (self.liveness.probes().may_probe_reserve() || !self.paths.has_only_reserve())
     }
 }
@@ -4806,7 +4808,7 @@ impl Connection {
             }
             let alone = self.paths.healthy().is_empty();
             if alone
-                && self.paths.is_usable(id)
+                && self.paths.is_active(id)
                 && let Some(transmit) = self.emit_new_segment(cx, id, buf)
             {
                 return Some(transmit);
@@ -4832,7 +4834,7 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         let alone = self.paths.healthy().iter().all(|other| other == id);
-        let fits = |s: &SubflowContext| s.is_usable() && s.tcp().has_room_for_frto();
+        let fits = |s: &SubflowContext| s.is_active() && s.tcp().has_room_for_frto();
         if alone
             && self.paths.get(id).is_some_and(fits)
             && let Some(transmit) = self.emit_new_segment(cx, id, buf)
@@ -4869,7 +4871,7 @@ impl Connection {
         if !self.paths.addresses().has_signals() {
             return None;
         }
-        let usable = self.paths.usable_set();
+        let usable = self.paths.active_set();
         if usable.is_empty() {
             return None;
         }
@@ -4886,7 +4888,7 @@ impl Connection {
             self.closing.stop_fin();
             return None;
         }
-        let usable = self.paths.usable_set();
+        let usable = self.paths.active_set();
         if self.closing.repeats_fin_in_vain()
             && usable.iter().all(|id| self.sender.lacks_data_ack(id))
         {
@@ -5149,12 +5151,12 @@ impl Connection {
                     }
                 }
                 SchedulerAction::Reinject { range, on } => {
-                    if self.paths.is_usable(on) {
+                    if self.paths.is_active(on) {
                         self.sender.reinject_on(now, range, cause, on);
                     }
                 }
                 SchedulerAction::Suspect(id) => {
-                    let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                    let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_active());
                     if let Some(subflow) = subflow {
                         subflow.health_mut().on_suspected_dead(now);
                     }
@@ -5560,8 +5562,9 @@ impl Connection {
         let cut = !is_last && end == self.sender.window_end();
         let nagle = is_last && self.sender.nagle().is_on() && !self.closing.is_shut_down();
         let views = self.scheduling.views();
-        let in_flight =
-            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.health.is_silent()));
+        let in_flight = views
+            .iter()
+            .any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.health.is_unreachable()));
         if in_flight {
             return cut || nagle;
         }
@@ -5922,7 +5925,7 @@ impl Connection {
                     self.finish(cx, CloseReason::Finished);
                     return;
                 }
-            } else if !self.closing.fin_sent() && self.paths.usable_count() > 0 {
+            } else if !self.closing.fin_sent() && self.paths.active_count() > 0 {
                 self.closing.send_fin(cx.now);
             }
         }
@@ -5961,7 +5964,7 @@ impl Connection {
     /// have been acknowledged.
     fn expedite_data_fin(&mut self, now: Instant) {
         let Some((sent_at, on)) = self.closing.data_fin_in_flight() else { return };
-        let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_usable());
+        let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_active());
         let round_trip = usable.filter_map(|subflow| subflow.tcp().srtt()).max();
         // The factor leaves time for the answer: the next segment acknowledges it, not the current one.
         if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
@@ -6270,7 +6273,7 @@ impl Connection {
 impl Connection {
     /// Time at which this connection must be woken.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let usable = self.paths.usable_count() > 0;
+        let usable = self.paths.active_count() > 0;
         // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
         let fin = self.next_data_fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let leaving = self.closing.subflow_drop_at().filter(|_| !self.paths.is_empty());
@@ -6422,7 +6425,7 @@ impl Connection {
         let Some(oldest) = self.sender.oldest_outstanding() else { return };
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
         // If bytes were changed on the only subflow, MP_FAIL reports it, and they continue as plain TCP.
-        let may_fail = self.session.uses_checksum() && self.paths.usable_count() < 2;
+        let may_fail = self.session.uses_checksum() && self.paths.active_count() < 2;
         if self.session.is_plain() || may_fail || !oldest.carried_by.contains(id) {
             return;
         }
@@ -6445,7 +6448,7 @@ impl Connection {
         let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
         let holds = |s: &SubflowContext| s.holds(range.start);
         // A subflow that still retransmits the data needs no help unless it is silent.
-        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();
+        let repeats = |s: &SubflowContext| s.is_active() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
         let covered = there().any(|(_, subflow)| repeats(subflow));
         // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
@@ -6454,11 +6457,11 @@ impl Connection {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
-            s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
+            s.is_active() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };
         // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
         let bare =
-            |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.lacks_data_ack(id);
+            |id, s: &SubflowContext| s.is_active() && !holds(s) && self.sender.lacks_data_ack(id);
         let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
         let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
         if let Some(id) = bare {
@@ -6481,7 +6484,7 @@ impl Connection {
 
     /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
     fn rearm_persist(&mut self, now: Instant) {
-        let (usable, rto) = (self.paths.usable_count() > 0, self.largest_rto());
+        let (usable, rto) = (self.paths.active_count() > 0, self.largest_rto());
         self.sender.rearm_persist(now, usable, rto);
     }
 
@@ -6510,13 +6513,13 @@ impl Connection {
         let all = answered.is_some_and(|(_, heard)| !heard);
         let silent = self.sender.on_probe(now, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
-        for id in self.paths.usable_set().iter().filter(|id| all || best == Some(*id)) {
+        for id in self.paths.active_set().iter().filter(|id| all || best == Some(*id)) {
             if let Some(subflow) = self.paths.get_mut(id) {
                 subflow.tcp_mut().request_probe();
             }
         }
         // With one path the pauses grow as in plain TCP (RFC 9293 section 3.8.6.1).
-        let alone = self.paths.usable_count() < 2;
+        let alone = self.paths.active_count() < 2;
         let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
         self.sender.postpone_persist(Some(now + pause));
         self.rearm_persist(now);
@@ -6538,7 +6541,7 @@ impl Connection {
 
     fn check_wait(&mut self, cx: &mut Context<'_>) {
         if self.closing.is_question_due(cx.now) {
-            match self.paths.usable_count() {
+            match self.paths.active_count() {
                 0 => self.closing.stop_questions(),
                 _ => self.paths.probe_all_subflows(),
             }

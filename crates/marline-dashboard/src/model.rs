@@ -92,10 +92,10 @@ pub struct Connection {
     pub fallback: Option<String>,
     /// Scheduler.
     pub scheduler: String,
-    /// Number of subflows, including silent ones.
+    /// Number of subflows, including unreachable ones.
     pub subflows: usize,
     /// Number of subflows with overdue data.
-    pub silent: usize,
+    pub unreachable: usize,
     /// Smoothed RTT of the fastest subflow, in microseconds.
     pub srtt_us: Option<u64>,
     /// Bytes written by the application.

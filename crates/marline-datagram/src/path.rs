@@ -14,8 +14,8 @@ use core::cell::Cell;
 
 use marline_policy::{
     AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
-    Forecaster, Health, PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator,
-    SilenceCause, SubflowId,
+    Forecaster, Health, PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator, SubflowId,
+    UnreachableCause,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -42,12 +42,12 @@ const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const MIN_QUEUE_DELAY: Duration = Duration::from_millis(40);
 /// Minimum of four times the RTT variation.
 const MIN_VARIATION: Duration = Duration::from_millis(10);
-/// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, and not so
+/// Bytes of non-bulk data that may be in transit while the path is unreachable: enough to detect its recovery, and not so
 /// much that old data delays new data then.
-const SILENT_BYTES: u64 = 4_096;
+const UNREACHABLE_BYTES: u64 = 4_096;
 /// Frames of a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
-/// Maximum interval of probes on a silent path while datagrams are sent.
+/// Maximum interval of probes on an unreachable path while datagrams are sent.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of probes if other components also probe the path.
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
@@ -62,7 +62,7 @@ pub(crate) struct Traits {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
-    /// True if other components probe it while it is silent, and report an answer here.
+    /// True if other components probe it while it is unreachable, and report an answer here.
     pub(crate) is_probed: bool,
 }
 
@@ -73,9 +73,9 @@ pub(crate) struct Outcome {
     pub(crate) answered: Vec<u64>,
     /// Numbers of frames that are lost or overdue and may be useful on another path.
     pub(crate) missed: Vec<u64>,
-    /// True if the path became silent.
-    pub(crate) silent: bool,
-    /// True if a silent path is acknowledged again.
+    /// True if the path became unreachable.
+    pub(crate) unreachable: bool,
+    /// True if an unreachable path is acknowledged again.
     pub(crate) answers: bool,
     /// True if the MTU has changed.
     pub(crate) mtu_changed: bool,
@@ -133,7 +133,7 @@ impl Path {
         Path {
             id,
             traits: Traits::default(),
-            health: Health::Fine,
+            health: Health::Usable,
             rtt: RttEstimator::new(RttConfig::default()),
             forecaster: Forecaster::default(),
             patience: Cell::new(None),
@@ -263,8 +263,8 @@ impl Path {
     /// Data that may be sent now.
     pub(crate) fn room(&self, now: Instant) -> Option<Room> {
         let in_flight = self.outstanding.bytes_in_flight();
-        if self.health.is_silent() {
-            return (in_flight < SILENT_BYTES).then_some(Room::Any);
+        if self.health.is_unreachable() {
+            return (in_flight < UNREACHABLE_BYTES).then_some(Room::Any);
         }
         let window = self.congestion.window();
         if in_flight < window && self.pacer.opens_at() <= now {
@@ -294,8 +294,8 @@ impl Path {
     /// Returns true if a copy of this length fits: a copy that would have to wait is not sent.
     pub(crate) fn has_room_for_copy(&self, bytes: usize) -> bool {
         let after = self.outstanding.bytes_in_flight() + bytes as u64;
-        match self.health.is_silent() {
-            true => after <= SILENT_BYTES,
+        match self.health.is_unreachable() {
+            true => after <= UNREACHABLE_BYTES,
             false => after <= self.congestion.window().max(self.urgent_bytes()),
         }
     }
@@ -348,7 +348,7 @@ impl Path {
         }
         let due = self.train_at.is_none_or(|at| now.since(at) >= every);
         let known = 2 * self.outstanding.bytes_in_flight() >= self.congestion.window();
-        if due && !self.health.is_silent() && self.rtt.srtt().is_some() {
+        if due && !self.health.is_unreachable() && self.rtt.srtt().is_some() {
             self.train_at = Some(now);
             self.train = if known { 0 } else { TRAIN_FRAMES };
         }
@@ -377,7 +377,7 @@ impl Path {
     /// Time of that probe; `None` if nothing was sent yet, or never again on a path whose radio should sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
-        let is_probed = self.health.is_silent() && self.traits.is_probed;
+        let is_probed = self.health.is_unreachable() && self.traits.is_probed;
         (!self.is_spared() && !is_probed).then_some(last + every)
     }
 
@@ -398,8 +398,8 @@ impl Path {
             return outcome;
         }
         self.patience.set(None);
-        outcome.answers = self.health.is_silent();
-        self.health = if outcome.answers { Health::Fine } else { self.health };
+        outcome.answers = self.health.is_unreachable();
+        self.health = if outcome.answers { Health::Usable } else { self.health };
         self.misses = 0;
         for (number, sent) in answered.frames.iter().rev() {
             outcome.mtu_changed |=
@@ -537,13 +537,13 @@ impl Path {
 
     /// Reports that nothing passes there (an ICMP error, an interface that is gone).
     pub(crate) fn on_unreachable(&mut self, now: Instant) -> bool {
-        self.fall_silent(SilenceCause::Unreachable, now)
+        self.mark_unreachable(UnreachableCause::DeliveryError, now)
     }
 
-    fn fall_silent(&mut self, cause: SilenceCause, now: Instant) -> bool {
-        let fell = !self.health.is_silent();
+    fn mark_unreachable(&mut self, cause: UnreachableCause, now: Instant) -> bool {
+        let fell = !self.health.is_unreachable();
         if fell {
-            self.health = Health::Silent { since: now, cause };
+            self.health = Health::Unreachable { since: now, cause };
             self.last_trouble_at = Some(now);
             // With isolated losses, two in a row say nothing about the MTU. Smaller frames would only increase their
             // number, and a datagram in two pieces is lost twice as often.

@@ -18,7 +18,8 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::{
     AddressId, AddressPairFault, DataRange, Decision, Dsn, Eligibility, Forecast, Health, Mapping,
-    MappingIndex, Phase, Reinjection, SchedulerContext, SilenceCause, SubflowId, SubflowView,
+    MappingIndex, PathHealth, Phase, Reinjection, SchedulerContext, SubflowId, SubflowView,
+    UnreachableCause,
 };
 
 mod record;
@@ -219,17 +220,6 @@ pub enum MappingQuery {
     LastNotOn(SubflowId, Dsn),
 }
 
-/// Health of a subflow, without causes.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// [`Health::Fine`].
-    Fine,
-    /// [`Health::Doubtful`].
-    Doubtful,
-    /// [`Health::Silent`].
-    Silent,
-}
-
 /// What a scheduler knew about one subflow: the recorded fields of its [`SubflowView`].
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PathInputs {
@@ -242,7 +232,7 @@ pub struct PathInputs {
     /// Share of a radio wake-up that a packet on it costs.
     pub wake_share: f32,
     /// Health of the subflow.
-    pub standing: Standing,
+    pub health: PathHealth,
     /// Congestion phase.
     pub phase: Phase,
     /// Whether it can take data.
@@ -280,11 +270,7 @@ impl From<&SubflowView> for PathInputs {
             backup: view.backup,
             metered: view.metered,
             wake_share: view.wake_share,
-            standing: match view.health {
-                Health::Fine => Standing::Fine,
-                Health::Doubtful { .. } => Standing::Doubtful,
-                Health::Silent { .. } => Standing::Silent,
-            },
+            health: view.health.path_health(),
             phase: view.phase,
             eligibility: view.eligibility,
             mss: view.mss,
@@ -315,12 +301,14 @@ impl PathInputs {
             backup: self.backup,
             metered: self.metered,
             wake_share: self.wake_share,
-            health: match self.standing {
-                Standing::Fine => Health::Fine,
-                Standing::Doubtful => {
-                    Health::Doubtful { since, cause: AddressPairFault::Unanswered }
+            health: match self.health {
+                PathHealth::Usable | PathHealth::Untried => Health::Usable,
+                PathHealth::Degraded => {
+                    Health::Degraded { since, cause: AddressPairFault::Unanswered }
                 }
-                Standing::Silent => Health::Silent { since, cause: SilenceCause::ProbeTimeout },
+                PathHealth::Unreachable => {
+                    Health::Unreachable { since, cause: UnreachableCause::ProbeTimeout }
+                }
             },
             phase: self.phase,
             eligibility: self.eligibility,

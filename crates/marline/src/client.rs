@@ -158,7 +158,7 @@ impl Client {
     ///
     /// The first address that answers on any path wins (RFC 8305): attempts start one after the other, a
     /// [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With a path health monitor,
-    /// paths that it considers good come first: regular paths, then backup paths, then bad address pairs. Each of
+    /// paths that it considers good come first: regular paths, then backup paths, then degraded address pairs. Each of
     /// these groups starts later than a stagger, so that no radio is woken and no bad network is used without need.
     ///
     /// Safe to cancel: attempts in progress are closed.
@@ -243,7 +243,7 @@ impl Client {
         let stagger = self.inner.config.own.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
         let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {
-            monitor.is_bad(c.end.address, c.remote.ip())
+            monitor.is_degraded(c.end.address, c.remote.ip())
         };
         let schedule = match &self.inner.config.path_health {
             None => AttemptSchedule::staggered(candidates, stagger),
@@ -339,7 +339,7 @@ impl Client {
     pub fn paths(&self) -> Vec<PathStatus> {
         let shard = &self.inner.shard;
         let (now, contacts) = shard.contacts();
-        let (by_tcp, doubted) = (shard.routes_by_link(), shard.doubted_paths());
+        let (by_tcp, impaired) = (shard.routes_by_link(), shard.impaired_paths());
         let asked = lock(&self.inner.asked).clone();
         let tcp =
             |local, server| (by_tcp.contains(&(local, server)), shard.link_failure(local, server));
@@ -349,7 +349,7 @@ impl Client {
             transport: self.inner.config.carrier.transport(),
             servers: &asked.servers,
             rejection: asked.rejection.as_deref(),
-            doubted: &doubted,
+            impaired: &impaired,
             rates: &shard.routes_faster_by_tcp(),
             tcp: &tcp,
         })

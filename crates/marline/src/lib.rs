@@ -99,21 +99,22 @@ pub use health::{PathEvent, Reach, ServerReach};
 pub use marline_algos as algos;
 pub use marline_algos::{PolicyError, Registry, default_policies, reference_policies};
 pub use marline_core::{
-    AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
-    ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
-    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, MemoryAccount, MemoryBudget,
-    MemoryCharge, MemoryKind, MemoryUsage, Metrics, MonitorEvent, MonitorKind, PathHealthMonitor,
-    Probing, Purpose, ReceiveProbes, ReceiveTimer, SegmentReceived, SegmentSent, StreamDirection,
-    SubflowInfo, SubflowState, Timer, Traffic,
+    AddressPairFault, AddressPairInfo, BufferTuning, CloseReason, ConnectError as StartError,
+    ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason, ForecastScore, FourTuple,
+    Limits, Linger, LoneKeepalive, MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind,
+    MemoryUsage, Metrics, MonitorEvent, MonitorKind, PathHealthMonitor, Probing, Purpose,
+    ReceiveProbes, ReceiveTimer, SegmentReceived, SegmentSent, StreamDirection, SubflowInfo,
+    SubflowState, Timer, Traffic,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
     DeliveryErrorKind, LocalSpec, MAX_BUSY_POLL, PathSpec, PathSpecError, Prefix64, RadioKind,
 };
 pub use marline_policy as policy;
+pub use marline_policy::PathHealth;
 pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;
-pub use path_table::{PathChange, PathHealth, PathRestriction, PathStatus};
+pub use path_table::{PathChange, PathRestriction, PathStatus};
 pub use server::{Server, ServerAddress, ServerBuilder, ServerSettings};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
 pub use transport_config::TransportConfig;

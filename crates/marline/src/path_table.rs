@@ -18,7 +18,7 @@ pub use change::PathChange;
 use entry::Entry;
 use identity::Identities;
 pub(crate) use status::Evidence;
-pub use status::{PathHealth, PathStatus};
+pub use status::PathStatus;
 
 use crate::health;
 use crate::{BindError, TunPath, UnknownPath};

@@ -1,7 +1,7 @@
 //! Words of the core's values in records: stable, in small letters, joined by underscores.
 
 use marline_core::{CloseReason, FallbackReason, Purpose, StreamDirection, Timer};
-use marline_policy::{AddressPairFault, Phase, ReinjectionCause, SilenceCause};
+use marline_policy::{AddressPairFault, Phase, ReinjectionCause, UnreachableCause};
 use marline_wire::TcpFlags;
 
 pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
@@ -69,7 +69,7 @@ fn joined(sentence: &impl std::fmt::Display) -> String {
     parts.collect::<Vec<_>>().join("_")
 }
 
-pub(crate) fn silence(cause: SilenceCause) -> String {
+pub(crate) fn silence(cause: UnreachableCause) -> String {
     joined(&cause)
 }
 

@@ -400,7 +400,7 @@ mod tests {
             bytes_retransmitted: 30_000,
             bytes_reinjected: 5_000,
             bytes_received: 999,
-            health: "fine".into(),
+            health: PathHealth::Usable,
             ..Subflow::default()
         }
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use marline::policy::Reason;
-use marline::{ConnectionId, FourTuple, Instant, MonitorEvent, MonitorKind};
+use marline::{ConnectionId, FourTuple, Instant, MonitorEvent, MonitorKind, PathHealth};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
@@ -22,7 +22,7 @@ struct Recorder {
 
 impl Handle for Recorder {
     fn address_pairs(&self) -> Option<Vec<AddressPair>> {
-        let (local, health) = ("192.0.2.7".into(), "good".into());
+        let (local, health) = ("192.0.2.7".into(), PathHealth::Usable);
         Some(vec![AddressPair { local, health, ..AddressPair::default() }])
     }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use marline::policy::{Phase, SubflowId};
 use marline::{
-    AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
-    PathEvent, PathStatus, Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
+    AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, PathEvent, PathStatus,
+    Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
 };
 use marline_proxy::quota::Standing;
 use marline_proxy::server::allowances::QuotaUse;
@@ -135,8 +135,8 @@ impl From<&SubflowInfo> for Subflow {
             state: state_name(*state).to_owned(),
             phase: phase_name(*phase).to_owned(),
             backup: *backup,
-            potentially_failed: health.is_silent(),
-            health: health.to_string(),
+            health: health.path_health(),
+            cause: health.cause().map(str::to_owned),
             srtt_us: srtt.map(micros),
             rttvar_us: micros(*rttvar),
             min_rtt_us: min_rtt.map(micros),
@@ -165,14 +165,11 @@ impl From<&AddressPairInfo> for AddressPair {
             retransmissions,
             rto,
             health,
-            times_bad,
+            cause,
+            watched,
+            times_degraded,
             ..
         } = info;
-        let (health, fault) = match health {
-            AddressPairHealth::Good => ("good", None),
-            AddressPairHealth::Watched => ("watched", None),
-            AddressPairHealth::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
-        };
         AddressPair {
             local: address_pair.local.to_string(),
             remote: address_pair.remote.to_string(),
@@ -182,9 +179,10 @@ impl From<&AddressPairInfo> for AddressPair {
             loss: *loss,
             retransmissions: *retransmissions,
             rto_us: micros(*rto),
-            health: health.to_owned(),
-            fault,
-            times_bad: *times_bad,
+            health: *health,
+            cause: cause.map(|fault| fault.to_string()),
+            watched: *watched,
+            times_degraded: *times_degraded,
         }
     }
 }
@@ -216,7 +214,7 @@ impl From<&ServerReach> for Reached {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
-            health: reach.word().to_owned(),
+            reach: reach.word().to_owned(),
             by_tcp: *by_tcp,
             udp_bits_per_s: carrier_rates.map(|rates| rates.udp_bits_per_s),
             tcp_bits_per_s: carrier_rates.map(|rates| rates.tcp_bits_per_s),
@@ -226,7 +224,7 @@ impl From<&ServerReach> for Reached {
         };
         match reach {
             Reach::Answers { heard } => Reached { heard_ms: Some(millis(*heard)), ..base },
-            Reach::Silent { since, tries } => {
+            Reach::NoAnswer { since, tries } => {
                 Reached { silent_ms: Some(millis(*since)), tries: Some(*tries), ..base }
             }
             Reach::Blocked { by, .. } => Reached { by: by.map(|by| by.to_string()), ..base },
@@ -248,7 +246,7 @@ impl From<&PathEvent> for Event {
         let base = Event {
             at_us: event.at.as_micros(),
             paths: Some(event.paths.clone()),
-            health: event.fault.map(str::to_owned),
+            reach: event.fault.map(str::to_owned),
             remote: Some(event.server.to_string()),
             ..Event::default()
         };
@@ -316,21 +314,23 @@ impl Event {
                 ..named(base, "SF_SILENT")
             },
             MonitorKind::AddressPair { id, fault } => {
-                let name =
-                    if fault.is_some() { "SF_ADDRESS_PAIR_BAD" } else { "SF_ADDRESS_PAIR_GOOD" };
+                let name = match fault {
+                    Some(_) => "SF_ADDRESS_PAIR_DEGRADED",
+                    None => "SF_ADDRESS_PAIR_USABLE",
+                };
                 let event = Event { subflow: Some(id.0.into()), ..named(base, name) };
                 Event { reason: fault.map(|fault| fault.to_string()), ..event }
             }
-            MonitorKind::Hole { direction, since, ended_by, silent } => Event {
+            MonitorKind::Hole { direction, since, ended_by, unreachable } => Event {
                 since_us: Some(since.as_micros()),
                 direction: Some(direction_name(*direction).to_owned()),
                 subflow: Some(ended_by.0.into()),
-                silent: silent.map(|(id, _)| id.0.into()),
-                reason: silent.map(|(_, cause)| cause.to_string()),
+                unreachable: unreachable.map(|(id, _)| id.0.into()),
+                reason: unreachable.map(|(_, cause)| cause.to_string()),
                 ..named(base, "HOLE")
             },
-            MonitorKind::SubflowSuspected { id, suspected } => {
-                let name = if *suspected { "SF_SUSPECTED" } else { "SF_RECOVERED" };
+            MonitorKind::SubflowReachability { id, reachable } => {
+                let name = if *reachable { "SF_REACHABLE" } else { "SF_UNREACHABLE" };
                 Event { subflow: Some(id.0.into()), ..named(base, name) }
             }
             _ => named(base, "OTHER"),

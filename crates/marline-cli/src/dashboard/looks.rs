@@ -313,7 +313,10 @@ fn row(connection: &Connection, at_us: u64) -> marline_dashboard::Connection {
         fallback: connection.fallback.clone(),
         scheduler: connection.scheduler.clone(),
         subflows: subflows.len(),
-        silent: subflows.iter().filter(|subflow| subflow.potentially_failed).count(),
+        unreachable: subflows
+            .iter()
+            .filter(|subflow| subflow.health == PathHealth::Unreachable)
+            .count(),
         srtt_us: subflows.iter().filter_map(|subflow| subflow.srtt_us).min(),
         bytes_written: connection.bytes_written,
         bytes_read: connection.bytes_read,

@@ -120,7 +120,7 @@ impl Arrivals {
         self.spent
     }
 
-    /// True if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
+    /// True if a path became unreachable. The peer may be gone, or a NAT may have assigned a new address.
     #[must_use]
     pub const fn is_silent(&self) -> bool {
         self.silent
@@ -192,9 +192,9 @@ pub(super) struct Lanes {
     /// Lanes with pending work.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Lanes with a silent path between these addresses.
+    /// Lanes with an unreachable path between these addresses.
     silent: BTreeSet<(PathAddresses, u64)>,
-    /// Addresses between which a silent path of a lane was answered.
+    /// Addresses between which an unreachable path of a lane was answered.
     answered: BTreeSet<PathAddresses>,
     /// The carrier's change counter at the last check.
     seen_changes: u64,
@@ -554,7 +554,7 @@ impl Lanes {
     }
 
     /// Takes the data received on a lane. If there is none, `cx` is woken by the next. Returns the subflows of paths
-    /// that became silent, or `None` if there is no such lane.
+    /// that became unreachable, or `None` if there is no such lane.
     pub(super) fn take(
         &mut self,
         id: u64,
@@ -571,7 +571,7 @@ impl Lanes {
                     arrivals.bytes.extend_from_slice(payload);
                     arrivals.datagrams.push((flow, arrivals.bytes.len()));
                 }
-                Some(Event::PathSilent(path)) => {
+                Some(Event::PathUnreachable(path)) => {
                     arrivals.silent = true;
                     silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
                 }

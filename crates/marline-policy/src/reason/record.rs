@@ -11,11 +11,11 @@ use marline_time::{Duration, Instant, Rate, nanos};
 
 use super::{
     BudgetState, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule,
-    Standing, Terms,
+    Terms,
 };
 use crate::{
-    DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, Phase, Reinjection, ReinjectionCause,
-    SubflowId, SubflowSet,
+    DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, PathHealth, Phase, Reinjection,
+    ReinjectionCause, SubflowId, SubflowSet,
 };
 
 /// Error for an invalid record: the name of the missing or wrong field.
@@ -56,8 +56,11 @@ const CAUSES: [(ReinjectionCause, &str); 6] = [
     (ReinjectionCause::Policy, "policy"),
     (ReinjectionCause::Loss, "loss"),
 ];
-const STANDINGS: [(Standing, &str); 3] =
-    [(Standing::Fine, "fine"), (Standing::Doubtful, "doubtful"), (Standing::Silent, "silent")];
+const HEALTHS: [(PathHealth, &str); 3] = [
+    (PathHealth::Usable, "usable"),
+    (PathHealth::Degraded, "degraded"),
+    (PathHealth::Unreachable, "unreachable"),
+];
 const PHASES: [(Phase, &str); 3] =
     [(Phase::Open, "open"), (Phase::Recovery, "recovery"), (Phase::Loss, "loss")];
 
@@ -178,7 +181,7 @@ impl Line {
         self.put("backup", u8::from(path.backup));
         self.put("metered", u8::from(path.metered));
         self.put("wake_share", path.wake_share);
-        self.put("health", name_of(&STANDINGS, &path.standing));
+        self.put("health", path.health.word());
         self.put("phase", name_of(&PHASES, &path.phase));
         self.put("takes", eligibility_text(path.eligibility));
         self.put("mss", path.mss);
@@ -273,7 +276,7 @@ fn eligibility_text(eligibility: Eligibility) -> String {
         Eligibility::Ready { room } => format!("room:{room}"),
         Eligibility::CwndLimited => "full".to_owned(),
         Eligibility::PacingLimited(at) => format!("paced:{}", at.as_nanos()),
-        Eligibility::NotUsable => "none".to_owned(),
+        Eligibility::NotActive => "none".to_owned(),
     }
 }
 
@@ -282,7 +285,7 @@ fn read_eligibility(text: &str) -> Option<Eligibility> {
         Some(("room", room)) => Eligibility::Ready { room: room.parse().ok()? },
         Some(("paced", at)) => Eligibility::PacingLimited(read_instant(at)?),
         None if text == "full" => Eligibility::CwndLimited,
-        None if text == "none" => Eligibility::NotUsable,
+        None if text == "none" => Eligibility::NotActive,
         _ => return None,
     })
 }
@@ -465,7 +468,7 @@ impl<'a> Fields<'a> {
             // Older records have no paths that cost anything.
             metered: self.some("metered", read_flag)?.unwrap_or(false),
             wake_share: self.some("wake_share", read_fraction)?.unwrap_or(0.0),
-            standing: self.with("health", |text| named(&STANDINGS, text))?,
+            health: self.with("health", |text| named(&HEALTHS, text))?,
             phase: self.with("phase", |text| named(&PHASES, text))?,
             eligibility: self.with("takes", read_eligibility)?,
             mss: self.number("mss")?,

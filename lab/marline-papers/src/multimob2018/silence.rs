@@ -134,7 +134,7 @@ fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
         let judged = matches!(
             event.kind,
             MonitorKind::SubflowSilent { .. }
-                | MonitorKind::SubflowSuspected { suspected: true, .. }
+                | MonitorKind::SubflowReachability { reachable: false, .. }
         );
         judged && event.at > dead
     });

@@ -21,8 +21,8 @@ const STEERED: &str = "steered";
 const EARLY: Duration = Duration::from_micros(1);
 /// What is seen of each path; nothing of it is negative, and all is 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
+    "active",
     "usable",
-    "fine",
     "backup",
     "room_64kib",
     "cwnd_64kib",
@@ -258,8 +258,8 @@ fn seen(view: &SubflowView) -> [f32; FEATURES_OF_PATH.len()] {
     };
     let forecast = &view.forecast;
     [
-        flag(view.is_usable()),
-        flag(view.health.is_fine()),
+        flag(view.is_active()),
+        flag(view.health.is_usable()),
         flag(view.backup),
         room as f32 / KIB_64,
         view.cwnd as f32 / KIB_64,

@@ -20,7 +20,7 @@ impl Lanes {
         }
     }
 
-    /// Handles an answer between these addresses: lanes with a silent path there probe at once.
+    /// Handles an answer between these addresses: lanes with an unreachable path there probe at once.
     pub(in super::super) fn on_path_answer(&mut self, addresses: PathAddresses) {
         let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
         let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
@@ -65,6 +65,6 @@ impl Entry {
             let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;
             Some((id, known.1))
         };
-        self.lane.silent_paths().filter_map(with_addresses).collect()
+        self.lane.unreachable_paths().filter_map(with_addresses).collect()
     }
 }

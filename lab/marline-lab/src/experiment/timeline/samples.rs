@@ -1,6 +1,6 @@
 //! Samples of the subflows of both ends.
 
-use marline::policy::{Health, Phase, Quantile, SubflowView};
+use marline::policy::{Phase, Quantile, SubflowView};
 use marline::{FourTuple, SubflowInfo, SubflowState};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
@@ -146,11 +146,7 @@ fn push(
     subflow: &SubflowInfo,
     view: Option<&SubflowView>,
 ) {
-    let (health, cause) = match subflow.health {
-        Health::Fine => ("fine", None),
-        Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
-        Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
-    };
+    let (health, cause) = (subflow.health.path_health().word(), subflow.health.cause());
     let phase = match subflow.phase {
         Phase::Open => "open",
         Phase::Recovery => "recovery",
